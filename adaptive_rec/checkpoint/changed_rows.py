@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from adaptive_rec.checkpoint.files import Files
 from adaptive_rec.checkpoint.generation import read_manifest
 from adaptive_rec.checkpoint.rows import SavedRows, saved_seed
-from adaptive_rec.checkpoint.saved_keys import TableKeys, saved_keys
+from adaptive_rec.checkpoint.saved_keys import KeyChanges, TableKeys, key_changes, saved_keys
 from adaptive_rec.data.raw.salts import salts
 from adaptive_rec.errors import CheckpointError
 
@@ -30,6 +30,9 @@ class RowNumbers:
 
     def __len__(self) -> int:
         return self.rows
+
+
+NO_CHANGES = KeyChanges(0, 0, np.empty(0, dtype=np.int64))
 
 
 class IdentifiedRows:
@@ -66,12 +69,7 @@ class TableChanges:
     ids: TableKeys | RowNumbers
     changed_R: NDArray[np.bool_]
     """Rows that have an id, or are shared, whose values differ or which had another id, or none."""
-    removed: NDArray[np.int64]
-    """Ids that have no row any more, rising."""
-    new: int
-    """Ids that had no row."""
-    moved: int
-    """Ids that had another row."""
+    keys: KeyChanges
 
 
 def check_comparable(newer: IdentifiedRows, older: IdentifiedRows) -> None:
@@ -89,26 +87,24 @@ def check_comparable(newer: IdentifiedRows, older: IdentifiedRows) -> None:
 def changes_of(index: int, newer: IdentifiedRows, older: IdentifiedRows | None) -> TableChanges:
     """Compare the weights of a table bit by bit, block by block. Memory: a byte for each row, and the keys of the table."""
     table, ids = newer.rows.tables[index], newer.ids(index)
-    was = None if older is None else older.ids(index)
-    changed_R, lost, got = np.zeros(table.rows, dtype=np.bool_), [], []
+    changed_R = np.zeros(table.rows, dtype=np.bool_)
+    if older is None:
+        for first, end in newer.rows.chunks(table):
+            changed_R[first:end] = ids.between(first, end)[0]
+        changed_R[: ids.shared_rows] = True
+        return TableChanges(ids, changed_R, KeyChanges(len(ids), 0, np.empty(0, dtype=np.int64)))
+    was = older.ids(index)
     for first, end in newer.rows.chunks(table):
-        has_C, id_C = ids.between(first, end)
-        shared_C = np.arange(first, end) < ids.shared_rows
-        had_C, was_C = was.between(first, end) if was is not None else (np.zeros_like(has_C), id_C)
-        same_C = has_C & had_C & (id_C == was_C)
-        lost.append(was_C[had_C & ~same_C])
-        got.append(id_C[has_C & ~same_C])
-        changed_C = has_C & ~same_C
-        if older is None:
-            changed_C |= shared_C
-        elif (compared_C := same_C | shared_C).any():
+        (has_C, id_C), (had_C, was_C) = (each.between(first, end) for each in (ids, was))
+        stays_C = has_C & had_C & (id_C == was_C)
+        changed_C, compared_C = has_C & ~stays_C, stays_C | (np.arange(first, end) < ids.shared_rows)
+        if compared_C.any():
             sides = ((newer, table), (older, older.rows.tables[index]))
             changed_C |= compared_C & _differing(*(side.rows.read(each, first, end)[0] for side, each in sides))
         changed_R[first:end] = changed_C
-    was_id, now_id = np.concatenate(lost), np.concatenate(got)
-    removed = np.setdiff1d(was_id, now_id, assume_unique=True)
-    moved = len(was_id) - len(removed)
-    return TableChanges(ids, changed_R, np.sort(removed), len(now_id) - moved, moved)
+    if isinstance(was, TableKeys) and isinstance(ids, TableKeys):
+        return TableChanges(ids, changed_R, key_changes(was, ids))
+    return TableChanges(ids, changed_R, NO_CHANGES)
 
 
 def _differing(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:

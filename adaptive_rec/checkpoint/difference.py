@@ -17,6 +17,7 @@ from adaptive_rec.checkpoint.generation import read_json_file, read_manifest
 from adaptive_rec.checkpoint.history import verify_all
 from adaptive_rec.checkpoint.rows import SavedRows, SavedTable, is_shard
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, as_numbers
+from adaptive_rec.checkpoint.saved_keys import KEYS_OF_TABLES, SavedKeys, key_changes, saved_keys
 from adaptive_rec.embedding.shard_arrays import OPTIMIZER_STATE, WEIGHT
 
 BLOCK_BYTES = 8 << 20
@@ -38,7 +39,7 @@ class ArrayDifference:
     """File or table."""
     name: str
     kind: str
-    """values (same shape, other contents), shape or type (not comparable), only in A, only in B."""
+    """values (same shape, other contents), shape or type (not comparable), only in A, only in B, keys (raw ids of a table)."""
     a: str = ""
     """Shape, type or value in A, where it differs."""
     b: str = ""
@@ -49,6 +50,8 @@ class ArrayDifference:
     """Largest absolute difference; None where it is not finite."""
     mean: float | None = None
     """Mean absolute difference over all components of the array; None where it is not finite."""
+    keys: dict[str, int] | None = None
+    """Of the raw ids of a table, B against A: how many are new, removed, and have another row (moved)."""
 
 
 def differences(files: Files, a: Path, b: Path) -> Iterator[ArrayDifference]:
@@ -56,7 +59,9 @@ def differences(files: Files, a: Path, b: Path) -> Iterator[ArrayDifference]:
     verified."""
     for generation in (a, b):
         verify_all(files, generation)
-    yield from _tables(*(SavedRows(files, generation) for generation in (a, b)))
+    sides = [SavedRows(files, generation) for generation in (a, b)]
+    yield from _tables(*sides)
+    yield from _keys(*(saved_keys(path, side.tables, files) for path, side in zip((a, b), sides, strict=True)))
     names = [{entry.name for entry in read_manifest(files, path).files if not is_shard(entry.name)} for path in (a, b)]
     for name in sorted(names[0] | names[1], key=lambda name: (name.endswith(".json"), name)):
         if not all(name in side for side in names):
@@ -75,6 +80,19 @@ def _tables(a: SavedRows, b: SavedRows) -> Iterator[ArrayDifference]:
             yield ArrayDifference(name, "", "only in A" if other is None else "only in B")
         else:
             yield from _table(name, (a, one), (b, other))
+
+
+def _keys(a: SavedKeys | None, b: SavedKeys | None) -> Iterator[ArrayDifference]:
+    """Compare the keys of tables that both have. Where one side has none, its values (data.ids) show it."""
+    if a is None or b is None:
+        return
+    places = {table.name: index for index, table in enumerate(b.tables)}
+    for index, table in enumerate(a.tables):
+        if table.name in places:
+            changes = key_changes(a.table(index), b.table(places[table.name]))
+            counts = {"new": changes.new, "removed": len(changes.removed), "moved": changes.moved}
+            if any(counts.values()):
+                yield ArrayDifference(table.name, "keys", "keys", keys=counts)
 
 
 def _table(name: str, a: tuple[SavedRows, SavedTable], b: tuple[SavedRows, SavedTable]) -> Iterator[ArrayDifference]:
@@ -104,6 +122,8 @@ def _table(name: str, a: tuple[SavedRows, SavedTable], b: tuple[SavedRows, Saved
 
 def _arrays(file: str, a: ArraysFile, b: ArraysFile) -> Iterator[ArrayDifference]:
     for name in sorted(a.arrays.keys() | b.arrays.keys()):
+        if name.startswith(KEYS_OF_TABLES):  # compared by `_keys`
+            continue
         one, other = a.arrays.get(name), b.arrays.get(name)
         if one is None or other is None:
             yield ArrayDifference(file, name, "only in A" if other is None else "only in B")

@@ -14,6 +14,9 @@ from adaptive_rec.checkpoint.rows import SavedTable, state_names
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile
 from adaptive_rec.errors import CheckpointError
 
+KEYS_OF_TABLES = "keys/tables/"
+"""What the names of the arrays begin with that have the keys of the tables."""
+
 
 @dataclass(frozen=True)
 class TableKeys:
@@ -37,12 +40,38 @@ class TableKeys:
         return len(self.key_K)
 
 
+@dataclass(frozen=True)
+class KeyChanges:
+    """How the keys of a table differ from those that it had earlier."""
+
+    new: int
+    """Keys that had no row of their own."""
+    moved: int
+    """Keys that had another row of the table."""
+    removed: NDArray[np.int64]
+    """Keys that have no row of their own any more, rising."""
+
+
+def key_changes(older: TableKeys, newer: TableKeys) -> KeyChanges:
+    """Compare the keys of a table. Only those are sorted whose row has another key."""
+    place_K = np.minimum(np.searchsorted(older.row_K, newer.row_K), max(0, len(older) - 1))
+    stays_K = np.zeros(len(newer), dtype=np.bool_)
+    if len(older):
+        stays_K = (older.row_K[place_K] == newer.row_K) & (older.key_K[place_K] == newer.key_K)
+    goes_K = np.ones(len(older), dtype=np.bool_)
+    goes_K[place_K[stays_K]] = False
+    lost, got = older.key_K[goes_K], newer.key_K[~stays_K]
+    removed = np.sort(np.setdiff1d(lost, got, assume_unique=True))
+    moved = len(lost) - len(removed)
+    return KeyChanges(len(got) - moved, moved, removed)
+
+
 class SavedKeys:
     """The raw keys of a whole checkpoint. The keys of a table are read when they are requested."""
 
     def __init__(self, checkpoint: Path, tables: list[SavedTable], files: Files) -> None:
         self._file = ArraysFile(files, checkpoint / state_names(0)[1])
-        self._path, self._tables = checkpoint / state_names(0)[1], tables
+        self._path, self.tables = checkpoint / state_names(0)[1], tables
         self.shared_T = self._array("keys/shared_T")
         """Rows of each table that keys without one of their own share."""
         if len(self.shared_T) != len(tables):
@@ -50,8 +79,8 @@ class SavedKeys:
 
     def table(self, index: int) -> TableKeys:
         """Read the keys of a table. Raises CheckpointError unless they are distinct and fit its rows."""
-        table, shared_rows = self._tables[index], int(self.shared_T[index])
-        key_R, without = self._array(f"keys/tables/keys_{index}"), self._array(f"keys/tables/without_{index}")
+        table, shared_rows = self.tables[index], int(self.shared_T[index])
+        key_R, without = (self._array(f"{KEYS_OF_TABLES}{what}_{index}") for what in ("keys", "without"))
         name = f"table {table.name[:80]!r} in {self._path}"
         if not 1 <= shared_rows <= table.rows - len(key_R):
             rule = f"rows for {len(key_R)} keys and at least 1 shared one"

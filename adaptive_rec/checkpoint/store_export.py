@@ -78,9 +78,9 @@ def _entry(newer: IdentifiedRows, index: int, file: str, changes: TableChanges) 
         "type": newer.rows.types(table)[0].type,
         "ids": len(changes.ids),
         "written": written,
-        "new": changes.new,
-        "moved": changes.moved,
-        "removed": len(changes.removed),
+        "new": changes.keys.new,
+        "moved": changes.keys.moved,
+        "removed": len(changes.keys.removed),
         "shared_rows": shared_rows,
         "salt": salt,
     }
@@ -96,7 +96,7 @@ def _arrays(side: IdentifiedRows, table: SavedTable, changes: TableChanges) -> d
         "weight": ArrayInParts(
             (rows, table.dim), kind.type, _weights(side, table, changes.changed_R, shared, table.rows)
         ),
-        "removed": ArrayInParts(changes.removed.shape, "I64", [changes.removed]),
+        "removed": ArrayInParts(changes.keys.removed.shape, "I64", [changes.keys.removed]),
         "shared_row": ArrayInParts(shared_S.shape, "I64", [shared_S]),
         "shared_weight": ArrayInParts(
             (len(shared_S), table.dim), kind.type, _weights(side, table, changes.changed_R, 0, shared)

@@ -161,3 +161,24 @@ def test_what_cannot_be_compared_is_refused_by_name(
     assert not out.exists()
     assert main([*words, "--as", "npy"]) == 2
     assert "--since goes with --as store" in capsys.readouterr().err
+
+
+def test_diff_counts_keys_and_verify_finds_keys_that_are_not_distinct(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older, newer = made(tmp_path, 1, [1, 2, 3], [[0]] * 9), made(tmp_path, 2, [1, 3, 4, 5], [[0]] * 9)
+    assert main(["checkpoint", "diff", str(older), str(newer), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["differences"]
+    assert [(each["file"], each["kind"], each["keys"]) for each in found] == [
+        ("C1", "keys", {"new": 2, "removed": 1, "moved": 1}), ("state.json", "values", None)
+    ]  # fmt: skip
+    assert main(["checkpoint", "diff", str(older), str(newer)]) == 1
+    assert re.search("^C1 +keys +2 new, 1 removed, 1 moved$", capsys.readouterr().out, flags=re.M)
+
+    assert main(["checkpoint", "verify", str(tmp_path)]) == 0
+    assert re.search("^step-000000002 +raw ids +4 of them, distinct in each table$", capsys.readouterr().out, flags=re.M)
+    made(tmp_path, 3, [1, 3, 1], [[0]] * 9)
+    assert main(["checkpoint", "verify", str(tmp_path)]) == 5
+    printed = capsys.readouterr()
+    assert "must be distinct, got 1 twice" in printed.out
+    assert printed.err.endswith("1 of 3 checkpoints damaged: step-000000003\n")
