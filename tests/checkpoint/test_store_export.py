@@ -51,7 +51,9 @@ def bits(store: Any) -> dict[str, Any]:
 def trained(folder: Path, *settings: str) -> tuple[Runtime, list[Path]]:
     """A run, and its checkpoints at STEPS."""
     common = ["checkpoint.keep=9", "knobs.hot_budget_bytes=8KiB", "knobs.reclassify_every=10", "knobs.prefetch_depth=3"]
-    runtime = assemble(load_config("tiny", {}, ["run.steps=40", *common, *settings]), options=RunOptions(rows=folder / "rows"))
+    runtime = assemble(
+        load_config("tiny", {}, ["run.steps=40", *common, *settings]), options=RunOptions(rows=folder / "rows")
+    )
     saved: list[Path] = []
     for _ in runtime.run():
         while len(saved) < len(STEPS) and STEPS[len(saved)] <= runtime.step_number:
@@ -176,7 +178,9 @@ def test_diff_counts_keys_and_verify_finds_keys_that_are_not_distinct(
     assert re.search("^C1 +keys +2 new, 1 removed, 1 moved$", capsys.readouterr().out, flags=re.M)
 
     assert main(["checkpoint", "verify", str(tmp_path)]) == 0
-    assert re.search("^step-000000002 +raw ids +4 of them, distinct in each table$", capsys.readouterr().out, flags=re.M)
+    assert re.search(
+        "^step-000000002 +raw ids +4 of them, distinct in each table$", capsys.readouterr().out, flags=re.M
+    )
     made(tmp_path, 3, [1, 3, 1], [[0]] * 9)
     assert main(["checkpoint", "verify", str(tmp_path)]) == 5
     printed = capsys.readouterr()
