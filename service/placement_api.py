@@ -69,13 +69,21 @@ def router(view: RunView) -> APIRouter:
         found = view.table_in_path(table)
         if id >= found.rows:
             raise ProblemError(404, f"id must be below {found.rows}, got {id}")
+        return Json(await detail(found, id))
 
-        def look(arrays: PlacementArrays) -> Values:
-            change = arrays.last_change(found.first_row + id)
-            return {**heading(found), **rows_at(arrays, found, np.array([id]))[0], "last_change": change}
-
-        body = await read(look)
-        return Json(await valued(found, body, [body]))
+    @routes.get("/{table}/keys/{key}", **answers(row_schemas.KeyDetail, 404, 409, 503), operation_id="get_key")
+    async def get_key(table: TableName, key: Annotated[int, Path(ge=-(2**63), lt=2**63, examples=[17])]) -> Json:
+        """The row of a raw id, as of the last step: its own, or one that it shares with other ids. Runs with data.ids=raw."""
+        found = view.table_in_path(table)
+        if view.link is None:
+            raise ProblemError(409, "the run has ended; placement is known only while it trains")
+        reply = await view.link.reply(view.link.send("find_keys", table=found.index, keys=[key]))
+        if reply is None:
+            raise ProblemError(503, "the run has not answered in time; try again", {"Retry-After": "1"})
+        if "error" in reply:
+            raise ProblemError(reply["status"], reply["error"])
+        about = {"key": str(key), "own_row": reply["own"][0], "counted": reply["counted"][0]}
+        return Json({**about, **await detail(found, reply["ids"][0])})
 
     @routes.post("/query", **answers(row_schemas.RowList, 400, 404, 409, 413, 503), operation_id="query_rows")
     async def query_rows(query: row_schemas.RowQuery) -> Json:
@@ -89,6 +97,16 @@ def router(view: RunView) -> APIRouter:
             lambda arrays: {**heading(found), "version": arrays.version, "rows": rows_at(arrays, found, ids_R)}
         )
         return Json(await valued(found, body, body["rows"]))
+
+    async def detail(table: Table, id: int) -> Values:
+        """Return all facts about a row."""
+
+        def look(arrays: PlacementArrays) -> Values:
+            change = arrays.last_change(table.first_row + id)
+            return {**heading(table), **rows_at(arrays, table, np.array([id]))[0], "last_change": change}
+
+        body = await read(look)
+        return await valued(table, body, [body])
 
     async def valued(table: Table, body: Values, rows: list[Values]) -> Values:
         """Add the values of the ids to rows of an answer, where the run's data has them; another thread waits for the disk."""
@@ -157,6 +175,7 @@ def overview(view: RunView, on_disk: list[int] | None) -> Values:
         "step": now.step,
         "device_bytes": now.device_bytes,
         "budget_bytes": now.budget_bytes,
+        "raw_ids": view.hello.raw_ids,
         "tables": tables,
     }
 

@@ -69,6 +69,17 @@ class RowDetail(Row):
     last_change: Change | None
 
 
+class KeyDetail(RowDetail):
+    """A row by a raw id. `id` is the row's number; the other facts are the row's."""
+
+    key: Annotated[str, Field(description="The raw id as text: JSON readers may round numbers of 64 bits")]
+    own_row: Annotated[bool, Field(description="Whether the row is this id's own; otherwise other ids read it too")]
+    counted: Annotated[
+        int,
+        Field(description="Lookups counted while the id had no row of its own (never too few); none are at knobs.admit_after=1"),
+    ]
+
+
 def whole(value: Any) -> Any:
     """Turn 3.0 into 3: JSON has one kind of number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -254,6 +254,7 @@ class Placement(Answer):
     step: int
     device_bytes: Annotated[int, Field(description="Device memory taken, including free slots")]
     budget_bytes: Annotated[int, Field(description="Budget that the policy in effect requests")]
+    raw_ids: Annotated[bool, Field(description="Whether ids are raw: /placement/{table}/keys/{key} finds the row of one")]
     tables: list[TablePlacement]
 
 

@@ -187,7 +187,8 @@ def preset_for(data: str | None) -> str:
 
 def whole_number(name: str, typed: str, low: int, high: int | None = None) -> int:
     """Return a whole number of the command line. Raises UsageError outside low .. high."""
-    if typed.isascii() and typed.isdecimal() and low <= int(typed) and (high is None or int(typed) <= high):
+    digits = typed.removeprefix("-") if low < 0 else typed
+    if digits.isascii() and digits.isdecimal() and low <= int(typed) and (high is None or int(typed) <= high):
         return int(typed)
     limits = f"of at least {low}" if high is None else f"from {low} to {high}"
     raise UsageError(f"{name} must be a whole number {limits}, got {typed}")

@@ -22,6 +22,7 @@ def add_commands(subparsers: Any) -> None:
     add = parser.add_argument
     add("table", nargs="?", metavar="TABLE", help="name or index of a table, to list its rows (default: list the tables)")
     add("id", nargs="?", metavar="ID", help="a row of that table, to show all facts about it")
+    add("--key", metavar="RAW_ID", help="a raw id of that table (data.ids=raw), to show the row that it reads")
     add("--class", dest="row_class", choices=CLASSES, default="hot",
         help="rows to list (default: hot, stale included); with a disk, cold ones are there (disk) or were never written")
     add("--limit", metavar="N", default="20", help=f"rows to list, at most {MOST_ROWS} (default: 20)")
@@ -34,6 +35,9 @@ def placement(args: argparse.Namespace) -> int:
 
     limit = whole_number("--limit", args.limit, 1, MOST_ROWS)
     row_id = None if args.id is None else whole_number("ID", args.id, 0, (1 << 63) - 1)
+    key = None if args.key is None else whole_number("--key", args.key, -(1 << 63), (1 << 63) - 1)
+    if key is not None and (args.table is None or row_id is not None):
+        raise UsageError("--key goes with a TABLE and no ID: it finds the row of a raw id")
     if args.row_class in COLD and args.sort == "estimate":
         raise UsageError("--sort estimate goes with --class hot or stale: cold rows are listed by id")
     with connect(args.run, args.url) as client:
@@ -43,7 +47,10 @@ def placement(args: argparse.Namespace) -> int:
             body = overview
         else:
             index = index_of(args.table, overview["tables"])
-            if row_id is not None:
+            if key is not None:
+                body = client.get(f"/placement/{index}/keys/{key}").body
+                parts = [row(body)]
+            elif row_id is not None:
                 body = client.get(f"/placement/{index}/rows/{row_id}").body
                 parts = [row(body)]
             else:
@@ -107,10 +114,16 @@ def rows(page: Mapping[str, Any], table: Mapping[str, Any]) -> list[Any]:
 def row(about: Mapping[str, Any]) -> Any:
     """Return all facts about a row."""
     last, movement = about["last_change"], _movement(about)
+    number, raw = str(about["id"]), []
+    if "key" in about:
+        number = number if about["own_row"] else f"shared row {number}: the id has none of its own"
+        counted = f"{whole(about['counted'])} lookups while it had no row of its own (at most)"
+        raw = [("id", about["key"]), *([("counted", counted)] if about["counted"] else [])]
     return pairs(
         [
             ("table", about["table"]),
-            ("row", str(about["id"])),
+            *raw,
+            ("row", number),
             ("value", about["value"] or ""),
             ("class", about["class"]),
             ("slot", "" if about["slot"] is None else str(about["slot"])),

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.util import find_spec
@@ -43,7 +43,9 @@ UNUSABLE = 2
 HOPELESS_AFTER, HOPELESS_WAIT_SECONDS = 5, 60.0
 """After so many sidecars that never served, only one a minute is started."""
 Note = Callable[[str], None]
-VERBS = frozenset(get_args(Verb)) - {"note", "choose_split", "halve_budget"}
+FIND_KEYS = "find_keys"
+"""A question, which is answered at once, between two steps or not."""
+VERBS = frozenset(get_args(Verb)) - {"note", "choose_split", "halve_budget"} | {FIND_KEYS}
 
 
 class Publishing(Protocol):
@@ -86,6 +88,10 @@ class ServedRun(Protocol):
 
     @property
     def state(self) -> Standing: ...
+
+    def find_keys(self, table: int, keys: Sequence[int]) -> Mapping[str, Any]:
+        """Return where raw keys of a table are. Raises ConfigError."""
+        ...
 
 
 class Sidecar:
@@ -287,6 +293,9 @@ class Sidecar:
                 raise ConflictError("the run has ended")
             if verb == "change_knobs":
                 answer(self._patches.take(message, answer))
+                return
+            if verb == FIND_KEYS:
+                answer(self._training.find_keys(message["table"], message["keys"]))
                 return
             try:
                 self._training.mailbox.send(Command(cast(Verb, verb), answer=answer))

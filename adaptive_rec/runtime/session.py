@@ -6,13 +6,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from typing import Any
+
+import numpy as np
 
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.errors import ConfigError
 from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.telemetry import Evaluation, Event, Recorder, Snapshot, StageTimes
 from adaptive_rec.policy import Policy
@@ -156,6 +160,14 @@ class Session(ABC):
         yield from self.reports.up_to_here()
 
     # Read-only views of the state ------------------------------------------------------------------------------------
+
+    def find_keys(self, table: int, keys: Sequence[int]) -> dict[str, list[Any]]:
+        """Return where raw keys of a table are: the numbers of their rows (`ids`), whether these are their own (`own`), and the
+        lookups counted while they had none (`counted`). Any thread may call it. Raises ConfigError where ids are rows."""
+        if self.state.raw_ids is None:
+            raise ConfigError("keys are looked up where data.ids is raw; the ids of this run are numbers of rows")
+        found = self.state.raw_ids.find(table, np.array(keys, dtype=np.int64))
+        return {"ids": found.id_N.tolist(), "own": found.own_N.tolist(), "counted": found.counted_N.tolist()}
 
     @property
     def step_number(self) -> int:

@@ -1,4 +1,4 @@
-// A table's rows in a drawer: search a row by id, page through the hot, stale or cold ones; of a run with a disk through the rows on it, too.
+// A table's rows in a drawer: search a row by its number or by a raw id, page through the hot, stale or cold ones; of a run with a disk through the rows on it, too.
 
 import { get } from "./api.js";
 import { h, icon, notice, setText } from "./dom.js";
@@ -54,34 +54,51 @@ export class TableDialog {
     if (!this.element.open || !table) return;
     setText(this.title, nameOf(table.table));
     this.tabs.slice(CLASSES.length).forEach((tab) => { tab.hidden = table.disk === null; });
+    if (this.raw !== placement.raw_ids) this.#ask(placement.raw_ids);
     const hot = `${count(table.hot)} hot (${percent(table.rows ? table.hot / table.rows : 0)}), ${count(table.stale)} of them stale`;
     setText(this.facts, `${count(table.rows)} rows × ${table.dim} · ${hot} · ${bytes(table.device_bytes)} on the device`);
   }
 
   #search() {
-    const field = h("input", { type: "text", inputmode: "numeric", placeholder: "Row id", "aria-label": "Row id", autocomplete: "off", size: 12 });
+    this.raw = null; // not known yet
+    this.field = h("input", { type: "text", autocomplete: "off", size: 12 });
+    this.button = h("button", { type: "submit" });
     const find = (event) => {
       event.preventDefault();
-      this.#find(field.value.trim());
+      this.#find(this.field.value.trim());
     };
-    return h("form", { class: "search", onsubmit: find }, field, h("button", { type: "submit" }, icon("search"), "Find row"));
+    const form = h("form", { class: "search", onsubmit: find }, this.field, this.button);
+    this.#ask(false);
+    return form;
+  }
+
+  /** What the box asks for: raw ids of 64 bits, or the numbers of rows. */
+  #ask(raw) {
+    this.raw = raw;
+    const what = raw ? "Raw id" : "Row id";
+    for (const [name, value] of Object.entries({ placeholder: what, "aria-label": what, inputmode: raw ? "text" : "numeric" })) this.field.setAttribute(name, value);
+    this.button.replaceChildren(icon("search"), raw ? "Find id" : "Find row");
   }
 
   async #find(text) {
-    if (!/^\d+$/.test(text)) {
-      this.found.replaceChildren(notice("A row id is a whole number from 0.", "bad"));
+    const raw = this.raw;
+    if (!(raw ? /^-?\d+$/ : /^\d+$/).test(text)) {
+      this.found.replaceChildren(notice(raw ? "A raw id is a whole number of 64 bits." : "A row id is a whole number from 0.", "bad"));
       return;
     }
     try {
-      const row = await get(`/placement/${this.index}/rows/${text}`);
+      const row = await get(`/placement/${this.index}/${raw ? "keys" : "rows"}/${text}`);
       const change = row.last_change;
       const facts = [
+        ...(raw ? [["Row", `${row.own_row ? "" : "shared row "}${integer(row.id)}${row.own_row ? "" : ": the id has none of its own"}`]] : []),
+        ...(raw && row.counted ? [["Counted", `${integer(row.counted)} lookups while it had no row (at most)`]] : []),
         ...(row.value === null ? [] : [["Value", row.value]]),
         ["Class", badge(row.class)], ["Slot", row.slot === null ? HOMES[row.class] : integer(row.slot)],
         ["Estimate", significant(row.estimate)], ["Movement", row.movement === null ? "not measured" : significant(row.movement)],
         ["Last change", change ? `${change.from} → ${change.to} at step ${integer(change.step)}` : "not among the recorded changes"],
       ];
-      this.found.replaceChildren(h("div", { class: "found-row" }, h("h3", {}, `Row ${integer(row.id)}`), h("dl", {}, facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))));
+      const title = raw ? `Id ${row.key}` : `Row ${integer(row.id)}`;
+      this.found.replaceChildren(h("div", { class: "found-row" }, h("h3", {}, title), h("dl", {}, facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))));
     } catch (error) {
       this.found.replaceChildren(notice(error.message, "bad"));
     }

@@ -149,6 +149,27 @@ def test_a_run_with_rows_on_a_disk_has_a_panel_for_it(browser: Any, signed_in: A
         assert figures[-1].split(" / ")[0].endswith("iB")
 
 
+def test_the_row_of_a_raw_id_is_found(browser: Any, tmp_path: Path) -> None:
+    raw = ["--set=data.ids=raw", "--set=knobs.admit_after=2"]
+    with serving(tmp_path / "run", [*TRAIN, *raw, f"--out={tmp_path / 'run'}"]) as served:
+        wait_for(lambda: served.get("/api/v1/status")["step"] > 20, "some steps", START_SECONDS)
+        browser.get("about:blank")
+        browser.get(served.dashboard_url)
+        wait_for(lambda: "live" in text(browser, "#connection"), "the live stream")
+        screen(browser, "tables/0")
+        wait_for(lambda: browser.find_elements("css selector", ".search [aria-label='Raw id']"), "the box for raw ids")
+        field = browser.find_element("css selector", ".search input")
+        for asked, found in (("7", "Id 7Row"), ("-9223372036854775808", "Rowshared row 0: the id has none of its own")):
+            field.clear()
+            field.send_keys(asked)
+            press(browser)
+            wait_for(lambda found=found: found in text(browser, ".found"), f"the row of {asked}")
+        assert "Id -9223372036854775808" in text(browser, ".found"), "no digit is lost"
+        field.send_keys("x")
+        press(browser)
+        wait_for(lambda: "A raw id is a whole number of 64 bits." in text(browser, ".found"), "an error")
+
+
 def test_a_knob_changed_in_the_form_takes_effect(signed_in: Any, training: Served) -> None:
     screen(signed_in, "knobs")
     wait_for(lambda: text(signed_in, "[data-knob=alpha]"), "the form")

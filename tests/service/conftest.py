@@ -215,6 +215,9 @@ class FakeRun:
     def answer(self, message: Values) -> list[Values]:
         """What the trainer sends on a command; a change of knobs is checked by the trainer's own code."""
         number = message["id"]
+        if message["command"] == "find_keys":
+            keys = message["keys"]
+            return [{"id": number, "ids": [0] * len(keys), "own": [False] * len(keys), "counted": [0] * len(keys)}]
         if message["command"] != "change_knobs":
             more = {"checkpoint": f"step-{self.step:09d}"} if message["command"] == "checkpoint" else {}
             return [{"id": number, "step": self.step, **more}]

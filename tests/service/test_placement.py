@@ -90,6 +90,32 @@ def test_single_rows_and_many_at_once(client: Any, run: Any) -> None:
     assert client.post("/api/v1/placement/query", json={"table": 1, "ids": []}).json()["rows"] == []
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_the_row_of_a_raw_id(client: Any, view: Any, run: Any, own: bool) -> None:
+    answers = {"ids": [7], "own": [own], "counted": [12]}
+    view.link.answers = lambda message: [{"id": message["id"], **answers}]
+    for key in (2**63 - 1, -(2**63)):
+        about = client.get(f"/api/v1/placement/C1/keys/{key}").json()
+        assert view.link.messages[-1] == {"id": view.link.messages[-1]["id"], "command": "find_keys", "table": 0, "keys": [key]}
+        row = client.get("/api/v1/placement/0/rows/7").json()
+        assert about == {**row, "key": str(key), "own_row": own, "counted": 12}
+    assert client.get(f"/api/v1/placement/C1/keys/{2**63}").status_code == 422
+    assert client.get("/api/v1/placement/C1/keys/x").status_code == 422
+
+
+def test_a_raw_id_is_not_found_where_the_run_has_none_does_not_answer_or_has_ended(
+    client: Any, view: Any, finished: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view.link.answers = lambda message: [{"id": message["id"], "status": 422, "error": "ids are rows"}]
+    answer = client.get("/api/v1/placement/0/keys/1")
+    assert (answer.status_code, answer.json()["detail"]) == (422, "ids are rows")
+    monkeypatch.setattr("adaptive_rec.service.trainer_link.TrainerLink.reply.__defaults__", (0.05,))
+    view.link.answers = lambda message: []
+    answer = client.get("/api/v1/placement/0/keys/1")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    assert finished.get("/api/v1/placement/0/keys/1").status_code == 409
+
+
 def test_last_change_of_a_row(client: Any, run: Any) -> None:
     p = run.placement
     slot = int(np.flatnonzero((p.tiers[0].row_of_slot_H >= 0) & (p.tiers[0].row_of_slot_H < 1000))[0])

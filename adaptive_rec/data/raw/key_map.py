@@ -76,6 +76,13 @@ class KeyMap:
         """Return ids for keys, by what is settled; nothing changes."""
         return self._find(key_N, offsets, kernels.NEW)[0]
 
+    def counted(self, table: int, key_N: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many lookups of keys of a table were counted while they had no row, by what is settled, as the sketch
+        remembers them: rather too many than too few."""
+        name_N = np.empty(len(key_N), dtype=np.int64)
+        kernels.scramble(self._tables, key_N, np.full(len(key_N), table), name_N)
+        return self._settled.estimate(name_N).astype(np.int64)
+
     def take(
         self, key_N: NDArray[np.int64], offsets: NDArray[np.int64], admit_after: int
     ) -> tuple[NDArray[np.int64], NewKeys]:

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,17 @@ Clear = Callable[[int, NDArray[np.int64]], None]
 
 Draw = Callable[[int, NDArray[np.int64], NDArray[np.int64], int], None]
 """Sets rows of a table, by their ids, to the first values of their keys, as in a table of so many rows."""
+
+
+class FoundKeys(NamedTuple):
+    """Where keys of a table are (N)."""
+
+    id_N: NDArray[np.int64]
+    """The rows that they read, by number within the table."""
+    own_N: NDArray[np.bool_]
+    """Whether the row is a key's own; otherwise it is shared."""
+    counted_N: NDArray[np.int64]
+    """Lookups that were counted while a key had no row of its own; 0 where none were."""
 
 
 class RawIds(Wrapped):
@@ -154,6 +165,15 @@ class RawIds(Wrapped):
         with self._lock:
             self._settle(self._position())
             return dict(self._counts)
+
+    def find(self, table: int, key_N: NDArray[np.int64]) -> FoundKeys:
+        """Return where keys of a table are after the last step. Any thread may call it."""
+        feature = next(number for number, each in enumerate(self.features) if each.table == table)
+        offsets = np.where(np.arange(len(self.features) + 1) > feature, len(key_N), 0)  # a sample with all keys in one bag
+        with self._lock:
+            self._settle(self._position())
+            id_N = self.keys.look_up(key_N, offsets)
+            return FoundKeys(id_N, id_N >= self.keys.shared_T[table], self.keys.counted(table, key_N))
 
     def state(self, changed: Callable[[int, NDArray[np.int64]], None]) -> dict[str, Any]:
         """Return the keys as they were after the last step. `changed` is told of each table the ids of rows that were given since
