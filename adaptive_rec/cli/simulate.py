@@ -67,15 +67,18 @@ def simulate(args: argparse.Namespace) -> int:
 
     trace, processes = trace_of(args), processes_of(args)
     args, config = with_prepared_data(args, resolve, RUNS, sys.stderr if args.json else sys.stdout)
-    policies = listed("--policies", args.policies) or BUILT_IN
-    for name in policies:
-        load_policy(name)
+    policies = listed("--policies", args.policies)
     budgets = listed("--budgets", args.budgets)
     from adaptive_rec.cli.progress import progress_shown
     from adaptive_rec.offline.simulate.hardware import read_hardware
     from adaptive_rec.offline.simulate.results import simulate as replay
-    from adaptive_rec.runtime.assemble import check_group
+    from adaptive_rec.runtime.assemble import check_group, check_raw, takes_raw
 
+    is_raw = trace is None and config.data.ids == "raw"
+    policies = policies or tuple(name for name in BUILT_IN if not is_raw or takes_raw(load_policy(name)))
+    for policy in map(load_policy, policies):
+        if trace is None:
+            check_raw(config, policy)
     hardware = read_hardware(args.hardware) if args.hardware else None
     if processes is not None:
         check_group(config, load_policy(config.knobs.policy))

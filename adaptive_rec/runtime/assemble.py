@@ -150,12 +150,19 @@ def _join(
 
 
 def check_raw(config: Config, policy: Policy) -> None:
-    """Raise ConfigError where ids cannot be raw keys under a policy."""
-    if config.data.ids == "raw" and (policy.arranges_stream or policy.request_per_table):
+    """Raise ConfigError where ids cannot be raw keys under a policy, or are none though a knob is set that is for them."""
+    if config.data.ids != "raw" and config.knobs.admit_after != 1:
+        raise ConfigError(f'knobs.admit_after must be 1 unless data.ids = "raw", got {config.knobs.admit_after}')
+    if config.data.ids == "raw" and not takes_raw(policy):
         raise ConfigError(
             f"data.ids must not be raw under a policy that arranges the stream or the tables, got {policy.name}"
         )
     check_eviction(config.knobs, policy, config.data.ids == "raw", alone=True)
+
+
+def takes_raw(policy: Policy) -> bool:
+    """Return whether ids may be raw keys under a policy."""
+    return not (policy.arranges_stream or policy.request_per_table)
 
 
 def _share_of_host(group: Group | None) -> int:

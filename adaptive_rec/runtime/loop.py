@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch
 from adaptive_rec.checkpoint.run_state import RunParts
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.config.knobs import KnobError, Knobs
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.source import Source
@@ -111,6 +112,12 @@ class Runtime(Session):
     def steps_total(self) -> int:
         """Steps the run will have made at its end; an upper bound where its policy repacks the stream."""
         return self.state.steps_total or 0
+
+    def check_knobs(self, before: Knobs, after: Knobs) -> None:
+        super().check_knobs(before, after)
+        if self.state.raw_ids is None and after.admit_after != before.admit_after:
+            rule = f"must be {before.admit_after}, as the ids of this run are rows (data.ids), got {after.admit_after}"
+            raise KnobError(f"knobs.admit_after {rule}", [("admit_after", rule)])
 
     # The loop --------------------------------------------------------------------------------------------------------
 

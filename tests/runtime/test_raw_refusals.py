@@ -1,0 +1,47 @@
+"""What goes with raw ids only, or not with raw ids, is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adaptive_rec.cli import main
+from adaptive_rec.config.knobs import KnobError
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import RunOptions
+
+RAW = ["--set", "data.ids=raw"]
+
+
+def test_simulate_replays_only_policies_that_train_on_raw_ids(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", "tiny", "--steps", "5", "--budgets", "8KiB"]
+    assert main([*words, *RAW, "--policies", "hotline,fae"]) == 2
+    assert (
+        "data.ids must not be raw under a policy that arranges the stream or the tables, got fae"
+        in capsys.readouterr().err
+    )
+    assert main([*words, *RAW]) == 0
+    shown = capsys.readouterr().out
+    assert "hotline" in shown
+    assert not any(name in shown for name in ("fae", "cdlrm", "xdl"))
+
+
+@pytest.mark.parametrize("command", ["train", "plan", "simulate"])
+def test_a_knob_for_raw_ids_is_refused_where_ids_are_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    more = ["--no-serve", "--out", str(tmp_path / "run")] if command == "train" else []
+    assert main([command, "tiny", "--set", "knobs.admit_after=3", *more]) == 2
+    assert 'knobs.admit_after must be 1 unless data.ids = "raw", got 3' in capsys.readouterr().err
+
+
+def test_a_change_of_it_while_such_a_run_trains_is_refused_too(tmp_path: Path) -> None:
+    runtime = assemble(load_config("tiny", {}, []), options=RunOptions(rows=tmp_path))
+    with pytest.raises(
+        KnobError, match=r"knobs.admit_after must be 1, as the ids of this run are rows \(data.ids\), got 2"
+    ):
+        runtime.mailbox.change_knobs(admit_after=2)
+    runtime.mailbox.change_knobs(alpha=0.5)
+    assert [command.values for command in runtime.mailbox.drain()] == [{"alpha": 0.5}]
