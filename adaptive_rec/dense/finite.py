@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -39,16 +39,20 @@ KEPT_LOOKUPS = 64
 """Limits of a sample's lookups in an event's text and in its details."""
 
 
-def step_check(on_nan: str, dense: DensePart, store: EmbeddingStore) -> StepCheck:
+Word = Literal["id", "row"]
+"""What the numbers of a batch's lookups are called in texts: with raw ids they are numbers of rows."""
+
+
+def step_check(on_nan: str, dense: DensePart, store: EmbeddingStore, word: Word = "id") -> StepCheck:
     """Return the check of a run. Raises ConfigError where a device run is to leave batches out."""
     if not isinstance(dense, ReplayedDense):
-        return CheckedBefore(dense, store.batch_space, leaves_out=on_nan == "skip_batch")
+        return CheckedBefore(dense, store.batch_space, on_nan == "skip_batch", word)
     if on_nan != "stop":
         raise ConfigError(
             f"run.on_nan must be stop on a device, where updates do not wait for the check, got {on_nan}; "
             "set run.device=cpu"
         )
-    return CheckedLate(dense, store)
+    return CheckedLate(dense, store, word)
 
 
 class StepCheck(ABC):
@@ -89,8 +93,9 @@ class StepFault:
 class CheckedBefore(StepCheck):
     """The check on the CPU: one pass over all gradients before the update, and a search for the fault if that finds one."""
 
-    def __init__(self, dense: DensePart, space: RowSpace, leaves_out: bool) -> None:
+    def __init__(self, dense: DensePart, space: RowSpace, leaves_out: bool, word: Word = "id") -> None:
         self._dense = dense
+        self._word: Word = word
         self._space = space
         self._leaves_out = leaves_out
         self._events: list[Event] = []
@@ -103,7 +108,7 @@ class CheckedBefore(StepCheck):
         if self._dense.group.all_true(sound):
             self.in_a_row = 0
             return True
-        own = None if sound else find_fault(self._dense, self._space, work.batch, position_B, limit, step)
+        own = None if sound else find_fault(self._dense, self._space, work.batch, position_B, limit, step, self._word)
         text = "; ".join(filter(None, self._dense.group.share(f"{own.what}{own.where}" if own else "")))
         self.in_a_row += 1
         if not self._leaves_out:
@@ -127,8 +132,9 @@ class CheckedLate(StepCheck):
     Batches are kept until their steps are checked, about `LATE_STEPS` + `LATE_STEPS` / 2 of them.
     """
 
-    def __init__(self, dense: ReplayedDense, store: EmbeddingStore) -> None:
+    def __init__(self, dense: ReplayedDense, store: EmbeddingStore, word: Word = "id") -> None:
         self._dense = dense
+        self._word: Word = word
         self._store = store
         self._steps: deque[tuple[int, Batch]] = deque()
         """Steps that are not checked yet, the present one last."""
@@ -158,7 +164,7 @@ class CheckedLate(StepCheck):
             step, batch = self._steps[0]
             bad, own = _bad_input(batch), ""
             if bad:
-                lookups = _shown(_lookups(self._store.batch_space, batch, bad[0]))
+                lookups = _shown(_lookups(self._store.batch_space, batch, bad[0]), self._word)
                 own = f"mend the data: {bad[1]} of sample {bad[0]} is no finite number (it looks up {lookups})"
             found = [text for text in self._store.group.share(own) if text]
             remedy = "; ".join(found) or "lower the learning rates"
@@ -168,7 +174,7 @@ class CheckedLate(StepCheck):
 
 
 def find_fault(
-    dense: DensePart, space: RowSpace, batch: Batch, position_B: NDArray[np.int64], limit: float, step: int
+    dense: DensePart, space: RowSpace, batch: Batch, position_B: NDArray[np.int64], limit: float, step: int, word: Word
 ) -> StepFault:
     """Find the first faulty sample of a step, or the faulty parameter."""
     losses_L = dense.losses()
@@ -208,7 +214,7 @@ def find_fault(
     }
     bad = _bad_input(batch)
     remedy = f"mend the data: {bad[1]} of sample {bad[0]} is no finite number" if bad else "lower the learning rates"
-    return StepFault(what, f"{where}{_shown(lookups)}; {remedy}", details)
+    return StepFault(what, f"{where}{_shown(lookups, word)}; {remedy}", details)
 
 
 def _first_bad(gradients: list[Tensor], line: int) -> float | None:
@@ -222,7 +228,7 @@ def _position(batch: Batch) -> str:
 
 
 def _lookups(space: RowSpace, batch: Batch, sample: int) -> list[tuple[str, int]]:
-    """Return table and id of each lookup of a sample."""
+    """Return table and number of each lookup of a sample."""
     found, features = [], len(space.features)
     for f, feature in enumerate(space.features):
         bag = sample * features + f
@@ -231,11 +237,11 @@ def _lookups(space: RowSpace, batch: Batch, sample: int) -> list[tuple[str, int]
     return found
 
 
-def _shown(lookups: list[tuple[str, int]]) -> str:
+def _shown(lookups: list[tuple[str, int]], word: Word) -> str:
     if not lookups:
         return "nothing"
     more = len(lookups) - SHOWN_LOOKUPS
-    shown = ", ".join(f"{table} id {id_}" for table, id_ in lookups[:SHOWN_LOOKUPS])
+    shown = ", ".join(f"{table} {word} {id_}" for table, id_ in lookups[:SHOWN_LOOKUPS])
     return f"{shown} and {more} more" if more > 0 else shown
 
 

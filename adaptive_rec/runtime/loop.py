@@ -85,7 +85,7 @@ class Runtime(Session):
         state.expect_steps(min(in_stream, config.run.steps or in_stream))
         self.evaluator = Evaluator(state, source, dense, publisher)
         self.phases = Phases(state, source, self.observer, self.reclassifier, publisher, self.evaluator)
-        self.finite = step_check(config.run.on_nan, dense, store)
+        self.finite = step_check(config.run.on_nan, dense, store, "id" if state.raw_ids is None else "row")
         """The check that a step's losses and gradients are finite."""
         self.parts = RunParts(state, dense, self.observer, self.reclassifier, self.phases, self.splitting, self.finite)
         """What checkpoints save and restore."""

@@ -9,6 +9,7 @@ import pytest
 from adaptive_rec.cli import main
 from adaptive_rec.config.knobs import KnobError
 from adaptive_rec.config.tree import load_config
+from adaptive_rec.errors import TrainingError
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import RunOptions
 
@@ -45,3 +46,11 @@ def test_a_change_of_it_while_such_a_run_trains_is_refused_too(tmp_path: Path) -
         runtime.mailbox.change_knobs(admit_after=2)
     runtime.mailbox.change_knobs(alpha=0.5)
     assert [command.values for command in runtime.mailbox.drain()] == [{"alpha": 0.5}]
+
+
+@pytest.mark.parametrize(("ids", "word"), [("raw", "row"), ("auto", "id")])
+def test_a_faulty_sample_is_shown_with_rows_that_are_not_called_ids(tmp_path: Path, ids: str, word: str) -> None:
+    settings = [f"data.ids={ids}", "optimizer.dense_lr=1e30", "run.steps=9"]
+    runtime = assemble(load_config("tiny", {}, settings), options=RunOptions(rows=tmp_path))
+    with pytest.raises(TrainingError, match=rf"which looks up C1 {word} \d+, C2 {word} \d+, "):
+        list(runtime.run())

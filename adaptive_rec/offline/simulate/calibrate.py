@@ -220,11 +220,13 @@ def measure_arranging(works: list[ClassifiedBatch]) -> float:
 
 def with_other_times(found: Hardware, config: Config, source: Source, space: RowSpace) -> Hardware:
     """Add what short runs measure: the time of a step beyond its parts, and that of a request for one table's rows."""
-    plain, by_table = (beyond(found, config, source, space, policy) for policy in ("hybrid", "xdl"))
-    if plain is None or by_table is None:
+    plain = beyond(found, config, source, space, "hybrid")
+    if plain is None:
         return found  # there is too little data for a run
-    requests = max(1, 2 * (len(space.tables) - 1))
-    step = {"other_ms": 1e3 * max(0.0, plain), "request_us": 1e6 * max(0.0, by_table - plain) / requests}
+    step = {"other_ms": 1e3 * max(0.0, plain)}
+    by_table = None if config.data.ids == "raw" else beyond(found, config, source, space, "xdl")  # which refuses raw ids
+    if by_table is not None:
+        step["request_us"] = 1e6 * max(0.0, by_table - plain) / max(1, 2 * (len(space.tables) - 1))
     return found.model_copy(update={"step": found.step.model_copy(update=step)})
 
 
