@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from adaptive_rec.checkpoint.changed_rows import IdentifiedRows, TableChanges, changes_of, check_comparable
 from adaptive_rec.checkpoint.export import file_names, write_file
 from adaptive_rec.checkpoint.files import DISK, os_errors
-from adaptive_rec.checkpoint.history import verify_all
+from adaptive_rec.checkpoint.history import chain, verify_all
 from adaptive_rec.checkpoint.rows import SavedTable
 from adaptive_rec.checkpoint.safetensors_file import ArrayInParts, ArraysFile
 from adaptive_rec.checkpoint.saved_state import DENSE
@@ -33,9 +33,9 @@ def export_for_store(generation: Path, since: Path | None, out: Path) -> list[Pa
     checkpoints these are, and what it takes to find the shared row of an id.
     """
     with new_folder(out) as draft:
-        for path in (generation, since):
-            if path is not None:
-                verify_all(DISK, path)
+        verify_all(DISK, generation)
+        if since is not None and since.resolve() not in [link.path.resolve() for link in chain(DISK, generation)]:
+            verify_all(DISK, since)
         newer, older = IdentifiedRows(generation, DISK), None if since is None else IdentifiedRows(since, DISK)
         if older is not None:
             check_comparable(newer, older)
