@@ -21,7 +21,7 @@ from adaptive_rec.cli.parser import (
     text_settings,
     whole_number,
 )
-from adaptive_rec.units import count, counted, percent, size, whole
+from adaptive_rec.units import count, counted, fine, percent, size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
@@ -94,9 +94,11 @@ def summary(measured: Mapping[str, Any]) -> list[Any]:
     per_table = ("table", "rows>", "seen>", "lookups>", "top 0.1%>", "1%>", "10%>", "first 1%, drifted>")
     per_budget = ("hot budget>", "rows>", "hot lookups>", "popular samples>", "")
     per_window = ("window", "its own hot rows>", "those of the one before>", "those of the first>")
+    per_value = ("admit_after", "ids with a row>", "lookups of these rows>", "")
     return [
         pairs(head(measured)), blank, columns(per_table, tables(measured)), blank,
         columns(per_budget, budgets(measured)), blank, columns(per_window, windows(measured)), blank,
+        *([columns(per_value, admissions(measured)), blank] if measured["admission"] else []),
         pairs(conclusion(measured)),
     ]  # fmt: skip
 
@@ -138,6 +140,14 @@ def windows(measured: Mapping[str, Any]) -> Iterator[list[str]]:
     for place, window in enumerate(measured["drift"]["windows"], start=1):
         shares = [window[key] for key in ("own_ratio", "previous_ratio", "first_ratio")]
         yield [str(place), *("-" if share is None else percent(share) for share in shares)]
+
+
+def admissions(measured: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield how many raw ids would get a row of their own with each value of the knob, were there room for all."""
+    for each in measured["admission"]:
+        full = each["full_tables"]
+        note = f"more than there are in {counted(full, 'table')}" if full else ""
+        yield [str(each["admit_after"]), whole(each["rows"]), fine(each["own_lookup_ratio"]), note]
 
 
 def conclusion(measured: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -67,6 +67,11 @@ class RawIds(Wrapped):
         self._eviction = Eviction(self.keys, len(rows_T))
         self._counts = {"keys": 0, "evicted": 0, "refused": 0, "lookups": 0, "lookups_shared": 0}
 
+    @property
+    def keyed(self) -> Source:
+        """The source with keys in the place of rows."""
+        return self._source
+
     def attach(self, draw: Draw, position: Callable[[], Position]) -> None:
         """Have rows drawn from now on; `position` returns the one after the last step that was made."""
         self._draw, self._position = draw, position

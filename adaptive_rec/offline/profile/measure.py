@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.open import open_source
+from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.errors import DataError
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.offline.advice import RULE, room_bytes
+from adaptive_rec.offline.profile.admission import admission
 from adaptive_rec.offline.profile.passes import FirstSamples, Progress, count_rows, count_windows
 from adaptive_rec.offline.profile.ranking import Ranking, Seen, curve_budgets, hot_row_bytes, suggested_bytes, top_share
 from adaptive_rec.placement import RowSpace
@@ -67,6 +69,10 @@ def measure(
     curve = curve_points(ranking, points, popular_L, total, learned)
     seconds = time.perf_counter() - started
     everything = all_rows_bytes(space, sizes)
+    of_keys: list[dict[str, Any]] = []
+    if isinstance(source, RawIds):
+        keyed = FirstSamples(source.keyed, space, config.run.seed, total, progress)
+        of_keys = admission(keyed, [table.rows for table in source.keyed.tables])
     at = {point["bytes"]: point for point in curve}
     return {
         "version": __version__,
@@ -88,6 +94,7 @@ def measure(
         "tables": [table | drift.stays(n) for n, table in enumerate(table_skews(space, seen))],
         "budgets": curve,
         "suggested": suggestion(at.get(suggested) or nothing(learned), curve, ranking, drift),
+        "admission": of_keys,
         "everything_fits": everything <= room_bytes(config),
         "configured": at.get(configured) or nothing(learned),
         "drift": {"windows": drift.windows, "samples_per_window": total // windows, "budget_bytes": suggested},

@@ -19,6 +19,7 @@ from adaptive_rec.units import count, exact_size, fine, percent, size, whole
 MOST_TABLES = 64
 """The most tables that are drawn."""
 TOP_HEADS = {"0.001": "top 0.1%>", "0.01": "top 1%>", "0.1": "top 10%>"}
+ADMISSION_NOTE = "Ids that are looked up at least so often, and the lookups from that one on, were there room for all of them."
 LEAST_RATIO = 1e-4
 """Share of a table's rows at which its curve starts."""
 
@@ -36,6 +37,7 @@ def profile_page(measured: Mapping[str, Any]) -> str:
         warnings([note] if note else []),
         section("Result", _tiles(measured), _facts(measured)),
         section("Over budgets and windows", key, drawn),
+        *([section("Raw ids", _admission(measured), note=ADMISSION_NOTE)] if measured["admission"] else []),
         section("Each table", _small_curves(measured["tables"]), _tables(measured), note=_tables_note(measured)),
     )  # fmt: skip
 
@@ -145,6 +147,15 @@ def _small_curves(tables: Sequence[Mapping[str, Any]]) -> Markup:
         picture = tag("div", curve, class_="small", role="img", aria_label=about)
         cells.append(tag("figure", caption, picture, class_="card multiple"))
     return tag("div", *cells, class_="multiples")
+
+
+def _admission(measured: Mapping[str, Any]) -> Markup:
+    heads = ("admit_after>", "ids with a row of their own>", "lookups of these rows>", "tables without room for all>")
+    rows = [
+        (str(each["admit_after"]), whole(each["rows"]), fine(each["own_lookup_ratio"]), str(each["full_tables"]))
+        for each in measured["admission"]
+    ]
+    return table(heads, rows)
 
 
 def _tables_note(measured: Mapping[str, Any]) -> str:
