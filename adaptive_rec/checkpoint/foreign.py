@@ -50,7 +50,7 @@ def read_foreign(path: Path) -> ForeignTensors:
         raise UsageError(f"FILE must be a file or a folder, {path} is neither")
     if path.suffix == ".npy":
         raise UsageError(f"FILE must be the folder with all tables where each has a .npy file, got {path}")
-    read = _read_safetensors if path.suffix == ".safetensors" else _read_torch
+    read = mapped_tensors if path.suffix == ".safetensors" else _read_torch
     tensors = read(path.resolve())  # the file that the user named may be a link
     found: dict[str, str] = {}
     for key in tensors:
@@ -87,7 +87,7 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
 
 
 def _read_weight(path: Path) -> Tensor:
-    tensors = _read_safetensors(path)
+    tensors = mapped_tensors(path)
     if set(tensors) != {"weight"}:
         raise CheckpointError(
             f"{path} must have an array weight and no other, got {shown(list(tensors)) or 'none'} "
@@ -96,7 +96,8 @@ def _read_weight(path: Path) -> Tensor:
     return tensors["weight"]
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
+def mapped_tensors(path: Path) -> dict[str, Tensor]:
+    """Map the arrays of a safetensors file. Raises CheckpointError where it breaks the rules of its format."""
     header = read_header(DISK, path)
     whole = np.memmap(path, np.uint8, "r")
     tensors = {}

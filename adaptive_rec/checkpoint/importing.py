@@ -84,16 +84,16 @@ def import_tensors(
     dtype = store.rule.weight_type(store.dtype)
     for index, tensor in given.items():
         _check_table(tables[index], tensor)
-    prefix, note = _dense_prefix(model, others, partial)
+    prefix, note = dense_prefix(model, others, partial)
     for index, tensor in given.items():
         on_table(tables[index].name)
         width = store.rule.state_width(tables[index].dim)
         for first, weights_ND in kept_rows(tables[index].name, tensor, dtype):
             store.import_rows(index, first, weights_ND, np.zeros((len(weights_ND), width)))
-    taken = {} if prefix is None else _set_dense(model, others, prefix)
+    taken = {} if prefix is None else set_dense_tensors(model, others, prefix)
     return Imported(
         [
-            ImportedTable(table.name, table.rows, table.dim, _type_name(given[index].dtype), _type_name(dtype))
+            ImportedTable(table.name, table.rows, table.dim, type_name(given[index].dtype), type_name(dtype))
             for index, table in enumerate(tables)
             if index in given
         ],
@@ -135,7 +135,7 @@ def kept_rows(name: str, tensor: Tensor, dtype: torch.dtype) -> Iterator[tuple[i
         if not bool(kept_ND.isfinite().all()):
             row, column = (~kept_ND.isfinite()).nonzero()[0].tolist()
             raise CheckpointError(
-                f"row {first + row} of table {name!r} must hold finite numbers of {_type_name(dtype)}, "
+                f"row {first + row} of table {name!r} must hold finite numbers of {type_name(dtype)}, "
                 f"got {float(given_ND[row, column])}"
             )
         yield first, as_array(kept_ND)
@@ -143,14 +143,14 @@ def kept_rows(name: str, tensor: Tensor, dtype: torch.dtype) -> Iterator[tuple[i
 
 def _check_table(table: TableSpec, tensor: Tensor) -> None:
     wanted = (table.rows, table.dim)
-    if tuple(tensor.shape) != wanted or not _is_plain(tensor) or tensor.dtype not in FLOATS:
+    if tuple(tensor.shape) != wanted or not is_plain(tensor) or tensor.dtype not in FLOATS:
         raise CheckpointError(
             f"table {table.name!r} must be of shape {wanted} and of float16, bfloat16, float32 or float64, got "
-            f"{_described(tensor)}"
+            f"{described(tensor)}"
         )
 
 
-def _dense_prefix(model: torch.nn.Module, others: Mapping[str, Tensor], partial: bool) -> tuple[str | None, str]:
+def dense_prefix(model: torch.nn.Module, others: Mapping[str, Tensor], partial: bool) -> tuple[str | None, str]:
     """Return the prefix of the dense part's names in the file; or None and the reason where it is not there as a whole."""
     wanted = model.state_dict()
     first = next(iter(wanted))
@@ -163,34 +163,34 @@ def _dense_prefix(model: torch.nn.Module, others: Mapping[str, Tensor], partial:
         return None, f"the file has no tensor {absent!r}, one of the {len(wanted)} of the model"
     for name, tensor in wanted.items():
         got = others[whole[0] + name]
-        if got.shape != tensor.shape or not _is_plain(got) or got.dtype not in FLOATS:
-            text = f"tensor {name!r} must be of shape {tuple(tensor.shape)} and of floats, got {_described(got)}"
+        if got.shape != tensor.shape or not is_plain(got) or got.dtype not in FLOATS:
+            text = f"tensor {name!r} must be of shape {tuple(tensor.shape)} and of floats, got {described(got)}"
             if partial:
                 return None, text
             raise CheckpointError(f"{text}; with --partial the dense part starts fresh")
     return whole[0], f"as {whole[0]}*" if whole[0] else ""
 
 
-def _set_dense(model: torch.nn.Module, others: Mapping[str, Tensor], prefix: str) -> set[str]:
+def set_dense_tensors(model: torch.nn.Module, others: Mapping[str, Tensor], prefix: str) -> set[str]:
     """Set the dense part. Returns the keys of the tensors that were used."""
     tensors = {}
     for name, tensor in model.state_dict().items():
         tensors[name] = others[prefix + name].to(tensor.dtype)
         if not bool(tensors[name].isfinite().all()):
-            raise CheckpointError(f"tensor {prefix + name!r} must hold finite numbers of {_type_name(tensor.dtype)}")
+            raise CheckpointError(f"tensor {prefix + name!r} must hold finite numbers of {type_name(tensor.dtype)}")
     model.load_state_dict(tensors)
     return {prefix + name for name in tensors}
 
 
-def _is_plain(tensor: Tensor) -> bool:
+def is_plain(tensor: Tensor) -> bool:
     """Return whether a tensor is an ordinary dense one in host memory."""
     return tensor.layout == torch.strided and tensor.device.type == "cpu"
 
 
-def _described(tensor: Tensor) -> str:
-    plain = "" if _is_plain(tensor) else f" ({tensor.layout} on {tensor.device})"
-    return f"{tuple(tensor.shape)} of {_type_name(tensor.dtype)}{plain}"
+def described(tensor: Tensor) -> str:
+    plain = "" if is_plain(tensor) else f" ({tensor.layout} on {tensor.device})"
+    return f"{tuple(tensor.shape)} of {type_name(tensor.dtype)}{plain}"
 
 
-def _type_name(dtype: torch.dtype) -> str:
+def type_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")

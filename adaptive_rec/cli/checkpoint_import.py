@@ -24,6 +24,7 @@ DESCRIPTION = """\
 FILE is one of
   a folder of NAME.safetensors (an array `weight` each) or of NAME.npy
   a .safetensors file with keys embedding_bags.NAME.weight under any prefix, as TorchRec and `export --as torchrec` write it
+  a folder that `export --as store` wrote of raw ids, in full, for a run with data.ids=raw
   a state_dict of torch.save with such keys, or NAME.weight; it is only read with weights_only
 Numbers may be float16, bfloat16, float32 or float64; they are converted to run.row_precision.
 The dense part is imported where the file has tensors with the names and shapes of the run.
@@ -52,12 +53,16 @@ def add_import(parts: Any) -> Parser:
 def import_tables(args: argparse.Namespace) -> int:
     """Create the run directory, as a whole or not at all, and print its contents."""
     progress(f"reading {args.path} ...")
+    from adaptive_rec.checkpoint.store_export import STORE
     from adaptive_rec.config.tree import load_config
     from adaptive_rec.policy.find import load_policy
 
     config = load_config(args.config, os.environ, args.set)
-    if config.data.ids == "raw":
-        raise ConfigError("data.ids must not be raw in a run that tables are imported into, as their rows have no keys")
+    has_keys = (args.path / STORE).is_file()
+    if (config.data.ids == "raw") != has_keys:
+        what = "rows by their raw ids (export --as store)" if has_keys else "tables, whose rows have no keys"
+        rule = "be raw exactly where the imported rows have raw ids"
+        raise ConfigError(f"data.ids must {rule}, got {config.data.ids} for {args.path}, which has {what}")
     load_policy(config.knobs.policy)  # an error here comes before the seconds that torch takes
     try:
         with ended_by_sigterm(), new_folder(args.out) as draft:
@@ -75,16 +80,24 @@ def fill(draft: Path, config: Config, args: argparse.Namespace) -> tuple[Importe
     from adaptive_rec import checkpoint
     from adaptive_rec.checkpoint.foreign import read_foreign
     from adaptive_rec.checkpoint.importing import import_tensors
+    from adaptive_rec.checkpoint.store_import import import_store
     from adaptive_rec.run.training_run import TrainingRun
 
-    foreign = read_foreign(args.path)
+    foreign = None if config.data.ids == "raw" else read_foreign(args.path)
     training = TrainingRun(config, draft, command=args.argv)
-    done = import_tensors(training.runtime.store, training.runtime.dense.model, foreign, args.partial, progress)
+    runtime = training.runtime
+    store, model = runtime.store, runtime.dense.model
+    if foreign is not None:
+        done = import_tensors(store, model, foreign, args.partial, progress)
+    else:
+        keys = runtime.state.raw_ids
+        assert keys is not None, "the configuration has raw ids"
+        done = import_store(store, keys, model, args.path, config.run.seed, args.partial, progress)
     progress("writing the checkpoint")
-    name = checkpoint.save(training.runtime.parts, draft / "checkpoints").name
+    name = checkpoint.save(runtime.parts, draft / "checkpoints").name
     text = f"checkpoint {name} written, with tables of {args.path}"
     training.note("checkpoint", text, checkpoint=name, imported=str(args.path))
-    return done, name, list(training.runtime.notices)
+    return done, name, list(runtime.notices)
 
 
 def progress(doing: str) -> None:

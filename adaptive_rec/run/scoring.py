@@ -71,7 +71,7 @@ def prepared_source(runtime: Runtime, run: Path) -> PreparedSource:
     source = runtime.source
     if isinstance(source, RawIds):
         rule = "new rows are scored, and models exported, by ids that are rows"
-        raise UsageError(f"{rule}, run {run} has data.ids=raw")
+        raise UsageError(f"{rule}, run {run} has data.ids=raw (checkpoint export --as store writes its rows by id)")
     if not isinstance(source, PreparedSource):
         raise of_other_data(run, runtime.config.data.source)
     return source
