@@ -133,7 +133,8 @@ def test_a_run_of_the_command_line_resumes_with_its_ids(
     keys, weights = load_file(tmp_path / "npy/keys.safetensors"), np.load(tmp_path / "npy/C1.npy")
     assert sum(len(each) for name, each in keys.items() if name.endswith(".key")) == expected["keys"]
     assert len(np.unique(keys["C1.key"])) == len(keys["C1.row"]) < len(weights)
-    assert main(["train", "tiny", "--no-serve", "--resume", "--set", "data.ids=auto", "--out", str(tmp_path / "run")]) == 5
+    rows = ["--set", "data.ids=auto", "--set", "knobs.admit_after=1"]
+    assert main(["train", "tiny", "--no-serve", "--resume", *rows, "--out", str(tmp_path / "run")]) == 5
     assert "data.ids of checkpoint" in capsys.readouterr().err
 
 
