@@ -72,8 +72,9 @@ def simulate(args: argparse.Namespace) -> int:
     from adaptive_rec.cli.progress import progress_shown
     from adaptive_rec.offline.simulate.hardware import read_hardware
     from adaptive_rec.offline.simulate.results import simulate as replay
-    from adaptive_rec.runtime.assemble import check_group, check_raw, takes_raw
+    from adaptive_rec.runtime.assemble import check_admission, check_group, check_raw, takes_raw
 
+    check_admission(config)
     is_raw = trace is None and config.data.ids == "raw"
     policies = policies or tuple(name for name in BUILT_IN if not is_raw or takes_raw(load_policy(name)))
     for policy in map(load_policy, policies):

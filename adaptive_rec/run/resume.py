@@ -18,7 +18,7 @@ from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Evaluation
 from adaptive_rec.policy.find import load_policy, why_not_live
 from adaptive_rec.run import journal
-from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.assemble import assemble, check_admission
 from adaptive_rec.runtime.loop import RunOptions, Runtime
 from adaptive_rec.system.group import Group
 
@@ -43,6 +43,7 @@ def begin_run(
     run is replayed."""
     own_rows = folders_of_rows(out) if again else set()
     options = RunOptions(out / "checkpoints", out / journal.NAME, out / "rows", own_rows=own_rows, replayed=replayed)
+    check_admission(config)
     runtime = assemble(config, options=options, group=group)
     if again:
         checkpoint.remove_unused_rows(runtime.store, out / "checkpoints", config.checkpoint.keep, own_rows)
@@ -59,6 +60,7 @@ def resume_run(
     with them.
     Raises CheckpointError where the checkpoint does not fit, UsageError where the run has made more steps than configured.
     """
+    check_admission(config)
     generation = found.generation
     assert generation is not None
     kept = out / "config.toml"

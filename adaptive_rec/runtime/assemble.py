@@ -97,6 +97,7 @@ def plan_run(config: Config, source: Source | None = None, memory: dict[Place, i
 
     `memory` is that of the machine it is to run on, a device's among it where it has one; None: what is free on this one.
     """
+    check_admission(config)
     policy, source = load_policy(config.knobs.policy), open_source(config) if source is None else source
     check_raw(config, policy)
     space = RowSpace.of(source.tables, source.features, policy.request_per_table)
@@ -150,14 +151,18 @@ def _join(
 
 
 def check_raw(config: Config, policy: Policy) -> None:
-    """Raise ConfigError where ids cannot be raw keys under a policy, or are none though a knob is set that is for them."""
-    if config.data.ids != "raw" and config.knobs.admit_after != 1:
-        raise ConfigError(f'knobs.admit_after must be 1 unless data.ids = "raw", got {config.knobs.admit_after}')
+    """Raise ConfigError where ids cannot be raw keys under a policy."""
     if config.data.ids == "raw" and not takes_raw(policy):
         raise ConfigError(
             f"data.ids must not be raw under a policy that arranges the stream or the tables, got {policy.name}"
         )
     check_eviction(config.knobs, policy, config.data.ids == "raw", alone=True)
+
+
+def check_admission(config: Config) -> None:
+    """Raise ConfigError where a knob is set that is for raw ids, and ids are rows."""
+    if config.data.ids != "raw" and config.knobs.admit_after != 1:
+        raise ConfigError(f'knobs.admit_after must be 1 unless data.ids = "raw", got {config.knobs.admit_after}')
 
 
 def takes_raw(policy: Policy) -> bool:
