@@ -33,7 +33,6 @@ from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.raw.salts import salts
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.saved import Saved
 
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.safetensors")
 
@@ -62,13 +61,11 @@ def import_store(
             f"{folder} must have the tables of the run, got one {what}; with --partial they are left out"
         )
     kept = store.rule.weight_type(store.dtype)
-    found, arrays = keys.state(lambda *_: None), dict[int, dict[str, Tensor]]()
+    arrays: dict[int, dict[str, Tensor]] = {}
     for index, table in enumerate(tables):
         if table.name in given:
             arrays[index] = _arrays(folder, given[table.name], table)
-            found["tables"][f"keys_{index}"] = _keys(folder, table, arrays[index])
-    found["counts"]["keys"] = sum(len(each["id"]) for each in arrays.values())
-    keys.set_state(Saved(found))
+            keys.begin_with(index, _keys(folder, table, arrays[index]))
     done, fresh = [], list(missing)
     for index, each in arrays.items():
         table, shared = tables[index], int(keys.keys.shared_T[index])

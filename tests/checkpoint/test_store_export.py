@@ -15,13 +15,15 @@ import pytest
 from adaptive_rec import checkpoint
 from adaptive_rec.checkpoint.draft import Draft
 from adaptive_rec.checkpoint.files import DISK
-from adaptive_rec.checkpoint.history import chain
 from adaptive_rec.checkpoint.store_export import export_for_store
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
+from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.embedding.disk import row_log
-from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime import assemble as assembling
 from adaptive_rec.runtime.loop import RunOptions, Runtime
+from tests.runtime.test_eviction import SETTINGS as EVICTING
+from tests.runtime.test_eviction import ReplacedIds
 
 STEPS = (5, 20, 20, 40)
 """Of the checkpoints, at the least; two are of the same step."""
@@ -48,15 +50,16 @@ def bits(store: Any) -> dict[str, Any]:
     }
 
 
-def trained(folder: Path, *settings: str) -> tuple[Runtime, list[Path]]:
-    """A run, and its checkpoints at STEPS."""
+def trained(folder: Path, *settings: str, steps: tuple[int, ...] = STEPS) -> tuple[Runtime, list[Path]]:
+    """A run, and its checkpoints at some steps."""
     common = ["checkpoint.keep=9", "knobs.hot_budget_bytes=8KiB", "knobs.reclassify_every=10", "knobs.prefetch_depth=3"]
-    runtime = assemble(
-        load_config("tiny", {}, ["run.steps=40", *common, *settings]), options=RunOptions(rows=folder / "rows")
+    runtime = assembling.assemble(
+        load_config("tiny", {}, [f"run.steps={steps[-1]}", *common, *settings]),
+        options=RunOptions(rows=folder / "rows"),
     )
     saved: list[Path] = []
     for _ in runtime.run():
-        while len(saved) < len(STEPS) and STEPS[len(saved)] <= runtime.step_number:
+        while len(saved) < len(steps) and steps[len(saved)] <= runtime.step_number:
             saved.append(checkpoint.save(runtime.parts, folder / "checkpoints"))
     return runtime, saved
 
@@ -72,18 +75,35 @@ def test_a_full_export_and_what_changed_since_replayed_equal_the_model(
     monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
     monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
     runtime, saved = trained(tmp_path, *settings)
-    store, last = example.Store(), example.Store()
-    for number, (since, newer) in enumerate(zip([None, *saved], saved, strict=False)):
-        export_for_store(newer, since, tmp_path / f"part-{number}")
-        store.apply(tmp_path / f"part-{number}")
-    export_for_store(saved[-1], None, tmp_path / "last")
-    last.apply(tmp_path / "last")
-    assert bits(store) == bits(last)
-    assert (store.step, store.at) == (40, last.at)
-
-    parts = [json.loads((tmp_path / f"part-{number}" / "store.json").read_text()) for number in range(len(STEPS))]
+    parts = replayed(tmp_path, saved, example, runtime)
     written = [sum(table["written"] for table in part["tables"]) for part in parts]
     assert [count > 0 for count in written] == [part["dense"] for part in parts] == [True, True, False, True]
+
+
+def test_ids_that_lost_their_rows_to_others_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: ModuleType
+) -> None:
+    monkeypatch.setattr(assembling, "open_source", lambda config: RawIds(ReplacedIds(config), config))
+    runtime, saved = trained(tmp_path, *EVICTING, steps=(70, 150, 200, 260))
+    parts = replayed(tmp_path, saved, example, runtime)
+    sums = [{name: sum(table[name] for table in part["tables"]) for name in ("new", "removed")} for part in parts]
+    assert runtime.state.raw_ids is not None
+    assert 0 < sum(part["removed"] for part in sums) <= runtime.state.raw_ids.counts()["evicted"]
+    assert sum(part["new"] - part["removed"] for part in sums) == runtime.state.raw_ids.counts()["keys"]
+
+
+def replayed(folder: Path, saved: list[Path], example: ModuleType, runtime: Runtime) -> list[dict[str, Any]]:
+    """Replay a full export and what changed since into a store, and compare it with the run. Returns the heads of the exports."""
+    store, last = example.Store(), example.Store()
+    for number, (since, newer) in enumerate(zip([None, *saved], saved, strict=False)):
+        export_for_store(newer, since, folder / f"part-{number}")
+        store.apply(folder / f"part-{number}")
+    export_for_store(saved[-1], None, folder / "last")
+    last.apply(folder / "last")
+    assert bits(store) == bits(last)
+    assert (store.step, store.at) == (runtime.step_number, last.at)
+
+    parts = [json.loads((folder / f"part-{number}" / "store.json").read_text()) for number in range(len(saved))]
     for index, (table, entry) in enumerate(zip(runtime.source.tables, parts[-1]["tables"], strict=True)):
         weight_RD = runtime.store.export_table(index)[0]
         if (keys := runtime.state.raw_ids) is None:
@@ -91,8 +111,8 @@ def test_a_full_export_and_what_changed_since_replayed_equal_the_model(
             expected = dict(enumerate(weight_RD))
         else:
             keys.counts()  # settles all steps
-            first, key_R = keys.keys.keys_of(index)
-            expected = dict(zip(key_R.tolist(), weight_RD[first:], strict=False))
+            id_K, key_K = keys.keys.keys_of(index)
+            expected = dict(zip(key_K.tolist(), weight_RD[id_K], strict=True))
             strangers = np.array([2**63 - 1, -(2**63), *range(10**6, 10**6 + 50)])
             bags = np.arange(len(strangers) * len(runtime.source.tables) + 1)
             ids = keys.keys.look_up(np.repeat(strangers, len(runtime.source.tables)), bags)
@@ -100,28 +120,30 @@ def test_a_full_export_and_what_changed_since_replayed_equal_the_model(
                 assert store.row(table.name, id).tobytes() == weight_RD[row].tobytes()
         assert {id: row.tobytes() for id, row in expected.items()} == bits(store)[f"rows.{table.name}"]
         assert entry["ids"] == len(expected)
+    return parts
 
 
 def made(
-    folder: Path, step: int, keys: list[int], weight: Any, shared: int = 2, on: Path | None = None, **run: Any
+    folder: Path, step: int, keys: list[int], weight: Any, shared: int = 2, without: tuple[int, ...] = (), **run: Any
 ) -> Path:
-    """A checkpoint of a table of raw ids."""
+    """A checkpoint of a table of raw ids. `without`: the places of keys that have left."""
     folder.mkdir(exist_ok=True)
     draft, weight = Draft(DISK, folder / "checkpoints", step), np.array(weight, dtype=np.float32)
     rows = np.arange(len(weight), dtype=np.uint32)
     draft.arrays("rows-00000.safetensors", {"row": rows, "weight": weight, "optimizer_state": weight})
-    arrays = {"keys/shared_T": np.array([shared]), "keys/tables/keys_0": np.array(keys, dtype=np.int64)}
+    arrays = {"shared_T": np.array([shared]), "tables/keys_0": np.array(keys), "tables/without_0": np.array(without)}
+    arrays = {f"keys/{name}": array.astype(np.int64) for name, array in arrays.items()}
     draft.arrays("state.safetensors", arrays)
     table = {"name": "C1", "rows": len(weight), "dim": weight.shape[1], "first_row": 0}
     run = {"tables": [table], "seed": 0, **run}
     draft.json("state.json", {"run": run, "ranks": 1, "state": {"keys": {"tables": {}}, "step": step}})
-    return draft.commit({"version": "0"}, chain(DISK, on)[-1].since if on else None)
+    return draft.commit({"version": "0"})
 
 
 def test_rows_are_compared_by_key_where_they_have_other_owners(tmp_path: Path, example: ModuleType) -> None:
     """Of keys 1 to 5, 1 stays as it is, 2 changes, 3 moves to the row of 4 with its values, 4 has no row any more, 6 gets the row
     of 3 with equal values, and 5 moves to a row that nobody had."""
-    older = made(tmp_path, 1, [1, 2, 3, 4, 5], [[0], [1], [11], [12], [13], [14], [15], [99]])
+    older = made(tmp_path, 1, [1, 2, 3, 4, 5, 8], [[0], [1], [11], [12], [13], [14], [15], [99]], without=(5,))
     newer = made(tmp_path, 2, [1, 2, 6, 3, 7, 5], [[0], [9], [11], [-12], [13], [13], [17], [15]])
     for since, path, out in ((None, older, "full"), (older, newer, "changes"), (None, newer, "last")):
         export_for_store(path, since, tmp_path / out)
@@ -148,6 +170,7 @@ WEIGHT = [[0.0], [1.0], [2.0], [3.0]]
     ({"seed": 5}, r"who shares which row \(run.seed\) of"),
     ({"shared": 1}, r"shared rows of the tables of .*, \[2\], got \[1\]"),
     ({"keys": [7, 7]}, "keys of table 'C1' .* must be distinct, got 7 twice"),
+    ({"keys": [7, 8], "without": (2,)}, r"rows without a key of table 'C1' .* must lie in \[0, 2\), got 2"),
     ({"keys": [7, 8, 9]}, "must have rows for 3 keys and at least 1 shared one, got 4 rows, 2 of them shared"),
 ])  # fmt: skip
 def test_what_cannot_be_compared_is_refused_by_name(

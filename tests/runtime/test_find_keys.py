@@ -44,8 +44,8 @@ def test_keys_are_found_by_another_thread_while_the_run_trains(tmp_path: Path) -
     assert asked[0] < 20 < asked[-1], "more and more keys have a row"
 
     assert runtime.state.raw_ids is not None
-    first, key_R = runtime.state.raw_ids.keys.keys_of(2)
-    rows = dict(zip(key_R.tolist(), range(first, first + len(key_R)), strict=True))
+    id_K, key_K = runtime.state.raw_ids.keys.keys_of(2)
+    rows = dict(zip(key_K.tolist(), id_K.tolist(), strict=True))
     assert found["own"] == [key in rows for key in keys]
     assert [row for row, own in zip(found["ids"], found["own"], strict=True) if own] == [
         rows[key] for key in keys if key in rows

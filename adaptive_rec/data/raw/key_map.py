@@ -228,6 +228,15 @@ class KeyMap:
         kernels.list_keys(self._slots, kernels.NEW, first, key_R, has_R)
         return key_R, has_R
 
+    def begin_with(self, table: int, key_K: NDArray[np.int64]) -> None:
+        """Give distinct keys the rows of a table that has none, in order, before any batch is taken. Raises CheckpointError where
+        there are fewer rows."""
+        if len(key_K) > self.own_T[table]:
+            raise CheckpointError(f"table {table} must have at most {self.own_T[table]} keys, got {len(key_K)}")
+        _, row_K = self._rows.give(np.full(len(key_K), table), 0)
+        self._rows.settle(self._rows.given)
+        self._add(key_K, np.full(len(key_K), table), row_K, 0)
+
     # Kept in a checkpoint --------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:

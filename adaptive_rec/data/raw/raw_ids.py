@@ -180,6 +180,12 @@ class RawIds(Wrapped):
             id_N = self.keys.look_up(key_N, offsets)
             return FoundKeys(id_N, id_N >= self.keys.shared_T[table], self.keys.counted(table, key_N))
 
+    def begin_with(self, table: int, key_K: NDArray[np.int64]) -> None:
+        """Give keys the first rows of their own of a table, in order, before any batch is taken. Raises CheckpointError."""
+        with self._lock:
+            self.keys.begin_with(table, key_K)
+            self._counts["keys"] += len(key_K)
+
     def state(self, changed: Callable[[int, NDArray[np.int64]], None]) -> dict[str, Any]:
         """Return the keys as they were after the last step. `changed` is told of each table the ids of rows that were given since
         the last state: their first values are of their keys, and must be saved even if no step has changed them."""
