@@ -55,7 +55,7 @@ class PlacementPage(RowPage):
     cursor: str | None
 
 
-class Change(BaseModel):
+class ClassChange(BaseModel):
     """A change between memory and elsewhere: rows on a disk and those never written are cold here."""
 
     step: int
@@ -66,7 +66,7 @@ class Change(BaseModel):
 class RowDetail(Row):
     index: int
     table: str
-    last_change: Change | None
+    last_change: ClassChange | None
 
 
 class KeyDetail(RowDetail):
