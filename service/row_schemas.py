@@ -76,7 +76,7 @@ class KeyDetail(RowDetail):
     own_row: Annotated[bool, Field(description="Whether the row is this id's own; otherwise other ids read it too")]
     counted: Annotated[
         int,
-        Field(description="Lookups counted while the id had no row of its own (never too few); none are at knobs.admit_after=1"),
+        Field(description="Lookups while the id had no row of its own, as the sketch remembers them; 0 at knobs.admit_after=1"),
     ]
 
 

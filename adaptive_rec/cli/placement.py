@@ -117,7 +117,7 @@ def row(about: Mapping[str, Any]) -> Any:
     number, raw = str(about["id"]), []
     if "key" in about:
         number = number if about["own_row"] else f"shared row {number}: the id has none of its own"
-        counted = f"{whole(about['counted'])} lookups while it had no row of its own (at most)"
+        counted = f"{whole(about['counted'])} lookups remembered from when it had no row of its own"
         raw = [("id", about["key"]), *([("counted", counted)] if about["counted"] else [])]
     return pairs(
         [

@@ -91,7 +91,7 @@ export class TableDialog {
       const change = row.last_change;
       const facts = [
         ...(raw ? [["Row", `${row.own_row ? "" : "shared row "}${integer(row.id)}${row.own_row ? "" : ": the id has none of its own"}`]] : []),
-        ...(raw && row.counted ? [["Counted", `${integer(row.counted)} lookups while it had no row (at most)`]] : []),
+        ...(raw && row.counted ? [["Counted", `${integer(row.counted)} lookups remembered from when it had no row of its own`]] : []),
         ...(row.value === null ? [] : [["Value", row.value]]),
         ["Class", badge(row.class)], ["Slot", row.slot === null ? HOMES[row.class] : integer(row.slot)],
         ["Estimate", significant(row.estimate)], ["Movement", row.movement === null ? "not measured" : significant(row.movement)],

@@ -86,7 +86,24 @@ def test_all_about_a_row(rows_of, told, service):
     assert "slot" not in {row[0] for row in rows}
 
 
+def test_the_row_of_a_raw_id(rows_of, told, service):
+    row = {**page("C1", "hot")["rows"][0], "table": "C1", "last_change": None, "own_row": True, "counted": 0}
+    service.answer("GET", f"/api/v1/placement/0/keys/{2**63 - 1}", {**row, "key": str(2**63 - 1)})
+    rows = rows_of(told("placement", "C1", "--key", str(2**63 - 1)))
+    assert ["id", str(2**63 - 1)] in rows
+    assert ["row", "208"] in rows
+    assert "counted" not in {row[0] for row in rows}
+    service.answer("GET", "/api/v1/placement/0/keys/-9", {**row, "key": "-9", "own_row": False, "counted": 3})
+    rows = rows_of(told("placement", "C1", "--key=-9"))
+    assert ["row", "shared row 208: the id has none of its own"] in rows
+    assert ["counted", "3 lookups remembered from when it had no row of its own"] in rows
+
+
 def test_what_is_no_table_row_or_limit_is_refused(refused, service):
+    for number in (str(2**63), "x", "--5"):
+        assert "--key must be a whole number from -9223372036854775808" in refused("placement", "C1", f"--key={number}")
+    for words in (["--key=5"], ["C1", "7", "--key=5"]):
+        assert "--key goes with a TABLE and no ID" in refused("placement", *words)
     assert "an index from 0 to 1, got C2\n" in refused("placement", "C2")
     assert "got 2" in refused("placement", "2")
     assert "ID must be a whole number from 0" in refused("placement", "C1", "x")

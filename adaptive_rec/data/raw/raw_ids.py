@@ -38,7 +38,7 @@ class FoundKeys(NamedTuple):
     own_N: NDArray[np.bool_]
     """Whether the row is a key's own; otherwise it is shared."""
     counted_N: NDArray[np.int64]
-    """Lookups that were counted while a key had no row of its own; 0 where none were."""
+    """Lookups of a key while it had no row of its own, as the sketch remembers them; 0 where none were counted."""
 
 
 class RawIds(Wrapped):
