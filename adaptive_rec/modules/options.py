@@ -16,6 +16,7 @@ from adaptive_rec.embedding.optimizer import RULES
 from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError, did_you_mean
+from adaptive_rec.kernels.key_map import MOST_ROWS
 from adaptive_rec.modules.loop_disk import build_on_disk
 from adaptive_rec.modules.rates import Rates, named_rates, rates_of_class
 from adaptive_rec.placement import RowSpace
@@ -174,7 +175,7 @@ class Setup:
         if "policy" in self.knobs or "hot_budget_bytes" in self.knobs:
             raise ConfigError("policy and hot_budget_bytes must be given as policy= and budget=, not among the knobs")
         if self.raw:
-            self._check_raw(rates)
+            self._check_raw(space, rates)
         host_memory = bytes_of("host_memory", self.host_memory)
         budget = self.budget if self.budget is not None else (hot_part(host_memory) or DEFAULT_BUDGET)
         knobs = Knobs().changed({"action": "freeze", **self.knobs, "policy": self.policy})
@@ -218,8 +219,10 @@ class Setup:
         """Return the rows that a table has, of which `rows` are for ids of their own."""
         return rows + self.shared_rows + self.padded if self.raw else rows
 
-    def _check_raw(self, rates: Rates) -> None:
-        """Raise ConfigError where raw ids do not fit the other options."""
+    def _check_raw(self, space: RowSpace, rates: Rates) -> None:
+        """Raise ConfigError where raw ids do not fit the tables or the other options."""
+        if space.rows > MOST_ROWS:
+            raise ConfigError(f"tables of raw ids must have at most {MOST_ROWS:,} rows in all, got {space.rows:,}")
         if not self.group.is_alone:
             raise ConfigError(f"ids must not be raw where several processes train together, there are {self.group.ranks}")
         if rates.rule.catches_up:
