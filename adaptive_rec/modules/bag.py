@@ -82,7 +82,6 @@ class AdaptiveEmbeddingBag(TieredModule, nn.EmbeddingBag):
         made = cls.__new__(cls)
         nn.EmbeddingBag.__init__(made, 1, weight.shape[1], mode=mode, device="meta")
         made.num_embeddings, made.weight = len(weight), cast("nn.Parameter", weight)
-        made.raw_ids = weight.runtime.raw_ids
         return made
 
     def extra_repr(self) -> str:
@@ -141,7 +140,6 @@ class AdaptiveEmbedding(TieredModule, nn.Embedding):
         made = cls.__new__(cls)
         nn.Embedding.__init__(made, 1, weight.shape[1], device="meta")
         made.num_embeddings, made.weight = len(weight), cast("nn.Parameter", weight)
-        made.raw_ids = weight.runtime.raw_ids
         return made
 
     @classmethod
@@ -200,7 +198,6 @@ def make_weight(
         runtime.set_rows(0, np.array([rows - 1]), torch.zeros(1, shape[1]))
     made = TieredWeight(runtime, 0)
     runtime.hold(0, made)
-    module.raw_ids = runtime.raw_ids
     return cast("nn.Parameter", made)
 
 

@@ -31,9 +31,6 @@ class TieredModule(nn.Module):
 
     plain_class: type[nn.Module] = nn.Module
     """Class of the module without tiers."""
-    raw_ids: LoopIds | None = None
-    """The raw ids that the module looks up; None where ids are rows."""
-
     @property
     def runtime(self) -> EmbeddingRuntime | None:
         """The runtime that has the rows; None where the module holds its table as an ordinary parameter."""
@@ -63,6 +60,12 @@ class TieredModule(nn.Module):
             yield weight.key(None, padding_idx, input), weight.single_bags(input, padding_idx)
 
     # Raw ids ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def raw_ids(self) -> LoopIds | None:
+        """The raw ids that the module looks up; None where ids are rows."""
+        runtime = self.runtime
+        return None if runtime is None else runtime.raw_ids
 
     @property
     def padding_row(self) -> int | None:
