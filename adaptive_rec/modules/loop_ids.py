@@ -39,7 +39,8 @@ class IdsOfItem:
         self.admit_after = admit_after
         self.new: list[NewKeys] = []
         """What taking their ids has changed."""
-        self.calls: dict[CallKey, Any] = {}
+        self.calls: dict[CallKey, deque[Any]] = {}
+        """What was made of their rows; of calls with the same tensors in the order in which they were announced."""
 
 
 class LoopIds:
@@ -89,8 +90,9 @@ class LoopIds:
                 raise ConflictError(
                     "a module with raw ids must be in training mode when a loop over prefetch begins to train it"
                 )
-            made: Numbered = self._present.calls[key]
-            return made
+            made = self._present.calls[key]
+            found: Numbered = made.popleft() if len(made) > 1 else made[0]
+            return found
         if not training or torch._C._current_graph_task_id() != -1:
             return make(self._look_up(ids))
         if self._looks_ahead:
@@ -99,9 +101,9 @@ class LoopIds:
                 "the very same tensors: ids are counted as they are read ahead"
             )
         item = self._next_item()
-        found = make(self._take(item, ids))
+        taken = make(self._take(item, ids))
         self._settle(item)
-        return found
+        return taken
 
     def number_ahead(
         self, key: CallKey, ids: TableIds, make: Callable[[list[NDArray[np.int64]]], Numbered]
@@ -109,7 +111,7 @@ class LoopIds:
         """Return the same for a call of the item that is being read ahead."""
         assert self._reading is not None, "calls are announced by the item that is being read"
         found = make(self._take(self._reading, ids) if self._trains else self._look_up(ids))
-        self._reading.calls[key] = found
+        self._reading.calls.setdefault(key, deque()).append(found)
         return found
 
     def _next_item(self) -> IdsOfItem:
