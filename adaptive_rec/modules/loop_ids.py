@@ -24,7 +24,7 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.embedding.tiered_rows import NO_ROWS
 from adaptive_rec.errors import CheckpointError, ConflictError
 from adaptive_rec.modules.bags import CallKey
-from adaptive_rec.placement import COLD, Migration
+from adaptive_rec.modules.first_values import FirstValues
 from adaptive_rec.saved import ANY, Saved
 
 Numbered = TypeVar("Numbered")
@@ -49,7 +49,8 @@ class LoopIds:
 
     def __init__(self, rows_T: Sequence[int], shared_rows: int, store: EmbeddingStore, admit_after: int) -> None:
         """`rows_T`: rows of each table, of which ids without a row of their own share the first `shared_rows`."""
-        self._rows_T, self._shared_rows, self._store = tuple(rows_T), shared_rows, store
+        self._rows_T, self._shared_rows, self._seed = tuple(rows_T), shared_rows, store.seed
+        self._first_values = FirstValues(store, [rows - shared_rows for rows in rows_T])
         self._keys = self._new_map()
         self._loaded: dict[int, NDArray[np.int64]] = {}
         """Keys of tables that were loaded and are not in the map yet."""
@@ -68,15 +69,19 @@ class LoopIds:
         self._counts = {"keys": 0, "refused": 0, "lookups": 0, "lookups_shared": 0}
 
     def _new_map(self) -> KeyMap:
-        return KeyMap(self._rows_T, range(len(self._rows_T)), self._shared_rows, self._store.seed)
+        return KeyMap(self._rows_T, range(len(self._rows_T)), self._shared_rows, self._seed)
 
     def admit_after(self, lookups: int) -> None:
-        """Set the knob of this name, from an item on that no thread may have read yet, however far it reads ahead."""
+        """Set the knob of this name: from the next call on, or from an item on that no loop over `prefetch` has read yet."""
         with self._lock:
-            if lookups != self._admit_after[-1][1]:
-                past = [change for change in self._admit_after if change[0] <= self._settled][-1:]
-                yet = [change for change in self._admit_after if change[0] > self._settled]
-                self._admit_after = [*past, *yet, (self._settled + LATER, lookups)]
+            if lookups == self._admit_after[-1][1]:
+                return
+            if not self._looks_ahead:
+                self._admit_after = [(self._settled, lookups)]
+                return
+            past = [change for change in self._admit_after if change[0] <= self._settled][-1:]
+            yet = [change for change in self._admit_after if change[0] > self._settled]
+            self._admit_after = [*past, *yet, (self._settled + LATER, lookups)]
 
     # Calls -----------------------------------------------------------------------------------------------------------
 
@@ -126,14 +131,9 @@ class LoopIds:
     def _take(self, item: IdsOfItem, ids: TableIds) -> list[NDArray[np.int64]]:
         with self._lock:
             id_N, new = self.keys.take(*self._joined(ids), item.admit_after)
-        for table, id_A, key_A in _by_table(new):
-            self._draw(table, id_A, key_A)
+        self._first_values.draw(new)
         item.new.append(new)
         return _split(id_N, ids)
-
-    def _draw(self, table: int, id_A: NDArray[np.int64], key_A: NDArray[np.int64]) -> None:
-        """Set rows to the first values of their keys, as a run of the command line does."""
-        self._store.draw_rows(table, id_A, key_A, self._rows_T[table] - self._shared_rows)
 
     def _joined(self, ids: TableIds) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids of all tables, and the bounds of bags that are of the tables in turn."""
@@ -157,26 +157,14 @@ class LoopIds:
                     name: count + more for (name, count), more in zip(self._counts.items(), gained, strict=True)
                 }
         for new in item.new:
-            for table, id_A, key_A in _by_table(new):
-                self._draw_hot(table, id_A, key_A)
-
-    def _draw_hot(self, table: int, id_A: NDArray[np.int64], key_A: NDArray[np.int64]) -> None:
-        """Draw those rows again that were placed on the device before an id had them."""
-        store = self._store
-        pool, low, _ = store.space.table_range(table)
-        row_A = store.space.pools[pool].first_row + low + id_A
-        is_hot = store.slot_of_row[row_A] != COLD
-        if is_hot.any():
-            hot = np.sort(row_A[is_hot])
-            store.migrate(Migration(promote=NO_ROWS, demote=hot))
-            self._draw(table, id_A[is_hot], key_A[is_hot])
-            store.migrate(Migration(promote=hot, demote=NO_ROWS))
+            self._first_values.draw_hot(new)
 
     # Ahead of the loop -----------------------------------------------------------------------------------------------
 
     @contextmanager
     def looking_ahead(self, training: bool) -> Iterator[None]:
         """Take the ids of items ahead, or only look them up, while a loop over `prefetch` runs."""
+        self._put_loaded()
         self._looks_ahead, self._trains = True, training
         try:
             yield
@@ -205,13 +193,18 @@ class LoopIds:
     @property
     def keys(self) -> KeyMap:
         """The map of keys, with those that were loaded."""
-        if self._loaded:
-            state = {**self._keys.state(), "sketch": None}
-            for table, key_R in self._loaded.items():
-                state["tables"][f"keys_{table}"] = key_R
-            self._keys, self._loaded = self._restored(state), {}
-            self._counts = dict.fromkeys(self._counts, 0) | {"keys": sum(map(len, state["tables"].values()))}
+        self._put_loaded()
         return self._keys
+
+    def _put_loaded(self) -> None:
+        """Have a map with the keys that were loaded, of all tables at once."""
+        if not self._loaded:
+            return
+        state = {**self._keys.state(), "sketch": None}
+        for table, key_R in self._loaded.items():
+            state["tables"][f"keys_{table}"] = key_R
+        self._keys, self._loaded = self._restored(state), {}
+        self._counts = dict.fromkeys(self._counts, 0) | {"keys": sum(map(len, state["tables"].values()))}
 
     def _restored(self, state: Mapping[str, Any]) -> KeyMap:
         made = self._new_map()
@@ -254,14 +247,19 @@ class LoopIds:
     def counts(self) -> dict[str, int]:
         """Return, over all calls so far: keys that got a row, keys that were refused one, lookups, those of shared rows."""
         with self._lock:
-            assert self.keys
+            self._put_loaded()
             return dict(self._counts)
 
     def state(self) -> dict[str, Any]:
         """Return the keys and counts of all that is settled."""
         with self._lock:
             changes = np.array(self._admit_after, dtype=np.int64)
-            return {**self.keys.state(), "counts": dict(self._counts), "taken": self._settled, "admit_after": changes}
+            return {
+                "map": self.keys.state(),
+                "counts": dict(self._counts),
+                "taken": self._settled,
+                "admit_after": changes,
+            }
 
     def set_state(self, found: Saved) -> None:
         """Restore a state. Raises CheckpointError, and changes nothing, where it does not fit."""
@@ -274,7 +272,7 @@ class LoopIds:
                 f"admit_after of the raw ids must hold from item {taken} or before on, got {changes.tolist()}"
             )
         made = self._new_map()
-        made.set_state(found)
+        made.set_state(found.part("map"))
         now = self._admit_after[-1][1]
         self._keys, self._loaded, self._counts, self._taken, self._settled = made, {}, new_counts, taken, taken
         self._admit_after = [(int(first), int(value)) for first, value in changes]
@@ -283,10 +281,3 @@ class LoopIds:
 
 def _split(id_N: NDArray[np.int64], ids: TableIds) -> list[NDArray[np.int64]]:
     return np.split(id_N, np.cumsum([len(some) for _, some in ids])[:-1])
-
-
-def _by_table(new: NewKeys) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield each table of admitted keys, with their ids and the keys."""
-    for table in np.unique(new.table_A).tolist():
-        some = new.table_A == table
-        yield table, new.id_A[some], new.key_A[some]
