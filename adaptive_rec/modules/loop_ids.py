@@ -24,7 +24,7 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.embedding.tiered_rows import NO_ROWS
 from adaptive_rec.errors import CheckpointError, ConflictError
 from adaptive_rec.modules.bags import CallKey
-from adaptive_rec.modules.first_values import FirstValues
+from adaptive_rec.modules.drawn_rows import DrawnRows
 from adaptive_rec.saved import ANY, Saved
 
 Numbered = TypeVar("Numbered")
@@ -50,7 +50,7 @@ class LoopIds:
     def __init__(self, rows_T: Sequence[int], shared_rows: int, store: EmbeddingStore, admit_after: int) -> None:
         """`rows_T`: rows of each table, of which ids without a row of their own share the first `shared_rows`."""
         self._rows_T, self._shared_rows, self._seed = tuple(rows_T), shared_rows, store.seed
-        self._first_values = FirstValues(store, [rows - shared_rows for rows in rows_T])
+        self._drawn_rows = DrawnRows(store, [rows - shared_rows for rows in rows_T])
         self._keys = self._new_map()
         self._loaded: dict[int, NDArray[np.int64]] = {}
         """Keys of tables that were loaded and are not in the map yet."""
@@ -126,12 +126,14 @@ class LoopIds:
         return item
 
     def _look_up(self, ids: TableIds) -> list[NDArray[np.int64]]:
-        return _split(self.keys.look_up(*self._joined(ids)), ids)
+        with self._lock:
+            id_N = self.keys.look_up(*self._joined(ids))
+        return _split(id_N, ids)
 
     def _take(self, item: IdsOfItem, ids: TableIds) -> list[NDArray[np.int64]]:
         with self._lock:
             id_N, new = self.keys.take(*self._joined(ids), item.admit_after)
-        self._first_values.draw(new)
+        self._drawn_rows.draw(new)
         item.new.append(new)
         return _split(id_N, ids)
 
@@ -157,7 +159,7 @@ class LoopIds:
                     name: count + more for (name, count), more in zip(self._counts.items(), gained, strict=True)
                 }
         for new in item.new:
-            self._first_values.draw_hot(new)
+            self._drawn_rows.draw_hot(new)
 
     # Ahead of the loop -----------------------------------------------------------------------------------------------
 
@@ -214,7 +216,11 @@ class LoopIds:
     def keys_and_rows(self, table: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the keys of a table that have a row of their own (K), and the numbers of these rows (K)."""
         with self._lock:
-            first, key_K = self.keys.keys_of(table)
+            self._put_loaded()
+            return self._own_keys(table)
+
+    def _own_keys(self, table: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        first, key_K = self._keys.keys_of(table)
         return key_K, np.arange(first, first + len(key_K))
 
     def why_not_loadable(self, table: int, keys_K2: NDArray[Any]) -> str:
@@ -236,8 +242,7 @@ class LoopIds:
         before, lookups are counted anew."""
         self.check_not_ahead()
         key_R = keys_K2[np.argsort(keys_K2[:, 1]), 0]
-        self._loaded.pop(table, None)
-        if not np.array_equal(key_R, self._keys.keys_of(table)[1]):
+        if table in self._loaded or not np.array_equal(key_R, self._own_keys(table)[0]):
             self._loaded[table] = key_R
 
     def check_not_ahead(self) -> None:

@@ -1,4 +1,4 @@
-"""First values of rows that raw ids get in a user's loop."""
+"""Rows that raw ids get in a user's loop: their first values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adaptive_rec.embedding.tiered_rows import NO_ROWS
 from adaptive_rec.placement import COLD, Migration
 
 
-class FirstValues:
+class DrawnRows:
     """Draws rows from the seed, their table and their key, as a run of the command line does."""
 
     def __init__(self, store: EmbeddingStore, own_rows_T: Sequence[int]) -> None:
