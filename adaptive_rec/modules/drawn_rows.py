@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.data.raw.key_map import NewKeys
+from adaptive_rec.data.raw.changes import NewKeys
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.embedding.tiered_rows import NO_ROWS
 from adaptive_rec.placement import COLD, Migration

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from adaptive_rec.data.raw.key_map import KeyMap, NewKeys
+from adaptive_rec.data.raw.changes import NewKeys
+from adaptive_rec.data.raw.key_map import KeyMap
 from adaptive_rec.data.raw.raw_ids import LATER
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.embedding.tiered_rows import NO_ROWS
@@ -66,7 +67,7 @@ class LoopIds:
         """The item that a loop over `prefetch` is at."""
         self._looks_ahead = self._trains = False
         """Whether a loop over `prefetch` is running, and whether its ids are taken or only looked up."""
-        self._counts = {"keys": 0, "refused": 0, "lookups": 0, "lookups_shared": 0}
+        self._counts = {"keys": 0, "evicted": 0, "refused": 0, "lookups": 0, "lookups_shared": 0}
 
     def _new_map(self) -> KeyMap:
         return KeyMap(self._rows_T, range(len(self._rows_T)), self._shared_rows, self._seed)
@@ -154,7 +155,7 @@ class LoopIds:
             self._settled += 1
             for new in item.new:
                 self._keys.settle(new)
-                gained = len(new.key_A), new.refused, new.lookups, new.lookups_shared
+                gained = len(new.key_A), 0, int(new.refused_T.sum()), new.lookups, new.lookups_shared
                 self._counts = {
                     name: count + more for (name, count), more in zip(self._counts.items(), gained, strict=True)
                 }
@@ -203,10 +204,13 @@ class LoopIds:
         if not self._loaded:
             return
         state = {**self._keys.state(), "sketch": None}
+        first_T, end_T = np.cumsum([0, *self._rows_T]), state["rows"]["end_T"].copy()
         for table, key_R in self._loaded.items():
             state["tables"][f"keys_{table}"] = key_R
+            end_T[table] = first_T[table] + self._shared_rows + len(key_R)
+        state["rows"]["end_T"] = end_T
         self._keys, self._loaded = self._restored(state), {}
-        self._counts = dict.fromkeys(self._counts, 0) | {"keys": sum(map(len, state["tables"].values()))}
+        self._counts = dict.fromkeys(self._counts, 0) | {"keys": int((end_T - first_T[:-1] - self._shared_rows).sum())}
 
     def _restored(self, state: Mapping[str, Any]) -> KeyMap:
         made = self._new_map()
@@ -220,8 +224,8 @@ class LoopIds:
             return self._own_keys(table)
 
     def _own_keys(self, table: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        first, key_K = self._keys.keys_of(table)
-        return key_K, np.arange(first, first + len(key_K))
+        row_K, key_K = self._keys.keys_of(table)
+        return key_K, row_K
 
     def why_not_loadable(self, table: int, keys_K2: NDArray[Any]) -> str:
         """Return why a table cannot have these keys with the numbers of their rows, or nothing."""
@@ -250,7 +254,8 @@ class LoopIds:
             raise ConflictError("raw ids must not be loaded within a loop over prefetch, which has read others ahead")
 
     def counts(self) -> dict[str, int]:
-        """Return, over all calls so far: keys that got a row, keys that were refused one, lookups, those of shared rows."""
+        """Return, over all calls so far: keys that got a row, keys that lost theirs (none), keys that were refused one, lookups,
+        those of shared rows."""
         with self._lock:
             self._put_loaded()
             return dict(self._counts)

@@ -187,7 +187,7 @@ class Setup:
         data = {"ids": "raw", "shared_rows": self.shared_rows} if self.raw else {}
         config = validate({"run": run, "knobs": knobs.model_dump(), "data": data})
         policy = load_policy(self.policy)
-        check_policy_fits(policy, config.knobs.action, self.group)
+        check_policy_fits(policy, config.knobs, self.group)
         if not self.group.is_alone:
             self._check_shared(dtype)
         if rates.rule.catches_up and (self.streams is not None or self.device.type != "cpu" or not policy.exact):
@@ -249,14 +249,16 @@ class Setup:
             )
 
 
-def check_policy_fits(policy: Policy, action: str, group: Group) -> None:
-    """Raise ConfigError where a policy cannot be carried out in the user's loop."""
+def check_policy_fits(policy: Policy, knobs: Knobs, group: Group) -> None:
+    """Raise ConfigError where a policy, under these knobs, cannot be carried out in the user's loop."""
+    if knobs.evict_ratio:
+        raise ConfigError(f"knobs.evict_ratio must be 0 in a user's loop, whose ids keep their rows, got {knobs.evict_ratio}")
     if policy.arranges_stream or policy.request_per_table:
         why = "arranges the stream" if policy.arranges_stream else "plans every table by itself"
         raise ConfigError(f"policy must leave the stream to the loop, {policy.name} {why}; it needs adaptive-rec train")
-    if not policy.exact and action != "freeze":
+    if not policy.exact and knobs.action != "freeze":
         raise ConfigError(
-            f"knobs.action must be freeze in a user's loop, whose samples cannot be left out, got {action}"
+            f"knobs.action must be freeze in a user's loop, whose samples cannot be left out, got {knobs.action}"
         )
     if not group.is_alone and not policy.exact:
         raise ConfigError(

@@ -96,7 +96,7 @@ def test_a_module_trains_as_with_ids_numbered_beforehand(
         assert torch.equal(mine[int(KEYS[place])], plain.weight[number].detach())
     assert_moved(raw.runtime)
     counts = raw.runtime.stats().raw_ids
-    assert counts == {"keys": len(own), "refused": 0, "lookups": STEPS * 72, "lookups_shared": 0}
+    assert counts == {"keys": len(own), "evicted": 0, "refused": 0, "lookups": STEPS * 72, "lookups_shared": 0}
     assert f"{len(own)} raw ids have a row of their own, 0.0% of lookups share a row" in str(raw.runtime.stats())
     if kind == "sum":  # a step of several items is not looked up ahead as a whole
         assert raw.runtime.stats().looked_up_ahead_ratio == 1

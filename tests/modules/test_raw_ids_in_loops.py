@@ -159,7 +159,7 @@ def test_a_tensor_that_is_looked_up_twice_counts_twice() -> None:
     (shared, own, counts), ahead = found
     assert torch.equal(shared, ahead[0])
     assert torch.equal(own, ahead[1])
-    assert counts == ahead[2] == {"keys": 9, "refused": 0, "lookups": 18, "lookups_shared": 9}
+    assert counts == ahead[2] == {"keys": 9, "evicted": 0, "refused": 0, "lookups": 18, "lookups_shared": 9}
     assert (shared == shared[0]).all()
     assert (own != shared).all()
 
@@ -172,10 +172,10 @@ def test_an_id_gets_a_row_with_the_call_that_makes_it_often_enough() -> None:
     for call in (table(once), table(once), table(padded), table(torch.tensor([8, 9, 10]))):
         call.sum().backward()
     assert table.runtime is not None
-    assert table.runtime.stats().raw_ids == {"keys": 0, "refused": 0, "lookups": 5, "lookups_shared": 5}
+    assert table.runtime.stats().raw_ids == {"keys": 0, "evicted": 0, "refused": 0, "lookups": 5, "lookups_shared": 5}
     assert (table(padded) == 0).all()
     table(torch.from_numpy(KEYS[:3]).repeat(3))  # three of them, for two rows
-    assert table.runtime.stats().raw_ids == {"keys": 2, "refused": 1, "lookups": 14, "lookups_shared": 8}
+    assert table.runtime.stats().raw_ids == {"keys": 2, "evicted": 0, "refused": 1, "lookups": 14, "lookups_shared": 8}
     known = rows_by_key(table)
     assert len(known) == 2
     for key, first in zip(KEYS[:3].tolist(), own, strict=True):
@@ -196,7 +196,7 @@ def test_a_segment_that_runs_again_in_the_backward_pass_counts_once() -> None:
             lambda ids: table(ids).sin(), keys_at(torch.arange(9)), use_reentrant=False
         ).sum().backward()
     assert table.runtime is not None
-    assert table.runtime.stats().raw_ids == {"keys": 9, "refused": 0, "lookups": 18, "lookups_shared": 9}
+    assert table.runtime.stats().raw_ids == {"keys": 9, "evicted": 0, "refused": 0, "lookups": 18, "lookups_shared": 9}
 
 
 def test_what_cannot_have_raw_ids_is_refused_by_name() -> None:
@@ -208,6 +208,7 @@ def test_what_cannot_have_raw_ids_is_refused_by_name() -> None:
         (lambda: AdaptiveEmbedding(9, 4, ids="raw", shared_rows=0, **how), "shared_rows must be a whole number, 1 or more"),
         (lambda: AdaptiveEmbedding(9, 4, 2**63, ids="raw", **how), "padding_idx must be a whole number of 64 bits, got 9223"),
         (lambda: AdaptiveEmbedding(9, 4, ids="raw", optimizer=torch.optim.Adam), "ids must not be raw under an optimizer"),
+        (lambda: AdaptiveEmbedding(9, 4, ids="raw", knobs={"evict_ratio": 0.1}, **how), "evict_ratio must be 0 in a user's loop"),
         (lambda: AdaptiveEmbedding(9, 4, ids="raw", knobs={"admit_after": 0}, **how), "admit_after must be"),
         (lambda: AdaptiveEmbedding.from_pretrained(torch.ones(9, 4), ids="raw", **how), "_weight must be None where ids are raw"),
         (lambda: AdaptiveEmbeddingBag(3 * 10**9, 1, ids="raw", **how), "at most 2,147,483,647 rows in all"),
@@ -229,6 +230,9 @@ def test_what_cannot_have_raw_ids_is_refused_by_name() -> None:
             RowSpace.by_pool((TableSpec("t", 9, 4),)), named_rates("sgd", 0.1, None, None), torch.float64
         )
     table = AdaptiveEmbedding(9, 4, ids="raw", **how)
+    assert table.runtime is not None
+    with pytest.raises(ConfigError, match="evict_ratio must be 0 in a user's loop"):
+        table.runtime.set_knobs(evict_ratio=0.1)
     for copied in (copy.copy, copy.deepcopy, lambda module: torch.save(module, io.BytesIO())):
         with pytest.raises(TypeError, match="with raw ids must be saved and copied by its state_dict"):
             copied(table)
