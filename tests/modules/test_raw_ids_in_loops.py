@@ -211,7 +211,7 @@ def test_what_cannot_have_raw_ids_is_refused_by_name() -> None:
         (lambda: AdaptiveEmbedding(9, 4, ids="raw", knobs={"evict_ratio": 0.1}, **how), "evict_ratio must be 0 in a user's loop"),
         (lambda: AdaptiveEmbedding(9, 4, ids="raw", knobs={"admit_after": 0}, **how), "admit_after must be"),
         (lambda: AdaptiveEmbedding.from_pretrained(torch.ones(9, 4), ids="raw", **how), "_weight must be None where ids are raw"),
-        (lambda: AdaptiveEmbeddingBag(3 * 10**9, 1, ids="raw", **how), "at most 2,147,483,647 rows in all"),
+        (lambda: AdaptiveEmbeddingBag(3 * 10**9, 1, ids="raw", **how), "at most 1,073,741,823 rows in all"),
         (
             lambda: AdaptiveEmbeddingBagCollection(
                 [EmbeddingBagConfig("t", 4, 9, ["f"], init_fn=nn.init.zeros_)], ids="raw", **how
