@@ -25,7 +25,6 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.embedding.tiered_rows import NO_ROWS
 from adaptive_rec.errors import CheckpointError, ConflictError
 from adaptive_rec.modules.bags import CallKey
-from adaptive_rec.modules.drawn_rows import DrawnRows
 from adaptive_rec.saved import ANY, Saved
 
 Numbered = TypeVar("Numbered")
@@ -50,8 +49,7 @@ class LoopIds:
 
     def __init__(self, rows_T: Sequence[int], shared_rows: int, store: EmbeddingStore, admit_after: int) -> None:
         """`rows_T`: rows of each table, of which ids without a row of their own share the first `shared_rows`."""
-        self._rows_T, self._shared_rows, self._seed = tuple(rows_T), shared_rows, store.seed
-        self._drawn_rows = DrawnRows(store, [rows - shared_rows for rows in rows_T])
+        self._rows_T, self._shared_rows, self._store = tuple(rows_T), shared_rows, store
         self._keys = self._new_map()
         self._loaded: dict[int, NDArray[np.int64]] = {}
         """Keys of tables that were loaded and are not in the map yet."""
@@ -70,7 +68,7 @@ class LoopIds:
         self._counts = {"keys": 0, "evicted": 0, "refused": 0, "lookups": 0, "lookups_shared": 0}
 
     def _new_map(self) -> KeyMap:
-        return KeyMap(self._rows_T, range(len(self._rows_T)), self._shared_rows, self._seed)
+        return KeyMap(self._rows_T, range(len(self._rows_T)), self._shared_rows, self._store.seed)
 
     def admit_after(self, lookups: int) -> None:
         """Set the knob of this name: from the next call on, or from an item on that no loop over `prefetch` has read yet."""
@@ -134,7 +132,10 @@ class LoopIds:
     def _take(self, item: IdsOfItem, ids: TableIds) -> list[NDArray[np.int64]]:
         with self._lock:
             id_N, new = self.keys.take(*self._joined(ids), item.admit_after)
-        self._drawn_rows.draw(new)
+        for table in np.unique(new.table_A).tolist():
+            some = new.table_A == table
+            own_rows = self._rows_T[table] - self._shared_rows
+            self._store.draw_rows(table, new.id_A[some], new.key_A[some], own_rows)
         item.new.append(new)
         return _split(id_N, ids)
 
@@ -159,8 +160,7 @@ class LoopIds:
                 self._counts = {
                     name: count + more for (name, count), more in zip(self._counts.items(), gained, strict=True)
                 }
-        for new in item.new:
-            self._drawn_rows.draw_hot(new)
+        self._store.finish_draws()
 
     # Ahead of the loop -----------------------------------------------------------------------------------------------
 
@@ -178,6 +178,7 @@ class LoopIds:
                     self._keys.forget_ahead()
                     self._taken = self._settled
                 self._ahead.clear()
+            self._store.finish_draws()  # or those of ids that were taken back would overwrite rows that are loaded next
 
     @contextmanager
     def reading_item(self) -> Iterator[None]:
