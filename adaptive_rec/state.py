@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,6 +27,18 @@ from adaptive_rec.saved import Saved
 
 DISK = "disk_"
 """Start of the names of counts of rows on a disk."""
+
+
+class RawKeys(Protocol):
+    """Raw keys that get rows while training runs: those of a run's source, or of the modules of a user's loop."""
+
+    def admit_after(self, lookups: int) -> None:
+        """Set the knob of this name."""
+        ...
+
+    def counts(self) -> dict[str, int]:
+        """Return, so far: keys that got a row, keys that were refused one, lookups, those of shared rows."""
+        ...
 
 
 class CheckpointStatus:
@@ -104,6 +116,8 @@ class RunState:
         """Number of commands carried out."""
         self.raw_ids: RawIds | None = None
         """The stream's source, where its ids are raw keys."""
+        self.keys: RawKeys | None = None
+        """The raw keys of the source, or of a user's loop."""
         self.evaluation: Evaluation | None = None
         """The last evaluation."""
         self.checkpoints = CheckpointStatus()
@@ -155,7 +169,11 @@ class RunState:
         """Have the keys of a source follow this run: their rows are drawn in its store."""
         source.attach(self.store.draw_rows, lambda: self.position)
         source.admit_after(self.knobs.admit_after)
-        self.raw_ids = source
+        self.raw_ids = self.keys = source
+
+    def follow_keys(self, keys: RawKeys) -> None:
+        """Have the keys of a user's loop follow the knobs, and be reported."""
+        self.keys = keys
 
     def keys_state(self) -> dict[str, Any] | None:
         """Return the state of raw keys, for a snapshot of the rows that begins at this step; None where ids are rows."""
@@ -196,8 +214,8 @@ class RunState:
     def change_knobs(self, knobs: Knobs) -> None:
         """Set the knobs, from the present step on."""
         self.knobs, self.knobs_step = knobs, self.step
-        if self.raw_ids is not None:
-            self.raw_ids.admit_after(knobs.admit_after)
+        if self.keys is not None:
+            self.keys.admit_after(knobs.admit_after)
 
     def change_policy(self, policy: Policy) -> None:
         self.policy = policy

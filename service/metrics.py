@@ -41,6 +41,7 @@ EVENT_KINDS = (
     "failed",
     "knobs",
     "reclassified",
+    "evicted",
     "memory",
     "guard",
     "split",

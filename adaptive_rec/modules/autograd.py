@@ -295,5 +295,5 @@ class AutogradSession(Session):
         return Fetched(np.array(np.nan)) if self._loss is None else self.store.fetch_later(self._loss_sum)
 
     def check_knobs(self, before: Knobs, after: Knobs) -> None:
+        check_policy_fits(load_policy(after.policy), after, self.rows.group)
         super().check_knobs(before, after)
-        check_policy_fits(load_policy(after.policy), after.action, self.rows.group)

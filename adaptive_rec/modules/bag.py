@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Unpack, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -52,17 +54,27 @@ class AdaptiveEmbeddingBag(TieredModule, nn.EmbeddingBag):
         """`name`: the table's name in statistics, in errors and on the dashboard."""
         if reason := why_unsupported(mode, max_norm, scale_grad_by_freq):
             raise ConfigError(reason)
-        _check_table(num_embeddings, embedding_dim, padding_idx, _weight)
+        _check_table(num_embeddings, embedding_dim, padding_idx, _weight, options)
         how: dict[str, Any] = {"mode": mode, "sparse": sparse, "include_last_offset": include_last_offset}
         if is_plain(options):
             how |= {"device": device, "dtype": dtype, "padding_idx": padding_idx, "_weight": _weight}
             nn.EmbeddingBag.__init__(self, num_embeddings, embedding_dim, **how)
             return
         nn.EmbeddingBag.__init__(self, 1, embedding_dim, device="meta", **how)
-        self.num_embeddings, self.padding_idx = num_embeddings, _positive(padding_idx, num_embeddings)
+        self.num_embeddings, self.padding_idx = num_embeddings, _positive(padding_idx, num_embeddings, options)
         self.weight = make_weight(self, (num_embeddings, embedding_dim), _weight, device, dtype, name, options)
 
-    forward = torch.compiler.disable(nn.EmbeddingBag.forward)  # a compiled model calls it uncompiled
+    @torch.compiler.disable  # a compiled model calls it uncompiled
+    def forward(
+        self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
+    ) -> Tensor:
+        """Return pooled vectors (bags, D), as `torch.nn.EmbeddingBag` does."""
+        if self.raw_ids is None:
+            return nn.EmbeddingBag.forward(self, input, offsets, per_sample_weights)
+        return nn.functional.embedding_bag(
+            self.rows_of(input, offsets, per_sample_weights), self.weight, offsets, mode=self.mode,
+            per_sample_weights=per_sample_weights, include_last_offset=self.include_last_offset, padding_idx=self.padding_row,
+        )  # fmt: skip
 
     @classmethod
     def over(cls, weight: TieredWeight, mode: str) -> AdaptiveEmbeddingBag:
@@ -105,17 +117,22 @@ class AdaptiveEmbedding(TieredModule, nn.Embedding):
         """`name`: the table's name in statistics, in errors and on the dashboard."""
         if reason := why_unsupported("sum", max_norm, scale_grad_by_freq):
             raise ConfigError(reason)
-        _check_table(num_embeddings, embedding_dim, padding_idx, _weight)
+        _check_table(num_embeddings, embedding_dim, padding_idx, _weight, options)
         if is_plain(options):
             how: dict[str, Any] = {"sparse": sparse, "_weight": _weight, "_freeze": _freeze, "device": device, "dtype": dtype}
             nn.Embedding.__init__(self, num_embeddings, embedding_dim, padding_idx, **how)
             return
         nn.Embedding.__init__(self, 1, embedding_dim, sparse=sparse, device="meta")
-        self.num_embeddings, self.padding_idx = num_embeddings, _positive(padding_idx, num_embeddings)
+        self.num_embeddings, self.padding_idx = num_embeddings, _positive(padding_idx, num_embeddings, options)
         self.weight = make_weight(self, (num_embeddings, embedding_dim), _weight, device, dtype, name, options)
         self.weight.requires_grad_(not _freeze)
 
-    forward = torch.compiler.disable(nn.Embedding.forward)  # a compiled model calls it uncompiled
+    @torch.compiler.disable  # a compiled model calls it uncompiled
+    def forward(self, input: Tensor) -> Tensor:
+        """Return rows (..., D), as `torch.nn.Embedding` does."""
+        if self.raw_ids is None:
+            return nn.Embedding.forward(self, input)
+        return nn.functional.embedding(self.rows_of(input), self.weight, self.padding_row)
 
     @classmethod
     def over(cls, weight: TieredWeight) -> AdaptiveEmbedding:
@@ -149,7 +166,7 @@ def is_plain(options: Options) -> bool:
 
 
 def make_weight(
-    module: nn.Module,
+    module: TieredModule,
     shape: tuple[int, int],
     weight: Tensor | None,
     device: torch.device | str | None,
@@ -157,15 +174,16 @@ def make_weight(
     name: str,
     options: Options,
 ) -> nn.Parameter:
-    """Return the weight of a module with a runtime of its own. Its first rows are `weight`, or drawn as torch draws them."""
+    """Return the weight of a module with a runtime of its own. Its first rows are `weight`, or drawn as torch draws them; rows of
+    raw ids are drawn from the seed and the ids."""
     dtype = dtype or (torch.get_default_dtype() if weight is None else weight.dtype)
     place = torch.device(device) if device is not None else torch.get_default_device()
-    setup = setup_from(options, place)
-    runtime = EmbeddingRuntime([TableSpec(name, *shape)], setup, rates_from(options), dtype)
-    runtime.register(name, module)  # type: ignore[arg-type]
-    follow_optimizers(runtime)
     padding_idx = cast("int | None", module.padding_idx)
-
+    setup = replace(setup_from(options, place), padded=padding_idx is not None)
+    rows = setup.rows_of_table(shape[0])
+    runtime = EmbeddingRuntime([TableSpec(name, rows, shape[1])], setup, rates_from(options), dtype)
+    runtime.register(name, module)
+    follow_optimizers(runtime)
     def fill(rows: Tensor) -> None:
         if weight is not None:
             rows.copy_(weight)
@@ -174,27 +192,39 @@ def make_weight(
         if padding_idx is not None:
             rows[padding_idx] = 0
 
-    runtime.set_first_rows(0, fill)
+    if not setup.raw:
+        runtime.set_first_rows(0, fill)
+    elif setup.padded:
+        runtime.set_rows(0, np.array([rows - 1]), torch.zeros(1, shape[1]))
     made = TieredWeight(runtime, 0)
     runtime.hold(0, made)
     return cast("nn.Parameter", made)
 
 
 def policy_repr(module: TieredModule) -> str:
-    return f", policy={module.runtime.knobs.policy}" if module.runtime is not None else ""
+    if module.runtime is None:
+        return ""
+    return f", policy={module.runtime.knobs.policy}" + (", ids=raw" if module.raw_ids is not None else "")
 
 
-def _check_table(rows: int, dim: int, padding_idx: int | None, weight: Tensor | None) -> None:
+def _check_table(rows: int, dim: int, padding_idx: int | None, weight: Tensor | None, options: Options) -> None:
     if rows < 1 or dim < 1:
         raise ConfigError(f"a table must have rows and a dim of at least 1, got {rows} x {dim}")
+    if options.get("ids") == "raw":
+        if weight is not None:
+            raise ConfigError("_weight must be None where ids are raw, as rows begin with values drawn for their ids")
+        if padding_idx is not None and not -(2**63) <= padding_idx < 2**63:
+            raise ConfigError(f"padding_idx must be a whole number of 64 bits, got {padding_idx}")
+        return
     if weight is not None and tuple(weight.shape) != (rows, dim):
         raise ConfigError(f"_weight must be of shape {(rows, dim)}, got {tuple(weight.shape)}")
     if padding_idx is not None and not -rows <= padding_idx < rows:
         raise ConfigError(f"padding_idx must lie within the table's {rows} rows, got {padding_idx}")
 
 
-def _positive(padding_idx: int | None, rows: int) -> int | None:
-    return None if padding_idx is None else padding_idx % rows
+def _positive(padding_idx: int | None, rows: int, options: Options) -> int | None:
+    """Return the row of padding, counted from the first one; a raw id is itself."""
+    return padding_idx if padding_idx is None or options.get("ids") == "raw" else padding_idx % rows
 
 
 def why_unsupported(mode: str, max_norm: float | None, scale_grad_by_freq: bool) -> str:

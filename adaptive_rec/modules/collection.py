@@ -10,6 +10,7 @@ from typing import Any, Unpack
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from adaptive_rec.batch import TableSpec
@@ -17,8 +18,8 @@ from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.bag import AdaptiveEmbeddingBag
 from adaptive_rec.modules.bags import Bags, CallKey, PoolTables
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
-from adaptive_rec.modules.inputs import Keyed, check_keyed
-from adaptive_rec.modules.options import Options, rates_from, setup_from
+from adaptive_rec.modules.inputs import Keyed, NumberedFeatures, check_integers, check_keyed
+from adaptive_rec.modules.options import Options, Setup, rates_from, setup_from
 from adaptive_rec.modules.pooling import weighted_sums
 from adaptive_rec.modules.weight import TieredWeight
 
@@ -101,13 +102,13 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
         check_tables(tables)
         self._tables, self._is_weighted = list(tables), is_weighted
         place = torch.device(device) if device is not None and str(device) != "meta" else torch.get_default_device()
-        specs = [TableSpec(table.name, table.num_embeddings, table.embedding_dim) for table in tables]
         rates, setup = rates_from(options), setup_from(options, place)
-        self.runtime: EmbeddingRuntime = EmbeddingRuntime(specs, setup, rates, dtype or type_of_tables(tables))
-        self._names, self._groups = _groups(self._tables, self.runtime)
+        self.runtime: EmbeddingRuntime = EmbeddingRuntime(specs_of(tables, setup), setup, rates, dtype or type_of_tables(tables))
+        self._read = [(feature, number) for number, table in enumerate(tables) for feature in table.feature_names]
+        self._names, self._groups = _groups(self._tables, self._read, self.runtime)
         self._dims = [table.embedding_dim for table in tables for _ in table.feature_names]
         self.runtime.register("embedding_bags", self)
-        for number, table in enumerate(tables):
+        for number, table in enumerate(tables if not setup.raw else ()):
             self.runtime.set_first_rows(number, partial(init_rows, table))
         self.embedding_bags = nn.ModuleDict(
             {
@@ -125,6 +126,8 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
     @torch.compiler.disable  # a compiled model calls it uncompiled
     def forward(self, features: Any) -> PooledVectors:
         """Return the pooled vectors of all features. Raises ValueError where a feature is missing."""
+        if self.runtime.raw_ids is not None:
+            features = self._numbered(features)
         if self._is_weighted:
             given = Keyed.of(features, weighted=True)
             parts = [self._weighted(group, given) for group in self._groups]
@@ -142,9 +145,28 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
 
     def parts(self, given: Any) -> Iterator[tuple[CallKey, Bags]]:
         """Yield the bags of a KeyedJaggedTensor, for `EmbeddingRuntime.prefetch`."""
+        if self.runtime.raw_ids is not None:
+            given = self._numbered(given, ahead=True)
         key = self._key(given)
         for bags in self._bags(given):
             yield key, bags
+
+    def _numbered(self, features: Any, ahead: bool = False) -> NumberedFeatures:
+        """Return features with rows in place of raw ids, those of a call ahead of its step where `ahead`."""
+        raw, given = self.runtime.raw_ids, Keyed.of(features, self._is_weighted)
+        assert raw is not None
+        check_integers("values", features.values())
+        place_R = given.places([feature for feature, _ in self._read])
+        span_R = [slice(*given.first_F1[place : place + 2].tolist()) for place in place_R]
+        ids = [(number, given.ids_N[span]) for span, (_, number) in zip(span_R, self._read, strict=True)]
+
+        def rows(found: list[NDArray[np.int64]]) -> tuple[Tensor, Tensor]:
+            return torch.from_numpy(np.concatenate(found)), torch.from_numpy(given.length_FB[place_R].reshape(-1))
+
+        key = self._key(features)
+        row_N, lengths = raw.number_ahead(key, ids, rows) if ahead else raw.number(key, ids, rows, self.training)
+        weights_N = None if given.weights_N is None else torch.cat([given.weights_N[span] for span in span_R])
+        return NumberedFeatures(self._names, row_N, lengths, weights_N)
 
     def _key(self, features: Any) -> CallKey:
         check_keyed(features)
@@ -183,6 +205,29 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
         )
 
 
+def specs_of(tables: Sequence[Any], setup: Setup) -> list[TableSpec]:
+    """Return the tables with all their rows. Raises ConfigError where raw ids do not fit a table."""
+    for table in tables if setup.raw else ():
+        _check_drawn(table)
+    return [TableSpec(table.name, setup.rows_of_table(table.num_embeddings), table.embedding_dim) for table in tables]
+
+
+def _check_drawn(table: Any) -> None:
+    """Raise ConfigError where a table's first rows are to be others than those drawn for raw ids, U(-1/sqrt(rows), 1/sqrt(rows)).
+    TorchRec's configurations have a function for that by default."""
+    init, bound = getattr(table, "init_fn", None), 1 / math.sqrt(table.num_embeddings)
+    limits = getattr(init, "keywords", {})
+    is_default = getattr(init, "func", None) is nn.init.uniform_ and all(
+        math.isclose(limits.get(name, math.nan), limit) for name, limit in (("a", -bound), ("b", bound))
+    )
+    given = [getattr(table, f"weight_init_{name}", None) for name in ("min", "max")]
+    if (init is not None and not is_default) or any(limit is not None for limit in given):
+        raise ConfigError(
+            f"init_fn and weight_init of table {table.name} must be left out where ids are raw, as rows begin with values drawn "
+            "for their ids"
+        )
+
+
 def check_tables(tables: Sequence[Any]) -> None:
     names = [table.name for table in tables]
     if not names:
@@ -213,10 +258,12 @@ def _is_mean(table: Any) -> bool:
     return pooling == "mean"
 
 
-def _groups(tables: list[Any], runtime: EmbeddingRuntime) -> tuple[list[str], list[_Group]]:
-    """Return the names of all features in the output, and the features of each pool."""
+def _groups(
+    tables: list[Any], read: list[tuple[str, int]], runtime: EmbeddingRuntime
+) -> tuple[list[str], list[_Group]]:
+    """Return the names of all features in the output, and the features of each pool. `read`: features with the numbers of their
+    tables. Features whose raw ids were replaced by rows have their names in the output."""
     space = runtime.space
-    read = [(feature, number) for number, table in enumerate(tables) for feature in table.feature_names]
     shared = {name for name, _ in read if sum(name == other for other, _ in read) > 1}
     names = [f"{name}@{tables[number].name}" if name in shared else name for name, number in read]
     groups = []
@@ -224,7 +271,8 @@ def _groups(tables: list[Any], runtime: EmbeddingRuntime) -> tuple[list[str], li
         columns = [column for column, (_, number) in enumerate(read) if space.table_range(number)[0] == pool]
         numbers = [read[column][1] for column in columns]
         pool_tables = PoolTables.of(space, numbers, [_is_mean(tables[number]) for number in numbers])
-        groups.append(_Group(pool_tables, tuple(read[column][0] for column in columns), tuple(columns)))
+        inputs = [name for name, _ in read] if runtime.raw_ids is None else names
+        groups.append(_Group(pool_tables, tuple(inputs[column] for column in columns), tuple(columns)))
     return names, groups
 
 

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.bag import AdaptiveEmbedding
 from adaptive_rec.modules.bags import Bags, CallKey
-from adaptive_rec.modules.collection import check_tables, init_rows, type_of_tables
+from adaptive_rec.modules.collection import check_tables, init_rows, specs_of, type_of_tables
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
-from adaptive_rec.modules.inputs import as_ids, check_keyed
+from adaptive_rec.modules.inputs import as_ids, check_integers, check_keyed
 from adaptive_rec.modules.optimizer_steps import follow_optimizers
 from adaptive_rec.modules.options import Options, rates_from, setup_from
 from adaptive_rec.modules.weight import TieredWeight
@@ -82,20 +82,22 @@ class AdaptiveEmbeddingCollection(nn.Module):
             raise ConfigError(f"embedding_dim of all tables must be the same, got {sorted(dims)}")
         self._tables = list(tables)
         place = torch.device(device) if device is not None and str(device) != "meta" else torch.get_default_device()
-        specs = [TableSpec(table.name, table.num_embeddings, table.embedding_dim) for table in tables]
+        setup = setup_from(options, place)
         self.runtime = EmbeddingRuntime(
-            specs, setup_from(options, place), rates_from(options), dtype or type_of_tables(tables)
+            specs_of(tables, setup), setup, rates_from(options), dtype or type_of_tables(tables)
         )
         self.runtime.register("embeddings", self)
         follow_optimizers(self.runtime)
         self.embeddings = nn.ModuleDict()
         for number, table in enumerate(tables):
-            self.runtime.set_first_rows(number, partial(init_rows, table))
+            if not setup.raw:
+                self.runtime.set_first_rows(number, partial(init_rows, table))
             weight = TieredWeight(self.runtime, number)
             self.runtime.hold(number, weight)
             self.embeddings[table.name] = AdaptiveEmbedding.over(weight)
         read = [(name, table.name) for table in tables for name in table.feature_names]
         shared = {name for name, _ in read if sum(name == other for other, _ in read) > 1}
+        self._number_of = {table.name: number for number, table in enumerate(tables)}
         self._features = [_Feature(name, t, f"{name}@{t}" if name in shared else name) for name, t in read]
 
     def embedding_configs(self) -> list[Any]:
@@ -108,15 +110,37 @@ class AdaptiveEmbeddingCollection(nn.Module):
     def forward(self, features: Any) -> dict[str, JaggedVectors]:
         """Return the vectors of each feature. Raises ValueError where one is missing."""
         return {
-            feature.output: JaggedVectors(self.embeddings[feature.table](ids), lengths)
-            for feature, ids, lengths in self._split(features)
+            feature.output: JaggedVectors(self._vectors(feature, ids), lengths)
+            for feature, ids, lengths in self._numbered(features)
         }
 
     def parts(self, given: Any) -> Iterator[tuple[CallKey, Bags]]:
         """Yield the lookups of a KeyedJaggedTensor, for `EmbeddingRuntime.prefetch`."""
-        for feature, ids, _ in self._split(given):
+        for feature, ids, _ in self._numbered(given, ahead=True):
             weight: Any = self.embeddings[feature.table].weight
             yield weight.key(None, None, ids), weight.single_bags(ids)
+
+    def _vectors(self, feature: _Feature, ids: Tensor) -> Tensor:
+        """Return the rows (N, D) of a feature's ids, which are numbers of rows."""
+        module: Any = self.embeddings[feature.table]
+        vectors: Tensor = module(ids) if self.runtime.raw_ids is None else module.weight.embedding(ids)
+        return vectors
+
+    def _numbered(self, features: Any, ahead: bool = False) -> list[tuple[_Feature, Tensor, Tensor]]:
+        """Return each feature with its ids (N), or rows in place of raw ids, and the number of them of each sample (B)."""
+        split, raw = list(self._split(features)), self.runtime.raw_ids
+        if raw is None:
+            return split
+        for _, ids, _ in split:
+            check_integers("values", ids)
+        key = CallKey.of(id(self), *(tensor for _, ids, lengths in split for tensor in (ids, lengths)))
+        ids_of = [(self._number_of[feature.table], as_ids(ids)) for feature, ids, _ in split]
+
+        def rows(found: list[NDArray[np.int64]]) -> list[Tensor]:
+            return [torch.from_numpy(row_N) for row_N in found]
+
+        found = raw.number_ahead(key, ids_of, rows) if ahead else raw.number(key, ids_of, rows, self.training)
+        return [(feature, row_N, lengths) for (feature, _, lengths), row_N in zip(split, found, strict=True)]
 
     def _split(self, features: Any) -> Iterator[tuple[_Feature, Tensor, Tensor]]:
         """Yield each feature with its ids (N) and the number of ids of each sample (B)."""

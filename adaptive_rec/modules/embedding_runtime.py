@@ -1,149 +1,45 @@
-"""The runtime of a user's training loop: look-ahead, statistics, state and service around the steps of `autograd.py`."""
+"""The runtime of a user's training loop: statistics, state and service around the steps of `autograd.py`."""
 
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from adaptive_rec.batch import TableSpec
-from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.errors import ConfigError, ConflictError, UsageError
 from adaptive_rec.live.listen import ServeOptions
 from adaptive_rec.live.sidecar import Sidecar
 from adaptive_rec.live.telemetry import Event, Snapshot, ratio
-from adaptive_rec.modules.bags import BagBatch, Bags, CallKey
-from adaptive_rec.modules.lookahead import AheadBatch, Sparse
+from adaptive_rec.modules.loop_ahead import LoopAhead
 from adaptive_rec.modules.loop_directory import LOG, LoopDirectory
-from adaptive_rec.modules.loop_tables import LoopTables
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.state_dict import LoopParts, set_state, state_of
 from adaptive_rec.modules.stats import RuntimeStats, stats_of
 from adaptive_rec.run.new_directory import new_directory
-from adaptive_rec.runtime.pipeline import Pipeline
 from adaptive_rec.runtime.session import Report
 from adaptive_rec.tracker.feed import Trackers
 from adaptive_rec.tracker.values import SnapshotFigures
 from adaptive_rec.units import printable
 
 
-class LookupModule(Protocol):
-    """A module that looks rows up."""
-
-    def parts(self, given: Any) -> Iterable[tuple[CallKey, Bags]]:
-        """Yield the bags of an input, each with the key that a forward call with this input will have."""
-        ...
-
-
-class EmbeddingRuntime(LoopTables):
+class EmbeddingRuntime(LoopAhead):
     """Tables in two tiers for modules under autograd. `wrap` returns one; a module that is not wrapped has one as ``runtime``."""
 
     def __init__(self, tables: Sequence[TableSpec], setup: Setup, rates: Rates, dtype: torch.dtype) -> None:
         super().__init__(tables, setup, rates, dtype)
-        self._modules: dict[str, LookupModule] = {}
-        """Modules that look rows up, by their names for `prefetch`."""
-        self._saved_parts = LoopParts(self.state, self.rows, rates.name, self.steps_T, self.observer, self.reclassifier)
+        self._saved_parts = LoopParts(
+            self.state, self.rows, rates.name, self.steps_T, self.observer, self.reclassifier, self.raw_ids
+        )
         self._directory: LoopDirectory | None = None
         self._sidecar: Sidecar | None = None
         self._trackers: Trackers | None = None
         self._figures = SnapshotFigures([table.name for table in tables])
-
-    def register(self, name: str, module: LookupModule) -> None:
-        """Make a module known to `prefetch`."""
-        self._modules[name] = module
-
-    # Ahead of the loop -----------------------------------------------------------------------------------------------
-
-    def prefetch(self, loader: Iterable[Any], sparse: Sparse, depth: int | None = None) -> Iterator[Any]:
-        """Iterate over a loader and look up the rows of its next items ahead: `depth` items, by default the knob prefetch_depth.
-
-        ``sparse(item)`` returns the inputs that the step with an item will look up: for wrapped bags a mapping from a module's
-        name to its input, to ``(input, offsets)``, or to a list of these where it is called several times; for a collection its
-        KeyedJaggedTensor. Forward calls are recognised by the memory of these tensors, so the model must be given the very same
-        tensors. A call that was not announced is looked up when it is made; results are the same. Items keep their order; items
-        that were read ahead are lost when the loop is left early. The iteration ends after the step in which somebody stops the
-        loop from outside. Only one loop looks ahead at a time: a second one within it only yields its items. Where several
-        processes train together, the first call of an item looks up the rows of all its calls, and nothing is looked up ahead.
-        """
-        if self._looking_ahead:  # a loop within a loop, say over held-out batches
-            LOG.info("another loop is looking ahead: rows of this one are looked up in its forward calls")
-            yield from loader
-            return
-        if not self.rows.group.is_alone:
-            yield from self._at_once(loader, sparse)
-            return
-        end = self.step_number + len(loader) if isinstance(loader, Sized) else None
-        self._expect_end(end)
-        reads_ahead = self.policy.prefetches
-        pipeline = Pipeline(
-            ((item,) for item in loader),  # an item may be None
-            self.store,
-            lambda: (self.knobs.prefetch_depth if depth is None else depth) if reads_ahead else 0,
-            self.times,
-            self.config.run.thread_budget(self.store.stages_ahead).classify,
-            lambda given: BagBatch.of(self.store.space, self._announced(sparse(given[0])), given[0]),
-        )
-        self._looking_ahead = True
-        try:
-            for work in pipeline:
-                if self.state.stop_requested:
-                    return
-                if end is not None and self.step_number >= end:
-                    self._expect_end(None)  # the loader is longer than it said
-                self._ahead = AheadBatch(work)
-                assert isinstance(work.batch, BagBatch)
-                yield work.batch.item
-                self.release_ahead()
-        finally:
-            self._looking_ahead = False
-            self._expect_end(None)
-            self.release_ahead()
-            pipeline.close()
-
-    def _at_once(self, loader: Iterable[Any], sparse: Sparse) -> Iterator[Any]:
-        """Iterate over a loader; the first call of an item looks up the rows of all its calls."""
-        self._looking_ahead = True
-        try:
-            for item in loader:
-                batch = BagBatch.of(self.space, self._announced(sparse(item)), item)
-                self._ahead = AheadBatch(ClassifiedBatch(batch, self.space, self.store.threads))
-                yield item
-                self.release_ahead()
-        finally:
-            self._looking_ahead = False
-            self.release_ahead()
-
-    def _expect_end(self, step: int | None) -> None:
-        """Show the step at which a loader ends, or that no end is known."""
-        self.state.expect_steps(step)
-        self.publisher.board()
-
-    def _announced(self, given: Any) -> list[tuple[CallKey, Bags]]:
-        """Return the bags that an item's step will look up."""
-        if not isinstance(given, Mapping):
-            if len(self._modules) != 1:
-                raise ConflictError(
-                    f"sparse must give a mapping from modules' names to inputs, as there are {len(self._modules)} of them, "
-                    f"got {type(given).__name__}"
-                )
-            given = {next(iter(self._modules)): given}
-        parts: list[tuple[CallKey, Bags]] = []
-        for name, inputs in given.items():
-            if name not in self._modules:
-                raise ConflictError(
-                    f"sparse must name modules of this runtime ({', '.join(self._modules)}), got {name!r}"
-                )
-            for one in inputs if isinstance(inputs, list) else [inputs]:
-                try:
-                    parts += self._modules[name].parts(one)
-                except ValueError as error:
-                    raise ValueError(f"what sparse gives for {name} cannot be looked up: {error}") from error
-        return parts
 
     # For the user ----------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ def bags_of(
 ) -> Jagged:
     """Read the arguments of ``nn.EmbeddingBag.forward``, without the lookups of `padding_idx`. Raises ValueError where they do
     not fit together."""
-    _check_integers("input", input)
+    check_integers("input", input)
     if weights is not None and weights.shape != input.shape:
         raise ValueError(
             f"per_sample_weights must have the shape of input, {tuple(input.shape)}, got {tuple(weights.shape)}"
@@ -70,7 +70,7 @@ def _bounds(offsets: Tensor | None, lookups: int, include_last_offset: bool) -> 
     if offsets is None or offsets.dim() != 1:
         got = "none" if offsets is None else f"{offsets.dim()} dimensions"
         raise ValueError(f"offsets must be a 1-D tensor where input is 1-D, got {got}")
-    _check_integers("offsets", offsets)
+    check_integers("offsets", offsets)
     given = as_ids(offsets)
     if include_last_offset and not len(given):
         raise ValueError(
@@ -87,7 +87,8 @@ def _bounds(offsets: Tensor | None, lookups: int, include_last_offset: bool) -> 
     return bounds
 
 
-def _check_integers(name: str, tensor: Tensor) -> None:
+def check_integers(name: str, tensor: Tensor) -> None:
+    """Raise ValueError for a tensor that does not hold ids."""
     if tensor.dtype not in INTEGERS:
         raise ValueError(f"{name} must be of torch.int32 or torch.int64, got {tensor.dtype}")
 
@@ -105,6 +106,30 @@ def check_keyed(given: Any) -> None:
         raise TypeError(
             f"features must be a KeyedJaggedTensor, with keys(), values() and lengths(), got {type(given).__name__}"
         )
+
+
+@dataclass(frozen=True)
+class NumberedFeatures:
+    """Features with rows in place of raw ids, with the methods of a KeyedJaggedTensor. A feature of several tables is there for
+    each of them."""
+
+    names: Sequence[str]
+    row_N: Tensor
+    length_FB: Tensor
+    """Lookups of each feature and sample (F * B)."""
+    weights_N: Tensor | None
+
+    def keys(self) -> Sequence[str]:
+        return self.names
+
+    def values(self) -> Tensor:
+        return self.row_N
+
+    def lengths(self) -> Tensor:
+        return self.length_FB
+
+    def weights(self) -> Tensor | None:
+        return self.weights_N
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from adaptive_rec.embedding.optimizer import RULES
 from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError, did_you_mean
+from adaptive_rec.kernels.key_map import MOST_ROWS
 from adaptive_rec.modules.loop_disk import build_on_disk
 from adaptive_rec.modules.rates import Rates, named_rates, rates_of_class
 from adaptive_rec.placement import RowSpace
@@ -64,6 +65,11 @@ class Options(TypedDict, total=False):
     knobs: Mapping[str, Any]
     """Values of other knobs by name (`adaptive_rec.config.knobs.Knobs`)."""
     seed: int
+    ids: str
+    """"rows" (the default): ids are numbers of rows. "raw": ids are any whole numbers of 64 bits; in training mode an id gets a
+    row with the call that makes `admit_after` (a knob) lookups of it. Not for `wrap`."""
+    shared_rows: int
+    """With raw ids: rows besides, in each table, that ids without a row of their own share. Default: 1."""
 
 
 def bytes_of(option: str, value: Any) -> int:
@@ -102,9 +108,21 @@ def setup_from(options: Options, device: torch.device) -> Setup:
         raise TypeError(
             f"unknown keyword argument {sorted(unknown)[0]}{did_you_mean(sorted(unknown)[0], Options.__annotations__)}"
         )
-    own = ("policy", "budget", "host_memory", "disk", "knobs", "seed")
+    own = ("policy", "budget", "host_memory", "disk", "knobs", "seed", "ids", "shared_rows")
     given = {name: value for name, value in options.items() if name in own}
+    _check_ids(options)
     return Setup(**given, device=device, update=_update_from(options), group=TorchGroup.beside())  # type: ignore[arg-type]
+
+
+def _check_ids(options: Options) -> None:
+    """Raise ConfigError where the options of ids are wrong."""
+    ids, shared_rows = options.get("ids", "rows"), options.get("shared_rows", 1)
+    if ids not in ("rows", "raw"):
+        raise ConfigError(f"ids must be rows or raw, got {ids!r}")
+    if isinstance(shared_rows, bool) or not isinstance(shared_rows, int) or shared_rows < 1:
+        raise ConfigError(f"shared_rows must be a whole number, 1 or more, got {shared_rows!r}")
+    if ids == "rows" and shared_rows != 1:
+        raise ConfigError(f"shared_rows must be left out unless ids are raw, got {shared_rows}")
 
 
 def _update_from(options: Options) -> str:
@@ -136,6 +154,11 @@ class Setup:
     device: torch.device = torch.device("cpu")
     update: str = "backward"
     """Where rows are updated: step or backward."""
+    ids: str = "rows"
+    """What ids are: rows or raw."""
+    shared_rows: int = 1
+    padded: bool = False
+    """With raw ids: whether the last row of each table is that of a padding id."""
     streams: Streams | None = None
     """Queues of a device that tests make up."""
     group: Group = field(default_factory=Alone)
@@ -144,13 +167,15 @@ class Setup:
     def build(
         self, space: RowSpace, rates: Rates, dtype: torch.dtype
     ) -> tuple[Config, Policy, EmbeddingStore]:
-        """Build configuration, policy and the store of a row space; all rows are 0. `dtype`: type of the tables. Raises
-        ConfigError where the options do not fit together."""
+        """Build configuration, policy and the store of a row space; all rows are 0, or drawn where ids are raw. `dtype`: type
+        of the tables. Raises ConfigError where the options do not fit together."""
         if dtype not in PRECISIONS:
             raise ConfigError(f"dtype of tables must be {TYPES}, got {dtype}")
         precision, row_precision = PRECISIONS[dtype]
         if "policy" in self.knobs or "hot_budget_bytes" in self.knobs:
             raise ConfigError("policy and hot_budget_bytes must be given as policy= and budget=, not among the knobs")
+        if self.raw:
+            self._check_raw(space, rates)
         host_memory = bytes_of("host_memory", self.host_memory)
         budget = self.budget if self.budget is not None else (hot_part(host_memory) or DEFAULT_BUDGET)
         knobs = Knobs().changed({"action": "freeze", **self.knobs, "policy": self.policy})
@@ -159,9 +184,10 @@ class Setup:
             "seed": self.seed, "precision": precision, "row_precision": row_precision, "split": "never",
             "host_memory": host_memory,
         }  # fmt: skip
-        config = validate({"run": run, "knobs": knobs.model_dump()})
+        data = {"ids": "raw", "shared_rows": self.shared_rows} if self.raw else {}
+        config = validate({"run": run, "knobs": knobs.model_dump(), "data": data})
         policy = load_policy(self.policy)
-        check_policy_fits(policy, config.knobs.action, self.group)
+        check_policy_fits(policy, config.knobs, self.group)
         if not self.group.is_alone:
             self._check_shared(dtype)
         if rates.rule.catches_up and (self.streams is not None or self.device.type != "cpu" or not policy.exact):
@@ -182,7 +208,28 @@ class Setup:
         keep_freed_memory()
         if host_memory or self.disk is not None:
             return config, policy, build_on_disk(config, space, policy, rates.rule, self._folder_on_disk(host_memory))
-        return config, policy, build_store(config, space, policy, streams, drawn=False, rule=rates.rule)
+        return config, policy, build_store(config, space, policy, streams, drawn=self.raw, rule=rates.rule)
+
+    @property
+    def raw(self) -> bool:
+        """Whether ids are raw."""
+        return self.ids == "raw"
+
+    def rows_of_table(self, rows: int) -> int:
+        """Return the rows that a table has, of which `rows` are for ids of their own."""
+        return rows + self.shared_rows + self.padded if self.raw else rows
+
+    def _check_raw(self, space: RowSpace, rates: Rates) -> None:
+        """Raise ConfigError where raw ids do not fit the tables or the other options."""
+        if space.rows > MOST_ROWS:
+            raise ConfigError(f"tables of raw ids must have at most {MOST_ROWS:,} rows in all, got {space.rows:,}")
+        if not self.group.is_alone:
+            raise ConfigError(f"ids must not be raw where several processes train together, there are {self.group.ranks}")
+        if rates.rule.catches_up:
+            raise ConfigError(
+                "ids must not be raw under an optimizer that moves every row at every step (Adam, AdamW, RMSprop, momentum, "
+                f"weight_decay), got {rates.name}; SparseAdam, Adagrad and SGD move the rows that were looked up"
+            )
 
     def _folder_on_disk(self, host_memory: int) -> Path:
         """Return the folder given for cold rows. Raises ConfigError where they cannot lie on a disk."""
@@ -202,14 +249,16 @@ class Setup:
             )
 
 
-def check_policy_fits(policy: Policy, action: str, group: Group) -> None:
-    """Raise ConfigError where a policy cannot be carried out in the user's loop."""
+def check_policy_fits(policy: Policy, knobs: Knobs, group: Group) -> None:
+    """Raise ConfigError where a policy, under these knobs, cannot be carried out in the user's loop."""
+    if knobs.evict_ratio:
+        raise ConfigError(f"knobs.evict_ratio must be 0 in a user's loop, whose ids keep their rows, got {knobs.evict_ratio}")
     if policy.arranges_stream or policy.request_per_table:
         why = "arranges the stream" if policy.arranges_stream else "plans every table by itself"
         raise ConfigError(f"policy must leave the stream to the loop, {policy.name} {why}; it needs adaptive-rec train")
-    if not policy.exact and action != "freeze":
+    if not policy.exact and knobs.action != "freeze":
         raise ConfigError(
-            f"knobs.action must be freeze in a user's loop, whose samples cannot be left out, got {action}"
+            f"knobs.action must be freeze in a user's loop, whose samples cannot be left out, got {knobs.action}"
         )
     if not group.is_alone and not policy.exact:
         raise ConfigError(

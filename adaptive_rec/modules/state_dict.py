@@ -16,6 +16,7 @@ from torch import Tensor
 
 from adaptive_rec.embedding.placement_state import hot_rows, placement_state, set_placement, set_slots, set_traffic
 from adaptive_rec.errors import CheckpointError
+from adaptive_rec.modules.loop_ids import LoopIds
 from adaptive_rec.modules.own_rows import OwnRows
 from adaptive_rec.placement import Migration
 from adaptive_rec.reclassify.observer import Observer
@@ -38,6 +39,8 @@ class LoopParts:
     """Number of steps in which each table was looked up."""
     observer: Observer
     reclassifier: Reclassifier
+    raw_ids: LoopIds | None
+    """The raw ids of all tables; None where ids are rows."""
 
 
 def state_of(parts: LoopParts) -> dict[str, Any]:
@@ -63,6 +66,7 @@ def state_of(parts: LoopParts) -> dict[str, Any]:
             "observer": parts.observer.state() if alone else {},
             "reclassifier": parts.reclassifier.state() if alone else {},
             "tally": state.tally.state(rows.group),
+            "raw_ids": None if parts.raw_ids is None else parts.raw_ids.state(),
         }
     )
 
@@ -80,6 +84,8 @@ def set_state(parts: LoopParts, given: Mapping[str, Any]) -> None:
         optimizer.array(str(number), store.host.dtype, table.rows, store.rule.state_width(table.dim))
         for number, table in enumerate(rows.space.tables)
     ]
+    if parts.raw_ids is not None:
+        parts.raw_ids.set_state(found.part("raw_ids"))
     how = found.text("policy"), found.integer("budget_bytes"), found.flag("monitored")
     hot = np.sort(np.concatenate([rows[rows >= 0] for rows in store.device.row_of_slot]))
     store.migrate(Migration(promote=np.empty(0, dtype=np.int64), demote=hot))
@@ -117,6 +123,10 @@ def _check(parts: LoopParts, found: Saved) -> None:
     rule, tables = found.text("rule"), found.part("tables").everything()
     if rule != parts.rule:
         raise CheckpointError(f"the state's update rule must be {parts.rule}, got {rule}")
+    saved_ids = found.maybe("raw_ids") if found.has("raw_ids") else None  # older versions had none
+    if (saved_ids is None) != (parts.raw_ids is None):
+        ours, theirs = ("rows" if there is None else "raw" for there in (parts.raw_ids, saved_ids))
+        raise CheckpointError(f"the state's ids must be {ours}, got {theirs}")
     own = {table.name: {"rows": table.rows, "dim": table.dim} for table in parts.rows.space.tables}
     for name in own.keys() | tables.keys():
         if own.get(name) != tables.get(name):

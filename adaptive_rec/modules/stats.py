@@ -46,6 +46,9 @@ class RuntimeStats:
     tables: Mapping[str, TableStats]
     disk: Mapping[str, int]
     """Counts of rows on a disk, and sizes of their files, as in `DiskReport`; empty where all rows are in memory."""
+    raw_ids: Mapping[str, int]
+    """Ids that got a row of their own (keys), times that a full table refused one, lookups in training mode, and those of shared
+    rows (lookups_shared); empty where ids are rows."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -61,6 +64,11 @@ class RuntimeStats:
             read, found, written = (f"{self.disk[f'rows_{what}']:,}" for what in ("read", "found", "written"))
             size = f"{ByteSize(self.disk['size_bytes']).human_readable()} in {self.disk['segments']:,} files"
             lines.append(f"{read} rows read from the disk, {found} found in memory, {written} written; {size}")
+        if self.raw_ids:
+            keys, refused, shared = (self.raw_ids[name] for name in ("keys", "refused", "lookups_shared"))
+            full = f", {refused:,} times refused by a full table" if refused else ""
+            lookups = self.raw_ids["lookups"]
+            lines.append(f"{keys:,} raw ids have a row of their own{full}, {ratio(shared, lookups):.1%} of lookups share a row")
         largest = sorted(self.tables.items(), key=lambda entry: -entry[1].lookups)[:10]
         width = max((len(name) for name, _ in largest), default=0)
         for name, table in largest:
@@ -96,6 +104,7 @@ def stats_of(state: RunState, looked_up_ahead_ratio: float) -> RuntimeStats:
             for table, hot_rows, lookups, hot in counts
         },
         disk=store.own_disk_figures(),
+        raw_ids={} if state.keys is None else state.keys.counts(),
     )
 
 
@@ -114,6 +123,7 @@ class LoopFigures:
             "totals/looked_up_ahead_ratio": stats.looked_up_ahead_ratio,
         }
         found |= {f"disk/{name}": count for name, count in stats.disk.items()}
+        found |= {f"raw_ids/{name}": count for name, count in stats.raw_ids.items()}
         ratios = {"hot/lookup_ratio": self._gained("", stats.lookups, stats.hot_lookup_ratio)}
         for name, table in stats.tables.items():
             ratios[f"hot_lookup_ratio/{name}"] = self._gained(name, table.lookups, table.hot_lookup_ratio)

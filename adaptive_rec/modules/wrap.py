@@ -80,6 +80,11 @@ def wrap(model: nn.Module, *, device: torch.device | str | None = None, **option
     Raises ConfigError, and leaves the model as it was, where no table can be moved or rows could not be updated as requested.
     """
     check_not_parallel(model)
+    if options.get("ids", "rows") != "rows":
+        raise ConfigError(
+            f"ids must be rows in wrap, which keeps the rows of a model's tables, got {options['ids']!r}; raw ids are for "
+            "AdaptiveEmbedding, AdaptiveEmbeddingBag and the collections"
+        )
     in_backward = isinstance(options.get("optimizer"), str) or options.get("update") == "backward"
     tables, left = _tables(model, in_backward)
     weights = [table.weight for table in tables]
@@ -243,9 +248,11 @@ def unwrap(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> 
 
 
 def _check_free(model: nn.Module) -> None:
-    """Raise ConfigError where a weight is still part of the graph of a loss, which would keep the tiers."""
+    """Raise ConfigError where ids are raw, or where a weight is still part of the graph of a loss, which would keep the tiers."""
     gc.collect()  # graphs that nobody holds any more may stand in circles
     for name, module in model.named_modules():
+        if isinstance(module, TieredModule) and module.raw_ids is not None:
+            raise ConfigError(f"model must have ids that are rows to be unwrapped, those of {name or 'it'} are raw")
         held: dict[str, Any] = {**tiered_weights(module)}
         for key, weight in held.items():
             if weight._use_count() > 2:  # itself, and the node that adds up its gradient

@@ -20,7 +20,7 @@ class KeyFigures:
 
     def report(self) -> KeyReport | None:
         """Return the figures of the steps since the last call; None where ids are rows."""
-        if self._state.raw_ids is None:
+        if self._state.keys is None:
             return None
         now = self._now()
         gain = {name: value - self._last[name] for name, value in now.items()}
@@ -31,5 +31,5 @@ class KeyFigures:
         return KeyReport(now["keys"], per_step[0], shared, now["evicted"], per_step[1])
 
     def _now(self) -> dict[str, int]:
-        source = self._state.raw_ids
-        return {} if source is None else {"steps": self._state.step, **source.counts()}
+        keys = self._state.keys
+        return {} if keys is None else {"steps": self._state.step, **keys.counts()}

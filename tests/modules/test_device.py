@@ -18,6 +18,7 @@ from adaptive_rec.errors import MemoryPlanError
 from adaptive_rec.modules import bag, collection, options, wrap
 from adaptive_rec.modules.step_parts import StepParts
 
+from . import raw_keys
 from .training import CASES, Loop, assert_moved, assert_same, plain
 
 
@@ -214,3 +215,24 @@ def test_announced_rows_that_are_never_used_are_released_while_they_are_sent(
     store.settle()
     assert not store._in_flight._flights
     assert not [slot for slot in store.ring._slots if slot._users]
+
+
+@pytest.mark.parametrize("policy", ["hotline", "device_only"])
+@pytest.mark.parametrize("prefetch", [True, False], ids=["prefetch", "in line"])
+def test_raw_ids_on_a_device_train_as_in_memory(policy: str, prefetch: bool, request: pytest.FixtureRequest) -> None:
+    """New rows travel ahead of their step, and those that are on the device before an id has them begin alike."""
+    batches, found = [raw_keys.keys_at(places) for places in raw_keys.drawn(STEPS)], []
+    for device in (False, True):
+        if device:
+            request.getfixturevalue("_device")
+        how = raw_keys.options(optimizer="adagrad", lr=0.1, policy=policy if device else "hybrid", knobs={"admit_after": 2})
+        table: Any = bag.AdaptiveEmbeddingBag(raw_keys.ROWS, raw_keys.DIM, ids="raw", **how)
+        items = table.runtime.prefetch(batches, sparse=lambda ids: ids) if prefetch else batches
+        losses = raw_keys.train(raw_keys.Tower(table, torch.float64), items, None)
+        assert table.runtime.store.stages_ahead is device
+        found.append((losses, raw_keys.rows_by_key(table)))
+    assert table.runtime.stats().migrated_rows > 0
+    assert found[1][0] == pytest.approx(found[0][0], rel=1e-12)
+    assert found[1][1].keys() == found[0][1].keys()
+    for key, row in found[0][1].items():
+        torch.testing.assert_close(found[1][1][key], row, rtol=0, atol=1e-11)

@@ -15,6 +15,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from adaptive_rec import AdaptiveEmbedding
+
+from . import raw_keys
 from .training import CASES, Loop, data
 
 
@@ -122,3 +125,22 @@ def test_a_loop_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert any("hot_budget_bytes" in json.dumps(event["details"]) for event in events)
     loop.runtime.close()
     assert not list((tmp_path / "adaptive-rec").glob("*.json")), "a run that has ended is found by no client"
+
+
+@pytest.mark.alone
+def test_a_served_loop_shows_its_raw_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    how = raw_keys.options(knobs={"admit_after": 2, "report_every": 5}, optimizer="sgd", lr=0.1)
+    table: Any = AdaptiveEmbedding(50, 4, ids="raw", **how)
+    url = table.runtime.serve(out=tmp_path / "run", port=0)
+    for places in raw_keys.drawn(20):
+        table(raw_keys.keys_at(places)).sum().backward()
+    about = json.loads((tmp_path / f"adaptive-rec/{os.getpid()}.json").read_text())
+    headers = {"Authorization": f"Bearer {about['control_token']}"}
+    with httpx2.Client(base_url=url, headers=headers, timeout=20, trust_env=False, verify=False) as http:
+        keys = http.get("/api/v1/stats").json()["keys"]
+    table.runtime.close()
+    assert keys["keys"] == 50
+    assert 0 < keys["shared_lookup_ratio"] < 1
+    figures = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [line["keys"]["keys"] for line in figures if "keys" in line][-1] == 50

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import adaptive_rec
 from adaptive_rec import AdaptiveEmbeddingBagCollection
+from adaptive_rec.kernels.reference.fill import fill_rows
 
 from .jagged import draw
 from .training import QUICK_WINDOWS, assert_moved
@@ -206,3 +207,31 @@ def test_un_pooled_collections_train_alike(how: str) -> None:
     # TorchRec converts vectors to float32 on their way out
     assert losses[1] == pytest.approx(losses[0], rel=1e-5 if how == "collection" else 1e-9)
     assert_moved(runtime)
+
+
+def test_raw_ids_train_as_torchrec_does_with_numbers() -> None:
+    """KeyedJaggedTensors of any 64-bit ids, and TorchRec's collection given their places."""
+    keys = np.random.default_rng(0).integers(-(2**63), 2**63, max(ROWS.values()), dtype=np.int64)
+    plain, raw = theirs(), ours(ids="raw", seed=1)
+    with torch.no_grad():
+        for number, table in enumerate(configs()):
+            first = torch.zeros(table.num_embeddings, table.embedding_dim)
+            fill_rows(1, number, 1 / np.sqrt(len(first)), keys[: len(first)], first.numpy())
+            plain.embedding_bags[table.name].weight.copy_(first)
+    places = [batch(number) for number in range(30)]
+    given = [KeyedJaggedTensor(list(ROWS), torch.from_numpy(keys)[one.values()], lengths=one.lengths()) for one in places]
+    optimizer, losses = torch.optim.SGD(plain.parameters(), lr=0.05), []
+    for number, features in enumerate(raw.runtime.prefetch(given, sparse=lambda features: features)):
+        found, wanted = (one.values().sin().mean() for one in (raw(features), plain(places[number])))
+        optimizer.zero_grad()
+        for loss in (found, wanted):
+            loss.backward()
+        optimizer.step()
+        losses.append((found.item(), wanted.item()))
+    np.testing.assert_allclose(*np.transpose(losses), rtol=1e-5)
+    assert_moved(raw.runtime)
+    for table in configs():
+        for some, rows in raw.embedding_bags[table.name].keys_and_rows():
+            own = [keys.tolist().index(key) for key in some.tolist()]
+            assert len(own) > 20
+            torch.testing.assert_close(rows, plain.embedding_bags[table.name].weight[own].detach(), rtol=0, atol=1e-5)
