@@ -230,11 +230,16 @@ def warn_of_no_checkpoint(out: Path) -> None:
 def check_inputs(config: Config) -> None:
     """Check data and device as far as it needs no torch, which takes seconds to load. Raises UsageError or DataError."""
     from adaptive_rec.data.open import check_file
+    from adaptive_rec.data.prepare.formats import check_source
     from adaptive_rec.data.prepare.meta import META
+    from adaptive_rec.data.tabular.files import files_of
     from adaptive_rec.system.cuda_driver import NO_CUDA, may_have_cuda
 
     source = config.data.source
-    if source != "synthetic" and not os.path.isfile(Path(source) / META):
+    if config.data.schema_file:
+        for path in files_of(Path(source)):
+            check_source(path)
+    elif source != "synthetic" and not os.path.isfile(Path(source) / META):
         check_file(Path(source))
     if config.run.device == "cuda" and not may_have_cuda():
         raise ConfigError(NO_CUDA)

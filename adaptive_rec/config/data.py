@@ -54,6 +54,11 @@ class DataConfig(Frozen):
     source: str = knob(
         "synthetic", "path", "synthetic, a Criteo TSV file (plain, .gz or .zst), or a folder that data prepare made."
     )
+    schema_file: str = knob(
+        "",
+        "path",
+        "Raw ids: schema of the CSV, TSV or Parquet file, or folder of them, in source; train --label or --schema sets it.",
+    )
     table_rows: tuple[PositiveInt, ...] = Field(
         CRITEO_KAGGLE_ROWS,
         description="Rows of each table: one sparse feature each.",
@@ -114,6 +119,8 @@ class DataConfig(Frozen):
     def _check_raw(self) -> DataConfig:
         if self.ids != "raw" and self.shared_rows != 1:
             raise ValueError(f"shared_rows must be 1 unless ids = \"raw\", got {self.shared_rows} with ids = {self.ids!r}")
+        if self.ids != "raw" and self.schema_file:
+            raise ValueError(f"schema_file must be empty unless ids = \"raw\", got {self.schema_file!r} with ids = {self.ids!r}")
         return self
 
     @model_validator(mode="after")

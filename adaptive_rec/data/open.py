@@ -29,6 +29,10 @@ def open_source(config: Config) -> Source:
 
 
 def _open(config: Config) -> Source:
+    if config.data.schema_file:
+        from adaptive_rec.data.tabular.stream import TabularSource
+
+        return TabularSource(config)
     if config.data.source == "synthetic":
         return SyntheticSource(config)
     path = Path(config.data.source)
