@@ -36,9 +36,10 @@ WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
 class DelimitedFile:
     """A CSV or TSV file, opened: its columns and its rows."""
 
-    def __init__(self, path: Path, file: FileSchema, skip_bad_rows: bool) -> None:
-        """Raises DataError where the file has no first line that names the columns."""
-        self.path, self._skip_bad_rows = path, skip_bad_rows
+    def __init__(self, path: Path, file: FileSchema, skip_bad_rows: bool, grows: bool = False) -> None:
+        """`grows`: what follows the last whole record is left for later. Raises DataError where the file has no first line that
+        names the columns."""
+        self.path, self._skip_bad_rows, self._grows = path, skip_bad_rows, grows
         start = b"".join(islice(chunks(path), 1))[:PROBE_BYTES]
         if start.startswith(WIDE_MARKS) and file.encoding == "utf-8":
             raise DataError(
@@ -52,6 +53,7 @@ class DelimitedFile:
         self.bad_rows, self._bad_row, self._rows = 0, "", 0
         self._size_bytes, self._read_bytes = plain_bytes(path), 0
         self.place: int | None = 0
+        self.end = 0
 
     @property
     def read_ratio(self) -> float:
@@ -86,6 +88,9 @@ class DelimitedFile:
                 raise DataError(
                     f"{self.path}: a row must have at most {MAX_ROW_BYTES} bytes, got a longer one; is a quotation mark open?"
                 )
+        self.end = place
+        if self._grows:
+            return
         if state == QUOTED:
             raise DataError(
                 f"{self.path}: every quotation mark that opens a field must be closed, the file ends inside a field; write a "

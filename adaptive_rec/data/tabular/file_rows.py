@@ -27,7 +27,11 @@ class FileRows:
         """Raises DataError where a file cannot be read, or has other columns than the first one."""
         self._schema, self._skip_bad_rows = schema, skip_bad_rows
         self._paths = paths
-        self.columns, self.dense_names = self._check_columns()
+        common = CommonColumns()
+        for path in paths:
+            check_source(path)
+            common.check(path, self._reader(path))
+        self.columns, self.dense_names = common.columns, common.dense_names
         self._marks: list[list[Mark]] = []
         self._first = [0]
         """The first row of each file, and the end of the last one."""
@@ -63,26 +67,31 @@ class FileRows:
         schema = self._schema.model_copy(update={"sparse": ()}) if dense_only else self._schema
         return TabularReader(path, schema, self._skip_bad_rows, keeps_values=False)
 
-    def _check_columns(self) -> tuple[tuple[SparseColumn, ...], tuple[str, ...]]:
-        """Return the sparse columns and the names of the dense ones. All files must have the same, with values of one type in a
-        table: else equal values would have different keys."""
-        kinds: dict[str, tuple[str, str]] = {}
-        for path in self._paths:
-            check_source(path)
-            reader = self._reader(path)
-            if path is self._paths[0]:
-                columns, dense_names = reader.columns, reader.dense_names
-            elif (reader.columns, reader.dense_names) != (columns, dense_names):
-                raise DataError(f"all sources must have the same columns, {path} has others than {self._paths[0]}")
-            for column, kind in zip(columns, reader.kinds, strict=True):
-                where = f"column {column.name} of {path}"
-                known, before = kinds.setdefault(column.table, (kind, where)) if kind else (kind, where)
-                if kind != known:
-                    raise DataError(
-                        f"values of a table must have one type, {before} has type {known} and {where} has type {kind}; "
-                        'write type = "text" for both in the schema'
-                    )
-        return columns, dense_names
+
+class CommonColumns:
+    """The columns that files have in common, with values of one type in a table: else equal values would have different keys."""
+
+    def __init__(self) -> None:
+        self.columns: tuple[SparseColumn, ...] = ()
+        self.dense_names: tuple[str, ...] = ()
+        self._first: Path | None = None
+        self._kinds: dict[str, tuple[str, str]] = {}
+        """The type of each table's values, and where it was found."""
+
+    def check(self, path: Path, reader: TabularReader) -> None:
+        """Raise DataError where a file has other columns than the first one."""
+        if self._first is None:
+            self._first, self.columns, self.dense_names = path, reader.columns, reader.dense_names
+        elif (reader.columns, reader.dense_names) != (self.columns, self.dense_names):
+            raise DataError(f"all sources must have the same columns, {path} has others than {self._first}")
+        for column, kind in zip(reader.columns, reader.kinds, strict=True):
+            where = f"column {column.name} of {path}"
+            known, before = self._kinds.setdefault(column.table, (kind, where)) if kind else (kind, where)
+            if kind != known:
+                raise DataError(
+                    f"values of a table must have one type, {before} has type {known} and {where} has type {kind}; "
+                    'write type = "text" for both in the schema'
+                )
 
 
 def loaded(block: RawBlock) -> LoadedSamples:

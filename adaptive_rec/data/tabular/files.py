@@ -19,10 +19,6 @@ def files_of(data: Path) -> list[Path]:
         raise DataError(f"--data must be a file or a folder that exists, got {data}")
     if not data.is_dir():
         return [data]
-
-    def natural(path: Path) -> list[Any]:
-        return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", path.name) if part]
-
     found = [path for path in data.iterdir() if path.is_file() and ending(path) in ENDINGS]
     if not found:
         raise DataError(
@@ -37,3 +33,8 @@ def files_of(data: Path) -> list[Path]:
 def ending(path: Path) -> str:
     """Return the ending of a file's name without that of a compression."""
     return (path.with_suffix("") if path.suffix in COMPRESSED else path).suffix
+
+
+def natural(path: Path) -> list[Any]:
+    """Return a key by which names are sorted with their numbers as numbers."""
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", path.name) if part]

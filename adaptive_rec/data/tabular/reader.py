@@ -31,6 +31,8 @@ class RowFile(Protocol):
     bad_rows: int
     """Rows that `batches` could not read and has skipped."""
     read_ratio: float
+    end: int
+    """The place behind the last row that was read, of a file that grows."""
     place: int | None
     """The place at which the batch begins that was yielded last; None: reading cannot begin there."""
 
@@ -42,7 +44,7 @@ class RowFile(Protocol):
 class ParquetFile:
     """A Parquet file, opened."""
 
-    bad_rows = 0
+    bad_rows = end = 0
 
     def __init__(self, path: Path) -> None:
         import pyarrow
@@ -73,13 +75,16 @@ class ParquetFile:
             raise DataError(f"{self.path} must be a complete Parquet file: {error}") from None
 
 
-def open_rows(path: Path, file: FileSchema, skip_bad_rows: bool = False) -> ParquetFile | DelimitedFile:
-    """Open a Parquet file, by its name, or else a CSV or TSV file. Raises UsageError where pyarrow is not installed."""
+def open_rows(
+    path: Path, file: FileSchema, skip_bad_rows: bool = False, grows: bool = False
+) -> ParquetFile | DelimitedFile:
+    """Open a Parquet file, by its name, or else a CSV or TSV file, which may be one that `grows`. Raises UsageError where pyarrow
+    is not installed."""
     try:
         import pyarrow  # noqa: F401
     except ImportError:
         raise UsageError("reading CSV, TSV and Parquet files needs pyarrow: pip install 'adaptive-rec[data]'") from None
-    return ParquetFile(path) if path.suffix == ".parquet" else DelimitedFile(path, file, skip_bad_rows)
+    return ParquetFile(path) if path.suffix == ".parquet" else DelimitedFile(path, file, skip_bad_rows, grows)
 
 
 @dataclass(frozen=True)
@@ -102,13 +107,19 @@ class TabularReader:
     sequence = None
 
     def __init__(
-        self, path: Path, schema: Schema, skip_bad_rows: bool, labelled: bool = True, keeps_values: bool = True
+        self,
+        path: Path,
+        schema: Schema,
+        skip_bad_rows: bool,
+        labelled: bool = True,
+        keeps_values: bool = True,
+        grows: bool = False,
     ) -> None:
         """`labelled`: rows have a label. Without labels the label's column is not read, and all labels are 0. `keeps_values`:
-        blocks have the values that their keys stand for."""
+        blocks have the values that their keys stand for. `grows`: only lines are read whose end is there."""
         self._path, self.schema, self._skip_bad_rows, self._labelled = path, schema, skip_bad_rows, labelled
         self._keeps_values = keeps_values
-        self._file = open_rows(path, schema.file, skip_bad_rows)
+        self._file = open_rows(path, schema.file, skip_bad_rows, grows)
         self._names = [name for name in schema.columns if labelled or name != schema.comparison.column]
         for column in self._names:
             if column not in self._file.names:
@@ -120,6 +131,10 @@ class TabularReader:
             SparseColumn(c.feature, c.table_name, bool(c.separator) or self._has_lists(c.column)) for c in schema.sparse
         )
         self._bad_rows = 0
+        self.mark: Mark | None = START
+        """The mark at which the block begins that was yielded last; None: reading cannot begin there."""
+        self.end = START
+        """The mark behind all that was read, of a file that grows."""
 
     @property
     def bad_rows(self) -> int:
@@ -158,11 +173,17 @@ class TabularReader:
     def blocks(self, mark: Mark = START) -> Iterator[RawBlock]:
         """Yield the rows in order, from a mark on. A row without a label, with a dense feature that is no finite number, or with
         a category of another type than the column's is a bad one."""
-        done = mark.rows + mark.bad_rows
+        done, rows = mark.rows + mark.bad_rows, mark.rows
+        bad = mark.bad_rows
         for batch in self._file.batches(self._names, mark.place):
+            self.mark = None if self._file.place is None else Mark(self._file.place, rows, bad)
             for start in range(0, batch.num_rows, BLOCK_ROWS):
-                yield self._block(batch.slice(start, BLOCK_ROWS), done + start)
-            done += batch.num_rows
+                block = self._block(batch.slice(start, BLOCK_ROWS), done + start)
+                rows += len(block.labels_B)
+                yield block
+                self.mark = None
+            done, bad = done + batch.num_rows, mark.bad_rows + self.bad_rows
+        self.end = Mark(self._file.end, rows, bad)
 
     def marks(self) -> Iterator[Mark]:
         """Read the whole file and yield the marks in it, and one at its end. Unless malformed rows are skipped, they are not
