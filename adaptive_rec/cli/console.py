@@ -165,7 +165,7 @@ class Pace:
     def __init__(self) -> None:
         self.figures: dict[str, float] = {}
         self._steps_per_second = 0.0
-        self._total = 0
+        self._total: int | None = 0
         self._seen = 0
         self._last = (0, 0.0)
 

@@ -74,6 +74,12 @@ class Config(Frozen):
             raise ValueError(f"model.table_dims must have one entry for each of {len(tables)} tables, got {len(dims)}")
         return self
 
+    @model_validator(mode="after")
+    def _check_follow(self) -> Config:
+        if self.data.follow and self.eval.count:
+            raise ValueError(f"eval.count must be 0 where data is followed, which has no end, got {self.eval.count}")
+        return self
+
 
 def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (dotted key, pydantic field) for every key of the tree, in order."""

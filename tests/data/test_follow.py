@@ -142,12 +142,17 @@ def test_faults_are_named(tmp_path: Path) -> None:
         next(batches)
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "1.parquet").write_bytes(b"PAR1half")
+    with pytest.raises(
+        DataError, match=r"must be a plain CSV or TSV file, or in a folder that is followed, got .*1\.parquet"
+    ):
+        followed(tmp_path, tmp_path / "parts" / "1.parquet")
     with pytest.raises(DataError, match="a file must be complete when its name appears: write it under another name"):
         followed(tmp_path, tmp_path / "parts")
-    with pytest.raises(ConfigError, match=r"data\.follow must be false but for train"):
+    with pytest.raises(ConfigError, match=r"data\.follow must be false but for a run that trains"):
         open_source(config_of(tmp_path, path, "data.follow=true"))
     for settings, rule in (
         (["data.follow=true", "data.epochs=2"], "epochs must be 1 where data is followed, got 2"),
+        (["data.follow=true", "eval.count=3"], "eval.count must be 0 where data is followed, which has no end, got 3"),
         (["data.follow_idle_seconds=3"], "follow_idle_seconds must be 0 unless follow = true, got 3"),
         (
             ["data.follow=true", "data.ids=auto", 'data.schema_file=""'],

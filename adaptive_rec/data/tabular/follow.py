@@ -28,6 +28,8 @@ from adaptive_rec.saved import ANY, Saved
 POLL_SECONDS = 0.25
 """Time between two looks at the files while nothing new is there."""
 PROBE_BYTES = 1 << 16
+MOST_PLACES = 1 << 14
+"""Places that are kept between two checkpoints; of more, every second one is dropped."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,10 @@ class FollowedSource:
         self._common = CommonColumns()
         first = files_of(self._path)[0]
         check_source(first)
+        if first == self._path and not _may_grow(first):
+            raise DataError(
+                f"a file that is followed must be a plain CSV or TSV file, or in a folder that is followed, got {first}"
+            )
         self._common.check(first, self._reader(first, False))
         columns = self._common.columns
         self.tables, self.features = specs(config, columns)
@@ -206,6 +212,8 @@ class FollowedSource:
     def _pass(self, place: Place) -> None:
         with self._lock:
             self._places.append(place)
+            if len(self._places) > MOST_PLACES:
+                del self._places[1:-1:2]
 
     def state(self, position: Position) -> dict[str, Any]:
         """Return where reading goes on after a position. Places before it are forgotten."""
