@@ -236,10 +236,12 @@ def check_inputs(config: Config) -> None:
     from adaptive_rec.data.prepare.formats import check_source
     from adaptive_rec.data.prepare.meta import META
     from adaptive_rec.data.tabular.files import files_of
+    from adaptive_rec.data.tabular.schema import load_schema
     from adaptive_rec.system.cuda_driver import NO_CUDA, may_have_cuda
 
     source = config.data.source
     if config.data.schema_file:
+        load_schema(Path(config.data.schema_file), "data.schema_file")
         for path in files_of(Path(source)):
             check_source(path)
     elif source != "synthetic" and not os.path.isfile(Path(source) / META):

@@ -75,7 +75,7 @@ def test_nothing_is_prepared_and_the_schema_of_the_run_is_its_own(
         ),
         (["export", "runs/whole", "--to", "model"], "where ids are rows, .* has data.ids=raw"),
         (
-            ["train", "--data", "clicks", "--set", "data.schema_file=x.toml"],
+            ["train", "--data", "clicks", "--set", "data.schema_file=x.toml", "--set", "data.ids=auto"],
             'schema_file must be empty unless ids = "raw"',
         ),
         (
