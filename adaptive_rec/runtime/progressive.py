@@ -10,7 +10,7 @@ from adaptive_rec.dense.metrics import quality
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.live.telemetry import Quality
 
-Scored = list[tuple[Fetched, NDArray[np.float32]]]
+MicroLosses = list[tuple[Fetched, NDArray[np.float32]]]
 """Losses and labels of micro-batches."""
 
 
@@ -18,10 +18,10 @@ class Progressive:
     """Losses of the samples of a window, each from before the sample was trained on."""
 
     def __init__(self) -> None:
-        self._step: Scored = []
+        self._step: MicroLosses = []
         """Of the present step, until it has succeeded: it may be repeated."""
-        self._window: Scored = []
-        self._before: Scored = []
+        self._window: MicroLosses = []
+        self._before: MicroLosses = []
         """The window before this one."""
 
     def begin_step(self) -> None:
@@ -43,11 +43,11 @@ class Progressive:
     def quality(self) -> Quality | None:
         """Return the quality over the present window, with the one before where it has had fewer steps. None without any
         sample."""
-        scored = self._window if len(self._window) >= len(self._before) else self._before + self._window
-        if not scored:
+        parts = self._window if len(self._window) >= len(self._before) else self._before + self._window
+        if not parts:
             return None
-        losses = [losses_S.array()[: len(labels_S)] for losses_S, labels_S in scored]
-        labels = np.concatenate([labels_S for _, labels_S in scored])
+        losses = [losses_S.array()[: len(labels_S)] for losses_S, labels_S in parts]
+        labels = np.concatenate([labels_S for _, labels_S in parts])
         return quality(labels, logits_of_losses(np.concatenate(losses), labels))
 
 
