@@ -17,6 +17,7 @@ from adaptive_rec.batch import Position
 from adaptive_rec.config.knobs import Knobs, within_bounds
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.raw.raw_ids import RawIds
+from adaptive_rec.data.tabular.follow import FollowedSource
 from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, ConfigError
@@ -118,6 +119,8 @@ class RunState:
         """The stream's source, where its ids are raw keys."""
         self.keys: RawKeys | None = None
         """The raw keys of the source, or of a user's loop."""
+        self.followed: FollowedSource | None = None
+        """The source behind it, where it is followed."""
         self.evaluation: Evaluation | None = None
         """The last evaluation."""
         self.checkpoints = CheckpointStatus()
@@ -174,6 +177,14 @@ class RunState:
     def follow_keys(self, keys: RawKeys) -> None:
         """Have the keys of a user's loop follow the knobs, and be reported."""
         self.keys = keys
+
+    def follow(self, source: FollowedSource) -> None:
+        """Have checkpoints keep where a source that is followed stands."""
+        self.followed = source
+
+    def followed_state(self) -> dict[str, Any] | None:
+        """Return where the source that is followed stands; None where none is."""
+        return None if self.followed is None else self.followed.state(self.position)
 
     def keys_state(self) -> dict[str, Any] | None:
         """Return the state of raw keys, for a snapshot of the rows that begins at this step; None where ids are rows."""

@@ -151,8 +151,8 @@ def _check_like(name: str, stored: StoredArray, array: NDArray[Any]) -> None:
 
 def _check(state: RunState, found: Mapping[str, Any], checkpoint: Path) -> None:
     expected = run_description(state)
-    # The reader's position is valid only on the same stream; the number of epochs may change. Other data has other tables.
-    data = {key: value for key, value in expected.pop("data").items() if key != "epochs"}
+    # The reader's position is valid only on the same stream; where it ends may change. Other data has other tables.
+    data = {key: value for key, value in expected.pop("data").items() if key not in ("epochs", "follow_idle_seconds")}
     saved = found.get("data")
     if isinstance(saved, dict):  # settings that older versions did not have
         saved = {**DataConfig().model_dump(mode="json"), **saved}

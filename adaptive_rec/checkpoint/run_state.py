@@ -94,6 +94,7 @@ def state_of(parts: RunParts) -> dict[str, Any]:
         "phases": parts.phases.state(),
         "splitting": parts.splitting.state(),
         "keys": parts.state.keys_state(),
+        "followed": parts.state.followed_state(),
         "loss_sum": float(store.fetch(parts.dense.loss_sum)),
         "left_out_in_a_row": parts.finite.in_a_row,
     }
@@ -115,6 +116,13 @@ def set_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Saved]) -> 
         disk = found.part("store").part("disk")
         state.store.set_disk_counts({name: disk.integer(name) for name in disk.all_numbers()})
     _set_keys(state.raw_ids, found)
+    place = found.maybe("followed") if found.has("followed") else None  # older versions had none
+    if place is not None and state.followed is None:
+        raise CheckpointError("data.follow must be true as in the checkpoint, got false")
+    if state.followed is not None and place is None:
+        raise CheckpointError("data.follow must be false as in the checkpoint, got true")
+    if state.followed is not None and place is not None:
+        state.followed.set_state(place)
     loss_sum = found.number("loss_sum")
     state.store.launch(lambda: parts.dense.loss_sum.fill_(loss_sum))
     policy, how = found.text("policy"), (found.integer("budget_bytes"), found.flag("monitored"))

@@ -104,6 +104,8 @@ def resolve(args: argparse.Namespace) -> Config:
     settings = [*args.set, *text_settings(texts), *number_settings({"run.steps": args.steps})]
     config = configuration(args.config, args.data, settings)
     source = config.data.source
+    if config.data.follow:
+        raise UsageError("data.follow must be false where runs are compared, got true")
     if source != "synthetic" and not Path(source).exists():  # one error here instead of one in every run
         raise UsageError(f"data.source must be synthetic or a file or folder that exists, got {source!r}")
     return config

@@ -88,7 +88,8 @@ class Screen(Display):
             if event.kind in PRINTED_EVENTS:
                 self.note(f"step {whole(event.step)}   {printable(event.text)}")
         elif not isinstance(event, Snapshot):
-            self.note(f"step {whole(event.step)}   {quality_text(vars(event.quality))}")
+            followed = self._runtime is not None and self._runtime.followed is not None
+            self.note(f"step {whole(event.step)}   {quality_text(vars(event.quality), followed)}")
         else:
             self._show_snapshot(event)
 
@@ -97,11 +98,13 @@ class Screen(Display):
             self._straggler = event.straggler.rank
             self.note(f"step {whole(event.step)}   {event.straggler.text}")
         if self.pace.follow(event) and self.live is None:
-            total = event.steps_total or event.step
-            last = event.step >= total or self._stopping
+            total = event.steps_total
+            last = event.step == total or self._stopping
             if last or time.monotonic() - self._printed_at >= PLAIN_EVERY_SECONDS:
                 self._printed_at = time.monotonic()
-                done = f"step {whole(event.step)} of {whole(total)} ({percent(ratio(event.step, total))})"
+                done = f"step {whole(event.step)}"
+                if total is not None:
+                    done += f" of {whole(total)} ({percent(ratio(event.step, total))})"
                 left = "stopping" if self._stopping else self.pace.time_left(event.step)
                 self.note("   ".join([done, *self._figures(), left]).rstrip())
 
@@ -115,6 +118,8 @@ class Screen(Display):
             self._spinner.text = Text(f"{self._status}{', ' + COMPILING if self._compiling else ''} ...", style="dim")
             return self._spinner
         step, total = runtime.step_number, max(runtime.steps_total, 1)
+        if runtime.state.steps_total is None:
+            return Text(" · ".join([f"step {whole(step)}", *self._figures()]), no_wrap=True, overflow="ellipsis")
         line = Table.grid(padding=(0, 2))
         line.add_column(width=min(self.console.width, MAX_WIDTH) - 50)
         line.add_column(justify="right", width=5)
@@ -160,7 +165,7 @@ class Pace:
     def __init__(self) -> None:
         self.figures: dict[str, float] = {}
         self._steps_per_second = 0.0
-        self._total = 0
+        self._total: int | None = 0
         self._seen = 0
         self._last = (0, 0.0)
 
@@ -175,12 +180,14 @@ class Pace:
         if self._seen > 1:
             newest = ratio(snapshot.step - self._last[0], snapshot.seconds - self._last[1])
             self._steps_per_second = (1 - weight) * self._steps_per_second + weight * newest
-        self._last, self._total = (snapshot.step, snapshot.seconds), snapshot.steps_total or snapshot.step
+        self._last, self._total = (snapshot.step, snapshot.seconds), snapshot.steps_total
         return True
 
     def time_left(self, step: int) -> str:
         """Return the estimated time to the end of the run, blank before there is an estimate."""
-        return f"{clock((self._total - step) / self._steps_per_second)} left" if self._steps_per_second else ""
+        if not self._steps_per_second or self._total is None:
+            return ""
+        return f"{clock((self._total - step) / self._steps_per_second)} left"
 
 
 def program() -> str:

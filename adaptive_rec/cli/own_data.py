@@ -6,13 +6,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from adaptive_rec.cli.output import say, shown
+from adaptive_rec.cli.parser import text_settings
+from adaptive_rec.data.tabular.files import files_of
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.system.durable import write_whole
 from adaptive_rec.units import counted, percent, readable, whole
@@ -24,10 +25,8 @@ if TYPE_CHECKING:
     from adaptive_rec.data.tabular.infer import Inferred
     from adaptive_rec.data.tabular.schema import Schema
 
-ENDINGS = (".csv", ".tsv", ".parquet")
 RUNS = Path("runs")
 """Where schemas and prepared folders of commands without a run go: where those of `train` without --out go, too."""
-COMPRESSED = (".gz", ".zst")
 SKEWED = 3.0
 """Ratio of the shares of label 1 among training and held-out rows from which on rows look sorted by their label."""
 
@@ -46,16 +45,54 @@ def with_prepared_data(
     args: argparse.Namespace, resolve: Callable[[argparse.Namespace], Config], runs: Path, stream: TextIO
 ) -> tuple[argparse.Namespace, Config]:
     """Return the command line and its configuration, with the folder that is prepared from CSV, TSV or Parquet files in their
-    place."""
+    place, or with their schema where ids are raw."""
     from adaptive_rec.policy.find import load_policy
 
     config = resolve(args)
     if args.label is None and args.schema is None:
         return args, config
     load_policy(config.knobs.policy)  # an error here comes before the time that preparing takes
+    if config.data.ids == "raw":
+        data, schema = described(args, runs, stream)
+        settings = [*args.set, *text_settings({"data.schema_file": schema})]
+        args = argparse.Namespace(**{**vars(args), "data": data, "set": settings})
+        return args, resolve(args)
     folder = prepared(args, runs, config.data.on_bad_row == "skip", stream)
     args = argparse.Namespace(**{**vars(args), "data": folder})
     return args, resolve(args)
+
+
+def described(args: argparse.Namespace, runs: Path, stream: TextIO) -> tuple[str, str]:
+    """Return `--data`, which is trained on as it is, and a copy of its schema that later edits leave as it is."""
+    from adaptive_rec.data.prepare.formats import array_name
+    from adaptive_rec.data.tabular.schema import schema_toml
+
+    data = check_given(args)
+    name = array_name(Path(os.path.abspath(data)))
+    schema = schema_of(args, files_of(data), runs / f"{name}.schema.toml", stream, numbered=False)
+    if schema.min_count > 1:
+        say(f"  min_count {schema.min_count} of the schema is not used: ids are raw, see knobs.admit_after", stream)
+    text = schema_toml(schema)
+    fingerprint = hashlib.sha256(text.encode()).hexdigest()[:8]
+    copy = runs / "data" / f"{name}-{fingerprint}.schema.toml"
+    keep_schema(copy, text)
+    return os.path.abspath(data), os.path.abspath(copy)
+
+
+def keep_schema(path: Path, text: str) -> None:
+    """Write a schema. Raises UsageError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def check_given(args: argparse.Namespace) -> Path:
+    """Return `--data`. Raises UsageError where it is not given."""
+    if args.data is None:
+        raise UsageError("--label and --schema describe a CSV, TSV or Parquet file: give it as --data FILE")
+    return Path(args.data)
 
 
 def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: TextIO) -> str:
@@ -65,12 +102,10 @@ def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: 
     """
     if args.label is None and args.schema is None:
         return str(args.data)
-    if args.data is None:
-        raise UsageError("--label and --schema describe a CSV, TSV or Parquet file: give it as --data FILE")
     from adaptive_rec.data.prepare.formats import array_name
     from adaptive_rec.data.prepare.job import Request, make_job
 
-    sources = files_of(Path(args.data))
+    sources = files_of(check_given(args))
     name = array_name(Path(os.path.abspath(args.data)))
     schema = schema_of(args, sources, runs / f"{name}.schema.toml", stream)
     request = Request(tuple(sources), runs, schema=schema, on_bad_row="skip" if skip_bad_rows else "error")
@@ -80,35 +115,11 @@ def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: 
     return os.path.abspath(request.out)
 
 
-def files_of(data: Path) -> list[Path]:
-    """Return the files of --data in natural order: the file itself, or all CSV, TSV and Parquet files of a folder."""
-    if not os.path.exists(data):
-        raise DataError(f"--data must be a file or a folder that exists, got {data}")
-    if not data.is_dir():
-        return [data]
-
-    def natural(path: Path) -> list[Any]:
-        return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", path.name) if part]
-
-    found = [path for path in data.iterdir() if path.is_file() and ending(path) in ENDINGS]
-    if not found:
-        raise DataError(
-            f"a folder of --data must hold files that end in {', '.join(ENDINGS)} (also .gz, .zst), {data} has none"
-        )
-    kinds = {ending(path) == ".parquet" for path in found}
-    if len(kinds) > 1:
-        raise DataError(f"a folder of --data must hold Parquet files, or CSV and TSV files, {data} has both")
-    return sorted(found, key=natural)
-
-
-def ending(path: Path) -> str:
-    """Return the ending of a file's name without that of a compression."""
-    return (path.with_suffix("") if path.suffix in COMPRESSED else path).suffix
-
-
-def schema_of(args: argparse.Namespace, sources: list[Path], kept: Path, stream: TextIO) -> Schema:
+def schema_of(
+    args: argparse.Namespace, sources: list[Path], kept: Path, stream: TextIO, numbered: bool = True
+) -> Schema:
     """Return the schema of --schema, the one that an earlier run has written to `kept`, or one that is inferred and written
-    there."""
+    there. `numbered`: values will be numbered, for which `min_count` counts."""
     from adaptive_rec.data.tabular.infer import infer
     from adaptive_rec.data.tabular.schema import load_schema
 
@@ -125,12 +136,8 @@ def schema_of(args: argparse.Namespace, sources: list[Path], kept: Path, stream:
     for source in sources:
         check_source(source)
     inferred = infer(sources[0], args.label)
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(kept, inferred_toml(inferred, sources[0]))
-    except OSError as error:
-        raise UsageError(f"{kept} cannot be written: {error.strerror}") from None
-    show_inferred(inferred, kept, stream)
+    keep_schema(kept, inferred_toml(inferred, sources[0]))
+    show_inferred(inferred, kept, stream, numbered)
     return inferred.schema
 
 
@@ -157,7 +164,7 @@ def unedited(kept: Path, source: Path, label: str) -> bool:
         return False
 
 
-def show_inferred(inferred: Inferred, kept: Path, stream: TextIO) -> None:
+def show_inferred(inferred: Inferred, kept: Path, stream: TextIO, numbered: bool) -> None:
     """Print a schema that was inferred, and where it can be edited."""
     say(f"schema      {kept} (inferred from the first rows; edit it and run the same command again)", stream)
     schema = inferred.schema
@@ -171,7 +178,7 @@ def show_inferred(inferred: Inferred, kept: Path, stream: TextIO) -> None:
     width = min(24, max(len(column) for _, column, _ in rows))
     for kind, column, why in rows:
         say(f"  {kind:<8}  {column:<{width}}  {why}".rstrip(), stream)
-    if schema.min_count > 1:
+    if schema.min_count > 1 and numbered:
         say(
             f"  values that occur less than {schema.min_count} times in a table share one row, as unknown ones do when scoring",
             stream,

@@ -171,7 +171,8 @@ def configuration(named: str | None, data: str | None, settings: list[str]) -> C
     """Load a preset or TOML file, by default the preset that suits the data, with these settings."""
     from adaptive_rec.config.tree import load_config
 
-    return load_config(named or preset_for(data), os.environ, settings)
+    described = any(setting.startswith("data.schema_file=") for setting in settings)
+    return load_config(named or ("clicks_raw" if described else preset_for(data)), os.environ, settings)
 
 
 def preset_for(data: str | None) -> str:

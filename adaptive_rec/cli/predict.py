@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import pairs, print_json, say, show, waiting
-from adaptive_rec.cli.own_data import files_of
 from adaptive_rec.cli.parser import add_command
+from adaptive_rec.data.tabular.files import files_of
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.units import count, percent, readable, whole
 

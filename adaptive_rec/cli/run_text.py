@@ -35,6 +35,9 @@ def header(runtime: Runtime) -> str:
 def length(runtime: Runtime) -> str:
     """Return how many steps there are to train, where that is not simply ``run.steps``; else an empty text."""
     done, total, wanted = runtime.step_number, runtime.steps_total, runtime.config.run.steps
+    if runtime.followed is not None:
+        resumed = f"resumed at step {whole(done)}, " if done else ""
+        return f"{resumed}{runtime.config.data.source} is followed"
     if done and total <= done:
         more = "read the data more often (data.epochs)" if done < wanted or not wanted else "give more steps"
         return f"resumed at step {whole(done)}: nothing left to train, {more}"
@@ -50,7 +53,8 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     action = f" ({s['action']})" if skips else ""
     yield "policy", f"{s['policy']}{action}, seed {s['seed']}, {s['device']}, {s['precision']}"
     quality = summary["eval"]
-    yield "quality", Text(quality_text(quality), style="bold green") if quality else "not scored, the run was stopped"
+    scored = quality_text(quality, s.get("followed", False)) if quality else ""
+    yield "quality", Text(scored, style="bold green") if scored else "not scored, the run was stopped"
     yield "trained", f"{count(trained)} of {count(seen)} samples seen, {counted(s['steps'], 'step')}"
     yield "speed", f"{count(s['samples_per_second'])} samples/s, {clock(s['seconds'])}"
     popular = f"{percent(s['popular_sample_ratio'])} of samples are popular (every lookup hot)"
@@ -105,6 +109,8 @@ def breakdown(stages: Mapping[str, float], seconds: float) -> Table:
     return table
 
 
-def quality_text(quality: Mapping[str, Any]) -> str:
+def quality_text(quality: Mapping[str, Any], followed: bool) -> str:
+    """Return the quality in words: of held-out samples, or where data is followed of samples before they were trained on."""
+    what = "before training on them" if followed else "held out"
     auc, logloss, calibration = (f"{quality[name]:.4f}" for name in ("auc", "logloss", "calibration"))
-    return f"AUC {auc}  logloss {logloss}  calibration {calibration}  ({count(quality['samples'])} held out)"
+    return f"AUC {auc}  logloss {logloss}  calibration {calibration}  ({count(quality['samples'])} {what})"

@@ -79,6 +79,9 @@ def add_commands(subparsers: Any) -> None:
     add("--replay", metavar="RUN", type=Path, help=replayed)
     verified = "check the prepared folder in --data first, every checksum included, as data verify does"
     add("--verify", action="store_true", help=verified)
+    followed = "CSV, TSV, Parquet with raw ids: train on as lines are appended, or files come into the folder"
+    add("--follow", action="store_true", help=followed)
+    add("--idle-timeout", metavar="SECONDS", help="with --follow: end after so long without a new row (default: never)")
     add("--detach", action="store_true", help="train in the background; returns once training is under way")
     add("--dry-run", action="store_true", help="print the memory that the run would need, and exit")
     add("--print-config", action="store_true", help="print the resolved configuration as TOML, and exit")
@@ -230,11 +233,18 @@ def warn_of_no_checkpoint(out: Path) -> None:
 def check_inputs(config: Config) -> None:
     """Check data and device as far as it needs no torch, which takes seconds to load. Raises UsageError or DataError."""
     from adaptive_rec.data.open import check_file
+    from adaptive_rec.data.prepare.formats import check_source
     from adaptive_rec.data.prepare.meta import META
+    from adaptive_rec.data.tabular.files import files_of
+    from adaptive_rec.data.tabular.schema import load_schema
     from adaptive_rec.system.cuda_driver import NO_CUDA, may_have_cuda
 
     source = config.data.source
-    if source != "synthetic" and not os.path.isfile(Path(source) / META):
+    if config.data.schema_file:
+        load_schema(Path(config.data.schema_file), "data.schema_file")
+        for path in files_of(Path(source)):
+            check_source(path)
+    elif source != "synthetic" and not os.path.isfile(Path(source) / META):
         check_file(Path(source))
     if config.run.device == "cuda" and not may_have_cuda():
         raise ConfigError(NO_CUDA)
@@ -265,7 +275,7 @@ def finish(training: TrainingRun, screen: Screen, signals: StopSignals) -> dict[
     """Write the final checkpoint and the summary. After a signal, the held-out samples are not scored."""
     if training.runtime.state.stop_requested:  # a client may have requested it
         screen.stopping()
-    scoring = "" if signals.exit_code else ", scoring the held-out samples"
+    scoring = "" if signals.exit_code or training.runtime.followed else ", scoring the held-out samples"
     screen.status(f"writing the checkpoint{scoring}")
     return training.finish()
 
@@ -282,7 +292,9 @@ def resolve(args: argparse.Namespace) -> Config:
 def overrides(args: argparse.Namespace) -> list[str]:
     """Return the settings of the command line, flags included, as KEY=VALUE."""
     texts = {"knobs.policy": args.policy, "data.source": args.data, "run.device": args.device, "run.track": args.track}
-    return [*args.set, *text_settings(texts), *number_settings({"run.steps": args.steps, "run.seed": args.seed})]
+    numbers = {"run.steps": args.steps, "run.seed": args.seed, "data.follow_idle_seconds": args.idle_timeout}
+    raw, followed = (["data.ids=raw"], ["data.follow=true"]) if args.follow else ([], [])
+    return [*raw, *args.set, *followed, *text_settings(texts), *number_settings(numbers)]
 
 
 @contextmanager

@@ -54,6 +54,11 @@ class DataConfig(Frozen):
     source: str = knob(
         "synthetic", "path", "synthetic, a Criteo TSV file (plain, .gz or .zst), or a folder that data prepare made."
     )
+    schema_file: str = knob(
+        "",
+        "path",
+        "Raw ids: schema of the CSV, TSV or Parquet file, or folder of them, in source; train --label or --schema sets it.",
+    )
     table_rows: tuple[PositiveInt, ...] = Field(
         CRITEO_KAGGLE_ROWS,
         description="Rows of each table: one sparse feature each.",
@@ -108,12 +113,28 @@ class DataConfig(Frozen):
     on_bad_row: Literal["error", "skip"] = knob(
         "error", "name", "A malformed row stops the run, or is counted and skipped."
     )
+    follow: bool = knob(
+        False,
+        "switch",
+        "Raw ids of CSV, TSV, Parquet: train on rows as they are appended, or as files come into the folder; none are held out.",
+    )
+    follow_idle_seconds: float = knob(
+        0.0, "seconds", "With follow: the run ends after so long without a new row; 0 waits for ever.", ge=0
+    )
     synthetic: SyntheticConfig = SyntheticConfig()
 
     @model_validator(mode="after")
     def _check_raw(self) -> DataConfig:
         if self.ids != "raw" and self.shared_rows != 1:
             raise ValueError(f"shared_rows must be 1 unless ids = \"raw\", got {self.shared_rows} with ids = {self.ids!r}")
+        if self.ids != "raw" and self.schema_file:
+            raise ValueError(f"schema_file must be empty unless ids = \"raw\", got {self.schema_file!r} with ids = {self.ids!r}")
+        if self.follow and self.ids != "raw":
+            raise ValueError(f"ids must be \"raw\" where data is followed, got {self.ids!r}")
+        if self.follow and self.epochs != 1:
+            raise ValueError(f"epochs must be 1 where data is followed, got {self.epochs}")
+        if self.follow_idle_seconds and not self.follow:
+            raise ValueError(f"follow_idle_seconds must be 0 unless follow = true, got {self.follow_idle_seconds:g}")
         return self
 
     @model_validator(mode="after")

@@ -69,8 +69,15 @@ class Config(Frozen):
     @model_validator(mode="after")
     def _check_table_dims(self) -> Config:
         dims, tables = self.model.table_dims, self.data.table_rows
-        if dims and len(dims) != len(tables) and not os.path.isdir(self.data.source):  # a folder knows its own tables
+        knows_tables = self.data.schema_file or os.path.isdir(self.data.source)
+        if dims and len(dims) != len(tables) and not knows_tables:
             raise ValueError(f"model.table_dims must have one entry for each of {len(tables)} tables, got {len(dims)}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_follow(self) -> Config:
+        if self.data.follow and self.eval.count:
+            raise ValueError(f"eval.count must be 0 where data is followed, which has no end, got {self.eval.count}")
         return self
 
 

@@ -47,22 +47,26 @@ def line_blocks(path: Path, start_byte: int = 0) -> Iterator[bytes]:
 
 
 def chunks(path: Path, start_byte: int = 0) -> Iterator[bytes]:
-    """Yield the decompressed file from `start_byte` on; a damaged file is a DataError."""
+    """Yield the decompressed file from `start_byte` on, cut at the same bytes wherever it begins; a damaged file is a
+    DataError."""
     try:
         if path.suffix == ".gz":
-            yield from _skip(_gzip_chunks(path), start_byte)
+            yield from skipped(_gzip_chunks(path), start_byte)
         elif path.suffix == ".zst":
-            yield from _skip(_zstd_chunks(path), start_byte)
+            yield from skipped(_zstd_chunks(path), start_byte)
         else:
             with path.open("rb") as file:
                 file.seek(start_byte)
-                while chunk := file.read(CHUNK_BYTES):
+                left = CHUNK_BYTES - start_byte % CHUNK_BYTES
+                while chunk := file.read(left):
                     yield chunk
+                    left = CHUNK_BYTES
     except (EOFError, OSError, zlib.error, ZstdError) as error:
         raise DataError(f"{path} must be a complete {path.suffix.lstrip('.') or 'plain'} file: {error}") from None
 
 
-def _skip(stream: Iterator[bytes], skip_bytes: int) -> Iterator[bytes]:
+def skipped(stream: Iterator[bytes], skip_bytes: int) -> Iterator[bytes]:
+    """Yield a stream of bytes without its first ones."""
     for chunk in stream:
         if skip_bytes < len(chunk):
             yield chunk[skip_bytes:]

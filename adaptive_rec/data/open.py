@@ -22,13 +22,23 @@ NAME = re.compile(r'"?[A-Za-z_][A-Za-z0-9_ .:-]*"?')
 SHOWN_NAMES = 8
 
 
-def open_source(config: Config) -> Source:
-    """Open the source `data.source`; where its ids are raw keys, with rows in their place."""
+def open_source(config: Config, trains: bool = False) -> Source:
+    """Open the source `data.source`; where its ids are raw keys, with rows in their place. `trains`: for training, which alone
+    may follow data."""
+    if config.data.follow and not trains:
+        raise ConfigError("data.follow must be false but for a run that trains, got true")
+    if config.data.follow and not config.data.schema_file:
+        raise ConfigError("data.follow needs CSV, TSV or Parquet files: give --data PATH, and --label COLUMN or --schema FILE")
     source = _open(config)
     return RawIds(source, config) if config.data.ids == "raw" else source
 
 
 def _open(config: Config) -> Source:
+    if config.data.schema_file:
+        from adaptive_rec.data.tabular.follow import FollowedSource
+        from adaptive_rec.data.tabular.stream import TabularSource
+
+        return FollowedSource(config) if config.data.follow else TabularSource(config)
     if config.data.source == "synthetic":
         return SyntheticSource(config)
     path = Path(config.data.source)

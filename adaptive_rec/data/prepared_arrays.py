@@ -20,11 +20,15 @@ EMPTY_FILE_BYTES = 4096
 """A size that no header exceeds."""
 
 
+Ids = NDArray[np.int32] | NDArray[np.int64]
+"""Numbers of rows, or raw keys."""
+
+
 @dataclass(frozen=True)
 class ColumnBags:
     """The bags of one column for some samples."""
 
-    values_N: NDArray[np.int32]
+    values_N: Ids
     offsets: NDArray[np.int64]
     """One more than there are samples, from 0."""
 
@@ -40,7 +44,7 @@ class LoadedSamples:
 
     dense_BX: NDArray[np.float32]
     labels_B: NDArray[np.int32]
-    ids_BC: NDArray[np.int32]
+    ids_BC: Ids
     """Of the columns without bags."""
     bags: tuple[ColumnBags, ...]
     """Of the others."""

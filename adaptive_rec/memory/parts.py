@@ -18,9 +18,12 @@ from torch import nn
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import Config
+from adaptive_rec.data.lines import CHUNK_BYTES
 from adaptive_rec.data.prepared import BLOCK_ROWS, GROUP_BLOCKS, PreparedSource
 from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.source import Source
+from adaptive_rec.data.tabular.reader import BLOCK_ROWS as BLOCK_ROWS_READ
+from adaptive_rec.data.tabular.stream import TabularSource
 from adaptive_rec.embedding.snapshot import SHARD_BYTES
 from adaptive_rec.embedding.staged.homing import RETURNING_LIMIT
 from adaptive_rec.embedding.staged.staged_store import HEADROOM_BYTES
@@ -43,6 +46,8 @@ SHARDS, SHARDS_WHILE_TRAINING = 2, 5
 those of rows about to change: one being filled, three waiting, one being sorted."""
 
 WHILE_TRAINING = ("rows kept while a checkpoint is written", "the dense part's copy for a checkpoint")
+READ_COPIES = 4
+"""What is held of a block of a CSV or Parquet file at once: text, parsed values, their keys, and samples."""
 SAVING = "checkpoint.every_seconds=0, which saves at the end only"
 
 
@@ -162,6 +167,10 @@ def _data_parts(config: Config, source: Source, batch: Batch | None) -> Iterator
         yield MemoryPart("raw ids and their rows", "host", source.keys.most_bytes, "data.max_table_rows")
     if batch is None:
         return
+    if isinstance(origin, TabularSource):
+        samples = array_bytes(batch) // max(1, batch.size)
+        blocks = READ_COPIES * samples * min(BLOCK_ROWS_READ, source.train_samples) + READ_COPIES * CHUNK_BYTES
+        yield MemoryPart("data being read", "host", blocks, "")
     if isinstance(origin, PreparedSource) and config.data.shuffle:
         rows = 2 * min(GROUP_BLOCKS * BLOCK_ROWS, source.train_samples)
         samples = batch.dense_BX.nbytes + batch.labels_B.nbytes + batch.ids_N.nbytes // 2  # 32 bits each in the folder

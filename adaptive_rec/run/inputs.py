@@ -28,8 +28,13 @@ def check_trained(run: Path) -> None:
 
 
 def check_own_data(run: Path) -> Path:
-    """Return the folder that a run was trained on. Raises UsageError where its data has no names of columns, or is gone."""
-    source = load_config(str(run / "config.toml"), {}).data.source
+    """Return the folder that a run was trained on. Raises UsageError where its data has no names of columns, or is gone, or where
+    its ids are no rows."""
+    data = load_config(str(run / "config.toml"), {}).data
+    if data.schema_file:
+        rule = "new rows are scored, models are exported and neighbours are found where ids are rows"
+        raise UsageError(f"{rule}, {run} has data.ids=raw")
+    source = data.source
     if source == "synthetic" or os.path.isfile(source):
         raise of_other_data(run, source)
     if not os.path.isfile(Path(source) / META):

@@ -112,8 +112,12 @@ def folders_of_rows(out: Path) -> set[Path]:
 
 
 def evaluate_run(run: Path, warn: Callable[[str], None] = lambda text: None) -> Evaluation:
-    """Evaluate a run's newest whole checkpoint on its held-out range. `warn` is called for each checkpoint passed over."""
-    evaluation = trained_runtime(run, warn).evaluate()
+    """Evaluate a run's newest whole checkpoint on its held-out range. `warn` is called for each checkpoint passed over. Raises
+    UsageError where there is none."""
+    runtime = trained_runtime(run, warn)
+    if runtime.followed is not None:
+        raise UsageError(f"RUN must have held-out samples, {run} follows its data; metrics.jsonl has the score of each window")
+    evaluation = runtime.evaluate()
     assert evaluation is not None
     return evaluation
 

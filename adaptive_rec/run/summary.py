@@ -39,6 +39,7 @@ def summary_of(runtime: Runtime, resumed_at_step: int, seconds: float, evaluatio
         "seconds": seconds,
         "samples_per_second": ratio(totals["samples_seen"], seconds),
         "train_logloss": ratio(totals["loss_sum"], totals["samples_trained"]),
+        "followed": runtime.followed is not None,
         "eval": asdict(evaluation.quality) if evaluation else None,
         "hot_lookup_ratio": ratio(totals["lookups_hot"], totals["lookups"]),
         "popular_sample_ratio": ratio(totals["samples_popular"], totals["samples_seen"]),

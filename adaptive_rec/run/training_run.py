@@ -80,7 +80,7 @@ class TrainingRun:
             replayed = journal.commands(replay) if replay else None
             self.runtime = begin_run(config, out, resume, self.group, replayed)
             self.config = self.runtime.config  # with a lower hot budget where the device is small
-        if not self.runtime.source.test_samples:
+        if not self.runtime.source.test_samples and self.runtime.followed is None:
             raise DataError(
                 f"data.test_range must hold at least one sample, on which the run is scored at its end; "
                 f"{list(self.config.data.test_range)} of {self.config.data.source} holds none"
@@ -101,9 +101,11 @@ class TrainingRun:
     def events(self) -> Iterator[Report]:
         """Train; yield reports after they are written: figures to ``metrics.jsonl``, events to ``events.jsonl``."""
         runtime, resumed = self.runtime, self._resumed
-        left = runtime.steps_total - runtime.step_number
+        left = f"{counted(runtime.steps_total - runtime.step_number, 'step')} to go"
+        if runtime.followed is not None:
+            left = f"{self.config.data.source} is followed"
         details = {"checkpoint": resumed.checkpoint} if resumed else {}
-        yield self.note("started", f"{runtime.knobs.policy} on {runtime.device}, {counted(left, 'step')} to go", **details)
+        yield self.note("started", f"{runtime.knobs.policy} on {runtime.device}, {left}", **details)
         if resumed and resumed.overridden:
             text = ", ".join(f"{name} {each['old']} -> {each['new']}" for name, each in resumed.overridden.items())
             yield self.note("knobs", text, changed=resumed.overridden, at_start=True)

@@ -65,7 +65,7 @@ def assemble(
     torch.set_num_threads(config.run.thread_budget(streams is not None).dense)
     keep_freed_memory()
     policy = policy or load_policy(config.knobs.policy)
-    source = open_source(config) if source is None else source
+    source = open_source(config, trains=True) if source is None else source
     check_raw(config, policy)
     if group is not None and not group.is_alone:
         check_group(config, policy, processes_here())

@@ -33,11 +33,12 @@ class CheckpointSchedule:
         """Start the interval again."""
         self._since = time.monotonic()
 
-    def is_due(self, step: int, busy: bool) -> bool:
-        """Return whether a checkpoint is due. While one is being written (`busy`), only a step count makes the next one due."""
+    def is_due(self, step: int | None, busy: bool) -> bool:
+        """Return whether a checkpoint is due. While one is being written (`busy`), only a step count makes the next one due;
+        without a `step` that was just made, only the clock."""
         every_steps, every_seconds = self._config.every_steps, self._config.every_seconds
         by_clock = bool(every_seconds) and not busy and time.monotonic() - self._since >= every_seconds
-        return by_clock or (bool(every_steps) and step % every_steps == 0)
+        return by_clock or (step is not None and bool(every_steps) and step % every_steps == 0)
 
 
 class Checkpoints:
@@ -76,6 +77,15 @@ class Checkpoints:
         if not self._group.tell(self._schedule.is_due(state.step, busy=self._writing is not None)):
             return
         yield from self._begin()
+        self._schedule.restart()
+
+    def while_waiting(self) -> Iterator[Event]:
+        """Report the checkpoint that was written meanwhile, and start another if the clock says so and the run has moved on."""
+        yield from self.written(wait=False)
+        if self._folder is None or self._writing is not None or not self._schedule.is_due(None, busy=False):
+            return
+        if self._newest(self._folder) is None:
+            yield from self._begin()
         self._schedule.restart()
 
     def requested(self, command: Command) -> Iterator[Event]:

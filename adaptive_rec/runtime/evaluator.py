@@ -1,4 +1,5 @@
-"""Evaluations of a run's model on held-out samples: when due, at the end, and after phases that request one."""
+"""Evaluations of a run's model on held-out samples: when due, at the end, and after phases that request one. Where data is
+followed, they are of the samples of a window, before they were trained on."""
 
 from __future__ import annotations
 
@@ -8,14 +9,27 @@ from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.evaluate import evaluate
 from adaptive_rec.live.telemetry import Evaluation
+from adaptive_rec.runtime.progressive import Progressive
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.state import RunState
+
+WINDOW_STEPS = 100
+"""Steps of a window of progressive validation, where `eval.every_steps` is 0."""
 
 
 class Evaluator:
     """Evaluates a run's present model. An evaluation that a signal interrupts has no result."""
 
-    def __init__(self, state: RunState, source: Source, dense: DensePart, publisher: Publisher) -> None:
+    def __init__(
+        self,
+        state: RunState,
+        source: Source,
+        dense: DensePart,
+        publisher: Publisher,
+        progressive: Progressive | None = None,
+    ) -> None:
+        """`progressive`: the scores of samples before they were trained on, instead of held-out ones."""
+        self._progressive = progressive
         self._state = state
         self._source = source
         self._dense = dense
@@ -25,17 +39,25 @@ class Evaluator:
         """Evaluate where `eval.every_steps` says so; the run's clock stands still meanwhile."""
         state = self._state
         every = state.config.eval.interval(state.steps_total or 0)
+        if self._progressive is not None:
+            every = state.config.eval.every_steps or WINDOW_STEPS
         if every and state.step % every == 0:
             with state.recorder.paused(), self._publisher.during("evaluating"):
                 evaluation = self.evaluate()
+            if self._progressive is not None:
+                self._progressive.begin_window()
             if evaluation:
                 yield evaluation
 
     def evaluate(self) -> Evaluation | None:
-        """Score the held-out range. Returns None where a signal interrupted it."""
+        """Score the held-out range, or the present window. Returns None where a signal interrupted it, or the
+        window has no sample."""
         state, settings = self._state, self._state.config.eval
-        held_out = self._source.test_batches(settings.batch_size, settings.max_samples)
-        quality = evaluate(held_out, state.store, self._dense, lambda: state.hurried)
+        if self._progressive is not None:
+            quality = self._progressive.quality()
+        else:
+            held_out = self._source.test_batches(settings.batch_size, settings.max_samples)
+            quality = evaluate(held_out, state.store, self._dense, lambda: state.hurried)
         if quality is None:
             return None
         evaluation = Evaluation(state.step, quality)

@@ -19,6 +19,7 @@ from adaptive_rec.config.knobs import KnobError, Knobs
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.source import Source
+from adaptive_rec.data.tabular.follow import followed
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.finite import step_check
 from adaptive_rec.embedding.optimizer import schedule
@@ -35,9 +36,13 @@ from adaptive_rec.runtime.control import Control
 from adaptive_rec.runtime.evaluator import Evaluator
 from adaptive_rec.runtime.phases import Phases
 from adaptive_rec.runtime.pipeline import Pipeline
+from adaptive_rec.runtime.progressive import Progressive
 from adaptive_rec.runtime.session import Report as Report
 from adaptive_rec.runtime.session import Session
 from adaptive_rec.runtime.stream import batches_left
+
+WAIT_SECONDS = 0.25
+"""Time between two looks at commands and signals while data that is followed does not come."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +86,15 @@ class Runtime(Session):
         state, publisher = self.state, self.publisher
         if isinstance(source, RawIds):
             state.read_keys_of(source)
+        self.followed = followed(source)
+        """The stream's source, where it is followed."""
+        if self.followed is not None:
+            state.follow(self.followed)
+        self.progressive = None if self.followed is None else Progressive()
         in_stream = source.epochs * -(-source.train_samples // config.run.batch_size)
-        state.expect_steps(min(in_stream, config.run.steps or in_stream))
-        self.evaluator = Evaluator(state, source, dense, publisher)
+        limit = min(in_stream, config.run.steps or in_stream) if self.followed is None else config.run.steps or None
+        state.expect_steps(limit)
+        self.evaluator = Evaluator(state, source, dense, publisher, self.progressive)
         self.phases = Phases(state, source, self.observer, self.reclassifier, publisher, self.evaluator)
         self.finite = step_check(config.run.on_nan, dense, store, "id" if state.raw_ids is None else "row")
         """The check that a step's losses and gradients are finite."""
@@ -140,14 +151,17 @@ class Runtime(Session):
             yield from self._resume()
             for phase in self.phases:
                 yield from self.phases.begin(phase)
-                for work in pipeline.over(self.phases.batches(phase)):
-                    yield from self.control.before_step()
-                    while True:
-                        with memory:
-                            self.step(work)
-                            break
-                        yield from self.control.give_up_memory(memory.reason)
-                    yield from self.boundary()
+                for work in self._works(pipeline, self.phases.batches(phase)):
+                    if work is None:
+                        yield from self.wait_boundary()
+                    else:
+                        yield from self.control.before_step()
+                        while True:
+                            with memory:
+                                self.step(work)
+                                break
+                            yield from self.control.give_up_memory(memory.reason)
+                        yield from self.boundary()
                     if self.state.stop_requested:
                         break
                 self.phases.end(phase)
@@ -163,9 +177,22 @@ class Runtime(Session):
         finally:
             self.mailbox.close("the run has ended")
             self.saving.close()
+            if self.followed is not None:
+                self.followed.stop()
             pipeline.close()
             self.observer.close()
             self.store.close()
+
+    def _works(self, pipeline: Pipeline, batches: Iterator[Batch]) -> Iterator[ClassifiedBatch | None]:
+        """Return the batches of a phase, classified; None where data is followed and nothing came for a moment."""
+        return pipeline.over(batches) if self.followed is None else pipeline.arriving(batches, WAIT_SECONDS)
+
+    def wait_boundary(self) -> Iterator[Report]:
+        """Carry out commands and save while no data comes."""
+        self.publisher.pulse()
+        yield from self.reports.finish(wait=False)
+        yield from self.control.obey()
+        yield from self.saving.while_waiting()
 
     def step(self, work: ClassifiedBatch) -> None:
         """Train one loaded and classified mini-batch: plan, gather and execute, update, observe."""
@@ -213,6 +240,8 @@ class Runtime(Session):
         gradients, -1 for a skipped sample."""
         self.dense.begin_step()
         self._guarded.clear()
+        if self.progressive is not None:
+            self.progressive.begin_step()
         position_B = np.full(work.batch.size, -1, dtype=np.int64)
         trained = 0
         for samples in plan.micro_batches:
@@ -225,6 +254,8 @@ class Runtime(Session):
             if plan.guard_B is not None and plan.guard_B[samples].any():
                 losses_S = self.store.fetch_later(self.dense.losses_S)
                 self._guarded.append((losses_S, np.flatnonzero(plan.guard_B[samples])))
+            if self.progressive is not None:
+                self.progressive.add(self.store.fetch_later(self.dense.losses_S), work.batch.labels_B[samples])
             position_B[samples] = np.arange(trained, trained + len(samples))
             trained += len(samples)
         return position_B
@@ -237,6 +268,8 @@ class Runtime(Session):
         if not self.finite.passes(work, position_B, self.step_number + 1):
             self.store.release(work)
             self._guarded.clear()
+            if self.progressive is not None:
+                self.progressive.begin_step()
             position_B[:] = -1
             return
         factor = schedule(self.config.optimizer, self.step_number)
@@ -257,6 +290,8 @@ class Runtime(Session):
             self.observer.count_lookups(self.step_number, self.store.counted(work), self.knobs)
         if probe and self.policy.tracks_movement:
             self.observer.keep_popular_samples(work)
+        if self.progressive is not None:
+            self.progressive.end_step()
         for losses_S, lines in self._guarded:
             self.reclassifier.guard.add(losses_S, lines)
 

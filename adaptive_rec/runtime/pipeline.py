@@ -58,6 +58,20 @@ class Pipeline:
         self._batches = iter(batches)
         return iter(self)
 
+    def arriving(self, batches: Iterable[Any], seconds: float) -> Iterator[ClassifiedBatch | None]:
+        """Iterate as `over` does, over batches that are waited for: yields None each time so many seconds have passed."""
+        self.over(batches)
+        while True:
+            self._fill(max(1, self._depth()))
+            with self._times("wait"):
+                is_here = bool(wait([self._ahead[0]], seconds).done)
+            if not is_here:
+                yield None
+            elif (work := self._next()) is not None:
+                yield work
+            else:
+                return
+
     def _next(self) -> ClassifiedBatch | None:
         depth = self._depth()
         self._fill(depth)

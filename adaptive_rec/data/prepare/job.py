@@ -20,6 +20,9 @@ from adaptive_rec.data.prepare.meta import Job, SourceFile, rows_version
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.errors import DataError, UsageError
 
+KEYS_VERSION = 2
+"""Of files with a schema: texts have keys by XXH64, of version 1 by BLAKE2b."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -70,6 +73,7 @@ def make_job(request: Request) -> Job:
             seed=request.seed,
             history_steps=history_steps(format_, request.history_steps),
             rows_version=rows_version(format_),
+            keys_version=KEYS_VERSION if schema else 1,
             sources=tuple(sources),
         )
     except ValidationError as error:

@@ -49,6 +49,8 @@ class Job(Frozen):
     """Longest history of formats that have them; 0 for the others."""
     rows_version: int = 1
     """The version of the rule by which files of the format become rows."""
+    keys_version: int = 1
+    """The version of the rule by which values become keys: work that was interrupted goes on only under the same one."""
     sources: tuple[SourceFile, ...] = Field(min_length=1)
 
 

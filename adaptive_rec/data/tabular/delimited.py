@@ -6,6 +6,7 @@ columns.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 from collections.abc import Iterator, Sequence
@@ -13,16 +14,19 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adaptive_rec.data.lines import chunks, plain_bytes
+import numpy as np
+
+from adaptive_rec.data.lines import chunks, plain_bytes, skipped
 from adaptive_rec.data.tabular.schema import FileSchema
 from adaptive_rec.errors import DataError, first_line
+from adaptive_rec.kernels.record_ends import FIELD_START, QUOTED, last_record_end
 from adaptive_rec.units import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BLOCK_BYTES = 4 << 20
-"""Text that is parsed at once; a longer row is an error."""
+MAX_ROW_BYTES = 4 << 20
+"""A longer row is an error: a quotation mark that is never closed would fill the memory."""
 DELIMITERS = (",", "\t", ";", "|")
 PROBE_BYTES = 1 << 16
 WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -32,9 +36,10 @@ WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
 class DelimitedFile:
     """A CSV or TSV file, opened: its columns and its rows."""
 
-    def __init__(self, path: Path, file: FileSchema, skip_bad_rows: bool) -> None:
-        """Raises DataError where the file has no first line that names the columns."""
-        self.path, self._skip_bad_rows = path, skip_bad_rows
+    def __init__(self, path: Path, file: FileSchema, skip_bad_rows: bool, grows: bool = False) -> None:
+        """`grows`: what follows the last whole record is left for later. Raises DataError where the file has no first line that
+        names the columns."""
+        self.path, self._skip_bad_rows, self._grows = path, skip_bad_rows, grows
         start = b"".join(islice(chunks(path), 1))[:PROBE_BYTES]
         if start.startswith(WIDE_MARKS) and file.encoding == "utf-8":
             raise DataError(
@@ -45,48 +50,85 @@ class DelimitedFile:
         self.delimiter = file.delimiter or find_delimiter(lines)
         names = next(csv.reader(io.StringIO(lines, newline=""), delimiter=self.delimiter), [])
         self.names = check_names(names, path)
-        self.bad_rows, self._bad_row = 0, ""
-        self._text: _TextStream | None = None
+        self.bad_rows, self._bad_row, self._rows = 0, "", 0
+        self._size_bytes, self._read_bytes = plain_bytes(path), 0
+        self.place: int | None = 0
+        self.end = 0
 
     @property
     def read_ratio(self) -> float:
         """Share of the file that `batches` has read."""
-        return 0.0 if self._text is None else self._text.read_ratio
+        return min(1.0, self._read_bytes / self._size_bytes)
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield these columns of all rows in order. A row with another number of fields raises DataError, or is skipped."""
+    def batches(self, columns: Sequence[str], place: int = 0) -> Iterator[pa.RecordBatch]:
+        """Yield these columns of all rows in order, from a place on. A row with another number of fields raises DataError, or is
+        skipped. A place is a byte of the decompressed file in UTF-8."""
+        import pyarrow
+
+        try:
+            for begin, text in self._records(place):
+                self.place, bad = begin, self.bad_rows
+                batch = self._parsed(text, columns, has_names=begin == 0)
+                self._rows += batch.num_rows + self.bad_rows - bad
+                yield batch
+        except (OSError, UnicodeError, pyarrow.ArrowException) as error:
+            raise self._error(error) from None
+
+    def _records(self, place: int) -> Iterator[tuple[int, bytes]]:
+        """Yield whole records from a place on, about a megabyte at a time, each time with their own place."""
+        rest, state, mark = b"", FIELD_START, ord(self.delimiter)
+        for chunk in self._texts(place):
+            scanned, rest = len(rest), rest + chunk
+            self._read_bytes += len(chunk)
+            end, state = last_record_end(np.frombuffer(rest, np.uint8), scanned, state, mark)
+            if end > 0:
+                yield place, rest[:end]
+                place, rest = place + end, rest[end:]
+            if len(rest) > MAX_ROW_BYTES:
+                raise DataError(
+                    f"{self.path}: a row must have at most {MAX_ROW_BYTES} bytes, got a longer one; is a quotation mark open?"
+                )
+        self.end = place
+        if self._grows:
+            return
+        if state == QUOTED:
+            raise DataError(
+                f"{self.path}: every quotation mark that opens a field must be closed, the file ends inside a field; write a "
+                "mark inside a field twice and the field in quotation marks"
+            )
+        if rest:
+            yield place, rest
+
+    def _texts(self, place: int) -> Iterator[bytes]:
+        """Yield the file from a place on in UTF-8, cut at the same bytes wherever it begins."""
+        if self.encoding == "utf-8":
+            return chunks(self.path, place)
+        return skipped(utf8_chunks(chunks(self.path), self.encoding), place)
+
+    def _parsed(self, text: bytes, columns: Sequence[str], has_names: bool) -> pa.RecordBatch:
+        """Parse whole records, the first of which may name the columns."""
         import pyarrow
         from pyarrow import csv as arrow_csv
 
-        self._text = text = _TextStream(self.path)
-        read = arrow_csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, encoding=self.encoding)
-        parse = arrow_csv.ParseOptions(
-            delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=self._judge
-        )
-        convert = arrow_csv.ConvertOptions(
-            column_types={name: pyarrow.string() for name in columns},
-            include_columns=list(columns),
-            strings_can_be_null=False,
-        )
-        try:
-            with arrow_csv.open_csv(pyarrow.PythonFile(text, mode="r"), read, parse, convert) as reader:
-                yield from reader
-        except (OSError, UnicodeError, pyarrow.ArrowException) as error:
-            raise self._error(error) from None
-        if text.quotes % 2:
-            raise DataError(
-                f"{self.path}: every quotation mark that opens a field must be closed, the file has {text.quotes} of them; "
-                "write one inside a field twice and the field in quotation marks"
-            )
-
-    def _judge(self, row: pa.csv.InvalidRow) -> str:
-        if self._skip_bad_rows:
+        def judge(row: pa.csv.InvalidRow) -> str:
             self.bad_rows += 1
-            return "skip"
+            if not self._skip_bad_rows:
+                self._bad_row = self._fields_of(row, self._rows + row.number - has_names)
+            return "skip" if self._skip_bad_rows else "error"
+
+        read = arrow_csv.ReadOptions(
+            use_threads=False, block_size=len(text) + 1, column_names=self.names, skip_rows_after_names=int(has_names)
+        )
+        parse = arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=judge)
+        kinds = {name: pyarrow.string() for name in columns}
+        convert = arrow_csv.ConvertOptions(column_types=kinds, include_columns=list(columns), strings_can_be_null=False)
+        table = arrow_csv.read_csv(pyarrow.BufferReader(text), read, parse, convert)
+        return pyarrow.record_batch([column.combine_chunks() for column in table.columns], schema=table.schema)
+
+    def _fields_of(self, row: pa.csv.InvalidRow, number: int) -> str:
         wanted, got = counted(row.expected_columns, "field"), counted(row.actual_columns, "field")
         between = f"must have {wanted} between {self.delimiter!r}"
-        self._bad_row = f"{self.path}, row {row.number - 1}: {between}, got {got}: {ascii(row.text[:60])}"
-        return "error"
+        return f"{self.path}, row {number}: {between}, got {got}: {ascii(row.text[:60])}"
 
     def _error(self, error: Exception) -> DataError:
         text = first_line(error)
@@ -97,38 +139,15 @@ class DelimitedFile:
                 f"{self.path} must be in {self.encoding}, it holds other bytes ({text}); "
                 'write encoding = "latin-1" (or another one) under [file] of the schema'
             )
-        if "straddling" in text:
-            return DataError(
-                f"{self.path}: a row must have at most {BLOCK_BYTES} bytes, got a longer one; is a quotation mark open?"
-            )
         return DataError(f"{self.path} must be a file of rows with {len(self.names)} fields: {text}")
 
 
-class _TextStream(io.RawIOBase):
-    """The decompressed bytes of a file for a parser; it counts quotation marks and the share that was read."""
-
-    def __init__(self, path: Path) -> None:
-        self._chunks, self._left = chunks(path), memoryview(b"")
-        self._size_bytes, self._read_bytes = plain_bytes(path), 0
-        self.quotes = 0
-
-    @property
-    def read_ratio(self) -> float:
-        return min(1.0, self._read_bytes / self._size_bytes)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, room: memoryview) -> int:  # type: ignore[override]
-        if not self._left:
-            chunk = next(self._chunks, b"")
-            self.quotes += chunk.count(b'"')
-            self._read_bytes += len(chunk)
-            self._left = memoryview(chunk)
-        size = min(len(room), len(self._left))
-        room[:size] = self._left[:size]
-        self._left = self._left[size:]
-        return size
+def utf8_chunks(pieces: Iterator[bytes], encoding: str) -> Iterator[bytes]:
+    """Yield a text in UTF-8. Raises UnicodeError."""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    for piece in pieces:
+        yield decoder.decode(piece).encode()
+    yield decoder.decode(b"", final=True).encode()
 
 
 def find_delimiter(lines: str) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,22 +31,27 @@ class RowFile(Protocol):
     bad_rows: int
     """Rows that `batches` could not read and has skipped."""
     read_ratio: float
+    end: int
+    """The place behind the last row that was read, of a file that grows."""
+    place: int | None
+    """The place at which the batch begins that was yielded last; None: reading cannot begin there."""
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield these columns of all rows, in order. Raises DataError."""
+    def batches(self, columns: Sequence[str], place: int = 0) -> Iterator[pa.RecordBatch]:
+        """Yield these columns of all rows, in order, from a place on. Raises DataError."""
         ...
 
 
 class ParquetFile:
     """A Parquet file, opened."""
 
-    bad_rows = 0
+    bad_rows = end = 0
 
     def __init__(self, path: Path) -> None:
         import pyarrow
         import pyarrow.parquet
 
         self.path, self.read_ratio = path, 0.0
+        self.place: int | None = 0
         try:
             self._file = pyarrow.parquet.ParquetFile(path)
         except (OSError, pyarrow.ArrowException) as error:
@@ -53,26 +59,46 @@ class ParquetFile:
         self.schema = self._file.schema_arrow
         self.names = tuple(self.schema.names)
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str], place: int = 0) -> Iterator[pa.RecordBatch]:
+        """A place is a row group."""
         import pyarrow
 
-        total, done = max(1, self._file.metadata.num_rows), 0
+        groups = self._file.num_row_groups
         try:
-            for batch in self._file.iter_batches(BLOCK_ROWS, columns=list(columns)):
-                yield batch
-                done += batch.num_rows
-                self.read_ratio = done / total
+            for group in range(place, groups):
+                self.place = group
+                for batch in self._file.iter_batches(BLOCK_ROWS, row_groups=[group], columns=list(columns)):
+                    yield batch
+                    self.place = None
+                self.read_ratio = (group + 1) / groups
         except (OSError, pyarrow.ArrowException) as error:
             raise DataError(f"{self.path} must be a complete Parquet file: {error}") from None
 
 
-def open_rows(path: Path, file: FileSchema, skip_bad_rows: bool = False) -> ParquetFile | DelimitedFile:
-    """Open a Parquet file, by its name, or else a CSV or TSV file. Raises UsageError where pyarrow is not installed."""
+def open_rows(
+    path: Path, file: FileSchema, skip_bad_rows: bool = False, grows: bool = False
+) -> ParquetFile | DelimitedFile:
+    """Open a Parquet file, by its name, or else a CSV or TSV file, which may be one that `grows`. Raises UsageError where pyarrow
+    is not installed."""
     try:
         import pyarrow  # noqa: F401
     except ImportError:
         raise UsageError("reading CSV, TSV and Parquet files needs pyarrow: pip install 'adaptive-rec[data]'") from None
-    return ParquetFile(path) if path.suffix == ".parquet" else DelimitedFile(path, file, skip_bad_rows)
+    return ParquetFile(path) if path.suffix == ".parquet" else DelimitedFile(path, file, skip_bad_rows, grows)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A place in a file at which reading can begin."""
+
+    place: int = 0
+    rows: int = 0
+    """Well-formed rows before it."""
+    bad_rows: int = 0
+    """Malformed rows before it."""
+
+
+START = Mark()
 
 
 class TabularReader:
@@ -80,10 +106,20 @@ class TabularReader:
 
     sequence = None
 
-    def __init__(self, path: Path, schema: Schema, skip_bad_rows: bool, labelled: bool = True) -> None:
-        """`labelled`: rows have a label. Without labels the label's column is not read, and all labels are 0."""
+    def __init__(
+        self,
+        path: Path,
+        schema: Schema,
+        skip_bad_rows: bool,
+        labelled: bool = True,
+        keeps_values: bool = True,
+        grows: bool = False,
+    ) -> None:
+        """`labelled`: rows have a label. Without labels the label's column is not read, and all labels are 0. `keeps_values`:
+        blocks have the values that their keys stand for. `grows`: only lines are read whose end is there."""
         self._path, self.schema, self._skip_bad_rows, self._labelled = path, schema, skip_bad_rows, labelled
-        self._file = open_rows(path, schema.file, skip_bad_rows)
+        self._keeps_values = keeps_values
+        self._file = open_rows(path, schema.file, skip_bad_rows, grows)
         self._names = [name for name in schema.columns if labelled or name != schema.comparison.column]
         for column in self._names:
             if column not in self._file.names:
@@ -95,6 +131,10 @@ class TabularReader:
             SparseColumn(c.feature, c.table_name, bool(c.separator) or self._has_lists(c.column)) for c in schema.sparse
         )
         self._bad_rows = 0
+        self.mark: Mark | None = START
+        """The mark at which the block begins that was yielded last; None: reading cannot begin there."""
+        self.end = START
+        """The mark behind all that was read, of a file that grows."""
 
     @property
     def bad_rows(self) -> int:
@@ -103,6 +143,22 @@ class TabularReader:
     @property
     def read_ratio(self) -> float:
         return self._file.read_ratio
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kind of each sparse column's values, integer or text; empty for a Parquet column that has none."""
+        return tuple(column.type or self._kind(column.column) for column in self.schema.sparse)
+
+    def _kind(self, column: str) -> str:
+        if not isinstance(self._file, ParquetFile):
+            return "text"
+        import pyarrow as pa
+
+        kind: Any = self._file.schema.field(column).type
+        while is_list(kind) or pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        whole = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        return "" if pa.types.is_null(kind) else "integer" if whole else "text"
 
     def _has_lists(self, column: str) -> bool:
         if not isinstance(self._file, ParquetFile):
@@ -114,14 +170,36 @@ class TabularReader:
             raise DataError(f"{self._path}, column {column}: must hold scalars or lists of them, got {kind}")
         return is_list(kind)
 
-    def blocks(self) -> Iterator[RawBlock]:
-        """Yield the rows in order. A row without a label, with a dense feature that is no finite number, or with a category of
-        another type than the column's is a bad one."""
-        done = 0
-        for batch in self._file.batches(self._names):
+    def blocks(self, mark: Mark = START) -> Iterator[RawBlock]:
+        """Yield the rows in order, from a mark on. A row without a label, with a dense feature that is no finite number, or with
+        a category of another type than the column's is a bad one."""
+        done, rows = mark.rows + mark.bad_rows, mark.rows
+        bad = mark.bad_rows
+        for batch in self._file.batches(self._names, mark.place):
+            self.mark = None if self._file.place is None else Mark(self._file.place, rows, bad)
             for start in range(0, batch.num_rows, BLOCK_ROWS):
-                yield self._block(batch.slice(start, BLOCK_ROWS), done + start)
-            done += batch.num_rows
+                block = self._block(batch.slice(start, BLOCK_ROWS), done + start)
+                rows += len(block.labels_B)
+                yield block
+                self.mark = None
+            done, bad = done + batch.num_rows, mark.bad_rows + self.bad_rows
+        self.end = Mark(self._file.end, rows, bad)
+
+    def marks(self) -> Iterator[Mark]:
+        """Read the whole file and yield the marks in it, and one at its end. Unless malformed rows are skipped, they are not
+        looked for."""
+        rows = bad = 0
+        names = self._names if self._skip_bad_rows else self._names[:1]
+        for batch in self._file.batches(names):
+            if self._file.place is not None:
+                yield Mark(self._file.place, rows, bad)
+            if self._skip_bad_rows:
+                parts = range(0, batch.num_rows, BLOCK_ROWS)
+                rows += sum(len(self._block(batch.slice(start, BLOCK_ROWS), 0).labels_B) for start in parts)
+            else:
+                rows += batch.num_rows
+            bad = self.bad_rows
+        yield Mark(0, rows, bad)
 
     def _block(self, batch: pa.RecordBatch, rows_before: int) -> RawBlock:
         rows, schema = batch.num_rows, self.schema
@@ -147,7 +225,7 @@ class TabularReader:
             label_B[good_B],
             [column.keys_N for column in found],
             [column.lengths_B for column in found],
-            [column.first_lookups() for column in found],
+            [column.first_lookups() for column in found] if self._keeps_values else None,
         )
 
     def _label(self, batch: pa.RecordBatch, rows_before: int) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:

@@ -168,14 +168,14 @@ class Schema(Frozen):
         return tuple(x for x, column in enumerate(self.dense) if column.transform == "standard")
 
 
-def load_schema(path: Path) -> Schema:
-    """Read a schema; raises UsageError for what breaks its rules."""
+def load_schema(path: Path, option: str = "--schema") -> Schema:
+    """Read a schema that an option names; raises UsageError for what breaks its rules."""
     try:
-        return parse_schema(tomllib.loads(path.read_text(encoding="utf-8")), f"--schema {path}")
+        return parse_schema(tomllib.loads(path.read_text(encoding="utf-8")), f"{option} {path}")
     except OSError as error:
-        raise UsageError(f"--schema {path} cannot be read: {error.strerror}") from None
+        raise UsageError(f"{option} {path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"--schema {path} is not valid TOML: {error}") from None
+        raise UsageError(f"{option} {path} is not valid TOML: {error}") from None
 
 
 def parse_schema(values: Mapping[str, Any], named: str) -> Schema:

@@ -1,13 +1,12 @@
 """Columns of Arrow arrays as numbers, and as categories with their keys.
 
-Keys: an integer is itself with its sign bit turned, so that 0 stays free for what is missing; a text is its BLAKE2b hash of 8
-bytes.
+A raw key, of 64 bits with a sign, is an integer itself, or the hash of a text by XXH64; a missing value has the smallest one. The
+keys by which values are numbered are the same ones with the sign bit turned, so that 0 stands for what is missing.
 A null is missing, a null list an empty bag, a null inside a list a missing value.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.data.prepare.raw import MISSING_KEY
 from adaptive_rec.errors import DataError
+from adaptive_rec.kernels.hash_texts import hash_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -215,11 +215,27 @@ def keys_of(distinct: pa.Array) -> NDArray[np.uint64]:
     import pyarrow as pa
 
     kind = distinct.type
-    if pa.types.is_null(kind):
+    if pa.types.is_null(kind) or not len(distinct):
         return np.empty(0, dtype=np.uint64)
     if pa.types.is_integer(kind):
         keys_U: NDArray[np.uint64] = distinct.to_numpy(zero_copy_only=False).astype(np.uint64) ^ SIGN
         return keys_U
-    texts = distinct.to_pylist()
-    digests = (hashlib.blake2b(t if isinstance(t, bytes) else t.encode(), digest_size=8).digest() for t in texts)
-    return np.array([int.from_bytes(digest, "little") for digest in digests], dtype=np.uint64)
+    data, offsets = _bytes_of(distinct)
+    keys_U = np.empty(len(distinct), dtype=np.uint64)
+    hash_texts(data, offsets, keys_U)
+    return keys_U ^ SIGN
+
+
+def raw_keys(keys_N: NDArray[np.uint32] | NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the raw keys of keys by which values are numbered."""
+    return (keys_N.astype(np.uint64, copy=False) ^ SIGN).view(np.int64)
+
+
+def _bytes_of(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return the bytes of all texts one after another, and where each begins (U + 1)."""
+    import pyarrow as pa
+
+    wide = pa.types.is_large_string(texts.type) or pa.types.is_large_binary(texts.type)
+    _, starts, data = texts.buffers()
+    offsets = np.frombuffer(starts, np.int64 if wide else np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    return np.frombuffer(data or b"", np.uint8), offsets.astype(np.int64)

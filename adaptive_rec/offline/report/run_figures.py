@@ -53,7 +53,8 @@ class RunFigures:
     def _loss(self) -> Plot:
         lines = [PlotLine("training", "line-1", self._series.loss, text=four)]
         if self._record.evaluations:
-            lines.append(PlotLine("held out", "evaluation", self._held_out("logloss"), "points", four))
+            name = "before training" if (self._record.summary or {}).get("followed") else "held out"
+            lines.append(PlotLine(name, "evaluation", self._held_out("logloss"), "points", four))
         low, high = bounds(*(line.values for line in lines))
         more: dict[str, Any] = {}
         if (stride := self._record.stride) > 1:

@@ -100,7 +100,8 @@ def _tiles(record: RunRecord) -> Markup:
     now = _newest(record)
     quality = (record.evaluations[-1] if record.evaluations else None) or now.get("eval") or {}
     at = f"at step {whole(quality['step'])}" if "step" in quality else ""
-    held = f"{count(quality['samples'])} held out" if quality.get("samples") else "not scored"
+    what = "before training on them" if (record.summary or {}).get("followed") else "held out"
+    held = f"{count(quality['samples'])} {what}" if quality.get("samples") else "not scored"
 
     def shown(value: float | None, text: Any) -> str:
         return "–" if value is None else str(text(value))

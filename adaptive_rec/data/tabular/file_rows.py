@@ -1,0 +1,114 @@
+"""The rows of a user's own files as one sequence with raw keys, read from any row on, a block at a time."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from adaptive_rec.data.prepare.formats import check_source
+from adaptive_rec.data.prepare.raw import RawBlock, SparseColumn
+from adaptive_rec.data.prepared_arrays import ColumnBags, LoadedSamples, offsets_of
+from adaptive_rec.data.tabular.reader import Mark, TabularReader
+from adaptive_rec.data.tabular.schema import Schema
+from adaptive_rec.data.tabular.values import raw_keys
+from adaptive_rec.errors import DataError
+
+MARKED_ROWS = 1 << 14
+"""The least number of rows between two marks that are kept, which limits their number."""
+
+
+class FileRows:
+    """Files with the same columns. Each is read once when it is opened, to count its rows."""
+
+    def __init__(self, paths: list[Path], schema: Schema, skip_bad_rows: bool) -> None:
+        """Raises DataError where a file cannot be read, or has other columns than the first one."""
+        self._schema, self._skip_bad_rows = schema, skip_bad_rows
+        self._paths = paths
+        common = CommonColumns()
+        for path in paths:
+            check_source(path)
+            common.check(path, self._reader(path))
+        self.columns, self.dense_names = common.columns, common.dense_names
+        self._marks: list[list[Mark]] = []
+        self._first = [0]
+        """The first row of each file, and the end of the last one."""
+        self.bad_rows = 0
+        for path in paths:
+            marks = _thinned(self._reader(path).marks())
+            self._marks.append(marks)
+            self._first.append(self._first[-1] + marks[-1].rows)
+            self.bad_rows += marks[-1].bad_rows
+
+    def __len__(self) -> int:
+        return self._first[-1]
+
+    def read(self, row: int, dense_only: bool = False) -> Iterator[tuple[LoadedSamples, int]]:
+        """Yield all rows from one on, block by block, each with the malformed rows that were skipped before its second row.
+        `dense_only`: without keys."""
+        file = bisect_left(self._first, row + 1) - 1
+        for path, first, marks in zip(self._paths[file:], self._first[file:], self._marks[file:], strict=False):
+            left = max(row - first, 0)
+            at = bisect_left([mark.rows for mark in marks], left)
+            mark = marks[at if marks[at].rows == left else at - 1]
+            left -= mark.rows
+            reader, bad = self._reader(path, dense_only), 0
+            for block in reader.blocks(mark):
+                samples = loaded(block)
+                size = len(samples.labels_B)
+                if left < size:
+                    yield samples[left:size], 0 if left else reader.bad_rows - bad
+                if size:
+                    left, bad = max(left - size, 0), reader.bad_rows
+
+    def _reader(self, path: Path, dense_only: bool = False) -> TabularReader:
+        schema = self._schema.model_copy(update={"sparse": ()}) if dense_only else self._schema
+        return TabularReader(path, schema, self._skip_bad_rows, keeps_values=False)
+
+
+class CommonColumns:
+    """The columns that files have in common, with values of one type in a table: else equal values would have different keys."""
+
+    def __init__(self) -> None:
+        self.columns: tuple[SparseColumn, ...] = ()
+        self.dense_names: tuple[str, ...] = ()
+        self._first: Path | None = None
+        self._kinds: dict[str, tuple[str, str]] = {}
+        """The type of each table's values, and where it was found."""
+
+    def check(self, path: Path, reader: TabularReader) -> None:
+        """Raise DataError where a file has other columns than the first one."""
+        if self._first is None:
+            self._first, self.columns, self.dense_names = path, reader.columns, reader.dense_names
+        elif (reader.columns, reader.dense_names) != (self.columns, self.dense_names):
+            raise DataError(f"all sources must have the same columns, {path} has others than {self._first}")
+        for column, kind in zip(reader.columns, reader.kinds, strict=True):
+            where = f"column {column.name} of {path}"
+            known, before = self._kinds.setdefault(column.table, (kind, where)) if kind else (kind, where)
+            if kind != known:
+                raise DataError(
+                    f"values of a table must have one type, {before} has type {known} and {where} has type {kind}; "
+                    'write type = "text" for both in the schema'
+                )
+
+
+def loaded(block: RawBlock) -> LoadedSamples:
+    """Return rows with their raw keys as ids."""
+    keys_F = [raw_keys(keys_N) for keys_N in block.values_F]
+    of_column = list(zip(keys_F, block.lengths_F, strict=True))
+    singles = [keys_N for keys_N, lengths_B in of_column if lengths_B is None]
+    keys_BC = np.stack(singles, axis=1) if singles else np.empty((len(block.labels_B), 0), dtype=np.int64)
+    bags = [ColumnBags(keys_N, offsets_of(n.astype(np.int64))) for keys_N, n in of_column if n is not None]
+    return LoadedSamples(block.dense_BX, block.labels_B.astype(np.int32), keys_BC, tuple(bags))
+
+
+def _thinned(marks: Iterator[Mark]) -> list[Mark]:
+    """Return the first mark, the last one, which is the file's end, and some of those between."""
+    kept: list[Mark] = []
+    last = Mark()
+    for last in marks:
+        if not kept or last.rows >= kept[-1].rows + MARKED_ROWS:
+            kept.append(last)
+    return [*kept, last]

@@ -1,0 +1,252 @@
+"""CSV, TSV and Parquet files that grow, or come into a folder, as an endless source of raw keys."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adaptive_rec.batch import Batch, Position
+from adaptive_rec.config.tree import Config
+from adaptive_rec.data.prepare.formats import check_source
+from adaptive_rec.data.prepared_arrays import LoadedSamples, to_batch
+from adaptive_rec.data.source import Source
+from adaptive_rec.data.standard import Standard
+from adaptive_rec.data.tabular.file_rows import CommonColumns, loaded
+from adaptive_rec.data.tabular.files import COMPRESSED, ending, files_of, natural
+from adaptive_rec.data.tabular.reader import START, Mark, TabularReader
+from adaptive_rec.data.tabular.schema import load_schema
+from adaptive_rec.data.tabular.stream import columns_of, specs
+from adaptive_rec.errors import DataError
+from adaptive_rec.saved import ANY, Saved
+
+POLL_SECONDS = 0.25
+"""Time between two looks at the files while nothing new is there."""
+PROBE_BYTES = 1 << 16
+MOST_PLACES = 1 << 14
+"""Places that are kept between two checkpoints; of more, every second one is dropped."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place in the stream at which reading can begin."""
+
+    file: str = ""
+    """Name of the file; empty: the first one."""
+    first_row: int = 0
+    """Rows of the stream before this file."""
+    mark: Mark = Mark()
+
+    @property
+    def row(self) -> int:
+        """Rows of the stream before this place."""
+        return self.first_row + self.mark.rows
+
+
+class FollowedSource:
+    """The file `data.source` as it grows, or the files of that folder in the natural order of their names, as they come.
+
+    A line is read when its end is there. Of a folder, a plain CSV or TSV file may grow until a later file is there; other files
+    must be complete when their name appears. There is no held-out range. The stream ends after `data.follow_idle_seconds` without
+    new rows, and when `stop` is called.
+    """
+
+    sequence = None
+    epochs = 1
+    train_samples = test_samples = malformed_rows = 0
+    """The number of samples is not known."""
+
+    def __init__(self, config: Config) -> None:
+        """Raises DataError where there is no first file."""
+        data = config.data
+        self._path, self._skips, self._idle_seconds = (
+            Path(data.source),
+            data.on_bad_row == "skip",
+            data.follow_idle_seconds,
+        )
+        self._schema = load_schema(Path(data.schema_file), "data.schema_file")
+        self._common = CommonColumns()
+        first = files_of(self._path)[0]
+        check_source(first)
+        if first == self._path and not _may_grow(first):
+            raise DataError(
+                f"a file that is followed must be a plain CSV or TSV file, or in a folder that is followed, got {first}"
+            )
+        self._common.check(first, self._reader(first, False))
+        columns = self._common.columns
+        self.tables, self.features = specs(config, columns)
+        self._columns, self.dense_features = columns_of(columns), len(self._common.dense_names)
+        self._places = [Place()]
+        """Places that were passed, from the last one before the newest saved position."""
+        self._read_files: set[str] = set()
+        self._standard: Standard | None = None
+        self._stopped, self._lock = threading.Event(), threading.Lock()
+        self._newest = 0.0
+        """When rows came last, on the monotonic clock."""
+        self._is_over = False
+
+    def stop(self) -> None:
+        """End the stream, from any thread."""
+        self._stopped.set()
+
+    def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        """Yield whole batches from `position` on, as rows come, and a smaller one at the stream's end."""
+        self._newest, self._is_over = time.monotonic(), False
+        pieces: list[LoadedSamples] = []
+        offset, rows, bad_rows = position.offset, 0, 0
+        for samples, bad in self._arriving(position.offset):
+            pieces.append(samples)
+            rows, bad_rows = rows + len(samples.labels_B), bad_rows + bad
+            while rows >= batch_size:
+                joined = LoadedSamples.joined(pieces)
+                offset += batch_size
+                yield self._batch(joined[0:batch_size], replace(position, offset=offset), bad_rows)
+                pieces, rows, bad_rows = [joined[batch_size:rows]], rows - batch_size, 0
+        if rows:
+            yield self._batch(LoadedSamples.joined(pieces), replace(position, offset=offset + rows), bad_rows)
+
+    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+        """There are no held-out samples: each window is scored before it is trained on."""
+        return iter(())
+
+    def _batch(self, samples: LoadedSamples, position: Position, bad_rows: int) -> Batch:
+        self._standard = self._standard or self._measured(samples)
+        batch = to_batch([samples], self._columns, position)
+        return replace(batch, dense_BX=self._standard.apply(batch.dense_BX), malformed_rows=bad_rows)
+
+    def _measured(self, samples: LoadedSamples) -> Standard:
+        """Measure dense columns on the first batch of the stream: that does not depend on when rows come."""
+        columns = self._schema.standard_columns
+        missing = tuple(self._schema.dense[x].missing for x in columns)
+        return Standard.of(columns, missing, [samples.dense_BX])
+
+    # Files -----------------------------------------------------------------------------------------------------------
+
+    def _arriving(self, row: int) -> Iterator[tuple[LoadedSamples, int]]:
+        """Yield the rows of the stream from one on, each block with the malformed rows that were skipped with it."""
+        with self._lock:
+            place = next(place for place in reversed(self._places) if place.row <= row)
+        files = files_of(self._path)
+        path = next((path for path in files if path.name == place.file), files[0])
+        if place.file and path.name != place.file:
+            raise DataError(f"data.source must still have the file {place.file}, at which the run stood")
+        self._read_files = {each.name for each in files if natural(each) <= natural(path)}
+        left, first_row, mark = row - place.row, place.first_row, place.mark
+        next_path: Path | None = path
+        while next_path is not None:
+            path, rows = next_path, mark.rows
+            for samples, bad in self._rows_of(path, first_row, mark):
+                size = len(samples.labels_B)
+                rows += size
+                if left < size:
+                    yield samples[left:size], bad
+                left = max(left - size, 0)
+            first_row, mark = first_row + rows, START
+            next_path = None if self._is_over else self._later(path, waits=True)
+
+    def _rows_of(self, path: Path, first_row: int, mark: Mark) -> Iterator[tuple[LoadedSamples, int]]:
+        """Yield the rows of a file from a mark on until it is finished, or the stream is over."""
+        while True:
+            grows = _may_grow(path) and self._later(path) is None
+            size = path.stat().st_size
+            if not grows or _has_line(path):
+                reader = self._reader(path, grows)
+                self._common.check(path, reader)
+                bad = 0
+                for block in reader.blocks(mark):
+                    if reader.mark is not None:
+                        self._pass(Place(path.name, first_row, reader.mark))
+                    self._newest = time.monotonic()
+                    yield loaded(block), reader.bad_rows - bad
+                    bad = reader.bad_rows
+                if grows:
+                    mark = reader.end
+                    self._pass(Place(path.name, first_row, mark))
+            if not grows:
+                return
+            while path.stat().st_size == size and self._later(path) is None:
+                if not self._wait():
+                    return
+            if path.stat().st_size < size:
+                raise DataError(
+                    f"{path} must only grow while it is followed, it had {size} bytes, got {path.stat().st_size}"
+                )
+
+    def _later(self, path: Path, waits: bool = False) -> Path | None:
+        """Return the file after one, None where there is none; `waits` for it. Raises DataError where one has come whose turn
+        is over."""
+        while self._path.is_dir():
+            for each in files_of(self._path):
+                if each.name not in self._read_files:
+                    if natural(each) < natural(path):
+                        raise DataError(f"files that come must sort after {path.name}, which was read, got {each.name}")
+                    if waits:
+                        self._read_files.add(each.name)
+                    return each
+            if not waits or not self._wait():
+                return None
+        return None
+
+    def _wait(self) -> bool:
+        """Wait a moment; returns whether the stream goes on."""
+        is_idle = bool(self._idle_seconds) and time.monotonic() - self._newest >= self._idle_seconds
+        self._is_over = is_idle or self._stopped.wait(POLL_SECONDS)
+        return not self._is_over
+
+    def _reader(self, path: Path, grows: bool) -> TabularReader:
+        try:
+            return TabularReader(path, self._schema, self._skips, keeps_values=False, grows=grows)
+        except DataError as error:
+            if _may_grow(path):
+                raise
+            way_out = "a file must be complete when its name appears: write it under another name, then rename it"
+            raise DataError(f"{error}; {way_out}") from None
+
+    # Kept in a checkpoint --------------------------------------------------------------------------------------------
+
+    def _pass(self, place: Place) -> None:
+        with self._lock:
+            self._places.append(place)
+            if len(self._places) > MOST_PLACES:
+                del self._places[1:-1:2]
+
+    def state(self, position: Position) -> dict[str, Any]:
+        """Return where reading goes on after a position. Places before it are forgotten."""
+        with self._lock:
+            at = max(n for n, place in enumerate(self._places) if place.row <= position.offset)
+            self._places = self._places[at:]
+            place, standard = self._places[0], self._standard
+        figures = None if standard is None else {"mean": standard.mean_X, "deviation": standard.deviation_X}
+        mark = {"place": place.mark.place, "rows": place.mark.rows, "bad_rows": place.mark.bad_rows}
+        return {"file": place.file, "first_row": place.first_row, **mark, "standard": figures}
+
+    def set_state(self, found: Saved) -> None:
+        """Go on where a checkpoint stood. Raises CheckpointError."""
+        mark = Mark(found.integer("place"), found.integer("rows"), found.integer("bad_rows"))
+        self._places = [Place(found.text("file"), found.integer("first_row"), mark)]
+        if (figures := found.maybe("standard")) is not None:
+            columns = self._schema.standard_columns
+            missing = np.array([self._schema.dense[x].missing for x in columns], dtype=np.float32)
+            mean_X, deviation_X = (figures.array(name, np.float64, ANY) for name in ("mean", "deviation"))
+            self._standard = Standard(columns, mean_X, deviation_X, missing)
+
+
+def followed(source: Source) -> FollowedSource | None:
+    """Return the source behind a source where it is followed."""
+    origin = getattr(source, "_source", source)
+    return origin if isinstance(origin, FollowedSource) else None
+
+
+def _may_grow(path: Path) -> bool:
+    return ending(path) != ".parquet" and path.suffix not in COMPRESSED
+
+
+def _has_line(path: Path) -> bool:
+    """Whether the line that names the columns is there."""
+    with path.open("rb") as file:
+        return b"\n" in file.read(PROBE_BYTES)

@@ -1,0 +1,125 @@
+"""CSV, TSV and Parquet files as a source of raw keys: rows are read as they are trained on, in the order of the files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec
+from adaptive_rec.config.tree import Config
+from adaptive_rec.data.criteo import row_ranges
+from adaptive_rec.data.prepare.raw import SparseColumn
+from adaptive_rec.data.prepared import MEASURED_ROWS
+from adaptive_rec.data.prepared_arrays import Columns, LoadedSamples, to_batch
+from adaptive_rec.data.source import epoch_batches, kept_rows
+from adaptive_rec.data.standard import Standard
+from adaptive_rec.data.tabular.file_rows import FileRows
+from adaptive_rec.data.tabular.files import files_of
+from adaptive_rec.data.tabular.schema import load_schema
+from adaptive_rec.errors import ConfigError, DataError
+
+
+class TabularSource:
+    """The file or folder `data.source`, which `data.schema_file` describes. Ids are raw keys; a table has `data.max_table_rows`
+    rows.
+
+    Ranges of the data are shares of its well-formed rows by position.
+    """
+
+    sequence = None
+
+    def __init__(self, config: Config) -> None:
+        schema = load_schema(Path(config.data.schema_file), "data.schema_file")
+        self._rows = rows = FileRows(files_of(Path(config.data.source)), schema, config.data.on_bad_row == "skip")
+        self.malformed_rows = rows.bad_rows
+        self._train, self._test = row_ranges(config, len(rows))
+        self.train_samples, self.test_samples = len(self._train), len(self._test)
+        self.tables, self.features = specs(config, rows.columns)
+        self._columns = columns_of(rows.columns)
+        self.dense_features = len(rows.dense_names)
+        self.epochs = config.data.epochs
+        missing = tuple(schema.dense[x].missing for x in schema.standard_columns)
+        parts = self._dense_parts() if schema.standard_columns else iter(())
+        self._standard = Standard.of(schema.standard_columns, missing, parts)
+
+    def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        """Yield the batches from `position` on; its seed has no effect."""
+        for epoch in range(position.epoch, self.epochs):
+            yield from self._read(self._train, position, epoch, self.train_samples, batch_size)
+
+    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+        """Yield the held-out rows in file order."""
+        samples = min(len(self._test), max_samples or len(self._test))
+        for batch in self._read(self._test, Position(), 0, samples, batch_size):
+            yield replace(batch, position=Position())
+
+    def _read(self, rows: range, position: Position, epoch: int, samples: int, batch_size: int) -> Iterator[Batch]:
+        """Read one epoch of a range from the position on."""
+        left: RowFeed | None = None
+        for start, stop, after in epoch_batches(position, epoch, samples, batch_size):
+            left = left or RowFeed(self._rows.read(rows.start + start))
+            pieces, bad_rows = left.take(stop - start)
+            batch = to_batch(pieces, self._columns, after)
+            yield replace(batch, dense_BX=self._standard.apply(batch.dense_BX), malformed_rows=bad_rows)
+
+    def _dense_parts(self) -> Iterator[NDArray[np.float32]]:
+        """Yield the dense features of the training rows."""
+        skips = bool(self.malformed_rows)  # a row may be malformed by a key alone
+        left = RowFeed(self._rows.read(self._train.start, dense_only=not skips))
+        for start in range(0, len(self._train), MEASURED_ROWS):
+            pieces, _ = left.take(min(MEASURED_ROWS, len(self._train) - start))
+            yield np.concatenate([piece.dense_BX for piece in pieces])
+
+
+class RowFeed:
+    """Rows that come in blocks, taken a number at a time."""
+
+    def __init__(self, blocks: Iterator[tuple[LoadedSamples, int]]) -> None:
+        self._blocks = blocks
+        self._block: LoadedSamples | None = None
+        self._place = 0
+
+    def take(self, rows: int) -> tuple[list[LoadedSamples], int]:
+        """Return the next rows, in pieces, and the malformed rows that were skipped with them. Raises DataError where there are
+        not so many."""
+        pieces: list[LoadedSamples] = []
+        bad_rows = 0
+        while rows:
+            if self._block is None:
+                found = next(self._blocks, None)
+                if found is None:
+                    raise DataError(
+                        f"data.source must keep its rows while it is read, {rows} of them are not there any more"
+                    )
+                (self._block, bad), self._place = found, 0
+                bad_rows += bad
+            size = len(self._block.labels_B)
+            stop = min(self._place + rows, size)
+            pieces.append(self._block[self._place : stop])
+            rows -= stop - self._place
+            self._place = stop
+            if stop == size:
+                self._block = None
+        return pieces, bad_rows
+
+
+def specs(config: Config, columns: tuple[SparseColumn, ...]) -> tuple[tuple[TableSpec, ...], tuple[FeatureSpec, ...]]:
+    """Return the tables that columns name, in the order in which they come, and a feature for each column."""
+    names = list(dict.fromkeys(column.table for column in columns))
+    dims = config.model.table_dims or (config.model.embedding_dim,) * len(names)
+    if len(dims) != len(names):
+        raise ConfigError(f"model.table_dims must have one entry for each of {len(names)} tables, got {len(dims)}")
+    rows = kept_rows(config, config.data.max_table_rows)
+    tables = tuple(TableSpec(name, rows, dim) for name, dim in zip(names, dims, strict=True))
+    return tables, tuple(FeatureSpec(c.name, names.index(c.table), config.data.pooling) for c in columns)
+
+
+def columns_of(columns: tuple[SparseColumn, ...]) -> Columns:
+    """Return which features columns become: one each."""
+    single = tuple(f for f, column in enumerate(columns) if not column.bag)
+    bags = tuple(f for f, column in enumerate(columns) if column.bag)
+    return Columns(single, bags, (0,) * len(bags), len(columns))

@@ -1,0 +1,58 @@
+"""Progressive validation: each sample is scored by the model as it was before it trained on it (Blum, Kalai and Langford,
+"Beating the hold-out", 1999). The scores are those of the training step's own forward pass, so they cost nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.dense.metrics import quality
+from adaptive_rec.embedding.records import Fetched
+from adaptive_rec.live.telemetry import Quality
+
+MicroLosses = list[tuple[Fetched, NDArray[np.float32]]]
+"""Losses and labels of micro-batches."""
+
+
+class Progressive:
+    """Losses of the samples of a window, each from before the sample was trained on."""
+
+    def __init__(self) -> None:
+        self._step: MicroLosses = []
+        """Of the present step, until it has succeeded: it may be repeated."""
+        self._window: MicroLosses = []
+        self._before: MicroLosses = []
+        """The window before this one."""
+
+    def begin_step(self) -> None:
+        self._step.clear()
+
+    def add(self, losses_S: Fetched, labels_S: NDArray[np.float32]) -> None:
+        """Add a micro-batch's losses, of which the first ones are those of its samples, and its labels."""
+        self._step.append((losses_S, labels_S))
+
+    def end_step(self) -> None:
+        """Count the samples of a step that has succeeded."""
+        self._window += self._step
+        self._step.clear()
+
+    def begin_window(self) -> None:
+        """End the present window and begin another."""
+        self._before, self._window = self._window, []
+
+    def quality(self) -> Quality | None:
+        """Return the quality over the present window, with the one before where it has had fewer steps. None without any
+        sample."""
+        parts = self._window if len(self._window) >= len(self._before) else self._before + self._window
+        if not parts:
+            return None
+        losses = [losses_S.array()[: len(labels_S)] for losses_S, labels_S in parts]
+        labels = np.concatenate([labels_S for _, labels_S in parts])
+        return quality(labels, logits_of_losses(np.concatenate(losses), labels))
+
+
+def logits_of_losses(losses: NDArray[np.floating], labels: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the logits (samples,) whose cross-entropies with labels of 0 or 1 are these losses."""
+    losses = np.maximum(losses.astype(np.float64), np.finfo(np.float64).tiny)
+    against = losses + np.log(-np.expm1(-losses))  # log(exp(loss) - 1), without overflow
+    return np.where(labels > 0.5, -against, against)

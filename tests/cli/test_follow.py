@@ -1,0 +1,123 @@
+"""`train --follow`: a run that trains on lines as they are appended, is stopped, killed, resumed, and ends when nothing comes."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adaptive_rec.cli import main
+from adaptive_rec.dense.metrics import quality
+from adaptive_rec.runtime.progressive import logits_of_losses
+
+SETTINGS = ["--set", "data.max_table_rows=300", "--set", "run.batch_size=32", "--set", "eval.every_steps=5"]
+SETTINGS += ["--set", "model.bottom_mlp=[8]", "--set", "model.top_mlp=[8]", "--set", "knobs.report_every=1"]
+SETTINGS += ["--set", "knobs.reclassify_every=10", "--label", "label"]
+WaitFor = Callable[[Callable[[], bool]], None]
+
+
+def lines(count: int, seed: int) -> str:
+    dice = random.Random(seed)
+    rows = ((dice.randrange(2), int(dice.paretovariate(0.6)) % 900, round(dice.gauss(50, 20), 2)) for _ in range(count))
+    return "".join(f'{label},"item, {item}",{price}\n' for label, item, price in rows)
+
+
+def start(folder: Path, *more: str) -> subprocess.Popen[str]:
+    words = [
+        "train",
+        "--data",
+        str(folder / "clicks.csv"),
+        "--follow",
+        *SETTINGS,
+        "--out",
+        str(folder / "runs" / "a"),
+        *more,
+    ]
+    return subprocess.Popen([sys.executable, "-m", "adaptive_rec", *words], stdout=subprocess.PIPE, text=True)
+
+
+def metrics(folder: Path, event: str, run: str = "a") -> list[dict[str, Any]]:
+    path = folder / "runs" / run / "metrics.jsonl"
+    found = [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
+    return [each for each in found if each["event"] == event]
+
+
+def newest_step(folder: Path) -> int:
+    return max([each["step"] for each in metrics(folder, "snapshot")], default=0)
+
+
+@pytest.mark.alone
+def test_a_run_follows_a_file_through_a_stop_and_a_kill(
+    tmp_path: Path, wait_for: WaitFor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, parts = tmp_path / "clicks.csv", [lines(count, seed) for seed, count in enumerate((650, 330, 340, 300))]
+    path.write_text("label,item,price\n" + parts[0])
+    quiet = ["--no-serve", "--set", "checkpoint.every_steps=3"]
+
+    process = start(tmp_path, *quiet)
+    wait_for(lambda: newest_step(tmp_path) == 20 or process.poll() is not None)
+    with path.open("a") as file:
+        file.write(parts[1])
+    wait_for(lambda: newest_step(tmp_path) == 30 or process.poll() is not None)
+    process.send_signal(signal.SIGTERM)  # while it waits for more
+    assert process.wait(60) == 128 + signal.SIGTERM
+    assert (tmp_path / "runs/a/checkpoints/step-000000030/MANIFEST.json").exists()
+
+    with path.open("a") as file:
+        file.write(parts[2])
+    process = start(tmp_path, *quiet, "--resume")
+    wait_for(lambda: newest_step(tmp_path) >= 36 or process.poll() is not None)
+    process.kill()
+    process.wait()
+
+    with path.open("a") as file:
+        file.write(parts[3])
+    words = ["train", "--data", str(path), "--follow", "--idle-timeout", "1", *SETTINGS, "--no-serve"]
+    assert main([*words, "--out", str(tmp_path / "runs/a"), "--resume"]) == 0
+    assert main([*words, "--out", str(tmp_path / "runs/whole")]) == 0
+    summaries = [json.loads((tmp_path / "runs" / run / "summary.json").read_text()) for run in ("a", "whole")]
+    assert summaries[0]["samples_seen"] == summaries[1]["samples_seen"] == 1620
+    assert summaries[0]["keys"] == summaries[1]["keys"]
+    assert summaries[0]["train_logloss"] == summaries[1]["train_logloss"]
+    assert main(["report", str(tmp_path / "runs/a")]) == 0
+    assert main(["eval", str(tmp_path / "runs/a")]) == 2
+    assert "must have held-out samples" in capsys.readouterr().err
+    assert main(["checkpoint", "diff", str(tmp_path / "runs/a"), str(tmp_path / "runs/whole")]) == 0
+
+
+@pytest.mark.alone
+def test_a_run_that_waits_obeys_its_clients(tmp_path: Path, wait_for: WaitFor) -> None:
+    (tmp_path / "clicks.csv").write_text("label,item,price\n" + lines(650, 1))
+    process = start(tmp_path, "--port", "0", "--set", "checkpoint.every_seconds=1")
+    wait_for(lambda: newest_step(tmp_path) == 20 or process.poll() is not None)
+    run = str(tmp_path / "runs/a")
+    wait_for(lambda: any((tmp_path / "runs/a/checkpoints").glob("step-000000020")))  # by the clock, while it waits
+    for words in (["knobs", "set", "admit_after=3"], ["status"], ["stop"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "adaptive_rec", *words, "--run", run], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+    assert process.wait(60) == 0
+    summary = json.loads((tmp_path / "runs/a/summary.json").read_text())
+    assert (summary["steps"], summary["followed"]) == (20, True)
+    assert [each["samples"] for each in metrics(tmp_path, "evaluation")] == [160] * 4
+
+
+def test_losses_lead_back_to_the_logits() -> None:
+    random = np.random.default_rng(1)
+    logits, labels = random.normal(0, 6, 4000), (random.random(4000) < 0.3).astype(np.float32)
+    losses = np.maximum(logits, 0) - logits * labels + np.log1p(np.exp(-np.abs(logits)))
+    np.testing.assert_allclose(logits_of_losses(losses, labels), logits, rtol=1e-9, atol=1e-9)
+    again = quality(labels, logits_of_losses(losses, labels))
+    assert again.auc == quality(labels, logits).auc
+    extreme = logits_of_losses(np.array([0.0, 0.0, 1e30]), np.array([1.0, 0.0, 1.0]))
+    assert (extreme > 0).tolist() == [True, False, False]
+    assert np.isfinite(extreme).all()

@@ -1,0 +1,163 @@
+"""Files that grow and folders into which files come, as a source that is followed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from adaptive_rec.batch import Batch, Position
+from adaptive_rec.config.tree import Config, load_config
+from adaptive_rec.data.open import open_source
+from adaptive_rec.data.tabular import follow
+from adaptive_rec.data.tabular.follow import FollowedSource
+from adaptive_rec.data.tabular.stream import TabularSource
+from adaptive_rec.errors import ConfigError, DataError
+
+HEAD = "clicked,user,price\n"
+
+
+def line(k: int) -> str:
+    return f'{k % 2},"user, {k % 13}",{k}\n'
+
+
+def config_of(folder: Path, source: Path, *settings: str) -> Config:
+    (folder / "schema.toml").write_text('label = "clicked"\ndense = ["price"]\nsparse = ["user"]\n')
+    own = [f"data.source={source}", "data.ids=raw", f"data.schema_file={folder / 'schema.toml'}"]
+    return load_config("tiny", {}, [*own, *settings])
+
+
+def followed(folder: Path, source: Path, idle: float = 0.3) -> FollowedSource:
+    return FollowedSource(config_of(folder, source, "data.follow=true", f"data.follow_idle_seconds={idle}"))
+
+
+def prices(batches: Iterator[Batch]) -> list[list[int]]:
+    return [batch.dense_BX[:, 0].astype(int).tolist() for batch in batches]
+
+
+def chunked(values: range, size: int = 4) -> list[list[int]]:
+    return [list(values[k : k + size]) for k in range(0, len(values), size)]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "POLL_SECONDS", 0.01)
+
+
+def test_lines_are_read_when_their_end_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text(HEAD + "".join(map(line, range(7))) + "1,user")
+    source = followed(tmp_path, path, idle=20.0)
+    batches = source.train_batches(Position(), 4)
+    assert prices(iter([next(batches)])) == [[0, 1, 2, 3]]
+    found: list[list[int]] = []
+    reader = threading.Thread(target=lambda: [found.extend(prices(iter([batch]))) for batch in batches])
+    reader.start()
+    time.sleep(0.1)
+    assert found == []  # of the next four lines the last one is half there
+    with path.open("a") as file:
+        file.write(" 7,7\n" + "".join(map(line, range(8, 10))))
+        file.flush()
+        while not found:
+            time.sleep(0.01)
+        assert found == [[4, 5, 6, 7]]
+    source.stop()
+    reader.join(5)
+    assert found == [[4, 5, 6, 7], [8, 9]]
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_files_come_in_natural_order_and_batches_go_on_over_their_ends(tmp_path: Path, form: str) -> None:
+    def add(name: str, rows: range) -> None:
+        draft = tmp_path / f"{name}.part"
+        if form == "csv":
+            draft.write_text((HEAD + "".join(map(line, rows))).removesuffix("\n" * (name == "9")))
+        else:
+            columns = {"clicked": [k % 2 for k in rows], "user": [f"user, {k % 13}" for k in rows], "price": list(rows)}
+            pyarrow.parquet.write_table(pa.table(columns), draft, row_group_size=3)
+        draft.rename(tmp_path / "parts" / f"{name}.{form}")
+
+    (tmp_path / "parts").mkdir()
+    add("9", range(10))
+    source = followed(tmp_path, tmp_path / "parts", idle=20.0)
+    batches = source.train_batches(Position(), 4)
+    assert prices(iter([next(batches), next(batches)])) == chunked(range(8))
+    add("10", range(10, 13))
+    add("11", range(13, 20))
+    assert prices(iter([next(batches) for _ in range(3)])) == chunked(range(8, 20))
+    add("2", range(3))
+    with pytest.raises(DataError, match=rf"must sort after 11\.{form}, which was read, got 2\.{form}"):
+        next(batches)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_reading_goes_on_at_a_saved_place(tmp_path: Path, gone: bool) -> None:
+    from adaptive_rec.saved import Saved
+
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    for number in range(3):
+        (parts / f"{number}.csv").write_text(HEAD + "".join(map(line, range(10 * number, 10 * number + 10))))
+    source = followed(tmp_path, parts)
+    whole = list(source.train_batches(Position(), 4))
+    assert prices(iter(whole)) == chunked(range(30))
+    for batch in whole[3:]:
+        first = followed(tmp_path, parts)
+        list(first.train_batches(Position(), 4))
+        saved = first.state(batch.position)
+        if gone:
+            (parts / "0.csv").unlink(missing_ok=True)  # trained on and removed
+        second = followed(tmp_path, parts)
+        second.set_state(Saved({name: value for name, value in saved.items()}, "followed"))
+        rest = list(second.train_batches(batch.position, 4))
+        assert prices(iter(rest)) == chunked(range(batch.position.offset, 30))
+        if gone:
+            break
+
+
+def test_batches_are_those_of_the_file_read_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text(HEAD + "".join(map(line, range(45))))
+    whole = TabularSource(config_of(tmp_path, path, "data.train_range=[0.0,0.9]"))
+    for ours, theirs in zip(
+        followed(tmp_path, path).train_batches(Position(), 8), whole.train_batches(Position(), 8), strict=False
+    ):
+        np.testing.assert_array_equal(ours.ids_N, theirs.ids_N)
+        np.testing.assert_array_equal(ours.dense_BX, theirs.dense_BX)
+
+
+def test_faults_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text(HEAD + "".join(map(line, range(8))))
+    batches = followed(tmp_path, path).train_batches(Position(), 8)
+    next(batches)
+    path.write_text(HEAD)
+    with pytest.raises(DataError, match=r"clicks\.csv must only grow while it is followed"):
+        next(batches)
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "1.parquet").write_bytes(b"PAR1half")
+    with pytest.raises(
+        DataError, match=r"must be a plain CSV or TSV file, or in a folder that is followed, got .*1\.parquet"
+    ):
+        followed(tmp_path, tmp_path / "parts" / "1.parquet")
+    with pytest.raises(DataError, match="a file must be complete when its name appears: write it under another name"):
+        followed(tmp_path, tmp_path / "parts")
+    with pytest.raises(ConfigError, match=r"data\.follow must be false but for a run that trains"):
+        open_source(config_of(tmp_path, path, "data.follow=true"))
+    for settings, rule in (
+        (["data.follow=true", "data.epochs=2"], "epochs must be 1 where data is followed, got 2"),
+        (["data.follow=true", "eval.count=3"], "eval.count must be 0 where data is followed, which has no end, got 3"),
+        (["data.follow_idle_seconds=3"], "follow_idle_seconds must be 0 unless follow = true, got 3"),
+        (
+            ["data.follow=true", "data.ids=auto", 'data.schema_file=""'],
+            "ids must be \"raw\" where data is followed, got 'auto'",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=rule):
+            config_of(tmp_path, path, *settings)
