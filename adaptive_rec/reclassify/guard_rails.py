@@ -15,9 +15,9 @@ Rows = NDArray[np.int64]
 Scores = NDArray[Any]
 
 SAMPLED = 64
-"""Of so many scores one is looked at to guess a bar."""
+"""One score of so many is in the sample of `_narrow`."""
 MANY_ROWS = 1 << 16
-"""From so many rows on, guessing one costs less than it saves."""
+"""Fewer rows are sorted at once."""
 
 
 def plan_migration(
@@ -64,10 +64,10 @@ def plan_migration(
 
 
 def _narrow(rows: Rows, scores: Scores, count: int, highest: bool) -> tuple[Rows, Scores]:
-    """Return the `count` rows of lowest (or highest) score and maybe some more, in their order, with all others that score no
-    higher (or lower) than any of them. Where they are a small part of many rows, that saves sorting them all."""
+    """Return the rows, in their order, that may be among the `count` of lowest (or highest) score, so that the others need not
+    be sorted: all rows up to a score that a sample suggests, or simply all where the sample misleads or `count` is large."""
     sample = scores[::SAMPLED]
-    place = count // SAMPLED + count // (2 * SAMPLED) + SAMPLED  # too high by half, as the sample may mislead
+    place = count // SAMPLED + count // (2 * SAMPLED) + SAMPLED  # half as many again, as a sample is not exact
     if len(rows) < MANY_ROWS or place > len(sample) // 2:
         return rows, scores
     if highest:

@@ -96,12 +96,12 @@ def plan_by_sorting(
 @pytest.mark.parametrize("misleading", [False, True])
 @pytest.mark.parametrize(("free", "most"), [(0, 2000), (0, 13_000), (9000, 10_000), (-12_000, 13_000)])
 def test_many_rows_are_planned_as_if_all_were_sorted(free: int, most: int, misleading: bool) -> None:
-    """Most of them are left out early, by a guess of the bar from some of their scores."""
+    """Most of them are left out early, up to a score that a sample suggests."""
     random = np.random.default_rng(most)
     rows = random.permutation(400_000)
     hot_rows, cold_rows = rows[:150_000], np.sort(rows[150_000:])
     hot_scores, cold_scores = (random.geometric(0.3, len(part)) / 16 for part in (hot_rows, cold_rows))
-    if misleading:  # the scores that are looked at say nothing of the others
+    if misleading:  # the sample says nothing of the others
         hot_scores[::SAMPLED], cold_scores[::SAMPLED] = 0, 9
     slot_of_row = np.full(len(rows), -1)
     slot_of_row[hot_rows] = np.arange(len(hot_rows))
