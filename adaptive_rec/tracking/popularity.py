@@ -140,15 +140,15 @@ class PopularityTracker:
     def end_window(self, decay: float, migration: Migration | None = None) -> None:
         """Decay the counts; remove promoted rows from the candidates, and add demoted ones."""
         if migration is not None:
-            self.candidates()
-            self._rows_met = self._rows_sorted = drop_rows(self._met, self._rows_met, np.sort(migration.promote))
+            self.forget(migration.promote)
             self._add(np.sort(migration.demote))
         self.counter.decay(decay)
         self._shrink()
 
     def forget(self, rows: NDArray[np.int64]) -> None:
         """Let rows be no candidates any more."""
-        self._hold(without(self.candidates(), rows))
+        self.candidates()
+        self._rows_met = self._rows_sorted = drop_rows(self._met, self._rows_met, np.sort(rows))
 
     def state(self) -> dict[str, Any]:
         """Return the state, with repetitions of the rows met: their number decides when the least popular are dropped."""

@@ -69,7 +69,7 @@ def test_candidates_are_the_cold_rows_met_whenever_they_are_requested(counter: C
     random = np.random.default_rng(seed)
     tracker, truth = PopularityTracker(counter, 10), set[int]()
     for _ in range(40):
-        deed, rows = random.integers(0, 5), np.unique(random.integers(0, 60, random.integers(0, 20)))
+        deed, rows = random.integers(0, 6), np.unique(random.integers(0, 60, random.integers(0, 20)))
         if deed < 2:
             see(tracker, rows.tolist(), cold=rows.tolist())
             truth |= set(rows.tolist())
@@ -82,6 +82,9 @@ def test_candidates_are_the_cold_rows_met_whenever_they_are_requested(counter: C
             saved["met"] = saved["met"].copy()
             tracker = PopularityTracker(counter, 10)
             tracker.set_state(Saved(saved))
+        elif deed == 4:
+            tracker.forget(random.permutation(rows))
+            truth -= set(rows.tolist())
         else:
             assert tracker.candidates().tolist() == sorted(truth)
     assert tracker.candidates().tolist() == sorted(truth)
