@@ -138,7 +138,9 @@ def place(tracker: PopularityTracker, hot_R: Any, capacity: int, knobs: Knobs, d
     hot_rows, rows = np.flatnonzero(hot_R), tracker.candidates()
     scores, hot_scores = tracker.estimate(rows), tracker.estimate(hot_rows)
     most = knobs.max_moved_bytes // ROW_BYTES
-    migration = plan_migration(rows, scores, hot_rows, hot_scores, capacity, knobs.hysteresis, most)
+    migration = plan_migration(
+        rows, scores, hot_rows, hot_scores, np.where(hot_R, 0, -1), capacity, knobs.hysteresis, most
+    )
     hot_R[migration.promote], hot_R[migration.demote] = True, False
     tracker.end_window(decay, migration)
     return migration.moved_rows

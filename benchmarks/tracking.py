@@ -146,7 +146,9 @@ def replay_sketch(stream: Stream, capacity: int, knobs: Knobs, seed: int) -> dic
         with timed(seconds, "plan_us"):
             rows = tracker.candidates()
             scores, hot_scores = tracker.estimate(rows), tracker.estimate(hot_rows)
-            migration = plan_migration(rows, scores, hot_rows, hot_scores, capacity, knobs.hysteresis, most)
+            migration = plan_migration(
+                rows, scores, hot_rows, hot_scores, np.where(hot, 0, -1), capacity, knobs.hysteresis, most
+            )
         hot[migration.promote], hot[migration.demote] = True, False
         moved.append(migration.moved_rows)
         with timed(seconds, "end_window_us"):

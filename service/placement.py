@@ -69,11 +69,10 @@ def rows_at(arrays: PlacementArrays, table: Table, ids_R: Ids) -> Rows:
 
 def _sketched(arrays: PlacementArrays, rows_R: Ids) -> NDArray[np.float64]:
     """Return the sketch's estimate of the lookups of rows of the joint row space."""
-    cells_R = np.zeros(len(rows_R), dtype=np.uint32)
-    if not len(rows_R) or not arrays.sketch_unit:
-        return cells_R.astype(np.float64)
-    sketch_estimate(arrays.sketch_counters, rows_R, arrays.sketch_seeds, cells_R)
-    return cells_R / arrays.sketch_unit
+    estimate_R = np.zeros(len(rows_R))
+    if len(rows_R) and arrays.sketch_unit:
+        sketch_estimate(arrays.sketch_counters, rows_R, arrays.sketch_seeds, arrays.sketch_unit, estimate_R)
+    return estimate_R
 
 
 def next_by_id(arrays: PlacementArrays, table: Table, wanted: Class, after: int, limit: int) -> Ids:

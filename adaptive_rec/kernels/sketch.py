@@ -3,15 +3,16 @@
 Cormode & Muthukrishnan 2005 (the sketch), Estan & Varghese 2002 (conservative update). `counters` has a line of
 `width` 32-bit cells for each of `depth` hashes; width is a power of two, at least 2. A row is scrambled once, and each
 line takes the top bits of the product with its own odd seed (multiply-shift). `seeds` is best a tuple: then the compiler knows
-the depth. Cells are prefetched. Plain twins: `reference/sketch.py`.
+the depth. Cells are prefetched. Only the training thread may ask for more than one thread (OpenMP's). Plain twins:
+`reference/sketch.py`.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba import njit, prange, set_num_threads
 
-from adaptive_rec.kernels.jit import JIT
+from adaptive_rec.kernels.jit import JIT, JIT_PARALLEL, PARTS_PER_THREAD, worth_waking
 from adaptive_rec.kernels.prefetch import prefetch_row
 
 SATURATED = np.uint32(0xFFFFFFFF)
@@ -100,16 +101,35 @@ def sketch_observe(counters, rows_U, segments_U1, source_U, unit, seeds, out):
     return cold
 
 
+def sketch_estimate(counters, rows_U, seeds, unit, out_U, threads=1):
+    """Read how many lookups of `unit` each row has: in its lowest cell, never fewer than were added since the last decay.
+
+    `out_U`: float64. `unit`: a power of two, so that the result is exact.
+    """
+    arrays = counters, rows_U, seeds, unit, out_U
+    if worth_waking(threads, len(rows_U)) == 1:
+        _estimate_range(0, len(rows_U), *arrays)
+    else:
+        set_num_threads(threads)
+        _estimate_parts(threads * PARTS_PER_THREAD, *arrays)
+
+
+@njit(**JIT_PARALLEL)
+def _estimate_parts(parts, counters, rows_U, seeds, unit, out_U):
+    rows = len(rows_U)
+    for p in prange(parts):
+        _estimate_range(rows * p // parts, rows * (p + 1) // parts, counters, rows_U, seeds, unit, out_U)
+
+
 @njit(**JIT)
-def sketch_estimate(counters, rows_U, seeds, out_U):
-    """Read the count of each row: the lowest of its cells, never less than was added since the last decay."""
+def _estimate_range(first, end, counters, rows_U, seeds, unit, out_U):
     shift = _shift(counters.shape[1])
     mixed = np.empty(AHEAD, np.uint64)
-    for start in range(0, len(rows_U), AHEAD):
-        stop = min(start + AHEAD, len(rows_U))
+    for start in range(first, end, AHEAD):
+        stop = min(start + AHEAD, end)
         _prefetch_cells(counters, shift, rows_U, start, stop, seeds, mixed)
         for u in range(start, stop):
-            out_U[u] = _lowest(counters, shift, mixed[u - start], seeds)
+            out_U[u] = _lowest(counters, shift, mixed[u - start], seeds) / unit
 
 
 @njit(**JIT)

@@ -26,7 +26,7 @@ def find_cells(rows_U: Array, seeds: Seeds, width: int) -> Array:
     return ((mix(rows_U.astype(np.uint64))[None, :] * np.asarray(seeds)[:, None]) >> shift).astype(np.int64)
 
 
-def sketch_estimate(counters: Array, rows_U: Array, seeds: Seeds, out_U: Array) -> None:
-    """Write the estimate of every row to `out_U`: the least of its counters, one in each line."""
+def sketch_estimate(counters: Array, rows_U: Array, seeds: Seeds, unit: int, out_U: Array) -> None:
+    """Write how many lookups of `unit` every row has to `out_U`: by the least of its counters, one in each line."""
     lines = np.arange(len(counters))[:, None]
-    out_U[:] = counters[lines, find_cells(rows_U, seeds, counters.shape[1])].min(axis=0, initial=2**32 - 1)
+    out_U[:] = counters[lines, find_cells(rows_U, seeds, counters.shape[1])].min(axis=0, initial=2**32 - 1) / unit

@@ -102,28 +102,25 @@ class StateWriter:
         old_H, was_stale_H = arrays[f"row_of_slot.{pool}"][:before], arrays[f"stale.{pool}"][:before]
         if before == slots:
             changed_H = np.flatnonzero((old_H != tier.row_of_slot_H) | (was_stale_H != tier.stale_H))
-            old_H, was_stale_H, new_H = old_H[changed_H], was_stale_H[changed_H], changed_H
+            old_H, was_stale_H = old_H[changed_H], was_stale_H[changed_H]
         else:
-            new_H = np.arange(slots)
+            changed_H = np.arange(slots)
         old, old_class = old_H[old_H >= 0], HOT + was_stale_H[old_H >= 0]
         slot = slot_of_row[old]
         old_now = np.zeros(len(old), dtype=np.int64)
         old_now[slot >= 0] = HOT + tier.stale_H[slot[slot >= 0]]
         self._remember(old, step, old_class, old_now)
-        new_H = new_H[tier.row_of_slot_H[new_H] >= 0]
+        new_H = changed_H[tier.row_of_slot_H[changed_H] >= 0]
         new = tier.row_of_slot_H[new_H]
         came = mirror[new] == 0
         self._remember(new[came], step, np.zeros(int(came.sum()), dtype=np.int64), HOT + tier.stale_H[new_H[came]])
         mirror[old[slot < 0]] = 0
         mirror[new] = new_H + 1
         arrays["capacities"][pool] = slots
-        for name, values in (
-            ("row_of_slot", tier.row_of_slot_H),
-            ("stale", tier.stale_H),
-            ("estimate", tier.estimate_H),
-            ("movement", tier.movement_H),
-        ):
-            arrays[f"{name}.{pool}"][:slots] = values
+        arrays[f"row_of_slot.{pool}"][changed_H] = tier.row_of_slot_H[changed_H]
+        arrays[f"stale.{pool}"][changed_H] = tier.stale_H[changed_H]
+        arrays[f"estimate.{pool}"][:slots] = tier.estimate_H
+        arrays[f"movement.{pool}"][:slots] = tier.movement_H
 
     def _remember(self, rows: NDArray[np.int64], step: int, old: NDArray[np.int64], new: NDArray[np.int64]) -> None:
         """Add the rows whose class changed to the ring, which keeps the last CHANGES_KEPT of them."""

@@ -14,17 +14,25 @@ from adaptive_rec.placement import Migration
 Rows = NDArray[np.int64]
 Scores = NDArray[Any]
 
+SAMPLED = 64
+"""One score of so many is in the sample of `_narrow`."""
+MANY_ROWS = 1 << 16
+"""Fewer rows are sorted at once."""
+
 
 def plan_migration(
     wanted_rows: Rows,
     wanted_scores: Scores,
     hot_rows: Rows,
     hot_scores: Scores,
+    slot_of_row: NDArray[np.signedinteger],
     capacity_rows: int,
     hysteresis: float,
     max_moved_rows: int,
 ) -> Migration:
     """Decide which rows of one pool change tier. Scores are estimated popularity; the rows returned are sorted.
+
+    `slot_of_row` has all rows, and is negative for those that are not among the hot ones.
 
     1. Hot rows beyond `capacity_rows` leave at once, least popular first. The budget is a promise, so only this may exceed
        `max_moved_rows`; then nothing else moves.
@@ -37,13 +45,15 @@ def plan_migration(
     """
     wanted_rows, wanted_scores = _sort_distinct(wanted_rows, wanted_scores)
     hot_scores = _checked(hot_rows, hot_scores)
-    cold_rows, cold_scores = _take_out_hot(wanted_rows, wanted_scores, hot_rows, hot_scores)
-    # Bare numbers sort ten times as fast as rows by score: hot rows are never sorted.
-    best_first, worst_first = np.sort(cold_scores)[::-1], np.sort(hot_scores)
+    cold_rows, cold_scores, hot_scores = _take_out_hot(wanted_rows, wanted_scores, hot_rows, hot_scores, slot_of_row)
     excess = max(0, len(hot_rows) - capacity_rows)
     moves = max(0, max_moved_rows - excess)
     fill = min(max(0, capacity_rows - len(hot_rows)), len(cold_rows), moves)
     moves -= fill
+    cold_rows, cold_scores = _narrow(cold_rows, cold_scores, fill + moves // 2, highest=True)
+    hot_rows, hot_scores = _narrow(hot_rows, hot_scores, excess + moves, highest=False)
+    # Bare numbers sort ten times as fast as rows by score: hot rows are never sorted.
+    best_first, worst_first = np.sort(cold_scores)[::-1], np.sort(hot_scores)
     swaps = _count_swaps(best_first[fill:], worst_first[excess:], hysteresis, moves // 2)
     demoted = excess + swaps
     demoted += int(np.sum(worst_first[demoted : demoted + moves - 2 * swaps] == -np.inf))
@@ -51,6 +61,21 @@ def plan_migration(
         promote=_first(cold_rows, -cold_scores, -best_first, fill + swaps),
         demote=-_first(-hot_rows, hot_scores, worst_first, demoted)[::-1],
     )
+
+
+def _narrow(rows: Rows, scores: Scores, count: int, highest: bool) -> tuple[Rows, Scores]:
+    """Return the rows, in their order, that may be among the `count` of lowest (or highest) score, so that the others need not
+    be sorted: all rows up to a score that a sample suggests, or simply all where the sample misleads or `count` is large."""
+    sample = scores[::SAMPLED]
+    place = count // SAMPLED + count // (2 * SAMPLED) + SAMPLED  # half as many again, as a sample is not exact
+    if len(rows) < MANY_ROWS or place > len(sample) // 2:
+        return rows, scores
+    if highest:
+        place = len(sample) - 1 - place
+        few = np.flatnonzero(scores >= np.partition(sample, place)[place])
+    else:
+        few = np.flatnonzero(scores <= np.partition(sample, place)[place])
+    return (rows[few], scores[few]) if len(few) >= count else (rows, scores)
 
 
 def _first(rows: Rows, ranks: Scores, ranked: Scores, count: int) -> Rows:
@@ -64,12 +89,13 @@ def _first(rows: Rows, ranks: Scores, ranked: Scores, count: int) -> Rows:
 
 
 def _checked(rows: Rows, scores: Scores) -> NDArray[np.float64]:
-    """Return a copy of the scores of some rows. Raises AdaptiveRecError where one is missing or no number."""
+    """Return the scores of some rows. Raises AdaptiveRecError where one is missing or no number."""
     if len(rows) != len(scores):
         raise AdaptiveRecError(f"rows and scores must be equally many, got {len(rows)} and {len(scores)}")
-    if np.isnan(scores).any():
+    scores = scores.astype(np.float64, copy=False)
+    if np.isnan(scores.min(initial=np.inf)):  # NaN where any of them is
         raise AdaptiveRecError(f"scores must be numbers, got NaN for row {rows[np.isnan(scores)][0]}")
-    return scores.astype(np.float64)
+    return scores
 
 
 def _sort_distinct(rows: Rows, scores: Scores) -> tuple[Rows, NDArray[np.float64]]:
@@ -87,14 +113,24 @@ def _sort_distinct(rows: Rows, scores: Scores) -> tuple[Rows, NDArray[np.float64
     return rows[first], scores[first]
 
 
-def _take_out_hot(wanted_rows: Rows, wanted_scores: Scores, hot_rows: Rows, hot_scores: Scores) -> tuple[Rows, Scores]:
-    """Write the scores listed for hot rows into `hot_scores`; return the others that may be promoted."""
-    is_hot = are_in(wanted_rows, hot_rows)
+def _take_out_hot(
+    wanted_rows: Rows,
+    wanted_scores: Scores,
+    hot_rows: Rows,
+    hot_scores: Scores,
+    slot_of_row: NDArray[np.signedinteger],
+) -> tuple[Rows, Scores, Scores]:
+    """Return the wanted rows that may be promoted, their scores, and the scores of hot rows: those listed for them, where they
+    are."""
+    is_hot = slot_of_row[wanted_rows] >= 0
     if is_hot.any():
         listed = np.flatnonzero(are_in(hot_rows, wanted_rows[is_hot]))
+        hot_scores = hot_scores.copy()
         hot_scores[listed] = wanted_scores[np.searchsorted(wanted_rows, hot_rows[listed])]
     cold = ~is_hot & (wanted_scores > -np.inf)
-    return wanted_rows[cold], wanted_scores[cold]
+    if cold.all():
+        return wanted_rows, wanted_scores, hot_scores
+    return wanted_rows[cold], wanted_scores[cold], hot_scores
 
 
 def _count_swaps(cold_scores: Scores, hot_scores: Scores, hysteresis: float, most: int) -> int:

@@ -139,20 +139,21 @@ class Observer:
         return WindowRecord([self._access_view(pool, step, knobs, candidates) for pool in pools], movement, own_H)
 
     def _access_view(self, pool: int, step: int, knobs: Knobs, candidates: NDArray[np.int64]) -> AccessView:
-        spec = self.store.space.pools[pool]
-        rows = spec.select(candidates)
-        rows = rows[self.store.placement.slot_of_row[rows] < 0]
-        slots = self.store.device.hot_slots(pool)
-        hot_rows = self.store.device.row_of_slot[pool][slots]
-        hot_scores = self.tracker.estimate(hot_rows).astype(np.float64)
-        self.store.device.estimate[pool][slots] = hot_scores
+        spec, device = self.store.space.pools[pool], self.store.device
+        first, end = np.searchsorted(candidates, (spec.first_row, spec.end_row))
+        rows = candidates[first:end]
+        cold = self.store.placement.slot_of_row[rows] < 0
+        rows = rows.copy() if cold.all() else rows[cold]
+        hot_rows = device.hot_rows_of(pool)
+        hot_scores = self.tracker.estimate(hot_rows, self.store.threads)
+        device.set_estimates(pool, hot_scores)
         return AccessView(
             step=step,
             knobs=knobs,
             all_rows=range(spec.first_row, spec.end_row),
-            capacity_rows=self.store.device.capacities[pool],
+            capacity_rows=device.capacities[pool],
             candidate_rows=rows,
-            candidate_scores=self.tracker.estimate(rows).astype(np.float64),
+            candidate_scores=self.tracker.estimate(rows, self.store.threads),
             hot_rows=hot_rows,
             hot_scores=hot_scores,
         )
@@ -200,7 +201,7 @@ class Observer:
         for pool, spec in enumerate(self.store.space.pools):
             hot = spec.select(rows)
             slots = self.store.placement.slot_of_row[hot]
-            self.store.device.estimate[pool][slots] = self.tracker.estimate(hot)
+            self.store.device.estimate[pool][slots] = self.tracker.estimate(hot, self.store.threads)
 
     def end_window(self, decay: float, migration: Migration) -> None:
         """Let the counts decay after rows moved, and forget the samples kept: their slots may hold other rows now."""

@@ -257,11 +257,20 @@ class Reclassifier:
         parts = []
         for view, size in zip(views, row_bytes, strict=True):
             wish, hysteresis = self.policy.place(view), view.knobs.hysteresis
-            wanted, hot = (wish.rows, wish.scores), (view.hot_rows, view.hot_scores)
-            parts.append(plan_migration(*wanted, *hot, view.capacity_rows, hysteresis, max_moved_bytes // size))
+            self._check_rows(wish.rows, view.all_rows)
+            rows = wish.rows, wish.scores, view.hot_rows, view.hot_scores, self.store.placement.slot_of_row
+            parts.append(plan_migration(*rows, view.capacity_rows, hysteresis, max_moved_bytes // size))
             max_moved_bytes -= parts[-1].moved_rows * size
         promoted, demoted = ([getattr(part, way) for part in parts] for way in ("promote", "demote"))
         return Migration(np.concatenate(promoted), np.concatenate(demoted))
+
+    def _check_rows(self, rows: NDArray[np.int64], allowed: range) -> None:
+        """Raise TrainingError where the policy has listed a row of another pool, or none."""
+        if len(rows) and not (allowed.start <= rows.min() and rows.max() < allowed.stop):
+            raise TrainingError(
+                f"rows that place of policy {self.policy.name} lists must lie in [{allowed.start}, {allowed.stop}), "
+                f"got {rows.min()} to {rows.max()}"
+            )
 
 
 def _ranked(views: list[AccessView]) -> NDArray[np.int64]:

@@ -25,9 +25,10 @@ def reclassified(
 ) -> Event:
     """Return the event that rows changed tier, in one or several migrations. `asked_for` means by a command. Several processes
     must call it together: the counts are those of all their rows."""
-    device = state.store.device
-    own = sum(len(one.promote) for one in moved), sum(len(one.demote) for one in moved), device.stale_rows, device.hot_rows
-    promoted, demoted, stale_rows, hot_rows = state.store.group.total(np.array(own)).tolist()
+    store = state.store
+    hot_rows = int(store.hot_rows_T.sum())
+    own = sum(len(one.promote) for one in moved), sum(len(one.demote) for one in moved), store.device.stale_rows, hot_rows
+    promoted, demoted, stale_rows, hot_rows = store.group.total(np.array(own)).tolist()
     text = f"{promoted:,} rows became hot, {demoted:,} cold; {stale_rows:,} of {hot_rows:,} hot rows are stale"
     values = {
         "asked_for": asked_for,

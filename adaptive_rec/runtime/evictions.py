@@ -53,7 +53,7 @@ class Evictions:
 
     def _popularity(self, table: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         rows = self._state.store.space.table_first_row[table] + ids
-        return self._observer.tracker.estimate(rows) / self._state.knobs.sample_ratio
+        return self._observer.tracker.estimate(rows, self._state.store.threads) / self._state.knobs.sample_ratio
 
     def _clear(self, table: int, ids: NDArray[np.int64]) -> None:
         self._observer.forget(self._state.store.clear_rows(table, ids))

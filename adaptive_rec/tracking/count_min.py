@@ -65,11 +65,11 @@ class CountMinSketch:
         """
         return int(sketch_observe(self.counters, rows_U, segments_U1, source_U, UNIT, self._hashes, out))
 
-    def estimate(self, rows_U: NDArray[np.int64]) -> NDArray[np.float64]:
+    def estimate(self, rows_U: NDArray[np.int64], threads: int = 1) -> NDArray[np.float64]:
         """Return about how many lookups of each row are remembered (1/16 is the smallest step)."""
-        cells_U = np.empty(len(rows_U), dtype=np.uint32)
-        sketch_estimate(self.counters, rows_U, self._hashes, cells_U)
-        return cells_U / UNIT
+        lookups_U = np.empty(len(rows_U))
+        sketch_estimate(self.counters, rows_U, self._hashes, UNIT, lookups_U, threads)
+        return lookups_U
 
     def decay(self, factor: float) -> None:
         """Multiply all counts so far by `factor`, 0 to 1."""

@@ -46,7 +46,8 @@ class ExactCounter:
         out[: len(cold)] = cold
         return len(cold)
 
-    def estimate(self, rows_U: NDArray[np.int64]) -> NDArray[np.float64]:
+    def estimate(self, rows_U: NDArray[np.int64], threads: int = 1) -> NDArray[np.float64]:
+        """One thread answers, whatever `threads` allows."""
         self._merge()
         if not len(self._rows_K):
             return np.zeros(len(rows_U))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.kernels.row_sets import are_in
+from adaptive_rec.kernels.row_sets import drop_rows, merge_rows
 from adaptive_rec.placement import Migration
 from adaptive_rec.saved import ANY, Saved
 
@@ -33,7 +33,7 @@ class Counter(Protocol):
         /,
     ) -> int: ...
 
-    def estimate(self, rows_U: NDArray[np.int64], /) -> NDArray[np.float64]: ...
+    def estimate(self, rows_U: NDArray[np.int64], /, threads: int = 1) -> NDArray[np.float64]: ...
 
     def decay(self, factor: float, /) -> None: ...
 
@@ -70,16 +70,6 @@ def best_rows(rows: NDArray[np.int64], scores: NDArray[np.float64], count: int) 
     return rows if count >= len(rows) else rows[mark_highest(scores, count)]
 
 
-def without(rows: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rows that are not among the others, in their order."""
-    return rows[~are_in(rows, others)]
-
-
-def with_others(rows: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rows and the others, each distinct, all in rising order."""
-    return np.sort(np.concatenate([rows, without(others, rows)]))
-
-
 def saved_candidates(found: Saved, end: int) -> NDArray[np.int64]:
     """Return the rows that a saved tracker had met, with repetitions. Raises CheckpointError where one is not below `end`."""
     rows = found.array("met", np.int64, ANY)
@@ -100,8 +90,8 @@ class PopularityTracker:
         self._met = np.empty(0, dtype=np.int64)
         """Room for rows; the first `_rows_met` are filled."""
         self._rows_met = 0
-        self._distinct = True
-        """Whether the rows met are distinct and sorted."""
+        self._rows_sorted = 0
+        """So many of them are distinct and sorted; those met since then follow."""
         self.resize(capacity_rows)
 
     @property
@@ -131,39 +121,41 @@ class PopularityTracker:
         self._make_room(len(rows_U))
         cold = self.counter.observe(rows_U, segments_U1, source_U, self._met[self._rows_met :])
         self._rows_met += cold
-        self._distinct &= not cold
         self._shrink()
 
-    def estimate(self, rows_U: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return about how many sampled lookups of each row are remembered."""
-        return self.counter.estimate(rows_U)
+    def estimate(self, rows_U: NDArray[np.int64], threads: int = 1) -> NDArray[np.float64]:
+        """Return about how many sampled lookups of each row are remembered. Only the training thread may ask for more threads."""
+        return self.counter.estimate(rows_U, threads=threads)
 
     def candidates(self) -> NDArray[np.int64]:
         """Return the remembered rows, distinct and sorted. Some may have become hot since they were met.
 
         The array belongs to the tracker and is valid until it observes or a window ends.
         """
-        if not self._distinct:
-            self._hold(sort_distinct(self._met[: self._rows_met]))
+        if self._rows_sorted < self._rows_met:
+            met = sort_distinct(self._met[self._rows_sorted : self._rows_met])
+            self._rows_met = self._rows_sorted = merge_rows(self._met, self._rows_sorted, met)
         return self._met[: self._rows_met]
 
     def end_window(self, decay: float, migration: Migration | None = None) -> None:
         """Decay the counts; remove promoted rows from the candidates, and add demoted ones."""
         if migration is not None:
-            self._hold(with_others(without(self.candidates(), migration.promote), migration.demote))
+            self.forget(migration.promote)
+            self._add(np.sort(migration.demote))
         self.counter.decay(decay)
         self._shrink()
 
     def forget(self, rows: NDArray[np.int64]) -> None:
         """Let rows be no candidates any more."""
-        self._hold(without(self.candidates(), rows))
+        self.candidates()
+        self._rows_met = self._rows_sorted = drop_rows(self._met, self._rows_met, np.sort(rows))
 
     def state(self) -> dict[str, Any]:
         """Return the state, with repetitions of the rows met: their number decides when the least popular are dropped."""
         return {
             "counter": self.counter.state(),
             "met": self._met[: self._rows_met],
-            "distinct": self._distinct,
+            "distinct": self._rows_sorted == self._rows_met,
             "capacity_rows": self._capacity_rows,
         }
 
@@ -171,11 +163,12 @@ class PopularityTracker:
         self.counter.set_state(found.part("counter"))
         self._capacity_rows = found.integer("capacity_rows")
         self._hold(found.array("met", np.int64, ANY))
-        self._distinct = found.flag("distinct")
+        self._rows_sorted = self._rows_met if found.flag("distinct") else 0
 
     def remember(self, rows: NDArray[np.int64]) -> None:
         """Make these rows candidates too."""
-        self._hold(sort_distinct(np.concatenate([self._met[: self._rows_met], rows])))
+        self.candidates()
+        self._add(sort_distinct(rows))
         self._shrink()
 
     def _shrink(self) -> None:
@@ -200,4 +193,9 @@ class PopularityTracker:
         self._rows_met = 0
         self._make_room(len(rows))
         self._met[: len(rows)] = rows
-        self._rows_met, self._distinct = len(rows), True
+        self._rows_met = self._rows_sorted = len(rows)
+
+    def _add(self, rows: NDArray[np.int64]) -> None:
+        """Remember these rows too, distinct and sorted, where the rows met are. The array is overwritten."""
+        self._make_room(len(rows))
+        self._rows_met = self._rows_sorted = merge_rows(self._met, self._rows_met, rows)

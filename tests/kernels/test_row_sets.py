@@ -1,11 +1,11 @@
-"""Sets of rows as bits beside their plain twin."""
+"""Sets of rows beside their plain twins."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from adaptive_rec.kernels.row_sets import are_in
+from adaptive_rec.kernels.row_sets import are_in, drop_rows, merge_rows
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -14,3 +14,16 @@ def test_rows_are_found_as_by_the_plain_twin(seed: int) -> None:
     first, span = random.integers(0, 10**9), random.integers(1, 500)
     rows, others = (random.integers(first, first + span, random.integers(0, 200)) for _ in range(2))
     np.testing.assert_array_equal(are_in(rows, others), np.isin(rows, others))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_are_changed_in_place_as_by_the_plain_twins(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    span = random.integers(1, 300)
+    rows, others = (np.unique(random.integers(0, span, random.integers(0, 200))) for _ in range(2))
+    room = np.concatenate([rows, np.full(len(others), -7)])
+    count = merge_rows(room, len(rows), others.copy())
+    np.testing.assert_array_equal(room[:count], np.union1d(rows, others))
+    assert (room[count:] == -7).all(), "nothing is written behind the rows"
+    dropped = rows.copy()
+    np.testing.assert_array_equal(dropped[: drop_rows(dropped, len(rows), others)], np.setdiff1d(rows, others))

@@ -256,10 +256,10 @@ def test_a_run_publishes_what_it_is() -> None:
                 assert arrays.stale[0].tolist() == device.stale[0].tolist()
                 hot = np.flatnonzero(arrays.row_of_slot[0] >= 0)
                 rows = arrays.row_of_slot[0][hot]
-                cells = np.empty(len(rows), dtype=np.uint32)
-                sketch_estimate(arrays.sketch_counters, rows, arrays.sketch_seeds, cells)
+                lookups = np.empty(len(rows))
+                sketch_estimate(arrays.sketch_counters, rows, arrays.sketch_seeds, arrays.sketch_unit, lookups)
                 # Fading rounds each cell of the sketch up or down.
-                np.testing.assert_allclose(cells / arrays.sketch_unit, arrays.estimate[0][hot], atol=0.2)
+                np.testing.assert_allclose(lookups, arrays.estimate[0][hot], atol=0.2)
 
             reader.placement(check)
     assert reader.board()["phase"] == "finishing"

@@ -114,7 +114,7 @@ def watch(memory_source: Any, monkeypatch: pytest.MonkeyPatch) -> Watch:
         def watched_plan(work: ClassifiedBatch, probe: bool) -> StepPlan:
             made = plan(work, probe)
             tier = runtime.store.device
-            hot = [len(tier.hot_slots(pool)) for pool in range(len(tier.capacities))]
+            hot = [len(tier.hot_rows_of(pool)) for pool in range(len(tier.capacities))]
             budget = runtime.knobs.hot_budget_bytes
             popular, taken = popular_by_hand(work, runtime), runtime.store.device_bytes
             step = SeenStep(work.batch, made, probe, popular, work.hot_U.copy(), tier.capacities, hot, taken, budget)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.placement import Migration
-from adaptive_rec.reclassify.guard_rails import plan_migration
+from adaptive_rec.reclassify.guard_rails import SAMPLED, plan_migration
 
 Listed = dict[int, float]
 
@@ -25,7 +25,9 @@ def plan(wanted: Listed, hot: Listed, capacity: int, hysteresis: float, most: in
     def split(rows: Listed) -> tuple[Any, Any]:
         return np.array(list(rows), dtype=np.int64), np.array(list(rows.values()), dtype=np.float64)
 
-    return plan_migration(*split(wanted), *split(hot), capacity, hysteresis, most)
+    slot_of_row = np.full(1 + max([0, *wanted, *hot]), -1)
+    slot_of_row[list(hot)] = range(len(hot))
+    return plan_migration(*split(wanted), *split(hot), slot_of_row, capacity, hysteresis, most)
 
 
 def plan_plainly(
@@ -73,6 +75,41 @@ def plan_plainly(
 def test_the_plan_equals_the_plain_version(wanted: Listed, hot: Listed, limit: tuple[int, float, int]) -> None:
     migration = plan(wanted, hot, *limit)
     assert (migration.promote.tolist(), migration.demote.tolist()) == plan_plainly(wanted, hot, *limit)
+
+
+def plan_by_sorting(
+    cold_rows: Any, cold_scores: Any, hot_rows: Any, hot_scores: Any, capacity: int, hysteresis: float, most: int
+) -> tuple[list[int], list[int]]:
+    """Apply the rules to all rows in the order of their scores, where no hot row is listed."""
+    best, worst = np.lexsort((cold_rows, -cold_scores)), np.lexsort((-hot_rows, hot_scores))
+    excess = max(0, len(hot_rows) - capacity)
+    most = max(0, most - excess)
+    fill = min(max(0, capacity - len(hot_rows)), most)
+    swaps = 0
+    for cold, hot in zip(cold_scores[best[fill:]], hot_scores[worst[excess:]], strict=False):
+        if 2 * (swaps + 1) > most - fill or not cold > hot * (1 + hysteresis):
+            break
+        swaps += 1
+    return np.sort(cold_rows[best[: fill + swaps]]).tolist(), np.sort(hot_rows[worst[: excess + swaps]]).tolist()
+
+
+@pytest.mark.parametrize("misleading", [False, True])
+@pytest.mark.parametrize(("free", "most"), [(0, 2000), (0, 13_000), (9000, 10_000), (-12_000, 13_000)])
+def test_many_rows_are_planned_as_if_all_were_sorted(free: int, most: int, misleading: bool) -> None:
+    """Most of them are left out early, up to a score that a sample suggests."""
+    random = np.random.default_rng(most)
+    rows = random.permutation(400_000)
+    hot_rows, cold_rows = rows[:150_000], np.sort(rows[150_000:])
+    hot_scores, cold_scores = (random.geometric(0.3, len(part)) / 16 for part in (hot_rows, cold_rows))
+    if misleading:  # the sample says nothing of the others
+        hot_scores[::SAMPLED], cold_scores[::SAMPLED] = 0, 9
+    slot_of_row = np.full(len(rows), -1)
+    slot_of_row[hot_rows] = np.arange(len(hot_rows))
+    limits = len(hot_rows) + free, 0.1, most
+    found = plan_migration(cold_rows, cold_scores, hot_rows, hot_scores, slot_of_row, *limits)
+    expected = plan_by_sorting(cold_rows, cold_scores, hot_rows, hot_scores, *limits)
+    assert (found.promote.tolist(), found.demote.tolist()) == expected
+    assert found.moved_rows > most // 2
 
 
 @settings(max_examples=400, deadline=None)
@@ -143,8 +180,8 @@ def test_of_rows_with_equal_scores_the_lower_one_is_hot() -> None:
 
 
 def test_a_row_listed_twice_counts_once_with_the_higher_score() -> None:
-    rows, twice = np.array([6, 2, 6]), np.array([1.0, 3.0, 9.0])
-    migration = plan_migration(rows, twice, np.array([0]), np.array([4.0]), 1, 0.0, 10)
+    rows, twice, slots = np.array([6, 2, 6]), np.array([1.0, 3.0, 9.0]), np.array([0, *[-1] * 6])
+    migration = plan_migration(rows, twice, np.array([0]), np.array([4.0]), slots, 1, 0.0, 10)
     assert migration.promote.tolist() == [6]
 
 
@@ -152,10 +189,10 @@ def test_scores_that_are_not_numbers_are_refused() -> None:
     with pytest.raises(AdaptiveRecError, match="scores must be numbers, got NaN for row 3"):
         plan({3: float("nan")}, {}, 5, 0.1, 10)
     with pytest.raises(AdaptiveRecError, match="rows and scores must be equally many, got 1 and 2"):
-        plan_migration(np.array([1]), np.zeros(2), np.array([1]), np.zeros(1), 5, 0.1, 10)
+        plan_migration(np.array([1]), np.zeros(2), np.array([1]), np.zeros(1), np.array([-1, 0]), 5, 0.1, 10)
 
 
 def test_inputs_stay_unchanged() -> None:
     rows, hot_scores = np.array([1, 2]), np.array([1.0, 2.0])
-    plan_migration(rows, np.array([9.0, 9.0]), rows, hot_scores, 2, 0.1, 10)
+    plan_migration(rows, np.array([9.0, 9.0]), rows, hot_scores, np.array([-1, 0, 1]), 2, 0.1, 10)
     assert hot_scores.tolist() == [1.0, 2.0]

@@ -22,9 +22,9 @@ def true_row(placement: Any, table: dict[str, Any], id: int) -> dict[str, Any]:
     row, tier = table["first_row"] + id, placement.tiers[table["pool"]]
     slot = int(placement.slot_of_row[row])
     if slot < 0:
-        cell = np.zeros(1, dtype=np.uint32)
-        sketch_estimate(placement.counters, np.array([row]), placement.seeds, cell)
-        return {"id": id, "class": "cold", "slot": None, "estimate": cell[0] / placement.unit, "movement": None, "value": None}
+        lookups = np.zeros(1)
+        sketch_estimate(placement.counters, np.array([row]), placement.seeds, placement.unit, lookups)
+        return {"id": id, "class": "cold", "slot": None, "estimate": lookups[0], "movement": None, "value": None}
     movement = float(tier.movement_H[slot])
     return {
         "id": id,

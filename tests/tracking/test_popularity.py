@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptive_rec.placement import Migration
+from adaptive_rec.saved import Saved
 from adaptive_rec.tracking.count_min import CountMinSketch
 from adaptive_rec.tracking.exact import ExactCounter
 from adaptive_rec.tracking.popularity import Counter, PopularityTracker, best_rows, samples
@@ -61,6 +62,32 @@ def test_a_window_ends(counter: Counter) -> None:
     tracker.end_window(0.0)
     assert tracker.candidates().tolist() == [1, 3]
     assert not tracker.estimate(np.array([1, 2, 3])).any()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_candidates_are_the_cold_rows_met_whenever_they_are_requested(counter: Counter, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    tracker, truth = PopularityTracker(counter, 10), set[int]()
+    for _ in range(40):
+        deed, rows = random.integers(0, 6), np.unique(random.integers(0, 60, random.integers(0, 20)))
+        if deed < 2:
+            see(tracker, rows.tolist(), cold=rows.tolist())
+            truth |= set(rows.tolist())
+        elif deed == 2:
+            left = [row for row in sorted(truth) if row % 3]
+            tracker.end_window(0.9, Migration(promote=np.array(sorted(truth - set(left))), demote=rows))
+            truth = set(left) | set(rows.tolist())
+        elif deed == 3:
+            saved = tracker.state()
+            saved["met"] = saved["met"].copy()
+            tracker = PopularityTracker(counter, 10)
+            tracker.set_state(Saved(saved))
+        elif deed == 4:
+            tracker.forget(random.permutation(rows))
+            truth -= set(rows.tolist())
+        else:
+            assert tracker.candidates().tolist() == sorted(truth)
+    assert tracker.candidates().tolist() == sorted(truth)
 
 
 def test_rows_may_move_in_any_order(counter: Counter) -> None:

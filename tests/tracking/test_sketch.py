@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.kernels import sketch
+from adaptive_rec.kernels.jit import MIN_LOOKUPS, usable_threads
 from adaptive_rec.kernels.reference import sketch as reference_sketch
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
 from adaptive_rec.tracking.exact import ExactCounter
@@ -40,10 +41,22 @@ def test_add_and_estimate_equal_their_twins(counters: Any, pairs: list[tuple[int
     sketch.sketch_add(fast, rows, counts, seeds)
     reference_sketch.sketch_add(plain, rows, counts, seeds)
     np.testing.assert_array_equal(fast, plain)
-    read, read_plain = np.zeros(len(rows), dtype=np.uint32), np.zeros(len(rows), dtype=np.uint32)
-    sketch.sketch_estimate(fast, rows, seeds, read)
-    reference_sketch.sketch_estimate(plain, rows, seeds, read_plain)
+    read, read_plain = np.zeros(len(rows)), np.zeros(len(rows))
+    sketch.sketch_estimate(fast, rows, seeds, 16, read)
+    reference_sketch.sketch_estimate(plain, rows, seeds, 16, read_plain)
     np.testing.assert_array_equal(read, read_plain)
+
+
+@pytest.mark.parametrize("rows", [MIN_LOOKUPS - 1, MIN_LOOKUPS, 3 * MIN_LOOKUPS + 17])
+def test_several_threads_estimate_as_one_does(rows: int) -> None:
+    random = np.random.default_rng(rows)
+    counters, row_U = random.integers(0, 2**32, (4, 64), dtype=np.uint32), random.integers(0, 2**62, rows)
+    one, several, plain = np.zeros((3, rows))
+    sketch.sketch_estimate(counters, row_U, tuple(SEEDS), 16, one)
+    sketch.sketch_estimate(counters, row_U, tuple(SEEDS), 16, several, threads=usable_threads(2))
+    reference_sketch.sketch_estimate(counters, row_U, SEEDS, 16, plain)
+    np.testing.assert_array_equal(one, plain)
+    np.testing.assert_array_equal(several, plain)
 
 
 @settings(max_examples=150, deadline=None)
