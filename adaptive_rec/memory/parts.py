@@ -19,8 +19,8 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.prepared import BLOCK_ROWS, GROUP_BLOCKS, PreparedSource
-from adaptive_rec.data.raw.raw_ids import RawIds
-from adaptive_rec.data.source import Source
+from adaptive_rec.data.raw.raw_ids import RawIds, raw_ids_of
+from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.embedding.snapshot import SHARD_BYTES
 from adaptive_rec.embedding.staged.homing import RETURNING_LIMIT
 from adaptive_rec.embedding.staged.staged_store import HEADROOM_BYTES
@@ -155,11 +155,13 @@ def _held_out(config: Config, source: Source) -> int:
 
 
 def _data_parts(config: Config, source: Source, batch: Batch | None) -> Iterator[MemoryPart]:
-    origin = getattr(source, "_source", source)
+    origin = source
+    while isinstance(origin, Wrapped):
+        origin = origin.origin
     if config.data.source != "synthetic" and (held := array_bytes(origin)):
         yield MemoryPart("data", "host", held, DATA, held=True)
-    if isinstance(source, RawIds):
-        yield MemoryPart("raw ids and their rows", "host", source.keys.most_bytes, "data.max_table_rows")
+    if (raw_ids := raw_ids_of(source)) is not None:
+        yield MemoryPart("raw ids and their rows", "host", raw_ids.keys.most_bytes, "data.max_table_rows")
     if batch is None:
         return
     if isinstance(origin, PreparedSource) and config.data.shuffle:

@@ -195,8 +195,6 @@ def _with_half_the_budget(config: Config, policy: Policy, source: Source, reason
 
 def check_group(config: Config, policy: Policy, here: int = 0) -> None:
     """Raise ConfigError where several processes cannot train together under these settings, `here` of them on this machine."""
-    if config.data.ids == "raw":
-        raise ConfigError("data.ids must not be raw where several processes train together")
     check_eviction(config.knobs, policy, config.data.ids == "raw", alone=False)
     if policy.arranges_stream or policy.request_per_table:
         raise ConfigError(

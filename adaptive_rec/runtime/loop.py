@@ -16,7 +16,7 @@ from adaptive_rec.batch import Batch
 from adaptive_rec.checkpoint.run_state import RunParts
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.raw.raw_ids import RawIds
+from adaptive_rec.data.raw.raw_ids import raw_ids_of
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.finite import step_check
@@ -78,8 +78,8 @@ class Runtime(Session):
         super().__init__(config, policy, store, replaying=options.replayed is not None, times=options.times)
         self.source = source
         state, publisher = self.state, self.publisher
-        if isinstance(source, RawIds):
-            state.read_keys_of(source)
+        if (raw_ids := raw_ids_of(source)) is not None:
+            state.read_keys_of(raw_ids)
         in_stream = source.epochs * -(-source.train_samples // config.run.batch_size)
         state.expect_steps(min(in_stream, config.run.steps or in_stream))
         self.evaluator = Evaluator(state, source, dense, publisher)

@@ -46,7 +46,8 @@ class Ranks:
         self._reported.append(np.zeros((self._state.store.group.ranks, len(COUNTS)), np.int64))
 
     def report(self) -> tuple[list[RankReport], Straggler | None]:
-        """Return the figures of all ranks, and the straggler among them."""
+        """Return the figures of all ranks, and the straggler among them. Raises DataError where their raw ids differ."""
+        self._state.check_keys()
         self._read_clocks()
         own = self._own_counts() - self._first
         own[WORK], own[WAIT] = round(1e6 * self._work), round(1e6 * self._wait)

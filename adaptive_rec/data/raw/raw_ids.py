@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -55,6 +56,7 @@ class RawIds(Wrapped):
         """The names of rows below this that keys got since then."""
         self._eviction = Eviction(self.keys, len(rows_T))
         self._counts = {"keys": 0, "evicted": 0, "refused": 0, "lookups": 0, "lookups_shared": 0}
+        self._digest = 0
 
     def attach(self, draw: Draw, position: Callable[[], Position]) -> None:
         """Have rows drawn from now on; `position` returns the one after the last step that was made."""
@@ -94,6 +96,10 @@ class RawIds(Wrapped):
                 self.keys.change(Change(self._later, key_L, table_L, id_L, decay))
         tables, keys = np.unique(table_L, return_counts=True)
         return dict(zip(tables.tolist(), keys.tolist(), strict=True))
+
+    def key_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        """Yield training batches with keys for ids. None of them is taken."""
+        return self._source.train_batches(position, batch_size)
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         with self._lock:
@@ -147,6 +153,7 @@ class RawIds(Wrapped):
         }
         for name, value in gained.items():
             self._counts[name] += value
+        self._digest = zlib.crc32(np.stack([new.key_A, new.id_A]).tobytes(), self._digest)
 
     def counts(self) -> dict[str, int]:
         """Return the keys that have a row now, and over all steps so far: keys that lost theirs, keys that were refused one,
@@ -155,15 +162,26 @@ class RawIds(Wrapped):
             self._settle(self._position())
             return dict(self._counts)
 
-    def state(self, changed: Callable[[int, NDArray[np.int64]], None]) -> dict[str, Any]:
-        """Return the keys as they were after the last step. `changed` is told of each table the ids of rows that were given since
-        the last state: their first values are of their keys, and must be saved even if no step has changed them."""
+    def digest(self) -> int:
+        """Return a number that shows which keys got which rows, in which order, since this object was made."""
+        with self._lock:
+            self._settle(self._position())
+            return self._digest
+
+    def flag_given(self, changed: Callable[[int, NDArray[np.int64]], None]) -> None:
+        """Report to `changed`, for each table, the ids of the rows that were given since the last call: their first values are of
+        their keys, and must be saved even if no step has changed them."""
         with self._lock:
             self._settle(self._position())
             again, end_T = np.concatenate([NO_KEYS, *self._again]), self.keys.end_T
             for table, (first, end) in enumerate(zip(self._saved_T.tolist(), end_T.tolist(), strict=True)):
                 changed(table, np.append(again[again >> 32 == table] & (1 << 32) - 1, np.arange(first, end)))
             self._again, self._saved_T = [], end_T
+
+    def state(self) -> dict[str, Any]:
+        """Return the keys as they were after the last step."""
+        with self._lock:
+            self._settle(self._position())
             changes = np.array(self._admit_after, dtype=np.int64)
             return {
                 **self.keys.state(),
@@ -185,3 +203,10 @@ class RawIds(Wrapped):
 
 def _order(position: Position) -> tuple[int, int]:
     return position.epoch, position.offset
+
+
+def raw_ids_of(source: Source) -> RawIds | None:
+    """Return the raw ids that a source passes on; None where its ids are rows."""
+    while isinstance(source, Wrapped) and not isinstance(source, RawIds):
+        source = source.origin
+    return source if isinstance(source, RawIds) else None
