@@ -143,17 +143,17 @@ class RawIds(Wrapped):
         again = new.id_A < self._saved_T[new.table_A]
         if again.any():
             self._again.append(row_names(new.table_A[again], new.id_A[again]))
-        evicted = 0 if change is None else len(change.key_L)
+        left_L = NO_KEYS if change is None else change.key_L
         gained = {
-            "keys": len(new.key_A) - evicted,
-            "evicted": evicted,
+            "keys": len(new.key_A) - len(left_L),
+            "evicted": len(left_L),
             "refused": int(new.refused_T.sum()),
             "lookups": new.lookups,
             "lookups_shared": new.lookups_shared,
         }
         for name, value in gained.items():
             self._counts[name] += value
-        self._digest = zlib.crc32(np.stack([new.key_A, new.id_A]).tobytes(), self._digest)
+        self._digest = zlib.crc32(np.concatenate([left_L, new.key_A, new.id_A]).tobytes(), self._digest)
 
     def counts(self) -> dict[str, int]:
         """Return the keys that have a row now, and over all steps so far: keys that lost theirs, keys that were refused one,
@@ -163,7 +163,7 @@ class RawIds(Wrapped):
             return dict(self._counts)
 
     def digest(self) -> int:
-        """Return a number that shows which keys got which rows, in which order, since this object was made."""
+        """Return a number that shows which keys lost their rows and which got which, in which order, since this object was made."""
         with self._lock:
             self._settle(self._position())
             return self._digest

@@ -233,6 +233,9 @@ class ExchangingStore(EmbeddingStore):
         here, own_row_C = self._owned_of(table, row_C)
         super().draw_rows(table, own_row_C, key_C[here], rows)
 
+    def clear_rows(self, table: int, row_C: NDArray[np.int64]) -> NDArray[np.int64]:
+        return super().clear_rows(table, self._owned_of(table, row_C)[1])
+
     def flag_changed(self, table: int, row_C: NDArray[np.int64]) -> None:
         super().flag_changed(table, self._owned_of(table, row_C)[1])
 
