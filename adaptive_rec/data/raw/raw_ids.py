@@ -163,7 +163,7 @@ class RawIds(Wrapped):
             return dict(self._counts)
 
     def digest(self) -> int:
-        """Return a number that shows which keys lost their rows and which got which, in which order, since this object was made."""
+        """Return a number that shows which keys lost and got which rows, in which order, since this object was made."""
         with self._lock:
             self._settle(self._position())
             return self._digest
