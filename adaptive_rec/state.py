@@ -19,7 +19,7 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.errors import CheckpointError, ConfigError, DataError
+from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.live.telemetry import Evaluation, Quality, Recorder, StageTimes
 from adaptive_rec.policy import Policy
 from adaptive_rec.reclassify.tally import Tally
@@ -162,19 +162,9 @@ class RunState:
         have the same keys, and rank 0 saves them: each must call it."""
         if self.raw_ids is None:
             return None
-        self.check_keys()
+        self.raw_ids.check_alike(self.store.group, self.step)
         self.raw_ids.flag_given(self.store.flag_changed)
         return self.raw_ids.state() if self.store.group.rank == 0 else None
-
-    def check_keys(self) -> None:
-        """Raise DataError where ranks that read different samples have given raw keys different rows. Each must call it."""
-        if self.raw_ids is None:
-            return
-        digests = self.store.group.gather(np.array([self.raw_ids.digest()]))[:, 0].tolist()
-        for rank, found in enumerate(digests):
-            if found != digests[0]:
-                rule = "data.source must have the same samples on all ranks"
-                raise DataError(f"{rule}, rank {rank} has given rows to other ids than rank 0 by step {self.step}")
 
     def step_done(self, position: Position | None = None) -> None:
         """Count a step. `position` is the new position of the stream's reader, if there is one."""

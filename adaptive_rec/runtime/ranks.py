@@ -47,7 +47,8 @@ class Ranks:
 
     def report(self) -> tuple[list[RankReport], Straggler | None]:
         """Return the figures of all ranks, and the straggler among them. Raises DataError where their raw ids differ."""
-        self._state.check_keys()
+        if self._state.raw_ids is not None:
+            self._state.raw_ids.check_alike(self._state.store.group, self._state.step)
         self._read_clocks()
         own = self._own_counts() - self._first
         own[WORK], own[WAIT] = round(1e6 * self._work), round(1e6 * self._wait)

@@ -19,7 +19,9 @@ from adaptive_rec.data.raw.changes import NO_KEYS, Change, NewKeys, row_names
 from adaptive_rec.data.raw.eviction import Eviction, Popularity
 from adaptive_rec.data.raw.key_map import KeyMap
 from adaptive_rec.data.source import Source, Wrapped
+from adaptive_rec.errors import DataError
 from adaptive_rec.saved import ANY, Saved
+from adaptive_rec.system.group import Group
 
 LATER = MOST_AHEAD + 4
 """Steps after which a changed knob takes effect: more than the batches that can be under way."""
@@ -57,6 +59,7 @@ class RawIds(Wrapped):
         self._eviction = Eviction(self.keys, len(rows_T))
         self._counts = {"keys": 0, "evicted": 0, "refused": 0, "lookups": 0, "lookups_shared": 0}
         self._digest = 0
+        """A number that shows which keys have lost and got which rows, in which order, since this object was made."""
 
     def attach(self, draw: Draw, position: Callable[[], Position]) -> None:
         """Have rows drawn from now on; `position` returns the one after the last step that was made."""
@@ -162,11 +165,17 @@ class RawIds(Wrapped):
             self._settle(self._position())
             return dict(self._counts)
 
-    def digest(self) -> int:
-        """Return a number that shows which keys lost and got which rows, in which order, since this object was made."""
+    def check_alike(self, group: Group, step: int) -> None:
+        """Raise DataError where ranks that read different samples have given keys different rows by this step. Ranks must call it
+        together."""
         with self._lock:
             self._settle(self._position())
-            return self._digest
+            own = self._digest
+        digests = group.gather(np.array([own]))[:, 0].tolist()
+        for rank, found in enumerate(digests):
+            if found != digests[0]:
+                rule = "data.source must have the same samples on all ranks"
+                raise DataError(f"{rule}, rank {rank} has given rows to other ids than rank 0 by step {step}")
 
     def flag_given(self, changed: Callable[[int, NDArray[np.int64]], None]) -> None:
         """Report to `changed`, for each table, the ids of the rows that were given since the last call: their first values are of
