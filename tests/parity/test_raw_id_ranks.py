@@ -35,7 +35,7 @@ def assert_same_keys(one: Outcome, other: Outcome) -> None:
     [
         (2, "hotline", "rowwise_adagrad", "one-hot", 0, "memory"),
         (3, "hotline", "adagrad", "sum", 4, "disk"),
-        (2, "hybrid", "lazy_adam", "mean", 2, "device"),
+        (2, "device_only", "lazy_adam", "mean", 2, "device"),
     ],
 )  # fmt: skip
 def test_several_ranks_admitting_all_ids_equal_one_on_rows(
