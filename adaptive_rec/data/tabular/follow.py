@@ -15,7 +15,7 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.prepare.formats import check_source
 from adaptive_rec.data.prepared_arrays import LoadedSamples, to_batch
-from adaptive_rec.data.source import Source
+from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.data.standard import Standard
 from adaptive_rec.data.tabular.file_rows import CommonColumns, loaded
 from adaptive_rec.data.tabular.files import COMPRESSED, ending, files_of, natural
@@ -238,8 +238,9 @@ class FollowedSource:
 
 def followed(source: Source) -> FollowedSource | None:
     """Return the source behind a source where it is followed."""
-    origin = getattr(source, "_source", source)
-    return origin if isinstance(origin, FollowedSource) else None
+    while isinstance(source, Wrapped):
+        source = source.origin
+    return source if isinstance(source, FollowedSource) else None
 
 
 def _may_grow(path: Path) -> bool:

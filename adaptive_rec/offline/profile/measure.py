@@ -71,8 +71,8 @@ def measure(
     everything = all_rows_bytes(space, sizes)
     of_keys: list[dict[str, Any]] = []
     if isinstance(source, RawIds):
-        keyed = FirstSamples(source.keyed, space, config.run.seed, total, progress)
-        of_keys = admission(keyed, [table.rows for table in source.keyed.tables])
+        keyed = FirstSamples(source.origin, space, config.run.seed, total, progress)
+        of_keys = admission(keyed, [table.rows for table in source.origin.tables])
     at = {point["bytes"]: point for point in curve}
     return {
         "version": __version__,
