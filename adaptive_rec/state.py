@@ -187,8 +187,13 @@ class RunState:
         return None if self.followed is None else self.followed.state(self.position)
 
     def keys_state(self) -> dict[str, Any] | None:
-        """Return the state of raw keys, for a snapshot of the rows that begins at this step; None where ids are rows."""
-        return None if self.raw_ids is None else self.raw_ids.state(self.store.flag_changed)
+        """Return the state of raw keys, for a snapshot of the rows that begins at this step; None where ids are rows. All ranks
+        have the same keys, and rank 0 saves them: each must call it."""
+        if self.raw_ids is None:
+            return None
+        self.raw_ids.check_alike(self.store.group, self.step)
+        self.raw_ids.flag_given(self.store.flag_changed)
+        return self.raw_ids.state() if self.store.group.rank == 0 else None
 
     def step_done(self, position: Position | None = None) -> None:
         """Count a step. `position` is the new position of the stream's reader, if there is one."""

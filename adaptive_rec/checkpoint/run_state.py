@@ -115,7 +115,7 @@ def set_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Saved]) -> 
     if found.part("store").has("disk"):  # older versions kept none
         disk = found.part("store").part("disk")
         state.store.set_disk_counts({name: disk.integer(name) for name in disk.all_numbers()})
-    _set_keys(state.raw_ids, found)
+    _set_keys(state.raw_ids, found, saved_by)
     place = found.maybe("followed") if found.has("followed") else None  # older versions had none
     if place is not None and state.followed is None:
         raise CheckpointError("data.follow must be true as in the checkpoint, got false")
@@ -142,8 +142,12 @@ def set_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Saved]) -> 
         parts.phases.set_order(found.part("phases"))
 
 
-def _set_keys(keys: RawIds | None, found: Saved) -> None:
+def _set_keys(keys: RawIds | None, found: Saved, saved_by: Callable[[int], Saved]) -> None:
+    """Restore the keys, which rank 0 has saved for all. `found` is what this rank has saved."""
     saved = found.maybe("keys") if found.has("keys") else None  # older versions had none
+    if saved is None and keys is not None:
+        of_all = saved_by(0)
+        saved = of_all.maybe("keys") if of_all.has("keys") else None
     if (saved is None) != (keys is None):
         was, now = ("raw" if there else "no raw" for there in (saved is not None, keys is not None))
         raise CheckpointError(f"data.ids must be as in the checkpoint, which has {was} ids; the run has {now} ids")

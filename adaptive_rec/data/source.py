@@ -50,6 +50,11 @@ class Wrapped:
         self.malformed_rows, self.sequence = source.malformed_rows, source.sequence
         self._source = source
 
+    @property
+    def origin(self) -> Source:
+        """The source that this one passes on."""
+        return self._source
+
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         return self._source.train_batches(position, batch_size)
 

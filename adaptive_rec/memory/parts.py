@@ -20,8 +20,8 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.lines import CHUNK_BYTES
 from adaptive_rec.data.prepared import BLOCK_ROWS, GROUP_BLOCKS, PreparedSource
-from adaptive_rec.data.raw.raw_ids import RawIds
-from adaptive_rec.data.source import Source
+from adaptive_rec.data.raw.raw_ids import RawIds, raw_ids_of
+from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.data.tabular.reader import BLOCK_ROWS as BLOCK_ROWS_READ
 from adaptive_rec.data.tabular.stream import TabularSource
 from adaptive_rec.embedding.snapshot import SHARD_BYTES
@@ -160,11 +160,13 @@ def _held_out(config: Config, source: Source) -> int:
 
 
 def _data_parts(config: Config, source: Source, batch: Batch | None) -> Iterator[MemoryPart]:
-    origin = getattr(source, "_source", source)
+    origin = source
+    while isinstance(origin, Wrapped):
+        origin = origin.origin
     if config.data.source != "synthetic" and (held := array_bytes(origin)):
         yield MemoryPart("data", "host", held, DATA, held=True)
-    if isinstance(source, RawIds):
-        yield MemoryPart("raw ids and their rows", "host", source.keys.most_bytes, "data.max_table_rows")
+    if (raw_ids := raw_ids_of(source)) is not None:
+        yield MemoryPart("raw ids and their rows", "host", raw_ids.keys.most_bytes, "data.max_table_rows")
     if batch is None:
         return
     if isinstance(origin, TabularSource):

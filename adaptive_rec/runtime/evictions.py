@@ -15,16 +15,12 @@ from adaptive_rec.state import RunState
 SHOWN_TABLES = 8
 
 
-def check_eviction(knobs: Knobs, policy: Policy, raw_ids: bool, alone: bool) -> None:
-    """Raise ConfigError where ids cannot lose their rows. `alone`: whether one process trains."""
+def check_eviction(knobs: Knobs, policy: Policy, raw_ids: bool) -> None:
+    """Raise ConfigError where ids cannot lose their rows."""
     if not knobs.evict_ratio:
         return
     if not raw_ids:
         raise ConfigError(f"knobs.evict_ratio must be 0 unless data.ids=raw, got {knobs.evict_ratio}")
-    if not alone:
-        raise ConfigError(
-            f"knobs.evict_ratio must be 0 where several processes train together, got {knobs.evict_ratio}"
-        )
     if not policy.tracks_popularity:
         rule = "knobs.evict_ratio must be 0 under a policy that does not track popularity"
         raise ConfigError(f"{rule}, got {knobs.evict_ratio} under {policy.name}")
@@ -52,8 +48,11 @@ class Evictions:
         return Event(state.step, "evicted", text, {"ids": sum(left_T.values()), "tables": tables})
 
     def _popularity(self, table: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        rows = self._state.store.space.table_first_row[table] + ids
-        return self._observer.tracker.estimate(rows) / self._state.knobs.sample_ratio
+        """Return how many lookups are remembered of rows of a table, by their owners. Ranks call it together."""
+        store, lookups_C = self._state.store, np.zeros(len(ids))
+        here, own_rows = store.owned(store.batch_space.table_first_row[table] + ids)
+        lookups_C[here] = self._observer.tracker.estimate(own_rows)
+        return store.group.total(lookups_C) / self._state.knobs.sample_ratio
 
     def _clear(self, table: int, ids: NDArray[np.int64]) -> None:
         self._observer.forget(self._state.store.clear_rows(table, ids))

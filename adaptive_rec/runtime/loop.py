@@ -17,7 +17,7 @@ from adaptive_rec.checkpoint.run_state import RunParts
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import KnobError, Knobs
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.raw.raw_ids import RawIds
+from adaptive_rec.data.raw.raw_ids import raw_ids_of
 from adaptive_rec.data.source import Source
 from adaptive_rec.data.tabular.follow import followed
 from adaptive_rec.dense.eager import DensePart
@@ -84,8 +84,8 @@ class Runtime(Session):
         super().__init__(config, policy, store, replaying=options.replayed is not None, times=options.times)
         self.source = source
         state, publisher = self.state, self.publisher
-        if isinstance(source, RawIds):
-            state.read_keys_of(source)
+        if (raw_ids := raw_ids_of(source)) is not None:
+            state.read_keys_of(raw_ids)
         self.followed = followed(source)
         """The stream's source, where it is followed."""
         if self.followed is not None:

@@ -46,7 +46,9 @@ class Ranks:
         self._reported.append(np.zeros((self._state.store.group.ranks, len(COUNTS)), np.int64))
 
     def report(self) -> tuple[list[RankReport], Straggler | None]:
-        """Return the figures of all ranks, and the straggler among them."""
+        """Return the figures of all ranks, and the straggler among them. Raises DataError where their raw ids differ."""
+        if self._state.raw_ids is not None:
+            self._state.raw_ids.check_alike(self._state.store.group, self._state.step)
         self._read_clocks()
         own = self._own_counts() - self._first
         own[WORK], own[WAIT] = round(1e6 * self._work), round(1e6 * self._wait)

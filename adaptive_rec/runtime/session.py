@@ -85,7 +85,7 @@ class Session(ABC):
         """Raise ConfigError or ConflictError where training cannot change to other knobs. Any thread may call it."""
         if after.policy != before.policy:
             check_policy(after, self.policy)
-        check_eviction(after, load_policy(after.policy), self.state.raw_ids is not None, self.store.group.is_alone)
+        check_eviction(after, load_policy(after.policy), self.state.raw_ids is not None)
         if self.store.on_disk:
             check_memory(self.config.run.host_memory, load_policy(after.policy).budget_bytes(after, self.state.all_rows_bytes))
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.config.tree import load_config
+from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.embedding.shared.exchanging_store import ExchangingStore
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.streams import CudaStreams
@@ -133,6 +134,7 @@ def train(criteo_rows: Any, memory_source: Any) -> Train:
             chosen: Policy | None = ChurningHotline() if churn else None
             streams = STREAMS[device](0 if group is None else group.rank)
             source = memory_source(batches, tables, features, held_out=batches[:2])
+            source = RawIds(source, config) if config.data.ids == "raw" else source
             runtime = assemble(config, source, streams, chosen, group=group)
             losses = []
             for event in runtime.run():

@@ -160,7 +160,6 @@ def test_commands_that_need_rows_by_number_refuse_raw_ids(tmp_path: Path, capsys
         (["nearest", str(tmp_path / "cities"), "city", "city3"], "neighbours are found where ids are rows"),
         (["plan", "tiny", *raw, "--set", "knobs.policy=fae", "--no-rehearsal"], "arranges the stream or the tables, got fae"),
         (["train", "tiny", *raw, "--policy", "fae", "--dry-run"], "arranges the stream or the tables, got fae"),
-        (["plan", "tiny", *raw, "--processes", "2"], "data.ids must not be raw where several processes"),
         (["checkpoint", "import", str(tables), "--config", "tiny", "--out", str(tmp_path / "to")], "those of raw ids"),
         (["checkpoint", "import", str(tables), "--config", "tiny", *raw, "--out", str(tmp_path / "to")], "rows have no keys"),
         (["train", "tiny", "--set", "data.shared_rows=3", "--no-serve", "--out", str(tmp_path / "to")], "shared_rows must be 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,7 +19,9 @@ from adaptive_rec.data.raw.changes import NO_KEYS, Change, NewKeys, row_names
 from adaptive_rec.data.raw.eviction import Eviction, Popularity
 from adaptive_rec.data.raw.key_map import KeyMap
 from adaptive_rec.data.source import Source, Wrapped
+from adaptive_rec.errors import DataError
 from adaptive_rec.saved import ANY, Saved
+from adaptive_rec.system.group import Group
 
 LATER = MOST_AHEAD + 4
 """Steps after which a changed knob takes effect: more than the batches that can be under way."""
@@ -66,6 +69,8 @@ class RawIds(Wrapped):
         """The names of rows below this that keys got since then."""
         self._eviction = Eviction(self.keys, len(rows_T))
         self._counts = {"keys": 0, "evicted": 0, "refused": 0, "lookups": 0, "lookups_shared": 0}
+        self._digest = 0
+        """A number that shows which keys have lost and got which rows, in which order, since this object was made."""
 
     @property
     def keyed(self) -> Source:
@@ -111,6 +116,10 @@ class RawIds(Wrapped):
         tables, keys = np.unique(table_L, return_counts=True)
         return dict(zip(tables.tolist(), keys.tolist(), strict=True))
 
+    def key_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        """Yield training batches with keys for ids. None of them is taken."""
+        return self._source.train_batches(position, batch_size)
+
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         with self._lock:
             self._settle(position)
@@ -153,16 +162,17 @@ class RawIds(Wrapped):
         again = new.id_A < self._saved_T[new.table_A]
         if again.any():
             self._again.append(row_names(new.table_A[again], new.id_A[again]))
-        evicted = 0 if change is None else len(change.key_L)
+        left_L = NO_KEYS if change is None else change.key_L
         gained = {
-            "keys": len(new.key_A) - evicted,
-            "evicted": evicted,
+            "keys": len(new.key_A) - len(left_L),
+            "evicted": len(left_L),
             "refused": int(new.refused_T.sum()),
             "lookups": new.lookups,
             "lookups_shared": new.lookups_shared,
         }
         for name, value in gained.items():
             self._counts[name] += value
+        self._digest = zlib.crc32(np.concatenate([left_L, new.key_A, new.id_A]).tobytes(), self._digest)
 
     def counts(self) -> dict[str, int]:
         """Return the keys that have a row now, and over all steps so far: keys that lost theirs, keys that were refused one,
@@ -186,15 +196,32 @@ class RawIds(Wrapped):
             self.keys.begin_with(table, key_K)
             self._counts["keys"] += len(key_K)
 
-    def state(self, changed: Callable[[int, NDArray[np.int64]], None]) -> dict[str, Any]:
-        """Return the keys as they were after the last step. `changed` is told of each table the ids of rows that were given since
-        the last state: their first values are of their keys, and must be saved even if no step has changed them."""
+    def check_alike(self, group: Group, step: int) -> None:
+        """Raise DataError where ranks that read different samples have given keys different rows by this step. Ranks must call it
+        together."""
+        with self._lock:
+            self._settle(self._position())
+            own = self._digest
+        digests = group.gather(np.array([own]))[:, 0].tolist()
+        for rank, found in enumerate(digests):
+            if found != digests[0]:
+                rule = "data.source must have the same samples on all ranks"
+                raise DataError(f"{rule}, rank {rank} has given rows to other ids than rank 0 by step {step}")
+
+    def flag_given(self, changed: Callable[[int, NDArray[np.int64]], None]) -> None:
+        """Report to `changed`, for each table, the ids of the rows that were given since the last call: their first values are of
+        their keys, and must be saved even if no step has changed them."""
         with self._lock:
             self._settle(self._position())
             again, end_T = np.concatenate([NO_KEYS, *self._again]), self.keys.end_T
             for table, (first, end) in enumerate(zip(self._saved_T.tolist(), end_T.tolist(), strict=True)):
                 changed(table, np.append(again[again >> 32 == table] & (1 << 32) - 1, np.arange(first, end)))
             self._again, self._saved_T = [], end_T
+
+    def state(self) -> dict[str, Any]:
+        """Return the keys as they were after the last step."""
+        with self._lock:
+            self._settle(self._position())
             changes = np.array(self._admit_after, dtype=np.int64)
             return {
                 **self.keys.state(),
@@ -216,3 +243,10 @@ class RawIds(Wrapped):
 
 def _order(position: Position) -> tuple[int, int]:
     return position.epoch, position.offset
+
+
+def raw_ids_of(source: Source) -> RawIds | None:
+    """Return the raw ids that a source passes on; None where its ids are rows."""
+    while isinstance(source, Wrapped) and not isinstance(source, RawIds):
+        source = source.origin
+    return source if isinstance(source, RawIds) else None

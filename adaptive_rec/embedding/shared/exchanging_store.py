@@ -228,6 +228,22 @@ class ExchangingStore(EmbeddingStore):
         rows, lines = low + np.arange(blocks.start, blocks.stop)[inside], ids[inside] - first
         self._overwrite(pool, rows, (weights_ND[lines], state_NK[lines]))
 
+    def draw_rows(self, table: int, row_C: NDArray[np.int64], key_C: NDArray[np.int64], rows: int) -> None:
+        """Set those of a table's rows that are this rank's; the other ranks draw theirs."""
+        here, own_row_C = self._owned_of(table, row_C)
+        super().draw_rows(table, own_row_C, key_C[here], rows)
+
+    def clear_rows(self, table: int, row_C: NDArray[np.int64]) -> NDArray[np.int64]:
+        return super().clear_rows(table, self._owned_of(table, row_C)[1])
+
+    def flag_changed(self, table: int, row_C: NDArray[np.int64]) -> None:
+        super().flag_changed(table, self._owned_of(table, row_C)[1])
+
+    def _owned_of(self, table: int, row_C: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Return which of some rows of a table this rank has, and their numbers in its part of the table."""
+        here, own_rows = self.owned(self.batch_space.table_first_row[table] + row_C)
+        return here, own_rows - self.space.table_first_row[table]
+
     def saved_rows(
         self, row_N: NDArray[np.int64], weights_ND: NDArray[Any], state_NK: NDArray[Any]
     ) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import Config
+from adaptive_rec.data.raw.raw_ids import raw_ids_of
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.models.build import build_model
 from adaptive_rec.embedding.device import all_rows_bytes
@@ -115,8 +116,10 @@ def predicted(
 
 
 def _rows_bytes(config: Config, source: Source, ranks: int, lookups: int) -> int:
-    """Return the bytes of a rank's rows with all that follows from them."""
-    return row_parts(config, RowsOfRank(source, ranks), load_policy(config.knobs.policy), "host", lookups).bytes_in("host")
+    """Return the bytes of a rank's rows with all that follows from them, and of the raw ids, which each rank has whole."""
+    rows = row_parts(config, RowsOfRank(source, ranks), load_policy(config.knobs.policy), "host", lookups).bytes_in("host")
+    raw_ids = raw_ids_of(source)
+    return rows + (0 if raw_ids is None else raw_ids.keys.most_bytes)
 
 
 def _work_seconds(

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from adaptive_rec.cli import main
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.data.open import open_source
+from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.offline.processes.forecast import Forecast, limit, of_rank
 from adaptive_rec.offline.processes.network import NetworkSeconds, network_seconds
 from adaptive_rec.offline.processes.traffic import Nodes, Sent
@@ -96,6 +99,18 @@ def test_plan_shows_a_rank_and_a_line_for_each_number(machine: str, capsys: pyte
     for text in ("bytes that a rank sends for each sample", "samples/s", "limit  ", "of one of 6 ranks, 3 on a machine"):
         assert text in printed
     assert main([*words, "--host-memory", "64MiB"]) == 1
+
+
+def test_plan_counts_the_whole_map_of_raw_ids_for_each_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    raw = load_config("tiny", {}, ["data.ids=raw"])
+    source = open_source(raw)
+    assert isinstance(source, RawIds)
+    words = ["plan", "tiny", "--no-rehearsal", "--processes", "2,8"]
+    plain, of_raw = (told(capsys, *words, *more) for more in ([], ["--set", "data.ids=raw"]))
+    parts = {part["name"]: part["bytes"] for part in of_raw["parts"]}
+    assert parts["raw ids and their rows"] == source.keys.most_bytes
+    for mine, theirs in zip(of_raw["processes"]["numbers"], plain["processes"]["numbers"], strict=True):
+        assert mine["rank_bytes"] - theirs["rank_bytes"] == pytest.approx(source.keys.most_bytes, rel=0.01)
 
 
 def test_simulate_shows_the_numbers_of_a_list(capsys: pytest.CaptureFixture[str]) -> None:
