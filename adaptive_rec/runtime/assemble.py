@@ -207,6 +207,8 @@ def _with_half_the_budget(config: Config, policy: Policy, source: Source, reason
 
 def check_group(config: Config, policy: Policy, here: int = 0) -> None:
     """Raise ConfigError where several processes cannot train together under these settings, `here` of them on this machine."""
+    if config.data.follow:
+        raise ConfigError("data.follow must be false where several processes train together, got true")
     if policy.arranges_stream or policy.request_per_table:
         raise ConfigError(
             "knobs.policy must keep the order of the stream where several processes train together (hotline, slipstream), "
