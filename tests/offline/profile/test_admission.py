@@ -38,9 +38,9 @@ def test_rows_and_lookups_are_those_of_plain_counting(monkeypatch: pytest.Monkey
     source = open_source(config)
     assert isinstance(source, RawIds)
     space = RowSpace.of(source.tables, source.features)
-    found = admission.admission(FirstSamples(source.keyed, space, config.run.seed, 2000, lambda *_: None), own_rows)
+    found = admission.admission(FirstSamples(source.origin, space, config.run.seed, 2000, lambda *_: None), own_rows)
 
-    batch = next(iter(source.keyed.train_batches(Position(seed=config.run.seed), 2000)))
+    batch = next(iter(source.origin.train_batches(Position(seed=config.run.seed), 2000)))
     counts: Counter[tuple[int, int]] = Counter()
     features = len(source.features)
     for bag, (first, end) in enumerate(zip(batch.offsets[:-1], batch.offsets[1:], strict=True)):
