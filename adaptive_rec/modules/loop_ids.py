@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from adaptive_rec.data.raw.changes import NewKeys
 from adaptive_rec.data.raw.key_map import KeyMap
 from adaptive_rec.data.raw.raw_ids import LATER
+from adaptive_rec.data.raw.schedule import KnobSchedule
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.embedding.tiered_rows import NO_ROWS
-from adaptive_rec.errors import CheckpointError, ConflictError
+from adaptive_rec.errors import ConflictError
 from adaptive_rec.modules.bags import CallKey
-from adaptive_rec.saved import ANY, Saved
+from adaptive_rec.saved import Saved
 
 Numbered = TypeVar("Numbered")
 TableIds = Sequence[tuple[int, NDArray[np.int64]]]
@@ -54,8 +55,7 @@ class LoopIds:
         self._loaded: dict[int, NDArray[np.int64]] = {}
         """Keys of tables that were loaded and are not in the map yet."""
         self._lock = threading.Lock()
-        self._admit_after = [(0, admit_after)]
-        """The values of this knob, each with the first item that it holds for."""
+        self._admit_after = KnobSchedule(admit_after)
         self._taken = self._settled = 0
         """Items whose ids were taken, and those that the loop has got."""
         self._ahead: deque[IdsOfItem] = deque()
@@ -73,14 +73,8 @@ class LoopIds:
     def admit_after(self, lookups: int) -> None:
         """Set the knob of this name: from the next call on, or from an item on that no loop over `prefetch` has read yet."""
         with self._lock:
-            if lookups == self._admit_after[-1][1]:
-                return
-            if not self._looks_ahead:
-                self._admit_after = [(self._settled, lookups)]
-                return
-            past = [change for change in self._admit_after if change[0] <= self._settled][-1:]
-            yet = [change for change in self._admit_after if change[0] > self._settled]
-            self._admit_after = [*past, *yet, (self._settled + LATER, lookups)]
+            later = LATER if self._looks_ahead else 0
+            self._admit_after.change(lookups, self._settled, self._settled + later)
 
     # Calls -----------------------------------------------------------------------------------------------------------
 
@@ -120,7 +114,7 @@ class LoopIds:
 
     def _next_item(self) -> IdsOfItem:
         with self._lock:
-            item = IdsOfItem(next(value for first, value in reversed(self._admit_after) if first <= self._taken))
+            item = IdsOfItem(self._admit_after.at(self._taken))
             self._taken += 1
         return item
 
@@ -264,12 +258,11 @@ class LoopIds:
     def state(self) -> dict[str, Any]:
         """Return the keys and counts of all that is settled."""
         with self._lock:
-            changes = np.array(self._admit_after, dtype=np.int64)
             return {
                 "map": self.keys.state(),
                 "counts": dict(self._counts),
                 "taken": self._settled,
-                "admit_after": changes,
+                "admit_after": self._admit_after.array(),
             }
 
     def set_state(self, found: Saved) -> None:
@@ -277,16 +270,12 @@ class LoopIds:
         self.check_not_ahead()
         counts, taken = found.part("counts"), found.integer("taken")
         new_counts = {name: counts.integer(name) for name in self._counts}
-        changes = found.array("admit_after", np.int64, ANY, 2)
-        if not len(changes) or changes[0, 0] > taken:
-            raise CheckpointError(
-                f"admit_after of the raw ids must hold from item {taken} or before on, got {changes.tolist()}"
-            )
+        now, admit_after = self._admit_after.newest, KnobSchedule(1)
+        admit_after.set_array(found, "admit_after", taken)
         made = self._new_map()
         made.set_state(found.part("map"))
-        now = self._admit_after[-1][1]
         self._keys, self._loaded, self._counts, self._taken, self._settled = made, {}, new_counts, taken, taken
-        self._admit_after = [(int(first), int(value)) for first, value in changes]
+        self._admit_after = admit_after
         self.admit_after(now)
 
 

@@ -18,9 +18,10 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.data.raw.changes import NO_KEYS, Change, NewKeys, row_names
 from adaptive_rec.data.raw.eviction import Eviction, Popularity
 from adaptive_rec.data.raw.key_map import KeyMap
+from adaptive_rec.data.raw.schedule import KnobSchedule
 from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.errors import DataError
-from adaptive_rec.saved import ANY, Saved
+from adaptive_rec.saved import Saved
 from adaptive_rec.system.group import Group
 
 LATER = MOST_AHEAD + 4
@@ -56,8 +57,7 @@ class RawIds(Wrapped):
         self.tables = tuple(replace(table, rows=table.rows + shared_rows) for table in source.tables)
         rows_T, table_F = [table.rows for table in self.tables], [feature.table for feature in self.features]
         self.keys = KeyMap(rows_T, table_F, shared_rows, config.run.seed)
-        self._admit_after = [(0, config.knobs.admit_after)]
-        """The values of this knob, each with the first batch that it holds for."""
+        self._admit_after = KnobSchedule(config.knobs.admit_after)
         self._ahead: deque[tuple[Position, NewKeys]] = deque()
         """What batches have changed whose steps may be yet to come."""
         self._lock = threading.Lock()
@@ -81,10 +81,7 @@ class RawIds(Wrapped):
         does the same with the same batches."""
         with self._lock:
             self._settle(self._position())
-            if lookups != self._admit_after[-1][1]:
-                past = [change for change in self._admit_after if change[0] <= self.keys.settled][-1:]
-                yet = [change for change in self._admit_after if change[0] > self.keys.settled]
-                self._admit_after = [*past, *yet, (self._later, lookups)]
+            self._admit_after.change(lookups, self.keys.settled, self._later)
 
     @property
     def _later(self) -> int:
@@ -105,7 +102,7 @@ class RawIds(Wrapped):
             self._again = [np.unique(np.concatenate([NO_KEYS, *self._again]))]
             for table, ids in left:
                 self.keys.free(table, ids, self._later)
-            key_L, table_L, id_L = self._eviction.choose(evict_ratio, self._admit_after[-1][1], popularity)
+            key_L, table_L, id_L = self._eviction.choose(evict_ratio, self._admit_after.newest, popularity)
             if evict_ratio:
                 self.keys.change(Change(self._later, key_L, table_L, id_L, decay))
         tables, keys = np.unique(table_L, return_counts=True)
@@ -134,8 +131,7 @@ class RawIds(Wrapped):
 
     def _with_rows(self, batch: Batch) -> Batch:
         with self._lock:
-            after = next(value for first, value in reversed(self._admit_after) if first <= self.keys.taken)
-            ids_N, new = self.keys.take(batch.ids_N, batch.offsets, after)
+            ids_N, new = self.keys.take(batch.ids_N, batch.offsets, self._admit_after.at(self.keys.taken))
             self._ahead.append((batch.position, new))
             if len(self._ahead) > LATER:
                 self._settle_oldest()
@@ -217,11 +213,10 @@ class RawIds(Wrapped):
         """Return the keys as they were after the last step."""
         with self._lock:
             self._settle(self._position())
-            changes = np.array(self._admit_after, dtype=np.int64)
             return {
                 **self.keys.state(),
                 "counts": dict(self._counts),
-                "admit_after": changes,
+                "admit_after": self._admit_after.array(),
                 "eviction": self._eviction.state(),
             }
 
@@ -231,8 +226,8 @@ class RawIds(Wrapped):
         self._eviction.set_state(found.part("eviction"))
         self._saved_T, counts = self.keys.end_T, found.part("counts")
         self._counts = {name: counts.integer(name) for name in self._counts}
-        changes = found.array("admit_after", np.int64, ANY, 2)
-        now, self._admit_after = self._admit_after[-1][1], [(int(first), int(value)) for first, value in changes]
+        now = self._admit_after.newest
+        self._admit_after.set_array(found, "admit_after", self.keys.settled)
         self.admit_after(now)
 
 
