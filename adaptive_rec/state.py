@@ -6,7 +6,6 @@ its methods.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
@@ -21,6 +20,7 @@ from adaptive_rec.data.tabular.follow import FollowedSource
 from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, ConfigError
+from adaptive_rec.live.checkpoint_status import CheckpointStatus
 from adaptive_rec.live.telemetry import Evaluation, Quality, Recorder, StageTimes
 from adaptive_rec.policy import Policy
 from adaptive_rec.reclassify.tally import Tally
@@ -40,47 +40,6 @@ class RawKeys(Protocol):
     def counts(self) -> dict[str, int]:
         """Return, so far: keys that got a row, keys that were refused one, lookups, those of shared rows."""
         ...
-
-
-class CheckpointStatus:
-    """Figures of a run's checkpoints, for clients."""
-
-    def __init__(self) -> None:
-        self.newest: dict[str, Any] | None = None
-        """Name, step and figures of the newest one."""
-        self.failed = 0
-        """Number of checkpoints that could not be written."""
-        self.stall_seconds = 0.0
-        """Time that training stood still for all checkpoints."""
-
-        self.newest_timestamp_seconds: float | None = None
-        """When the newest one was written, seconds since the epoch."""
-        self.every_steps: int | None = None
-        self.every_seconds: float | None = None
-        """The configured intervals; None where the run writes no checkpoints of its own."""
-
-    def figures(self) -> dict[str, float | None]:
-        """Return what clients are shown beside the newest one."""
-        return {
-            "failed": self.failed,
-            "stall_seconds": self.stall_seconds,
-            "newest_timestamp_seconds": self.newest_timestamp_seconds,
-            "every_steps": self.every_steps,
-            "every_seconds": self.every_seconds,
-        }
-
-    def expect(self, every_steps: int, every_seconds: float) -> None:
-        """Set the configured intervals; 0: none by steps, or none by the clock."""
-        self.every_steps, self.every_seconds = every_steps, every_seconds
-
-    def add_stall(self, seconds: float) -> None:
-        self.stall_seconds += seconds
-
-    def add_failure(self) -> None:
-        self.failed += 1
-
-    def set_newest(self, newest: dict[str, Any]) -> None:
-        self.newest, self.newest_timestamp_seconds = newest, time.time()
 
 
 class RunState:

@@ -22,7 +22,7 @@ from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.source import Wrapped
 from adaptive_rec.data.synthetic import SyntheticSource
 from adaptive_rec.runtime import assemble as assembling
-from adaptive_rec.runtime.loop import RunOptions
+from adaptive_rec.runtime.run_options import RunOptions
 
 TABLES, IDS, BATCH, GENERATIONS = 4, 20_000, 512, 3
 MOST_USED = 0.1

@@ -19,7 +19,8 @@ from adaptive_rec.live.telemetry import Evaluation
 from adaptive_rec.policy.find import load_policy, why_not_live
 from adaptive_rec.run import journal
 from adaptive_rec.runtime.assemble import assemble, check_admission
-from adaptive_rec.runtime.loop import RunOptions, Runtime
+from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.group import Group
 
 

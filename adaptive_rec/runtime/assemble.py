@@ -38,9 +38,10 @@ from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.alike import check_data
 from adaptive_rec.runtime.events import shown
 from adaptive_rec.runtime.evictions import check_eviction
-from adaptive_rec.runtime.loop import RunOptions, Runtime
+from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.parts import PartOfBatches, RowsOfRank
 from adaptive_rec.runtime.rows_on_disk import check_disk, place_of_rows, rows_folder
+from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.cuda_driver import NO_CUDA
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.host_memory import available_bytes, keep_freed_memory

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from types import TracebackType
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch
@@ -27,8 +22,7 @@ from adaptive_rec.embedding.records import Fetched, RowUpdate
 from adaptive_rec.embedding.staged.device_step import TOO_SMALL
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
-from adaptive_rec.live.mailbox import Command
-from adaptive_rec.live.telemetry import Evaluation, Event, StageTimes
+from adaptive_rec.live.telemetry import Evaluation, Event
 from adaptive_rec.policy import BatchView, Policy, StepPlan
 from adaptive_rec.policy.skipping import plan_step
 from adaptive_rec.runtime.checkpoints import Checkpoints
@@ -37,34 +31,14 @@ from adaptive_rec.runtime.evaluator import Evaluator
 from adaptive_rec.runtime.phases import Phases
 from adaptive_rec.runtime.pipeline import Pipeline
 from adaptive_rec.runtime.progressive import Progressive
+from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.session import Report as Report
 from adaptive_rec.runtime.session import Session
+from adaptive_rec.runtime.short_memory import OnShortMemory
 from adaptive_rec.runtime.stream import batches_left
 
 WAIT_SECONDS = 0.25
 """Time between two looks at commands and signals while data that is followed does not come."""
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """Options of a run that are not in its configuration."""
-
-    checkpoints: Path | None = None
-    """Folder for checkpoints; without one none is written."""
-    journal: Path | None = None
-    """The file to which the run's events are written, to be on the disk before a checkpoint is."""
-    rows: Path | None = None
-    """Folder for rows on the disk, where the configuration names none."""
-    own_rows: Collection[Path] = ()
-    """Folders that may have rows on the disk already, as they are of this run."""
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-    """Knobs that a resumed run is to have instead of those it was saved with."""
-    replayed: Mapping[int, list[Command]] | None = None
-    """Commands by step, where another run is replayed."""
-    notices: Sequence[str] = ()
-    """Warnings to give when the run starts."""
-    times: StageTimes | None = None
-    """The seconds of stages, given where a profiler reads them too."""
 
 
 class Runtime(Session):
@@ -311,23 +285,3 @@ class Runtime(Session):
     def hurry(self) -> None:
         """Stop after the step and leave out long work. Signal handlers may call it."""
         self.state.hurry()
-
-
-class OnShortMemory:
-    """A context in which a step may find the device's memory too small: the error ends there, and `reason` has its text.
-
-    That happens before the step has updated anything, so it can be repeated with fewer hot rows.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._on_device = device.type != "cpu"
-        self.reason = ""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
-        short = isinstance(error, torch.OutOfMemoryError)
-        short |= self._on_device and isinstance(error, RuntimeError) and is_out_of_memory(error)
-        if short and error is not None:
-            self.reason = first_line(error)
-        return short

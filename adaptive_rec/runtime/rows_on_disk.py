@@ -11,7 +11,7 @@ from adaptive_rec.embedding.disk.saved_segments import rank_folder, segment_file
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.errors import ConfigError, UsageError
 from adaptive_rec.policy import Policy
-from adaptive_rec.runtime.loop import RunOptions
+from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.durable import make_folders
 from adaptive_rec.system.group import Group
 from adaptive_rec.units import exact_size

@@ -18,7 +18,8 @@ from adaptive_rec.live.telemetry import Event, StageTimes
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import RunOptions, Runtime
+from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.run_options import RunOptions
 from benchmarks.common.shapes import touch
 
 

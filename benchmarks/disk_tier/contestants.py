@@ -20,7 +20,7 @@ from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.kernels.fill import fill_uniform
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import RunOptions
+from adaptive_rec.runtime.run_options import RunOptions
 from benchmarks.common.shapes import SHAPES, configure
 from benchmarks.disk_tier.setup import IN_MEMORY, RIVALS, Setup
 

@@ -25,8 +25,9 @@ from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.popular_samples import PopularSamples
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import RunOptions, Runtime
+from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.phases import Phases
+from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.stream import Stretch
 from adaptive_rec.tracking.horizon import MemoryTrials
 from adaptive_rec.tracking.popularity import PopularityTracker

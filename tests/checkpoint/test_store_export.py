@@ -21,7 +21,8 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.runtime import assemble as assembling
-from adaptive_rec.runtime.loop import RunOptions, Runtime
+from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.run_options import RunOptions
 from tests.runtime.test_eviction import SETTINGS as EVICTING
 from tests.runtime.test_eviction import ReplacedIds
 

@@ -27,7 +27,7 @@ from adaptive_rec.offline.profile.ranking import Ranking, Seen
 from adaptive_rec.offline.simulate.hardware import DenseCosts, DiskCosts, Hardware, RowCosts, to_text
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import assemble, plan_run
-from adaptive_rec.runtime.loop import RunOptions
+from adaptive_rec.runtime.run_options import RunOptions
 
 TINY = ["run.device=cpu", "run.threads=1", "data.synthetic.samples=4000", "run.steps=12"]
 GIB = 1 << 30

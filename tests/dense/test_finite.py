@@ -22,7 +22,8 @@ from adaptive_rec.errors import ConfigError, TrainingError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import RunOptions, Runtime
+from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.run_options import RunOptions
 
 SMALL = [
     "knobs.policy=hotline", "run.device=cpu", "run.threads=1", "run.batch_size=4", "run.steps=0", "data.table_rows=[9, 5]",

@@ -25,7 +25,8 @@ from adaptive_rec.memory.plan import MemoryPart, MemoryPlan, needed_bytes
 from adaptive_rec.memory.rows import COPIES, JUDGED_BYTES, array_bytes
 from adaptive_rec.runtime import assemble as assembling
 from adaptive_rec.runtime.assemble import assemble, plan_run
-from adaptive_rec.runtime.loop import RunOptions, Runtime
+from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.host_memory import UNLIMITED, available_bytes
 
 TINY = [

@@ -23,7 +23,8 @@ from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy, StepPlan
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import RunOptions, Runtime
+from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.run_options import RunOptions
 from tests.policies.settings import TINY
 
 STREAMS = {

@@ -24,7 +24,8 @@ from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.policy import AccessView, ArrangingPolicy, Policy, Wish
 from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import RunOptions, Runtime
+from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.run_options import RunOptions
 from tests.settings import DEVICES, TINY
 
 HOTLINE = [*TINY, "knobs.policy=hotline", "run.split=always"]

@@ -17,7 +17,7 @@ from adaptive_rec.errors import AdaptiveRecError, ConflictError
 from adaptive_rec.live.shared_state import StateReader
 from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import RunOptions
+from adaptive_rec.runtime.run_options import RunOptions
 
 ON_DISK = ["run.host_memory=1MiB", "knobs.hot_budget_bytes=24KiB"]
 

@@ -21,7 +21,8 @@ from adaptive_rec.embedding.host import first_bound
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.kernels.fill import fill_rows
 from adaptive_rec.runtime import assemble as assembling
-from adaptive_rec.runtime.loop import RunOptions, Runtime
+from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.run_options import RunOptions
 
 SETTINGS = [
     "run.precision=float64", "run.steps=260", "data.ids=raw", "data.shared_rows=3", "data.synthetic.samples=60000",

@@ -14,7 +14,8 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.host import first_bound
 from adaptive_rec.kernels.fill import fill_rows
 from adaptive_rec.runtime import assemble as assembling
-from adaptive_rec.runtime.loop import RunOptions, Runtime
+from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.late_threads import LateThreads
 from tests.runtime.test_eviction import SETTINGS, replaced_ids  # noqa: F401

@@ -11,7 +11,7 @@ import pytest
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import RunOptions
+from adaptive_rec.runtime.run_options import RunOptions
 
 SETTINGS = ["run.steps=150", "data.synthetic.samples=40000", "knobs.prefetch_depth=6"]
 SETTINGS += ["data.ids=raw", "knobs.admit_after=3", "data.shared_rows=3"]

@@ -23,7 +23,8 @@ from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.run import journal
 from adaptive_rec.run.line_file import LineFile
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import RunOptions, Runtime
+from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.splitting import BLOCK_STEPS, BLOCKS
 from tests.settings import TINY
 

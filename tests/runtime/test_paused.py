@@ -15,7 +15,8 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import RunOptions, Runtime
+from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.run_options import RunOptions
 
 TINY = [
     "knobs.policy=hotline", "run.device=cpu", "run.threads=1", "run.batch_size=8", "run.steps=12", "data.table_rows=[60, 9]",

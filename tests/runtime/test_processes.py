@@ -24,7 +24,8 @@ from adaptive_rec.run.follower import Follower
 from adaptive_rec.run.resume import resume_run
 from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import RunOptions, Runtime
+from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.group import Alone, Group
 from adaptive_rec.system.late_threads import LateThreads
 from tests.settings import TINY

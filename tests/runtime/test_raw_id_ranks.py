@@ -21,7 +21,7 @@ from adaptive_rec.errors import CheckpointError, DataError
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.run.resume import trained_runtime
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import RunOptions
+from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.group import Alone, Group
 from adaptive_rec.system.late_threads import LateThreads
 from tests.runtime.test_processes import config, trained

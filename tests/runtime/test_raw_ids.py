@@ -17,7 +17,8 @@ from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import RunOptions, Runtime
+from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.run_options import RunOptions
 
 COMMON = ["run.precision=float64", "knobs.reclassify_every=10", "knobs.hot_budget_bytes=40KiB", "eval.max_samples=300"]
 RAW = ["data.ids=raw"]

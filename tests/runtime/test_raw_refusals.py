@@ -11,7 +11,7 @@ from adaptive_rec.config.knobs import KnobError
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import TrainingError
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import RunOptions
+from adaptive_rec.runtime.run_options import RunOptions
 
 RAW = ["--set", "data.ids=raw"]
 

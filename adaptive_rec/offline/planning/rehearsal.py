@@ -33,7 +33,7 @@ from adaptive_rec.memory.rows import COPIES, LOG, row_parts, row_rule, row_type
 from adaptive_rec.offline.planning.folded import Folded
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import RunOptions
+from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.openmp import wait_briefly
 
 TABLES_BYTES = 128 << 20

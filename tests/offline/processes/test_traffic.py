@@ -18,7 +18,7 @@ from adaptive_rec.offline.processes.traffic import COUNTED_RANKS, Nodes, Sent, c
 from adaptive_rec.offline.simulate.replay import stream
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import RunOptions
+from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.late_threads import LateThreads
 from tests.settings import TINY

@@ -20,7 +20,7 @@ from adaptive_rec.offline.profile.measure import measure
 from adaptive_rec.offline.profile.passes import FirstSamples
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import RunOptions
+from adaptive_rec.runtime.run_options import RunOptions
 
 SAMPLES = 3000
 SETTINGS = [

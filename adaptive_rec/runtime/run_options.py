@@ -1,0 +1,33 @@
+"""Options of a run that are not in its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec.live.mailbox import Command
+from adaptive_rec.live.telemetry import StageTimes
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of a run that are not in its configuration."""
+
+    checkpoints: Path | None = None
+    """Folder for checkpoints; without one none is written."""
+    journal: Path | None = None
+    """The file to which the run's events are written, to be on the disk before a checkpoint is."""
+    rows: Path | None = None
+    """Folder for rows on the disk, where the configuration names none."""
+    own_rows: Collection[Path] = ()
+    """Folders that may have rows on the disk already, as they are of this run."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Knobs that a resumed run is to have instead of those it was saved with."""
+    replayed: Mapping[int, list[Command]] | None = None
+    """Commands by step, where another run is replayed."""
+    notices: Sequence[str] = ()
+    """Warnings to give when the run starts."""
+    times: StageTimes | None = None
+    """The seconds of stages, given where a profiler reads them too."""
