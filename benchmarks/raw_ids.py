@@ -1,6 +1,7 @@
 """Quality against memory: ids folded by a hash, numbered as they come, and admitted by the sketch, in tables of the same size.
 
-Every table has the same number of rows at the most; the last two kinds of runs have half as many, shared ones included. One pass
+Every table has the same number of rows at the most; the last four kinds of runs have half as many, shared ones included. Runs that
+evict have the least popular ids of full tables lose their rows. One pass
 in the order of time, the last part held out. Differences to hashing are paired by seed, with 95 % intervals of the mean (t).
 
     python -m benchmarks.raw_ids
@@ -28,6 +29,7 @@ from benchmarks.common.results import earlier, say, table_head, write
 OUT = ROOT / "studies" / "bench" / "raw_ids"
 
 HASH = "folded by a hash"
+EVICTING = "knobs.evict_ratio=0.1"
 T_95 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36}
 """Student's t of a two-sided 95 % interval, by degrees of freedom."""
 
@@ -57,8 +59,11 @@ def arms(rows: int) -> dict[str, tuple[str, ...]]:
         HASH: (f"data.max_table_rows={rows}",),
         "as they come": (f"data.max_table_rows={rows - 1}", "data.ids=raw"),
         "second lookup": admitted(rows, 2),
+        "second lookup, evicting": (*admitted(rows, 2), EVICTING),
         "second lookup, half the rows": admitted(rows // 2, 2),
         "fourth lookup, half the rows": admitted(rows // 2, 4),
+        "second lookup, half the rows, evicting": (*admitted(rows // 2, 2), EVICTING),
+        "fourth lookup, half the rows, evicting": (*admitted(rows // 2, 4), EVICTING),
     }
 
 
@@ -104,6 +109,7 @@ def difference(ours: list[dict[str, float]], theirs: list[dict[str, float]], wha
 def main() -> int:
     parse = parser(__doc__, "benchmarks.raw_ids")
     parse.add_argument("--only", nargs="+", choices=STREAMS, default=list(STREAMS), metavar="STREAM", help=", ".join(STREAMS))
+    parse.add_argument("--arms", nargs="+", default=[], metavar="ARM", help="kinds of runs beside hashing; by default all")
     parse.add_argument("--seeds", type=int, default=8, choices=range(1, 9), metavar="N", help="runs of each kind, at most 8")
     parse.add_argument("--data", type=Path, default=data_folder(), help="folder of click logs")
     parse.add_argument("--out", type=Path, default=OUT, help="folder of results")
@@ -116,6 +122,8 @@ def main() -> int:
         source = source_of(name, stream, args.out, args.data)
         runs: dict[str, list[dict[str, float]]] = {}
         for kind, settings in arms(stream.rows).items():
+            if args.arms and kind not in (HASH, *args.arms):
+                continue
             for seed in range(1, args.seeds + 1):
                 path = args.out / f"{name}-{'-'.join(kind.replace(',', '').split())}-{seed}.json"
                 expected: dict[str, Any] = {"settings": list(settings), "seed": seed}
