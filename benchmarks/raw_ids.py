@@ -1,8 +1,8 @@
 """Quality against memory: ids folded by a hash, numbered as they come, and admitted by the sketch, in tables of the same size.
 
-Every table has the same number of rows at the most; the last four kinds of runs have half as many, shared ones included. Runs that
-evict have the least popular ids of full tables lose their rows. One pass
-in the order of time, the last part held out. Differences to hashing are paired by seed, with 95 % intervals of the mean (t).
+Each table has the same number of rows at the most; the last four kinds of runs have half as many, shared ones included. Those that
+evict have the least popular ids of full tables lose their rows. One pass in the order of time, the last part held out. Differences
+to hashing are paired by seed, with 95 % intervals of the mean (t).
 
     python -m benchmarks.raw_ids
     python -m benchmarks.raw_ids --only movietweetings --seeds 3
@@ -109,7 +109,9 @@ def difference(ours: list[dict[str, float]], theirs: list[dict[str, float]], wha
 def main() -> int:
     parse = parser(__doc__, "benchmarks.raw_ids")
     parse.add_argument("--only", nargs="+", choices=STREAMS, default=list(STREAMS), metavar="STREAM", help=", ".join(STREAMS))
-    parse.add_argument("--arms", nargs="+", default=[], metavar="ARM", help="kinds of runs beside hashing; by default all")
+    parse.add_argument(
+        "--arms", nargs="+", default=[], metavar="ARM", help="kinds of runs beside hashing; by default all"
+    )
     parse.add_argument("--seeds", type=int, default=8, choices=range(1, 9), metavar="N", help="runs of each kind, at most 8")
     parse.add_argument("--data", type=Path, default=data_folder(), help="folder of click logs")
     parse.add_argument("--out", type=Path, default=OUT, help="folder of results")
