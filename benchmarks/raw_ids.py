@@ -1,8 +1,8 @@
 """Quality against memory: ids folded by a hash, numbered as they come, and admitted by the sketch, in tables of the same size.
 
-Each table has the same number of rows at the most; the last four kinds of runs have half as many, shared ones included. Those that
-evict have the least popular ids of full tables lose their rows. One pass in the order of time, the last part held out. Differences
-to hashing are paired by seed, with 95 % intervals of the mean (t).
+Each table has the same number of rows at the most; the last four kinds of runs have half as many, shared ones included. Those
+that evict have the least popular ids of full tables lose their rows. One pass in the order of time, the last part held out.
+Differences to hashing are paired by seed, with 95 % intervals of the mean (t).
 
     python -m benchmarks.raw_ids
     python -m benchmarks.raw_ids --only movietweetings --seeds 3
