@@ -155,7 +155,7 @@ class PopularityTracker:
         return {
             "counter": self.counter.state(),
             "met": self._met[: self._rows_met],
-            "distinct": self._rows_sorted == self._rows_met,
+            "rows_sorted": self._rows_sorted,
             "capacity_rows": self._capacity_rows,
         }
 
@@ -163,7 +163,15 @@ class PopularityTracker:
         self.counter.set_state(found.part("counter"))
         self._capacity_rows = found.integer("capacity_rows")
         self._hold(found.array("met", np.int64, ANY))
-        self._rows_sorted = self._rows_met if found.flag("distinct") else 0
+        self._rows_sorted = self._saved_rows_sorted(found)
+
+    def _saved_rows_sorted(self, found: Saved) -> int:
+        if not found.has("rows_sorted"):  # older versions
+            return self._rows_met if found.flag("distinct") else 0
+        rows = found.integer("rows_sorted")
+        if not 0 <= rows <= self._rows_met or (self._met[1:rows] <= self._met[: max(rows - 1, 0)]).any():
+            raise CheckpointError(f"the first {rows} of {self._rows_met} candidates must be distinct and sorted")
+        return rows
 
     def remember(self, rows: NDArray[np.int64]) -> None:
         """Make these rows candidates too."""

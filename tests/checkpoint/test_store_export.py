@@ -84,7 +84,7 @@ def test_a_full_export_and_what_changed_since_replayed_equal_the_model(
 def test_ids_that_lost_their_rows_to_others_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: ModuleType
 ) -> None:
-    monkeypatch.setattr(assembling, "open_source", lambda config: RawIds(ReplacedIds(config), config))
+    monkeypatch.setattr(assembling, "open_source", lambda config, **_: RawIds(ReplacedIds(config), config))
     runtime, saved = trained(tmp_path, *EVICTING, steps=(70, 150, 200, 260))
     parts = replayed(tmp_path, saved, example, runtime)
     sums = [{name: sum(table[name] for table in part["tables"]) for name in ("new", "removed")} for part in parts]

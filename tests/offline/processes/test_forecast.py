@@ -105,7 +105,7 @@ def test_plan_counts_the_whole_map_of_raw_ids_for_each_rank(capsys: pytest.Captu
     raw = load_config("tiny", {}, ["data.ids=raw"])
     source = open_source(raw)
     assert isinstance(source, RawIds)
-    words = ["plan", "tiny", "--no-rehearsal", "--processes", "2,8"]
+    words = ["plan", "tiny", "--no-rehearsal", "--processes", "2,3"]
     plain, of_raw = (told(capsys, *words, *more) for more in ([], ["--set", "data.ids=raw"]))
     parts = {part["name"]: part["bytes"] for part in of_raw["parts"]}
     assert parts["raw ids and their rows"] == source.keys.most_bytes
