@@ -101,6 +101,8 @@ def hand_over_state(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> N
     found, current = state.get(weight), runtime.row_state(table)
     if found is not None and found is current and not current.was_read:
         return
+    if found and current is None and runtime.steps_T[table] and not found.get("step", 1):
+        found = None  # Adagrad made it of zeros, before any step; the tiers hold a state that was loaded
     if current is not None and current is not found:
         current.leave()
     parts = [found[name] for name in state_names(runtime.rates.rule) if found.get(name) is not None] if found else []

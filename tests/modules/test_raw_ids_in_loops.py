@@ -310,3 +310,32 @@ def test_a_state_of_other_ids_is_not_taken_for_rows() -> None:
     ):
         with pytest.raises(CheckpointError, match=rule):
             ours.load_state_dict(theirs.state_dict())
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adagrad, torch.optim.SparseAdam])
+@pytest.mark.parametrize(
+    "names",
+    [("model", "runtime", "rows"), ("rows", "runtime", "model"), ("model", "runtime"), ("runtime", "model")],
+    ids="-".join,
+)
+def test_a_fresh_optimizer_takes_over_what_the_runtime_loaded(names: tuple[str, ...], kind: Any) -> None:
+    """Whether its own state is loaded too or not, although Adagrad has a state of zeros before its first step."""
+
+    def make() -> dict[str, Any]:
+        table = AdaptiveEmbedding(30, DIM, ids="raw", **options(optimizer=kind))
+        return {"model": table, "runtime": table.runtime, "rows": kind([table.weight], lr=0.1)}
+
+    def step(loop: dict[str, Any]) -> Tensor:
+        loop["rows"].zero_grad()
+        loop["model"](torch.tensor([5, 7, -3])).sin().sum().backward()
+        loop["rows"].step()
+        return in_use(loop["model"], 1)["weight"]
+
+    whole = make()
+    for _ in range(5):
+        step(whole)
+    saved = through_file({name: each.state_dict() for name, each in whole.items()})
+    loop = make()
+    for name in names:
+        loop[name].load_state_dict(saved[name])
+    assert all(torch.equal(step(loop), step(whole)) for _ in range(2))
