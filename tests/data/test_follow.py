@@ -251,3 +251,25 @@ def test_a_file_is_followed_once_its_first_line_is_there(tmp_path: Path) -> None
     path.write_text(HEAD[:10])
     with pytest.raises(DataError, match="must have its first line, which names the columns"):
         followed(tmp_path, path)
+
+
+def test_malformed_rows_that_come_alone_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text(HEAD + "".join(map(line, range(4))))
+    source = FollowedSource(config_of(tmp_path, path, "data.follow=true", "data.on_bad_row=skip"))
+    batches = source.train_batches(Position(), 4)
+    assert next(batches).malformed_rows == 0
+    parts = iter(["1,2\n", "7,u,1\n", "".join(map(line, range(4))) + "7,u,1\n"])
+    writer = threading.Event()
+
+    def write() -> None:
+        for text in parts:
+            with path.open("a") as file:
+                file.write(text)
+            writer.wait(0.2)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert next(batches).malformed_rows == 3
+    thread.join()
+    source.stop()

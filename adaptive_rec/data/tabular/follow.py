@@ -93,6 +93,8 @@ class FollowedSource:
         self._read_files: set[str] = set()
         self._saved_files: set[str] | None = None
         """Files of the folder that had been read when the state was saved that reading goes on from; None: not known."""
+        self._left_out = 0
+        """Malformed rows that were skipped since the last well-formed row."""
         self._standard: Standard | None = None
         self._stopped, self._lock = threading.Event(), threading.Lock()
         self._newest = 0.0
@@ -156,7 +158,9 @@ class FollowedSource:
             for samples, bad in self._rows_of(path, first_row, mark, row):
                 size = len(samples.labels_B)
                 rows += size
+                self._left_out += 0 if left else bad  # counted with the block's first row before
                 if left < size:
+                    bad, self._left_out = self._left_out, 0
                     yield samples[left:size], bad
                 left = max(left - size, 0)
             first_row, mark = first_row + rows, START
@@ -180,6 +184,7 @@ class FollowedSource:
                     self._newest = time.monotonic()
                     yield loaded(block), reader.bad_rows - bad
                     bad = reader.bad_rows
+                self._left_out += reader.bad_rows - bad
                 if grows:
                     mark, tail = reader.end, self._tail(path, reader.end)
                     self._pass(Place(path.name, first_row, mark, tail))
