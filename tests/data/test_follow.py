@@ -19,6 +19,7 @@ from adaptive_rec.data.tabular import follow
 from adaptive_rec.data.tabular.follow import FollowedSource
 from adaptive_rec.data.tabular.stream import TabularSource
 from adaptive_rec.errors import ConfigError, DataError
+from adaptive_rec.saved import Saved
 
 HEAD = "clicked,user,price\n"
 
@@ -98,8 +99,6 @@ def test_files_come_in_natural_order_and_batches_go_on_over_their_ends(tmp_path:
 
 @pytest.mark.parametrize("gone", [False, True])
 def test_reading_goes_on_at_a_saved_place(tmp_path: Path, gone: bool) -> None:
-    from adaptive_rec.saved import Saved
-
     parts = tmp_path / "parts"
     parts.mkdir()
     for number in range(3):
@@ -161,3 +160,116 @@ def test_faults_are_named(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=rule):
             config_of(tmp_path, path, *settings)
+
+
+def test_a_file_that_is_removed_or_replaced_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text(HEAD + "".join(map(line, range(8))))
+    batches = followed(tmp_path, path, idle=20.0).train_batches(Position(), 8)
+    next(batches)
+    path.unlink()
+    with pytest.raises(DataError, match=r"clicks\.csv must stay where it is while it is followed"):
+        next(batches)
+    path.write_text(HEAD + "".join(map(line, range(8))))
+    batches = followed(tmp_path, path, idle=20.0).train_batches(Position(), 4)
+    assert prices(iter([next(batches), next(batches)])) == chunked(range(8))
+    threading.Timer(0.1, lambda: path.write_text(HEAD + "".join(map(line, range(100, 140))))).start()
+    with pytest.raises(DataError, match=r"what was read before byte \d+ has changed"):
+        next(batches)
+
+
+def saved_after(source: FollowedSource, batch_size: int) -> tuple[Saved, Position]:
+    position = list(source.train_batches(Position(), batch_size))[-1].position
+    return Saved(source.state(position), "followed"), position
+
+
+@pytest.mark.parametrize("rows", [range(3), range(100, 140)])
+def test_reading_does_not_go_on_in_a_file_that_lost_its_rows(tmp_path: Path, rows: range) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text(HEAD + "".join(map(line, range(8))))
+    saved, position = saved_after(followed(tmp_path, path), 4)
+    path.write_text(HEAD + "".join(map(line, rows)))
+    source = followed(tmp_path, path)
+    source.set_state(saved)
+    with pytest.raises(DataError, match="what was read before byte"):
+        next(source.train_batches(position, 4))
+
+
+def test_rows_that_were_trained_on_must_be_there_behind_a_mark_too(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text(HEAD + "".join(map(line, range(8))))
+    source = followed(tmp_path, path)
+    batch = next(source.train_batches(Position(), 4))
+    saved = Saved(source.state(batch.position), "followed")
+    path.write_text(HEAD + "".join(map(line, range(3))))
+    source = followed(tmp_path, path)
+    source.set_state(saved)
+    with pytest.raises(DataError, match="must still have all rows that were trained on, 1 of them are gone"):
+        next(source.train_batches(batch.position, 4))
+
+
+def test_a_file_that_came_too_late_is_not_left_out_after_a_resume(tmp_path: Path) -> None:
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    for name in ("01.csv", "1.csv", "3.csv"):
+        (parts / name).write_text(HEAD + "".join(map(line, range(4))))
+    saved, position = saved_after(followed(tmp_path, parts), 4)
+    assert position.offset == 12
+    source = followed(tmp_path, parts)
+    source.set_state(saved)
+    assert list(source.train_batches(position, 4)) == []
+    (parts / "2.csv").write_text(HEAD + "".join(map(line, range(4))))
+    source = followed(tmp_path, parts)
+    source.set_state(saved)
+    with pytest.raises(DataError, match=r"must sort after 3\.csv, which was read, got 2\.csv"):
+        next(source.train_batches(position, 4))
+
+
+def test_half_a_character_waits_for_its_end(tmp_path: Path) -> None:
+    path, text = tmp_path / "clicks.csv", (HEAD + "".join(map(line, range(8)))).encode("utf-16")
+    config = config_of(tmp_path, path, "data.follow=true", "data.follow_idle_seconds=0.1")
+    with (tmp_path / "schema.toml").open("a") as file:
+        file.write('[file]\nencoding = "utf-16"\n')
+    path.write_bytes(text[:-41])
+    assert prices(FollowedSource(config).train_batches(Position(), 4)) == [[0, 1, 2, 3], [4, 5]]
+    path.write_bytes(text)
+    assert prices(FollowedSource(config).train_batches(Position(), 4)) == chunked(range(8))
+
+
+def test_a_malformed_row_is_counted_from_the_beginning_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text(HEAD + "".join(map(line, range(8))))
+    batches = followed(tmp_path, path, idle=20.0).train_batches(Position(), 4)
+    assert prices(iter([next(batches), next(batches)])) == chunked(range(8))
+    threading.Timer(0.1, lambda: path.open("a").write(line(8) + "1,2\n")).start()
+    with pytest.raises(DataError, match=r"row 10: must have 3 fields"):
+        next(batches)
+
+
+def test_a_file_is_followed_once_its_first_line_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text(HEAD[:10])
+    with pytest.raises(DataError, match="must have its first line, which names the columns"):
+        followed(tmp_path, path)
+
+
+def test_malformed_rows_that_come_alone_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text(HEAD + "".join(map(line, range(4))))
+    source = FollowedSource(config_of(tmp_path, path, "data.follow=true", "data.on_bad_row=skip"))
+    batches = source.train_batches(Position(), 4)
+    assert next(batches).malformed_rows == 0
+    parts = iter(["1,2\n", "7,u,1\n", "".join(map(line, range(4))) + "7,u,1\n"])
+    writer = threading.Event()
+
+    def write() -> None:
+        for text in parts:
+            with path.open("a") as file:
+                file.write(text)
+            writer.wait(0.2)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert next(batches).malformed_rows == 3
+    thread.join()
+    source.stop()

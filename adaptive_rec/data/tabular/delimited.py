@@ -60,11 +60,12 @@ class DelimitedFile:
         """Share of the file that `batches` has read."""
         return min(1.0, self._read_bytes / self._size_bytes)
 
-    def batches(self, columns: Sequence[str], place: int = 0) -> Iterator[pa.RecordBatch]:
-        """Yield these columns of all rows in order, from a place on. A row with another number of fields raises DataError, or is
-        skipped. A place is a byte of the decompressed file in UTF-8."""
+    def batches(self, columns: Sequence[str], place: int = 0, rows_before: int = 0) -> Iterator[pa.RecordBatch]:
+        """Yield these columns of all rows in order, from a place on that has `rows_before` before it. A row with another
+        number of fields raises DataError, or is skipped. A place is a byte of the decompressed file in UTF-8."""
         import pyarrow
 
+        self._rows = rows_before
         try:
             for begin, text in self._records(place):
                 self.place, bad = begin, self.bad_rows
@@ -103,7 +104,7 @@ class DelimitedFile:
         """Yield the file from a place on in UTF-8, cut at the same bytes wherever it begins."""
         if self.encoding == "utf-8":
             return chunks(self.path, place)
-        return skipped(utf8_chunks(chunks(self.path), self.encoding), place)
+        return skipped(utf8_chunks(chunks(self.path), self.encoding, ends=not self._grows), place)
 
     def _parsed(self, text: bytes, columns: Sequence[str], has_names: bool) -> pa.RecordBatch:
         """Parse whole records, the first of which may name the columns."""
@@ -142,12 +143,13 @@ class DelimitedFile:
         return DataError(f"{self.path} must be a file of rows with {len(self.names)} fields: {text}")
 
 
-def utf8_chunks(pieces: Iterator[bytes], encoding: str) -> Iterator[bytes]:
-    """Yield a text in UTF-8. Raises UnicodeError."""
+def utf8_chunks(pieces: Iterator[bytes], encoding: str, ends: bool = True) -> Iterator[bytes]:
+    """Yield a text in UTF-8; unless it `ends`, half a character at its end is left for later. Raises UnicodeError."""
     decoder = codecs.getincrementaldecoder(encoding)()
     for piece in pieces:
         yield decoder.decode(piece).encode()
-    yield decoder.decode(b"", final=True).encode()
+    if ends:
+        yield decoder.decode(b"", final=True).encode()
 
 
 def find_delimiter(lines: str) -> str:

@@ -36,5 +36,6 @@ def ending(path: Path) -> str:
 
 
 def natural(path: Path) -> list[Any]:
-    """Return a key by which names are sorted with their numbers as numbers."""
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", path.name) if part]
+    """Return a key by which names are sorted with their numbers as numbers; 01 comes before 1."""
+    parts = [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", path.name) if part]
+    return [parts, path.name]

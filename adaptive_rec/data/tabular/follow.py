@@ -28,6 +28,8 @@ from adaptive_rec.saved import ANY, Saved
 POLL_SECONDS = 0.25
 """Time between two looks at the files while nothing new is there."""
 PROBE_BYTES = 1 << 16
+TAIL_BYTES = 64
+"""Bytes before a place by which a file is known again."""
 MOST_PLACES = 1 << 14
 """Places that are kept between two checkpoints; of more, every second one is dropped."""
 
@@ -41,6 +43,8 @@ class Place:
     first_row: int = 0
     """Rows of the stream before this file."""
     mark: Mark = Mark()
+    tail: str = ""
+    """The last bytes of the file before the mark, in hexadecimal digits; empty: not known."""
 
     @property
     def row(self) -> int:
@@ -71,12 +75,15 @@ class FollowedSource:
         )
         self._schema = load_schema(Path(data.schema_file), "data.schema_file")
         self._common = CommonColumns()
-        first = files_of(self._path)[0]
+        files = files_of(self._path)
+        first = files[0]
         check_source(first)
         if first == self._path and not _may_grow(first):
             raise DataError(
                 f"a file that is followed must be a plain CSV or TSV file, or in a folder that is followed, got {first}"
             )
+        if len(files) == 1 and _may_grow(first) and not _has_line(first):
+            raise DataError(f"{first} must have its first line, which names the columns, before it is followed")
         self._common.check(first, self._reader(first, False))
         columns = self._common.columns
         self.tables, self.features = specs(config, columns)
@@ -84,6 +91,10 @@ class FollowedSource:
         self._places = [Place()]
         """Places that were passed, from the last one before the newest saved position."""
         self._read_files: set[str] = set()
+        self._saved_files: set[str] | None = None
+        """Files of the folder that had been read when the state was saved that reading goes on from; None: not known."""
+        self._left_out = 0
+        """Malformed rows that were skipped since the last well-formed row."""
         self._standard: Standard | None = None
         self._stopped, self._lock = threading.Event(), threading.Lock()
         self._newest = 0.0
@@ -131,51 +142,78 @@ class FollowedSource:
         """Yield the rows of the stream from one on, each block with the malformed rows that were skipped with it."""
         with self._lock:
             place = next(place for place in reversed(self._places) if place.row <= row)
+            known = self._saved_files
         files = files_of(self._path)
         path = next((path for path in files if path.name == place.file), files[0])
         if place.file and path.name != place.file:
             raise DataError(f"data.source must still have the file {place.file}, at which the run stood")
-        self._read_files = {each.name for each in files if natural(each) <= natural(path)}
+        read = {each.name for each in files if natural(each) <= natural(path)}
+        with self._lock:
+            self._read_files = read if known is None else (read & known) | {path.name}
         left, first_row, mark = row - place.row, place.first_row, place.mark
+        self._check_tail(path, place.mark, place.tail)
         next_path: Path | None = path
         while next_path is not None:
             path, rows = next_path, mark.rows
-            for samples, bad in self._rows_of(path, first_row, mark):
+            for samples, bad in self._rows_of(path, first_row, mark, row):
                 size = len(samples.labels_B)
                 rows += size
+                self._left_out += 0 if left else bad  # counted with the block's first row before
                 if left < size:
+                    bad, self._left_out = self._left_out, 0
                     yield samples[left:size], bad
                 left = max(left - size, 0)
             first_row, mark = first_row + rows, START
             next_path = None if self._is_over else self._later(path, waits=True)
 
-    def _rows_of(self, path: Path, first_row: int, mark: Mark) -> Iterator[tuple[LoadedSamples, int]]:
-        """Yield the rows of a file from a mark on until it is finished, or the stream is over."""
+    def _rows_of(self, path: Path, first_row: int, mark: Mark, row: int) -> Iterator[tuple[LoadedSamples, int]]:
+        """Yield the rows of a file from a mark on until it is finished, or the stream is over. Rows of the stream before `row`
+        were there once."""
+        tail = ""
         while True:
             grows = _may_grow(path) and self._later(path) is None
-            size = path.stat().st_size
+            size = _size(path)
+            self._check_tail(path, mark, tail)
             if not grows or _has_line(path):
                 reader = self._reader(path, grows)
                 self._common.check(path, reader)
                 bad = 0
                 for block in reader.blocks(mark):
                     if reader.mark is not None:
-                        self._pass(Place(path.name, first_row, reader.mark))
+                        self._pass(Place(path.name, first_row, reader.mark, self._tail(path, reader.mark)))
                     self._newest = time.monotonic()
                     yield loaded(block), reader.bad_rows - bad
                     bad = reader.bad_rows
+                self._left_out += reader.bad_rows - bad
                 if grows:
-                    mark = reader.end
-                    self._pass(Place(path.name, first_row, mark))
+                    mark, tail = reader.end, self._tail(path, reader.end)
+                    self._pass(Place(path.name, first_row, mark, tail))
             if not grows:
                 return
-            while path.stat().st_size == size and self._later(path) is None:
+            if first_row + mark.rows < row:
+                gone = row - first_row - mark.rows
+                raise DataError(f"{path} must still have all rows that were trained on, {gone} of them are gone")
+            while _size(path) == size and self._later(path) is None:
                 if not self._wait():
                     return
-            if path.stat().st_size < size:
-                raise DataError(
-                    f"{path} must only grow while it is followed, it had {size} bytes, got {path.stat().st_size}"
-                )
+            if (now := _size(path)) < size:
+                raise DataError(f"{path} must only grow while it is followed, it had {size} bytes, got {now}")
+
+    def _tail(self, path: Path, mark: Mark) -> str:
+        """Return the last bytes of a file before a mark; empty where a mark's place is no byte of the file."""
+        if not mark.place or not _may_grow(path) or self._schema.file.encoding != "utf-8":
+            return ""
+        try:
+            with path.open("rb") as file:
+                file.seek(max(mark.place - TAIL_BYTES, 0))
+                return file.read(min(mark.place, TAIL_BYTES)).hex()
+        except OSError as error:
+            raise _gone(path, error) from None
+
+    def _check_tail(self, path: Path, mark: Mark, tail: str) -> None:
+        """Raise DataError where a file has other bytes before a mark than it had: it was replaced, or cut and written anew."""
+        if tail and self._tail(path, mark) != tail:
+            raise DataError(f"{path} must only grow while it is followed, what was read before byte {mark.place} has changed")
 
     def _later(self, path: Path, waits: bool = False) -> Path | None:
         """Return the file after one, None where there is none; `waits` for it. Raises DataError where one has come whose turn
@@ -186,7 +224,8 @@ class FollowedSource:
                     if natural(each) < natural(path):
                         raise DataError(f"files that come must sort after {path.name}, which was read, got {each.name}")
                     if waits:
-                        self._read_files.add(each.name)
+                        with self._lock:
+                            self._read_files.add(each.name)
                     return each
             if not waits or not self._wait():
                 return None
@@ -201,6 +240,8 @@ class FollowedSource:
     def _reader(self, path: Path, grows: bool) -> TabularReader:
         try:
             return TabularReader(path, self._schema, self._skips, keeps_values=False, grows=grows)
+        except OSError as error:
+            raise _gone(path, error) from None
         except DataError as error:
             if _may_grow(path):
                 raise
@@ -220,15 +261,24 @@ class FollowedSource:
         with self._lock:
             at = max(n for n, place in enumerate(self._places) if place.row <= position.offset)
             self._places = self._places[at:]
-            place, standard = self._places[0], self._standard
+            place, standard, read = self._places[0], self._standard, sorted(self._read_files)
         figures = None if standard is None else {"mean": standard.mean_X, "deviation": standard.deviation_X}
         mark = {"place": place.mark.place, "rows": place.mark.rows, "bad_rows": place.mark.bad_rows}
-        return {"file": place.file, "first_row": place.first_row, **mark, "standard": figures}
+        at_file = natural(Path(place.file))
+        known = [name for name in read if natural(Path(name)) <= at_file and (self._path / name).exists()]
+        files = {"file": place.file, "read_files": "/".join(known), "tail": place.tail}  # no name has a slash
+        return {**files, "first_row": place.first_row, **mark, "standard": figures}
 
     def set_state(self, found: Saved) -> None:
         """Go on where a checkpoint stood. Raises CheckpointError."""
         mark = Mark(found.integer("place"), found.integer("rows"), found.integer("bad_rows"))
-        self._places = [Place(found.text("file"), found.integer("first_row"), mark)]
+        has_more = found.has("read_files")  # older versions had neither
+        tail = found.text("tail") if has_more else ""
+        self._places = [Place(found.text("file"), found.integer("first_row"), mark, tail)]
+        if has_more and self._places[0].file:
+            self._saved_files = set(found.text("read_files").split("/"))
+        elif has_more:
+            found.text("read_files")
         if (figures := found.maybe("standard")) is not None:
             columns = self._schema.standard_columns
             missing = np.array([self._schema.dense[x].missing for x in columns], dtype=np.float32)
@@ -243,11 +293,25 @@ def followed(source: Source) -> FollowedSource | None:
     return source if isinstance(source, FollowedSource) else None
 
 
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise _gone(path, error) from None
+
+
+def _gone(path: Path, error: OSError) -> DataError:
+    return DataError(f"{path} must stay where it is while it is followed: {error.strerror}")
+
+
 def _may_grow(path: Path) -> bool:
     return ending(path) != ".parquet" and path.suffix not in COMPRESSED
 
 
 def _has_line(path: Path) -> bool:
     """Whether the line that names the columns is there."""
-    with path.open("rb") as file:
-        return b"\n" in file.read(PROBE_BYTES)
+    try:
+        with path.open("rb") as file:
+            return b"\n" in file.read(PROBE_BYTES)
+    except OSError as error:
+        raise _gone(path, error) from None

@@ -36,8 +36,8 @@ class RowFile(Protocol):
     place: int | None
     """The place at which the batch begins that was yielded last; None: reading cannot begin there."""
 
-    def batches(self, columns: Sequence[str], place: int = 0) -> Iterator[pa.RecordBatch]:
-        """Yield these columns of all rows, in order, from a place on. Raises DataError."""
+    def batches(self, columns: Sequence[str], place: int = 0, rows_before: int = 0) -> Iterator[pa.RecordBatch]:
+        """Yield these columns of all rows, in order, from a place on, which has `rows_before` before it. Raises DataError."""
         ...
 
 
@@ -59,7 +59,7 @@ class ParquetFile:
         self.schema = self._file.schema_arrow
         self.names = tuple(self.schema.names)
 
-    def batches(self, columns: Sequence[str], place: int = 0) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str], place: int = 0, rows_before: int = 0) -> Iterator[pa.RecordBatch]:
         """A place is a row group."""
         import pyarrow
 
@@ -175,7 +175,7 @@ class TabularReader:
         a category of another type than the column's is a bad one."""
         done, rows = mark.rows + mark.bad_rows, mark.rows
         bad = mark.bad_rows
-        for batch in self._file.batches(self._names, mark.place):
+        for batch in self._file.batches(self._names, mark.place, done):
             self.mark = None if self._file.place is None else Mark(self._file.place, rows, bad)
             for start in range(0, batch.num_rows, BLOCK_ROWS):
                 block = self._block(batch.slice(start, BLOCK_ROWS), done + start)
