@@ -140,6 +140,8 @@ class Runtime(Session):
                         break
                 self.phases.end(phase)
             yield from self.phases.report_moves()
+            if self.followed is not None and (text := self.followed.unread()):
+                yield Event(self.step_number, "warning", text)
             self.publisher.enter("finishing")
             yield from self.saving.written(wait=True)
             self.finite.settle()

@@ -273,3 +273,21 @@ def test_malformed_rows_that_come_alone_are_counted(tmp_path: Path) -> None:
     assert next(batches).malformed_rows == 3
     thread.join()
     source.stop()
+
+
+@pytest.mark.parametrize("end", ["", "1,user", '1,"open,3\n0,b,4\n'])
+def test_an_ended_stream_says_what_it_has_left(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text(HEAD + "".join(map(line, range(7))) + end)
+    source = followed(tmp_path, path)
+    assert prices(source.train_batches(Position(), 4)) == chunked(range(7))
+    text = f"{len(end)} bytes at the end of {path} were not read, as they are no whole line"
+    assert source.unread() == (text if end else "")
+
+
+def test_a_stream_that_is_stopped_within_its_rows_says_nothing_of_those_to_come(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text(HEAD + "".join(map(line, range(7))) + "1,user")
+    source = followed(tmp_path, path)
+    next(source.train_batches(Position(), 4))
+    assert source.unread() == ""

@@ -199,6 +199,16 @@ class FollowedSource:
             if (now := _size(path)) < size:
                 raise DataError(f"{path} must only grow while it is followed, it had {size} bytes, got {now}")
 
+    def unread(self) -> str:
+        """Return what an ended stream has left in its last file, as no row was whole: half a line, or all that follows a quotation
+        mark that nothing closes; empty where that is nothing."""
+        place, folder = self._places[-1], self._path if self._path.is_dir() else self._path.parent
+        path = folder / (place.file or self._path.name)
+        if not self._is_over or not _may_grow(path) or self._schema.file.encoding != "utf-8":
+            return ""
+        left = _size(path) - place.mark.place
+        return f"{left:,} bytes at the end of {path} were not read, as they are no whole line" if left > 0 else ""
+
     def _tail(self, path: Path, mark: Mark) -> str:
         """Return the last bytes of a file before a mark; empty where a mark's place is no byte of the file."""
         if not mark.place or not _may_grow(path) or self._schema.file.encoding != "utf-8":
