@@ -200,8 +200,8 @@ class FollowedSource:
                 raise DataError(f"{path} must only grow while it is followed, it had {size} bytes, got {now}")
 
     def unread(self) -> str:
-        """Return what an ended stream has left in its last file, as no row was whole: half a line, or all that follows a quotation
-        mark that nothing closes; empty where that is nothing."""
+        """Return what an ended stream has left in its last file: half a line, or all that follows a quotation mark that nothing
+        closes; empty where that is nothing."""
         place, folder = self._places[-1], self._path if self._path.is_dir() else self._path.parent
         path = folder / (place.file or self._path.name)
         if not self._is_over or not _may_grow(path) or self._schema.file.encoding != "utf-8":
