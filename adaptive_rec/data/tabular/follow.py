@@ -18,7 +18,8 @@ from adaptive_rec.data.prepared_arrays import LoadedSamples, to_batch
 from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.data.standard import Standard
 from adaptive_rec.data.tabular.file_rows import CommonColumns, loaded
-from adaptive_rec.data.tabular.files import COMPRESSED, ending, files_of, natural
+from adaptive_rec.data.tabular.files import files_of, natural
+from adaptive_rec.data.tabular.growing_file import bytes_before, gone, has_line, may_grow, size_of
 from adaptive_rec.data.tabular.reader import START, Mark, TabularReader
 from adaptive_rec.data.tabular.schema import load_schema
 from adaptive_rec.data.tabular.stream import columns_of, specs
@@ -27,9 +28,6 @@ from adaptive_rec.saved import ANY, Saved
 
 POLL_SECONDS = 0.25
 """Time between two looks at the files while nothing new is there."""
-PROBE_BYTES = 1 << 16
-TAIL_BYTES = 64
-"""Bytes before a place by which a file is known again."""
 MOST_PLACES = 1 << 14
 """Places that are kept between two checkpoints; of more, every second one is dropped."""
 
@@ -78,11 +76,11 @@ class FollowedSource:
         files = files_of(self._path)
         first = files[0]
         check_source(first)
-        if first == self._path and not _may_grow(first):
+        if first == self._path and not may_grow(first):
             raise DataError(
                 f"a file that is followed must be a plain CSV or TSV file, or in a folder that is followed, got {first}"
             )
-        if len(files) == 1 and _may_grow(first) and not _has_line(first):
+        if len(files) == 1 and may_grow(first) and not has_line(first):
             raise DataError(f"{first} must have its first line, which names the columns, before it is followed")
         self._common.check(first, self._reader(first, False))
         columns = self._common.columns
@@ -171,10 +169,10 @@ class FollowedSource:
         were there once."""
         tail = ""
         while True:
-            grows = _may_grow(path) and self._later(path) is None
-            size = _size(path)
+            grows = may_grow(path) and self._later(path) is None
+            size = size_of(path)
             self._check_tail(path, mark, tail)
-            if not grows or _has_line(path):
+            if not grows or has_line(path):
                 reader = self._reader(path, grows)
                 self._common.check(path, reader)
                 bad = 0
@@ -191,12 +189,12 @@ class FollowedSource:
             if not grows:
                 return
             if first_row + mark.rows < row:
-                gone = row - first_row - mark.rows
-                raise DataError(f"{path} must still have all rows that were trained on, {gone} of them are gone")
-            while _size(path) == size and self._later(path) is None:
+                missing = row - first_row - mark.rows
+                raise DataError(f"{path} must still have all rows that were trained on, {missing} of them are gone")
+            while size_of(path) == size and self._later(path) is None:
                 if not self._wait():
                     return
-            if (now := _size(path)) < size:
+            if (now := size_of(path)) < size:
                 raise DataError(f"{path} must only grow while it is followed, it had {size} bytes, got {now}")
 
     def unread(self) -> str:
@@ -204,21 +202,18 @@ class FollowedSource:
         closes; empty where that is nothing."""
         place, folder = self._places[-1], self._path if self._path.is_dir() else self._path.parent
         path = folder / (place.file or self._path.name)
-        if not self._is_over or not _may_grow(path) or self._schema.file.encoding != "utf-8":
+        if not self._is_over or not self._has_bytes(path):
             return ""
-        left = _size(path) - place.mark.place
+        left = size_of(path) - place.mark.place
         return f"{left:,} bytes at the end of {path} were not read, as they are no whole line" if left > 0 else ""
 
     def _tail(self, path: Path, mark: Mark) -> str:
         """Return the last bytes of a file before a mark; empty where a mark's place is no byte of the file."""
-        if not mark.place or not _may_grow(path) or self._schema.file.encoding != "utf-8":
-            return ""
-        try:
-            with path.open("rb") as file:
-                file.seek(max(mark.place - TAIL_BYTES, 0))
-                return file.read(min(mark.place, TAIL_BYTES)).hex()
-        except OSError as error:
-            raise _gone(path, error) from None
+        return bytes_before(path, mark.place) if self._has_bytes(path) else ""
+
+    def _has_bytes(self, path: Path) -> bool:
+        """Whether the marks of a file are bytes of it."""
+        return may_grow(path) and self._schema.file.encoding == "utf-8"
 
     def _check_tail(self, path: Path, mark: Mark, tail: str) -> None:
         """Raise DataError where a file has other bytes before a mark than it had: it was replaced, or cut and written anew."""
@@ -251,9 +246,9 @@ class FollowedSource:
         try:
             return TabularReader(path, self._schema, self._skips, keeps_values=False, grows=grows)
         except OSError as error:
-            raise _gone(path, error) from None
+            raise gone(path, error) from None
         except DataError as error:
-            if _may_grow(path):
+            if may_grow(path):
                 raise
             way_out = "a file must be complete when its name appears: write it under another name, then rename it"
             raise DataError(f"{error}; {way_out}") from None
@@ -282,13 +277,10 @@ class FollowedSource:
     def set_state(self, found: Saved) -> None:
         """Go on where a checkpoint stood. Raises CheckpointError."""
         mark = Mark(found.integer("place"), found.integer("rows"), found.integer("bad_rows"))
-        has_more = found.has("read_files")  # older versions had neither
-        tail = found.text("tail") if has_more else ""
-        self._places = [Place(found.text("file"), found.integer("first_row"), mark, tail)]
-        if has_more and self._places[0].file:
-            self._saved_files = set(found.text("read_files").split("/"))
-        elif has_more:
-            found.text("read_files")
+        place = Place(found.text("file"), found.integer("first_row"), mark, found.text("tail"))
+        self._places, read = [place], found.text("read_files")
+        if place.file:
+            self._saved_files = set(read.split("/"))
         if (figures := found.maybe("standard")) is not None:
             columns = self._schema.standard_columns
             missing = np.array([self._schema.dense[x].missing for x in columns], dtype=np.float32)
@@ -301,27 +293,3 @@ def followed(source: Source) -> FollowedSource | None:
     while isinstance(source, Wrapped):
         source = source.origin
     return source if isinstance(source, FollowedSource) else None
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise _gone(path, error) from None
-
-
-def _gone(path: Path, error: OSError) -> DataError:
-    return DataError(f"{path} must stay where it is while it is followed: {error.strerror}")
-
-
-def _may_grow(path: Path) -> bool:
-    return ending(path) != ".parquet" and path.suffix not in COMPRESSED
-
-
-def _has_line(path: Path) -> bool:
-    """Whether the line that names the columns is there."""
-    try:
-        with path.open("rb") as file:
-            return b"\n" in file.read(PROBE_BYTES)
-    except OSError as error:
-        raise _gone(path, error) from None

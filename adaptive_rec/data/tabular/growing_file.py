@@ -1,0 +1,49 @@
+"""A text file that may grow while it is read, and must not change otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from adaptive_rec.data.tabular.files import COMPRESSED, ending
+from adaptive_rec.errors import DataError
+
+PROBE_BYTES = 1 << 16
+TAIL_BYTES = 64
+"""Bytes before a place by which a file is known again."""
+
+
+def may_grow(path: Path) -> bool:
+    """Whether a file of this name is read as it grows; others must be complete."""
+    return ending(path) != ".parquet" and path.suffix not in COMPRESSED
+
+
+def size_of(path: Path) -> int:
+    """Return a file's size in bytes. Raises DataError where it is gone."""
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise gone(path, error) from None
+
+
+def has_line(path: Path) -> bool:
+    """Whether the line that names the columns is there. Raises DataError where the file is gone."""
+    return b"\n" in _part(path, 0, PROBE_BYTES)
+
+
+def bytes_before(path: Path, place: int) -> str:
+    """Return the last bytes before a place, in hexadecimal digits. Raises DataError where the file is gone."""
+    first = max(place - TAIL_BYTES, 0)
+    return _part(path, first, place - first).hex()
+
+
+def _part(path: Path, first: int, size: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(first)
+            return file.read(size)
+    except OSError as error:
+        raise gone(path, error) from None
+
+
+def gone(path: Path, error: OSError) -> DataError:
+    return DataError(f"{path} must stay where it is while it is followed: {error.strerror}")
