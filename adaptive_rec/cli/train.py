@@ -81,7 +81,6 @@ def add_commands(subparsers: Any) -> None:
     add("--verify", action="store_true", help=verified)
     followed = "CSV, TSV, Parquet with raw ids: train on as lines are appended, or files come into the folder"
     add("--follow", action="store_true", help=followed)
-    add("--idle-timeout", metavar="SECONDS", help="with --follow: end after so long without a new row (default: never)")
     add("--detach", action="store_true", help="train in the background; returns once training is under way")
     add("--dry-run", action="store_true", help="print the memory that the run would need, and exit")
     add("--print-config", action="store_true", help="print the resolved configuration as TOML, and exit")
@@ -292,7 +291,7 @@ def resolve(args: argparse.Namespace) -> Config:
 def overrides(args: argparse.Namespace) -> list[str]:
     """Return the settings of the command line, flags included, as KEY=VALUE."""
     texts = {"knobs.policy": args.policy, "data.source": args.data, "run.device": args.device, "run.track": args.track}
-    numbers = {"run.steps": args.steps, "run.seed": args.seed, "data.follow_idle_seconds": args.idle_timeout}
+    numbers = {"run.steps": args.steps, "run.seed": args.seed}
     raw, followed = (["data.ids=raw"], ["data.follow=true"]) if args.follow else ([], [])
     return [*raw, *args.set, *followed, *text_settings(texts), *number_settings(numbers)]
 

@@ -80,7 +80,7 @@ def test_a_run_follows_a_file_through_a_stop_and_a_kill(
 
     with path.open("a") as file:
         file.write(parts[3])
-    words = ["train", "--data", str(path), "--follow", "--idle-timeout", "1", *SETTINGS, "--no-serve"]
+    words = ["train", "--data", str(path), "--follow", "--set", "data.follow_idle_seconds=1", *SETTINGS, "--no-serve"]
     assert main([*words, "--out", str(tmp_path / "runs/a"), "--resume"]) == 0
     assert main([*words, "--out", str(tmp_path / "runs/whole")]) == 0
     summaries = [json.loads((tmp_path / "runs" / run / "summary.json").read_text()) for run in ("a", "whole")]
