@@ -23,6 +23,7 @@ from adaptive_rec.data.prepare.prepare import prepare
 from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.data.standard import Standard
 from adaptive_rec.data.tabular.infer import infer
+from adaptive_rec.data.tabular.reader import TabularReader
 from adaptive_rec.data.tabular.schema import Schema, load_schema, parse_schema, schema_toml
 from adaptive_rec.data.tabular.values import categories, keys_of, numbers
 from adaptive_rec.errors import DataError, UsageError
@@ -251,3 +252,24 @@ def test_without_pyarrow_the_error_says_what_to_install(tmp_path: Path, monkeypa
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UsageError, match=r"needs pyarrow: pip install 'adaptive-rec\[data\]'"):
         made(tmp_path, tmp_path / "clicks.csv")
+
+
+def test_whole_numbers_that_no_key_can_be_are_bad_values() -> None:
+    texts = ["7", "9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809", "9" * 100_000]
+    found = categories(pa.array(texts), "integer", "", "c")
+    assert found.bad_U.tolist() == [False, False, True, True, True, True]
+    assert categories(pa.array([3, -(2**63)]), "", "", "c").bad_U.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_row_with_such_a_number_is_named_or_skipped(tmp_path: Path, skip: bool) -> None:
+    path, schema = tmp_path / "a.csv", tmp_path / "s.toml"
+    path.write_text("click,user\n1,5\n0,9223372036854775808\n1,6\n")
+    schema.write_text('label = "click"\nsparse = [{ column = "user", type = "integer" }]\n')
+    reader = TabularReader(path, load_schema(schema, "schema"), skip)
+    if skip:
+        assert sum(len(block.labels_B) for block in reader.blocks()) == 2
+        assert reader.bad_rows == 1
+    else:
+        with pytest.raises(DataError, match=r"row 2, column user: must be a whole number of 64 bits .* got '922337"):
+            list(reader.blocks())

@@ -214,7 +214,10 @@ class TabularReader:
             found.append(categories(batch.column(sparse.column), sparse.type, sparse.separator, where))
             wrong_B = found[-1].bad_rows(rows)
             if wrong_B.any():
-                rule = 'must be a whole number, as its type in the schema says (type = "text" takes every value)'
+                rule = (
+                    "must be a whole number of 64 bits above -2^63, as its type in the schema says "
+                    '(type = "text" takes every value)'
+                )
                 self._judge(batch, sparse.column, wrong_B, rule, rows_before)
                 bad_B |= wrong_B
         self._bad_rows += int(np.count_nonzero(bad_B))

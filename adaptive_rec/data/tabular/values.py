@@ -28,6 +28,8 @@ NUMBER = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$|^[-+]?(inf|Inf|IN
 INTEGER = r"^(0|-?[1-9][0-9]*)(\.0+)?$"
 """A whole number as a category: one with leading zeros or a plus sign is a text of its own, which must not fall together with
 another."""
+MOST_DIGITS = 20
+"""Characters of the longest whole number of 64 bits, its sign included."""
 Rule = Literal["", "integer", "text"]
 
 
@@ -134,9 +136,7 @@ def categories(array: pa.Array, kind: Rule, separator: str, where: str) -> Categ
     distinct, lookups_N = _distinct(array)
     distinct, bad_U = _as_kind(distinct, kind, where)
     keys_U = keys_of(distinct)
-    if (clash_U := (keys_U == MISSING_KEY) & ~bad_U).any():
-        raise DataError(f"{where}: must not hold {distinct[int(np.argmax(clash_U))]}, whose key says missing")
-    return Categories(distinct, keys_U, bad_U, lookups_N, lengths_B)
+    return Categories(distinct, keys_U, bad_U | (keys_U == MISSING_KEY), lookups_N, lengths_B)
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -195,10 +195,10 @@ def _as_kind(distinct: pa.Array, kind: Rule, where: str) -> tuple[pa.Array, NDAr
         texts = pc.if_else(right, pc.replace_substring_regex(distinct, r"\.0+$", ""), pa.scalar("0", distinct.type))
         try:
             return texts.cast(pa.int64()), bad_U
-        except pa.ArrowException:
-            raise DataError(
-                f'{where}: an integer must fit into 64 bits; write type = "text" for this column in the schema'
-            ) from None
+        except pa.ArrowException:  # one has more than 64 bits
+            fits_U = np.array([len(text) <= MOST_DIGITS and -(2**63) <= int(text) < 2**63 for text in texts.to_pylist()])
+            texts = pc.if_else(pa.array(fits_U), texts, pa.scalar("0", texts.type))
+            return texts.cast(pa.int64()), bad_U | ~fits_U
     elif pa.types.is_integer(found):
         distinct = distinct.cast(pa.uint64() if found == pa.uint64() else pa.int64())
     elif not (_is_text(found) or pa.types.is_boolean(found) or pa.types.is_null(found)):
