@@ -14,7 +14,6 @@ from torch import nn
 
 import adaptive_rec
 from adaptive_rec.batch import TableSpec
-from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.embedding.disk.disk_store import DiskStore
 from adaptive_rec.errors import ConfigError, ConflictError
 from adaptive_rec.modules.options import Setup
@@ -26,11 +25,7 @@ from .ranks import patch_ranks, train
 from .test_resume import BREAK, STEPS, only, restore, states, through_file
 from .training import CASES, QUICK_WINDOWS, Loop, Trained, assert_moved
 
-
-@pytest.fixture(autouse=True)
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
-    monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
+pytestmark = pytest.mark.usefixtures("small_segments")
 
 
 @pytest.fixture

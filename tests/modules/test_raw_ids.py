@@ -22,7 +22,6 @@ from adaptive_rec.batch import Position
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.logs.columns import LogFile
 from adaptive_rec.data.logs.movietweetings import LIKED_FROM, LOG_COLUMNS
-from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.kernels.reference.fill import fill_rows
 from adaptive_rec.runtime.assemble import assemble
 from tests.data.conftest import find
@@ -46,11 +45,7 @@ from .raw_keys import (
 from .test_resume import through_file
 from .training import assert_moved
 
-
-@pytest.fixture(autouse=True)
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
-    monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
+pytestmark = pytest.mark.usefixtures("small_segments")
 
 
 @pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])

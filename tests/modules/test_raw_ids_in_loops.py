@@ -21,7 +21,6 @@ from adaptive_rec import (
     EmbeddingBagConfig,
 )
 from adaptive_rec.batch import TableSpec
-from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.errors import CheckpointError, ConfigError, ConflictError
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import named_rates
@@ -43,11 +42,7 @@ from .raw_keys import (
 )
 from .test_resume import through_file
 
-
-@pytest.fixture(autouse=True)
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
-    monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
+pytestmark = pytest.mark.usefixtures("small_segments")
 
 
 @pytest.mark.parametrize("prefetch", [True, False], ids=["prefetch", "in line"])
