@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from adaptive_rec.data.raw.changes import NewKeys
+from adaptive_rec.data.raw.changes import COUNTED, NewKeys
 from adaptive_rec.data.raw.key_map import KeyMap
 from adaptive_rec.data.raw.raw_ids import LATER
 from adaptive_rec.data.raw.schedule import KnobSchedule
@@ -65,7 +65,7 @@ class LoopIds:
         """The item that a loop over `prefetch` is at."""
         self._looks_ahead = self._trains = False
         """Whether a loop over `prefetch` is running, and whether its ids are taken or only looked up."""
-        self._counts = {"keys": 0, "evicted": 0, "refused": 0, "lookups": 0, "lookups_shared": 0}
+        self._counts = dict.fromkeys(COUNTED, 0)
 
     def _new_map(self) -> KeyMap:
         return KeyMap(self._rows_T, range(len(self._rows_T)), self._shared_rows, self._store.seed)
@@ -126,10 +126,8 @@ class LoopIds:
     def _take(self, item: IdsOfItem, ids: TableIds) -> list[NDArray[np.int64]]:
         with self._lock:
             id_N, new = self.keys.take(*self._joined(ids), item.admit_after)
-        for table in np.unique(new.table_A).tolist():
-            some = new.table_A == table
-            own_rows = self._rows_T[table] - self._shared_rows
-            self._store.draw_rows(table, new.id_A[some], new.key_A[some], own_rows)
+        for table, id_A, key_A in new.admitted():
+            self._store.draw_rows(table, id_A, key_A, self._rows_T[table] - self._shared_rows)
         item.new.append(new)
         return _split(id_N, ids)
 
@@ -150,10 +148,7 @@ class LoopIds:
             self._settled += 1
             for new in item.new:
                 self._keys.settle(new)
-                gained = len(new.key_A), 0, int(new.refused_T.sum()), new.lookups, new.lookups_shared
-                self._counts = {
-                    name: count + more for (name, count), more in zip(self._counts.items(), gained, strict=True)
-                }
+                new.count_into(self._counts)
         self._store.finish_draws()
 
     # Ahead of the loop -----------------------------------------------------------------------------------------------
@@ -195,22 +190,15 @@ class LoopIds:
         return self._keys
 
     def _put_loaded(self) -> None:
-        """Have a map with the keys that were loaded, of all tables at once."""
+        """Have a new map with the keys that were loaded, and those of other tables, all at once: nothing is counted in it."""
         if not self._loaded:
             return
-        state = {**self._keys.state(), "sketch": None}
-        first_T, end_T = np.cumsum([0, *self._rows_T]), state["rows"]["end_T"].copy()
-        for table, key_R in self._loaded.items():
-            state["tables"][f"keys_{table}"] = key_R
-            end_T[table] = first_T[table] + self._shared_rows + len(key_R)
-        state["rows"]["end_T"] = end_T
-        self._keys, self._loaded = self._restored(state), {}
-        self._counts = dict.fromkeys(self._counts, 0) | {"keys": int((end_T - first_T[:-1] - self._shared_rows).sum())}
-
-    def _restored(self, state: Mapping[str, Any]) -> KeyMap:
         made = self._new_map()
-        made.set_state(Saved(state, "the raw ids"))
-        return made
+        keys = [self._loaded.get(table, self._own_keys(table)[0]) for table in range(len(self._rows_T))]
+        for table, key_R in enumerate(keys):
+            made.begin_with(table, key_R)
+        self._keys, self._loaded = made, {}
+        self._counts = dict.fromkeys(self._counts, 0) | {"keys": sum(map(len, keys))}
 
     def keys_and_rows(self, table: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the keys of a table that have a row of their own (K), and the numbers of these rows (K)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,9 @@ from adaptive_rec.errors import CheckpointError
 from adaptive_rec.saved import ANY, Saved
 
 NO_KEYS = np.empty(0, dtype=np.int64)
+
+COUNTED = ("keys", "evicted", "refused", "lookups", "lookups_shared")
+"""What is counted: keys that have a row now, that have lost theirs, that were refused one; lookups, and those of shared rows."""
 
 
 def row_names(table_C: NDArray[np.int64], id_C: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -62,6 +65,20 @@ class NewKeys:
     """Lookups of all keys, and of those without a row of their own."""
     given: Given
     """How far the rows of each table are given with this batch."""
+
+    def admitted(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield each table of admitted keys, with their ids and the keys."""
+        for table in np.unique(self.table_A).tolist():
+            some = self.table_A == table
+            yield table, self.id_A[some], self.key_A[some]
+
+    def count_into(self, counts: dict[str, int], evicted: int = 0) -> None:
+        """Add this batch to counts of these names (COUNTED). `evicted`: keys that lost their rows before it."""
+        counts["keys"] += len(self.key_A) - evicted
+        counts["evicted"] += evicted
+        counts["refused"] += int(self.refused_T.sum())
+        counts["lookups"] += self.lookups
+        counts["lookups_shared"] += self.lookups_shared
 
 
 def changes_state(changes: Sequence[Change]) -> dict[str, Any]:

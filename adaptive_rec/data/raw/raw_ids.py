@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.knobs import MOST_AHEAD
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.raw.changes import NO_KEYS, Change, NewKeys, row_names
+from adaptive_rec.data.raw.changes import COUNTED, NO_KEYS, Change, NewKeys, row_names
 from adaptive_rec.data.raw.eviction import Eviction, Popularity
 from adaptive_rec.data.raw.key_map import KeyMap
 from adaptive_rec.data.raw.schedule import KnobSchedule
@@ -68,7 +68,7 @@ class RawIds(Wrapped):
         self._again: list[NDArray[np.int64]] = []
         """The names of rows below this that keys got since then."""
         self._eviction = Eviction(self.keys, len(rows_T))
-        self._counts = {"keys": 0, "evicted": 0, "refused": 0, "lookups": 0, "lookups_shared": 0}
+        self._counts = dict.fromkeys(COUNTED, 0)
         self._digest = 0
         """A number that shows which keys have lost and got which rows, in which order, since this object was made."""
 
@@ -136,9 +136,8 @@ class RawIds(Wrapped):
             if len(self._ahead) > LATER:
                 self._settle_oldest()
         if self._draw is not None:
-            for table in np.unique(new.table_A).tolist():
-                some = new.table_A == table
-                self._draw(table, new.id_A[some], new.key_A[some], self._source.tables[table].rows)
+            for table, id_A, key_A in new.admitted():
+                self._draw(table, id_A, key_A, self._source.tables[table].rows)
         return replace(batch, ids_N=ids_N)
 
     def _settle(self, position: Position) -> None:
@@ -154,15 +153,7 @@ class RawIds(Wrapped):
         if again.any():
             self._again.append(row_names(new.table_A[again], new.id_A[again]))
         left_L = NO_KEYS if change is None else change.key_L
-        gained = {
-            "keys": len(new.key_A) - len(left_L),
-            "evicted": len(left_L),
-            "refused": int(new.refused_T.sum()),
-            "lookups": new.lookups,
-            "lookups_shared": new.lookups_shared,
-        }
-        for name, value in gained.items():
-            self._counts[name] += value
+        new.count_into(self._counts, len(left_L))
         self._digest = zlib.crc32(np.concatenate([left_L, new.key_A, new.id_A]).tobytes(), self._digest)
 
     def counts(self) -> dict[str, int]:
