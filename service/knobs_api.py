@@ -12,9 +12,11 @@ from fastapi import APIRouter, Body, Header, Query, Request
 from starlette.responses import Response
 
 from adaptive_rec.config.knobs import Knobs, knobs_version
+from adaptive_rec.live.knob_patch import LONGEST_WHY
 from adaptive_rec.service import schemas
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Values
+from adaptive_rec.service.lines import MAX_STEP
 from adaptive_rec.service.problems import Json, ProblemError
 from adaptive_rec.service.run_view import RunView
 from adaptive_rec.service.trainer_link import KnobState
@@ -23,6 +25,9 @@ MERGE_PATCH = "application/merge-patch+json"
 ETAG = {"headers": {"ETag": {"description": "Version of the desired values.", "schema": {"type": "string"}}}}
 NO_ANSWER = "the trainer must check the change and has not done so yet: GET /api/v1/knobs shows whether it was accepted"
 EXAMPLE = {"alpha": 0.8, "stale_threshold": None}
+
+DryRun = Annotated[bool, Query(description="Check only; change nothing.")]
+Why = Annotated[str | None, Query(max_length=LONGEST_WHY, description="The reason, for the journal.")]
 
 
 def router(view: RunView) -> APIRouter:
@@ -53,32 +58,77 @@ def router(view: RunView) -> APIRouter:
         request: Request,
         patch: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
         if_match: Annotated[str | None, Header(description="ETag of the knobs that were read.")] = None,
-        dry_run: Annotated[bool, Query(description="Check only; change nothing.")] = False,
+        dry_run: DryRun = False,
+        why: Why = None,
     ) -> Response:
         """Merge patch (RFC 7396): values replace the desired ones; null restores the configured value."""
-        link = view.commands()
+        view.commands()
         versions = base_versions(if_match)
         check_shape(patch)
         check_names_differ(await request.body())
-        sent = link.send("change_knobs", changes=patch, versions=versions, dry_run=dry_run)
-        reply = await link.reply(sent)
-        in_effect = reply is not None
-        reply = reply or await link.accepted(sent)
-        knobs = view.knobs.copy()
-        if reply is None:
-            raise ProblemError(503, NO_ANSWER, {"Retry-After": "1"})
-        if "error" in reply:
-            headers = {"ETag": etag(knobs.desired)} if reply["status"] == 412 else None
-            errors = {"errors": reply["errors"]} if "errors" in reply else {}
-            raise ProblemError(reply["status"], reply["error"], headers, **errors)
-        if not in_effect:
-            return tagged(outcome(False, None, reply["changed"], knobs), knobs.desired, 202)
-        knobs = KnobState(reply.get("desired", knobs.desired), knobs.effective, knobs.effective_since_step)
-        unchanged_since = None if dry_run or knobs.desired != knobs.effective else knobs.effective_since_step
-        step = reply.get("step", unchanged_since)
-        return tagged(outcome(dry_run, step, reply["changed"], knobs), knobs.desired)
+        return await requested(view, patch, versions, dry_run, why=why)
+
+    undone = answers(schemas.KnobsChanged, 403, 404, 409, 503)
+    undone["responses"] |= {status: changed["responses"][status] for status in (200, 202)}
+
+    @routes.post("/undo", **undone, operation_id="undo_knobs")
+    async def undo_knobs(
+        event: Annotated[
+            int | None, Query(ge=1, le=MAX_STEP, description="Id of the event; without it, the last change that is in effect.")
+        ] = None,
+        dry_run: DryRun = False,
+        why: Why = None,
+    ) -> Response:
+        """Set the knobs that an event of kind `knobs` has changed to what they were before it."""
+        view.commands()
+        view.refresh()
+        found = change_to_undo(view, event)
+        desired, changed = view.knobs.copy().desired, found["details"]["changed"]
+        since = [name for name, each in changed.items() if name not in desired or desired[name] != each["new"]]
+        if since:
+            rule = f"event {found['id']} cannot be undone, as its knobs have changed since"
+            raise ProblemError(409, f"{rule}: {', '.join(since)[:200]}")
+        patch = {name: each["old"] for name, each in changed.items()}
+        return await requested(view, patch, [knobs_version(desired)], dry_run, why=why, undoes=found["id"])
 
     return routes
+
+
+def change_to_undo(view: RunView, number: int | None) -> Values:
+    """Return the event of a change of knobs: that of an id, or the last one that neither undoes another nor was undone."""
+    events = [event for event in view.events.events if event["kind"] == "knobs" and "undoes" not in event["details"]]
+    if number is not None:
+        found = next((event for event in events if event["id"] == number), None)
+        if found is None:
+            raise ProblemError(404, f"event must be the id of a change of knobs that is no undo, got {number}")
+        return found
+    undone = {event["details"].get("undoes") for event in view.events.events if event["kind"] == "knobs"}
+    found = next((event for event in reversed(events) if event["id"] not in undone), None)
+    if found is None:
+        raise ProblemError(409, "there is no change of knobs left to undo")
+    return found
+
+
+async def requested(view: RunView, patch: Values, versions: list[str] | None, dry_run: bool, **note: Any) -> Response:
+    """Have the trainer make a change of knobs, and return the answer to the client."""
+    link = view.commands()
+    sent = link.send("change_knobs", changes=patch, versions=versions, dry_run=dry_run, **note)
+    reply = await link.reply(sent)
+    in_effect = reply is not None
+    reply = reply or await link.accepted(sent)
+    knobs = view.knobs.copy()
+    if reply is None:
+        raise ProblemError(503, NO_ANSWER, {"Retry-After": "1"})
+    if "error" in reply:
+        headers = {"ETag": etag(knobs.desired)} if reply["status"] == 412 else None
+        errors = {"errors": reply["errors"]} if "errors" in reply else {}
+        raise ProblemError(reply["status"], reply["error"], headers, **errors)
+    if not in_effect:
+        return tagged(outcome(False, None, reply["changed"], knobs), knobs.desired, 202)
+    knobs = KnobState(reply.get("desired", knobs.desired), knobs.effective, knobs.effective_since_step)
+    unchanged_since = None if dry_run or knobs.desired != knobs.effective else knobs.effective_since_step
+    step = reply.get("step", unchanged_since)
+    return tagged(outcome(dry_run, step, reply["changed"], knobs), knobs.desired)
 
 
 def etag(desired: Values) -> str:

@@ -74,8 +74,8 @@ class Client:
         """Send GET; parameters that are None are left out."""
         return self._send("GET", path, {key: value for key, value in query.items() if value is not None})
 
-    def post(self, path: str, body: Mapping[str, Any] | None = None) -> Reply:
-        return self._send("POST", path, {}, body)
+    def post(self, path: str, body: Mapping[str, Any] | None = None, **query: Any) -> Reply:
+        return self._send("POST", path, query, body)
 
     def patch(self, path: str, body: Mapping[str, Any], if_match: str, **query: Any) -> Reply:
         """Send a merge patch that applies only to the state with this ETag."""

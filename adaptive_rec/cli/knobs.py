@@ -23,6 +23,8 @@ examples:
   adaptive-rec knobs get alpha action                    two of them
   adaptive-rec knobs set alpha=0.8 hot_budget_bytes=64MiB
   adaptive-rec knobs set stale_threshold=search alpha=default
+  adaptive-rec knobs set lr_factor=0.5 --why "loss spikes"
+  adaptive-rec knobs undo                                the last change; undo 12: that of event 12
 """
 ATTEMPTS = 5
 """Attempts at a change where others change knobs at the same time; its values are absolute, so it can be repeated."""
@@ -33,26 +35,34 @@ UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 <<
 def add_commands(subparsers: Any) -> None:
     parser = add_command(subparsers, "knobs", knobs, "show and change the knobs of a run", epilog=EXAMPLES)
     add = parser.add_argument
-    add("action", nargs="?", metavar="get|set", default="get", help="get (the default) or set")
-    named = f"knobs to show, or to set; the value {DEFAULT!r} restores the default"
+    add("action", nargs="?", metavar="get|set|undo", default="get", help="get (the default), set or undo")
+    named = f"knobs to show, or to set; the value {DEFAULT!r} restores the default; with undo, the id of the event to undo"
     add("words", nargs="*", metavar="NAME[=VALUE]", help=named)
-    add("--dry-run", action="store_true", help="with set: only check whether the run would accept the change")
+    add("--dry-run", action="store_true", help="with set and undo: only check whether the run would accept the change")
+    add("--why", metavar="TEXT", help="with set and undo: the reason, for the journal")
     add_client_options(parser)
 
 
 def knobs(args: argparse.Namespace) -> int:
     from adaptive_rec.cli.client import connect
 
-    if args.action not in ("get", "set"):
+    if args.action not in ("get", "set", "undo"):
         meant = f"knobs {'set' if '=' in args.action else 'get'} {args.action}"
-        raise UsageError(f"knobs takes get or set, got {args.action} (did you mean {meant}?)")
+        raise UsageError(f"knobs takes get, set or undo, got {args.action} (did you mean {meant}?)")
+    for flag, given in (("--dry-run", args.dry_run), ("--why", args.why)):
+        if given and args.action == "get":
+            raise UsageError(f"{flag} goes with knobs set NAME=VALUE and knobs undo")
     changes = assignments(args.words) if args.action == "set" else {}
-    if args.dry_run and not changes:
-        raise UsageError("--dry-run goes with knobs set NAME=VALUE")
+    query = {**({"dry_run": 1} if args.dry_run else {}), **({"why": args.why} if args.why else {})}
     with connect(args.run, args.url) as client:
-        if not changes:
+        if args.action == "get":
             return get(client, args.words, args.json)
-        answer, known = change(client, changes, args.dry_run)
+        if args.action == "undo":
+            known = client.get("/knobs").body["knobs"]
+            answer = client.post("/knobs/undo", **query, **event_named(args.words))
+            changes = answer.body["changed"]
+        else:
+            answer, known = change(client, changes, query)
     if args.json:
         print_json(answer.body)
     else:
@@ -101,14 +111,20 @@ def blocks(rows: Iterable[Sequence[str]]) -> Any:
     return table
 
 
-def change(client: Client, changes: Mapping[str, str], dry_run: bool) -> tuple[Reply, Mapping[str, Any]]:
+def event_named(words: Sequence[str]) -> dict[str, int]:
+    """Return the event to undo; nothing where none is named."""
+    if len(words) > 1 or not all(word.isascii() and word.isdigit() for word in words):
+        raise UsageError(f"knobs undo takes the id of one event, got {' '.join(words)}")
+    return {"event": int(words[0])} if words else {}
+
+
+def change(client: Client, changes: Mapping[str, str], query: Mapping[str, Any]) -> tuple[Reply, Mapping[str, Any]]:
     """Send the changes with the newest ETag; try again where another client changed a knob in between.
 
     Returns the answer, and the knobs as they were before.
     """
     from adaptive_rec.cli.client import ApiError
 
-    query = {"dry_run": 1} if dry_run else {}
     for attempt in range(1, ATTEMPTS + 1):
         current = client.get("/knobs")
         known = current.body["knobs"]

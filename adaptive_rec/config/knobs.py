@@ -52,6 +52,11 @@ def _parse_bytes(value: Any) -> Any:
 
 Bytes = Annotated[int, BeforeValidator(_parse_bytes)]
 
+CONFIGURED = "configured"
+"""The value of a knob that leaves a fixed setting as it is."""
+Interval = Annotated[int, Field(ge=0, le=MOST_STEPS)] | Literal["configured"]
+IntervalSeconds = Annotated[float, Field(ge=0, le=MOST_STEPS)] | Literal["configured"]
+
 
 MOST_AHEAD = 64
 """Limit of batches that are made ready ahead of the step."""
@@ -211,6 +216,36 @@ class Knobs(Frozen):
         ge=0,
         le=0.5,
     )
+    lr_factor: float = knob(
+        1.0, "factor", "Factor of the learning rates, of the dense part and of rows, besides their schedule's.", ge=0, le=10
+    )
+    embedding_lr_factor: float = knob(
+        1.0, "factor", "Factor of the rows' learning rate, besides lr_factor.", ge=0, le=10
+    )
+    schedule_offset: int = knob(
+        0,
+        "steps",
+        "Steps that the schedule of the learning rates (optimizer.warmup_steps, decay_start) is ahead of the run's; less than 0: "
+        "behind.",
+        ge=-MOST_STEPS,
+        le=MOST_STEPS,
+    )
+    clip_norm: float = knob(
+        0.0,
+        "norm",
+        "Limit of the L2 norm of the dense part's gradients in a step: where it is larger, all gradients, those of rows too, are "
+        "scaled by limit / norm. 0 clips nothing.",
+        ge=0,
+    )
+    eval_every_steps: Interval = knob(
+        CONFIGURED, "steps", "Steps between evaluations; configured: as eval.every_steps and eval.count say, 0: only at the end."
+    )
+    checkpoint_every_steps: Interval = knob(
+        CONFIGURED, "steps", "Steps between checkpoints; configured: as checkpoint.every_steps says, 0: none by steps."
+    )
+    checkpoint_every_seconds: IntervalSeconds = knob(
+        CONFIGURED, "seconds", "Seconds between checkpoints; configured: as checkpoint.every_seconds says, 0: none by time."
+    )
     report_every: PositiveInt = knob(
         20, "steps", "Steps between two published snapshots and lines of metrics.jsonl.", le=MOST_STEPS
     )
@@ -234,10 +269,9 @@ class Knobs(Frozen):
         Raises KnobError for all wrong knobs together."""
         values: dict[str, Any] = {}
         for name, value in patch.items():
-            integer = name in Knobs.model_fields and Knobs.model_fields[name].annotation is int
             if value is None:
                 value = getattr(configured, name, None)
-            elif integer and isinstance(value, float) and value.is_integer():
+            elif isinstance(value, float) and value.is_integer() and name in WHOLE_NUMBERS:
                 value = int(value)
             values[name] = value
         return self.changed(values)
@@ -246,6 +280,14 @@ class Knobs(Frozen):
         """Return the old and the new value of every knob that other knobs change."""
         old, new = self.model_dump(), after.model_dump()
         return {name: {"old": old[name], "new": new[name]} for name in new if new[name] != old[name]}
+
+
+WHOLE_NUMBERS = {
+    name
+    for name, rules in Knobs.model_json_schema()["properties"].items()
+    if "integer" in (rules.get("type"), *(branch.get("type") for branch in rules.get("anyOf", ())))
+}
+"""Names of knobs whose numbers are whole."""
 
 
 def within_bounds(saved: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, PositiveInt, ValidationError, model_validator
 from adaptive_rec.config.checkpoint import CheckpointConfig
 from adaptive_rec.config.data import DataConfig
 from adaptive_rec.config.faults import describe
-from adaptive_rec.config.knobs import Frozen, Knobs, knob, within_bounds
+from adaptive_rec.config.knobs import CONFIGURED, Frozen, Knobs, knob, within_bounds
 from adaptive_rec.config.model import ModelConfig, OptimizerConfig
 from adaptive_rec.config.policy import PolicyConfig
 from adaptive_rec.config.run import RunConfig
@@ -39,8 +39,11 @@ class EvalConfig(Frozen):
     batch_size: PositiveInt = knob(8192, "samples", "Samples of an evaluation batch.")
     max_samples: int = knob(0, "samples", "Held-out samples to use; 0 is all.", ge=0)
 
-    def interval(self, steps: int) -> int:
-        """Return the steps from one evaluation to the next in a run of `steps`; 0 where only the end is evaluated."""
+    def interval(self, knobs: Knobs, steps: int) -> int:
+        """Return the steps from one evaluation to the next in a run of `steps`, under some knobs; 0 where only the end is
+        evaluated."""
+        if knobs.eval_every_steps != CONFIGURED:
+            return knobs.eval_every_steps
         return self.every_steps or (max(1, round(steps / self.count)) if self.count else 0)
 
 

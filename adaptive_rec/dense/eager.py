@@ -135,6 +135,11 @@ class DensePart:
     def share(self) -> None:
         """Start to add up the step's gradients over the processes that train together, before `step`."""
 
+    def clip(self, limit: float, pooled: list[Tensor]) -> None:
+        """Scale the step's gradients, those of parameters and of `pooled` vectors (what `gradients` has returned), where the L2
+        norm of the parameters' is above a limit, as `torch.nn.utils.clip_grad_norm_` does. Between `share` and `step`."""
+        scale_down([p.grad for p in self.parameters if p.grad is not None], pooled, limit)
+
     def step(self, factor: float) -> None:
         """Make an optimizer step with `factor` times the configured learning rates."""
         for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
@@ -171,3 +176,10 @@ class DensePart:
 
     def _empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=self.dtype, device=self.device)
+
+
+def scale_down(gradients: list[Tensor], others: list[Tensor], limit: float) -> None:
+    """Scale `gradients` so that their joint L2 norm is at most a limit, and `others` by the same factor."""
+    if gradients:
+        norm = torch.stack(torch._foreach_norm(gradients)).norm()
+        torch._foreach_mul_([*gradients, *others], (limit / (norm + 1e-6)).clamp(max=1.0))

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from adaptive_rec.dense.eager import DensePart
+from adaptive_rec.dense.eager import DensePart, scale_down
 from adaptive_rec.embedding.records import MicroBatch
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.placement import RowSpace
@@ -104,6 +104,9 @@ class ReplayedDense(DensePart):
             return self._last.gradients if self._last else []
         self._keep_last()
         return [part[: self._kept_lines] for part in self._kept]
+
+    def clip(self, limit: float, pooled: list[Tensor]) -> None:
+        self.streams.launch(partial(scale_down, self.parameter_gradients, pooled, limit))
 
     def step(self, factor: float) -> None:
         self.streams.launch(partial(self._step, factor))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-from adaptive_rec.dense.eager import DensePart
+from adaptive_rec.dense.eager import DensePart, scale_down
 from adaptive_rec.dense.replayed import ReplayedDense
 from adaptive_rec.embedding.staged.link import Link
 from adaptive_rec.system.group import Group
@@ -19,6 +20,8 @@ class SharedDense(DensePart):
     def __init__(self, group: Group, *parts: Any) -> None:
         super().__init__(*parts)
         self.group = group
+        self._sum: tuple[list[Tensor], Tensor] | None = None
+        """What `share` has begun, once it has ended."""
 
     def share(self) -> None:
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
@@ -27,9 +30,13 @@ class SharedDense(DensePart):
         self._flat = _flatten_dense_tensors(self._summed)
         self._wait = self.group.add_later("dense", self._flat.numpy())
 
+    def clip(self, limit: float, pooled: list[Tensor]) -> None:
+        gradients, _ = self._sums()
+        scale_down(gradients, pooled, limit)
+
     def step(self, factor: float) -> None:
-        self._wait()
-        *gradients, figures = _unflatten_dense_tensors(self._flat, self._summed)
+        gradients, figures = self._sums()
+        self._sum = None
         loss, micro_batches = figures.tolist()
         self.step_loss.fill_(loss)
         if not micro_batches:  # no rank trained a sample
@@ -37,6 +44,14 @@ class SharedDense(DensePart):
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient
         super().step(factor)
+
+    def _sums(self) -> tuple[list[Tensor], Tensor]:
+        """Wait for the sums over the ranks. Returns the parameters' gradients, and the loss with the micro-batches run."""
+        if self._sum is None:
+            self._wait()
+            *gradients, figures = _unflatten_dense_tensors(self._flat, self._summed)
+            self._sum = gradients, figures
+        return self._sum
 
 
 class SharedReplayed(ReplayedDense):

@@ -82,7 +82,9 @@ class RowRule:
 
 
 def schedule(config: OptimizerConfig, step: int) -> float:
-    """Return the factor on both learning rates at a step (from 0): linear warm-up, then quadratic decay, as in DLRM's code."""
+    """Return the factor on both learning rates at a step (from 0): linear warm-up, then quadratic decay, as in DLRM's code. A
+    step below 0 has the factor of the first one."""
+    step = max(0, step)
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps
     if config.decay_steps and step >= config.decay_start:

@@ -21,7 +21,7 @@ class CheckpointStatus:
         """When the newest one was written, seconds since the epoch."""
         self.every_steps: int | None = None
         self.every_seconds: float | None = None
-        """The configured intervals; None where the run writes no checkpoints of its own."""
+        """The present intervals; None where the run writes no checkpoints of its own."""
 
     def figures(self) -> dict[str, float | None]:
         """Return what clients are shown beside the newest one."""
@@ -34,7 +34,7 @@ class CheckpointStatus:
         }
 
     def expect(self, every_steps: int, every_seconds: float) -> None:
-        """Set the configured intervals; 0: none by steps, or none by the clock."""
+        """Set the present intervals; 0: none by steps, or none by the clock."""
         self.every_steps, self.every_seconds = every_steps, every_seconds
 
     def add_stall(self, seconds: float) -> None:

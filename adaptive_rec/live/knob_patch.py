@@ -9,6 +9,9 @@ from adaptive_rec.config.knobs import KnobError, Knobs
 from adaptive_rec.errors import ConfigError, ConflictError
 from adaptive_rec.live.mailbox import Answer, Mailbox
 
+LONGEST_WHY = 500
+"""Characters of the reason for a change."""
+
 
 class KnobPatches:
     """Takes merge patches of the knobs from clients, who may choose only among the policies in the run's description."""
@@ -27,7 +30,10 @@ class KnobPatches:
         patch, versions, dry_run = message.get("changes"), message.get("versions"), message.get("dry_run", False)
         if not isinstance(patch, dict):
             raise ConfigError(f"changes must be an object of knobs, got {patch!r}")
-        before, after = self._mailbox.patch_knobs(lambda knobs: self._changed(knobs, patch), answer, versions, dry_run)
+        note = noted(message)
+        before, after = self._mailbox.patch_knobs(
+            lambda knobs: self._changed(knobs, patch), answer, versions, dry_run, note
+        )
         changed = before.differences(after)
         reply = {"changed": changed, "desired": after.model_dump()}
         return {"accepted": reply} if changed and not dry_run else reply
@@ -47,3 +53,14 @@ class KnobPatches:
             raise KnobError(f"knobs.policy {rule}", [("policy", rule)])
         if not choice["live"]:
             raise ConflictError(f"policy cannot become {name} while a run is under way: {choice['reason']}")
+
+
+def noted(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a client says of a change. Raises ConfigError."""
+    note = {name: message[name] for name in ("why", "undoes") if message.get(name) is not None}
+    why, undoes = note.get("why", ""), note.get("undoes", 0)
+    if not isinstance(why, str) or len(why) > LONGEST_WHY:
+        raise ConfigError(f"why must be a text of at most {LONGEST_WHY} characters, got {str(why)[:50]!r}")
+    if type(undoes) is not int:
+        raise ConfigError(f"undoes must be the number of an event, got {str(undoes)[:50]!r}")
+    return note

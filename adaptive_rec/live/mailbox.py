@@ -42,6 +42,8 @@ class Command:
     values: Mapping[str, Any] = field(default_factory=dict)
     """The new knob values (change_knobs), or kind and text (note)."""
     answer: Answer = ignore
+    note: Mapping[str, Any] = field(default_factory=dict)
+    """What the journal says besides of a change of knobs: `why`, and `undoes`, the number of the event that it undoes."""
 
 
 class Mailbox:
@@ -95,9 +97,11 @@ class Mailbox:
             self._knobs_changed()
 
     def patch_knobs(
-        self, change: Callable[[Knobs], Knobs], answer: Answer, versions: Collection[str] | None, dry_run: bool
-    ) -> tuple[Knobs, Knobs]:
-        """Request the knobs that `change` makes of the desired ones. Return the desired knobs before and after.
+        self, change: Callable[[Knobs], Knobs], answer: Answer, versions: Collection[str] | None, dry_run: bool,
+        note: Mapping[str, Any] | None = None,
+    ) -> tuple[Knobs, Knobs]:  # fmt: skip
+        """Request the knobs that `change` makes of the desired ones. Return the desired knobs before and after. `note`: see
+        `Command`.
 
         A dry run, or a change to equal values, sends no command, and `answer` is not called. Raises StaleError unless the
         desired knobs have one of `versions` (None: any), and the errors of `change` and of `send`.
@@ -111,7 +115,7 @@ class Mailbox:
             self._check(before, after)
             changed = {name: each["new"] for name, each in before.differences(after).items()}
             if changed and not dry_run:
-                self._put(Command("change_knobs", changed, answer))
+                self._put(Command("change_knobs", changed, answer, note or {}))
         if changed and not dry_run:
             self._knobs_changed()
         return before, after

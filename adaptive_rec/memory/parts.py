@@ -142,7 +142,7 @@ def _work_parts(config: Config, source: Source, policy: Policy, model: nn.Module
 
 
 def _saves_while_training(config: Config) -> bool:
-    return config.checkpoint.every_steps > 0 or config.checkpoint.every_seconds > 0
+    return any(config.checkpoint.intervals(config.knobs))
 
 
 def _least_step_bytes(config: Config, source: Source, policy: Policy) -> int:

@@ -249,8 +249,18 @@ class Setup:
             )
 
 
+OF_RUNS = (
+    "lr_factor", "embedding_lr_factor", "schedule_offset", "clip_norm",
+    "eval_every_steps", "checkpoint_every_steps", "checkpoint_every_seconds",
+)  # fmt: skip
+"""Knobs of what a user's loop does by itself."""
+
+
 def check_policy_fits(policy: Policy, knobs: Knobs, group: Group) -> None:
     """Raise ConfigError where a policy, under these knobs, cannot be carried out in the user's loop."""
+    for name, value in Knobs().model_dump(include=set(OF_RUNS)).items():
+        if (given := getattr(knobs, name)) != value:
+            raise ConfigError(f"knobs.{name} must be {value} in a user's loop, which sets its own rates and cadence, got {given}")
     if knobs.evict_ratio:
         raise ConfigError(f"knobs.evict_ratio must be 0 in a user's loop, whose ids keep their rows, got {knobs.evict_ratio}")
     if policy.arranges_stream or policy.request_per_table:

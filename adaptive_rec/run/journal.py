@@ -12,7 +12,7 @@ from typing import Any
 
 from adaptive_rec.config.knobs import Knobs, within_bounds
 from adaptive_rec.errors import ConfigError, DataError
-from adaptive_rec.live.mailbox import Command
+from adaptive_rec.live.mailbox import Command, Verb
 from adaptive_rec.live.telemetry import Event, to_json
 
 NAME = "events.jsonl"
@@ -68,7 +68,9 @@ def commands(run: Path) -> dict[int, list[Command]]:
             elif event["kind"] == "knobs":
                 new = within_bounds({name: each["new"] for name, each in event["details"]["changed"].items()})
                 by_itself = event["details"].get("before_step", False)
-                found[event["step"]].append(Command("halve_budget" if by_itself else "change_knobs", new))
+                note = {name: event["details"][name] for name in ("why", "undoes") if name in event["details"]}
+                verb: Verb = "halve_budget" if by_itself else "change_knobs"
+                found[event["step"]].append(Command(verb, new, note=note))
             elif event["kind"] == "split":
                 found[event["step"]].append(Command("choose_split", event["details"]))
             elif event["kind"] == "reclassified" and event["details"]["asked_for"]:

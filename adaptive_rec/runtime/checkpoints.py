@@ -12,6 +12,7 @@ from typing import Any
 from adaptive_rec.checkpoint.run_state import RunParts
 from adaptive_rec.checkpoint.writing import Writing, Written, newest_saved, state_key
 from adaptive_rec.config.checkpoint import CheckpointConfig
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.errors import CheckpointError, ConflictError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Event
@@ -33,10 +34,10 @@ class CheckpointSchedule:
         """Start the interval again."""
         self._since = time.monotonic()
 
-    def is_due(self, step: int | None, busy: bool) -> bool:
+    def is_due(self, knobs: Knobs, step: int | None, busy: bool) -> bool:
         """Return whether a checkpoint is due. While one is being written (`busy`), only a step count makes the next one due;
         without a `step` that was just made, only the clock."""
-        every_steps, every_seconds = self._config.every_steps, self._config.every_seconds
+        every_steps, every_seconds = self._config.intervals(knobs)
         by_clock = bool(every_seconds) and not busy and time.monotonic() - self._since >= every_seconds
         return by_clock or (step is not None and bool(every_steps) and step % every_steps == 0)
 
@@ -58,10 +59,8 @@ class Checkpoints:
         self._group = parts.state.store.group
         self._folder, self._journal = folder, journal
         self._publisher = publisher
-        settings = parts.state.config.checkpoint
-        self._schedule = CheckpointSchedule(settings)
-        if folder is not None:
-            self._state.checkpoints.expect(settings.every_steps, settings.every_seconds)
+        self._schedule = CheckpointSchedule(parts.state.config.checkpoint)
+        self._expect()
         self._writing: Writing | None = None
         self._thread: threading.Thread | None = None
         self._requests: list[Command] = []
@@ -71,18 +70,26 @@ class Checkpoints:
         """Report the checkpoint that was written meanwhile, and start another if one is due."""
         state = self._state
         yield from self.written(wait=False)
+        self._expect()
         last = state.stop_requested or state.step == state.steps_total  # one follows in any case
         if self._folder is None or last:
             return
-        if not self._group.tell(self._schedule.is_due(state.step, busy=self._writing is not None)):
+        if not self._group.tell(self._schedule.is_due(state.knobs, state.step, busy=self._writing is not None)):
             return
         yield from self._begin()
         self._schedule.restart()
 
+    def _expect(self) -> None:
+        """Show clients the present intervals."""
+        if self._folder is not None:
+            self._state.checkpoints.expect(*self._state.config.checkpoint.intervals(self._state.knobs))
+
     def while_waiting(self) -> Iterator[Event]:
         """Report the checkpoint that was written meanwhile, and start another if the clock says so and the run has moved on."""
         yield from self.written(wait=False)
-        if self._folder is None or self._writing is not None or not self._schedule.is_due(None, busy=False):
+        if self._folder is None or self._writing is not None:
+            return
+        if not self._schedule.is_due(self._state.knobs, None, busy=False):
             return
         if self._newest(self._folder) is None:
             yield from self._begin()

@@ -108,7 +108,7 @@ class Control:
                 if command.verb == "checkpoint":
                     yield from self._checkpoint(command)
                     continue
-                event: Event = getattr(self, f"_{command.verb}")(**command.values)
+                event: Event = _noted(getattr(self, f"_{command.verb}")(**command.values), command.note)
                 self._state.command_done()
                 reply: Mapping[str, Any] | AdaptiveRecError = {"step": event.step, **event.details}
             except TrainingError as error:
@@ -254,3 +254,11 @@ class Control:
             moved = place()
             self._publisher.placement()
         return moved
+
+
+def _noted(event: Event, note: Mapping[str, Any]) -> Event:
+    """Return an event with what a client said of its command."""
+    if not note:
+        return event
+    reasons = [*([f"undoes event {note['undoes']}"] if "undoes" in note else []), *([note["why"]] if note.get("why") else [])]
+    return replace(event, text=": ".join([event.text, *reasons]), details={**event.details, **note})

@@ -36,11 +36,9 @@ class Evaluator:
         self._publisher = publisher
 
     def when_due(self) -> Iterator[Evaluation]:
-        """Evaluate where `eval.every_steps` says so; the run's clock stands still meanwhile."""
+        """Evaluate where settings say so; the run's clock stands still meanwhile."""
         state = self._state
-        every = state.config.eval.interval(state.steps_total or 0)
-        if self._progressive is not None:
-            every = state.config.eval.every_steps or WINDOW_STEPS
+        every = self._interval()
         if every and state.step % every == 0:
             with state.recorder.paused(), self._publisher.during("evaluating"):
                 evaluation = self.evaluate()
@@ -48,6 +46,12 @@ class Evaluator:
                 self._progressive.begin_window()
             if evaluation:
                 yield evaluation
+
+    def _interval(self) -> int:
+        """Return the steps from one evaluation to the next; 0: only the end is evaluated."""
+        state = self._state
+        every = state.config.eval.interval(state.knobs, state.steps_total or 0)
+        return every or (0 if self._progressive is None else WINDOW_STEPS)
 
     def evaluate(self) -> Evaluation | None:
         """Score the held-out range, or the present window. Returns None where a signal interrupted it, or the

@@ -248,10 +248,13 @@ class Runtime(Session):
                 self.progressive.begin_step()
             position_B[:] = -1
             return
-        factor = schedule(self.config.optimizer, self.step_number)
-        lr = self.config.optimizer.embedding_lr * factor
-        gradients, number = self.dense.gradients(), self.step_number + 1
+        knobs, number = self.knobs, self.step_number + 1
+        factor = schedule(self.config.optimizer, self.step_number + knobs.schedule_offset) * knobs.lr_factor
+        lr = self.config.optimizer.embedding_lr * factor * knobs.embedding_lr_factor
+        gradients = self.dense.gradients()
         self.dense.share()
+        if knobs.clip_norm:
+            self.dense.clip(knobs.clip_norm, gradients)
         skips = not (probe or self.policy.exact)
         self.store.apply(work, RowUpdate(gradients, position_B, plan.frozen_U, lr, number, measure=probe, skips=skips))
         try:

@@ -30,9 +30,9 @@ class SharedMailbox(Mailbox):
             self._state.leave()
         if not ranks_W2[0, 0]:
             return []
-        told = self._group.tell([[command.verb, dict(command.values)] for command in own])
+        told = self._group.tell([[command.verb, dict(command.values), dict(command.note)] for command in own])
         if self._group.rank == 0:
             return own
-        commands = [Command(verb, values) for verb, values in told]
+        commands = [Command(verb, values, note=note) for verb, values, note in told]
         self._waiting += [command.values for command in commands if command.verb == "change_knobs"]
         return commands

@@ -1,8 +1,9 @@
 // Events: what happened in the run, newest first, live; a line opens its details.
 
-import { byId, h, notice, setText } from "./dom.js";
+import { request } from "./api.js";
+import { byId, h, isInactive, notice, setInactive, setText, toast } from "./dom.js";
 import { changeInWords, clock, integer, knobValue } from "./format.js";
-import { on, store } from "./store.js";
+import { on, readOnlyReason, store } from "./store.js";
 
 const SHOWN = 300;
 const LABELS = {
@@ -17,11 +18,13 @@ const message = h("div", {}, notice("Loading the events …"));
 const chips = new Map();
 const hidden = new Set();
 const lines = new Map();
+const undos = new Map(); // event id -> the button that undoes its change of knobs
 let shown = false;
 
 export function start() {
   byId("screen-events").append(filters, message, list);
   on("events", () => shown && render());
+  on("snapshot", () => shown && showUndos());
 }
 
 export function show() {
@@ -37,7 +40,7 @@ function render() {
   const wanted = events.filter((event) => !hidden.has(event.kind)).slice(-SHOWN).reverse();
   list.hidden = wanted.length === 0;
   const known = new Set(wanted.map((event) => event.id));
-  for (const [id, line] of lines) if (!known.has(id)) { line.remove(); lines.delete(id); }
+  for (const [id, line] of lines) if (!known.has(id)) { line.remove(); lines.delete(id); undos.delete(id); }
   let before = list.firstElementChild;
   for (const event of wanted) {
     const old = lines.get(event.id);
@@ -46,6 +49,7 @@ function render() {
     lines.set(event.id, line);
     list.insertBefore(line, before);
   }
+  showUndos();
   const loading = !store.status || (store.connection !== "lost" && events.length === 0 && store.status.live);
   message.replaceChildren(...(wanted.length ? [] : [notice(events.length ? "No events of the chosen kinds." : loading ? "No events yet." : "This run recorded no events.")]));
 }
@@ -77,7 +81,35 @@ function make(event) {
   const entries = Object.entries(event.details ?? {});
   if (!entries.length) return h("li", {}, h("div", { class: "event" }, ...when, ...text));
   return h("li", {}, h("details", {}, h("summary", { class: "event" }, ...when, ...text),
-    h("dl", {}, entries.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, detail(name, value))]))));
+    h("dl", {}, entries.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, detail(name, value))]))), undoButton(event));
+}
+
+/** The button that sets the knobs of a change back; none for other events, and for undos. */
+function undoButton(event) {
+  if (event.kind !== "knobs" || event.details?.undoes) return null;
+  const label = `Undo the change at step ${integer(event.step)}: ${changeInWords(event)}`;
+  const button = h("button", { type: "button", class: "undo", "aria-label": label, onclick: () => undo(event, button) }, "Undo");
+  undos.set(event.id, button);
+  return button;
+}
+
+/** Shows the buttons of changes that can be undone: the run takes commands, and they were not undone yet. */
+function showUndos() {
+  const undone = new Set(store.events.map((event) => event.details?.undoes));
+  for (const [id, button] of undos) button.hidden = Boolean(readOnlyReason()) || undone.has(id);
+}
+
+async function undo(event, button) {
+  if (isInactive(button)) return;
+  setInactive(button, true);
+  try {
+    const { data } = await request("POST", `/knobs/undo?event=${event.id}`);
+    const back = changeInWords({ text: "", details: { changed: data.changed } });
+    toast(data.applied_at_step === null ? "The undo is pending: it takes effect at the next step boundary." : `${back}: took effect at step ${integer(data.applied_at_step)}.`);
+  } catch (error) {
+    toast(error.message, "bad");
+  }
+  setInactive(button, false);
 }
 
 /** A detail as text; changed knobs as old → new. */

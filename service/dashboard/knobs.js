@@ -13,7 +13,9 @@ const GROUPS = [
   ["Guarding quality", "Limits of the policy adaptive: how much quality skipping may cost.", ["guard_ratio", "guard_max_logloss_increase"]],
   ["Placement", "How much memory the hot rows get, and how often they are chosen again.", ["hot_budget_bytes", "reclassify_every", "max_moved_bytes", "hysteresis"]],
   ["Tracking", "How the popularity of rows is counted.", ["sample_ratio", "decay"]],
-  ["Loop", "Reading ahead and reporting.", ["prefetch_depth", "lookahead_batches", "admit_after", "evict_ratio", "report_every"]],
+  ["Learning", "Factors of the learning rates, and a limit of gradients.", ["lr_factor", "embedding_lr_factor", "schedule_offset", "clip_norm"]],
+  ["Loop", "Reading ahead, reporting, evaluations and checkpoints.",
+    ["prefetch_depth", "lookahead_batches", "admit_after", "evict_ratio", "report_every", "eval_every_steps", "checkpoint_every_steps", "checkpoint_every_seconds"]],
 ];
 const OTHER = ["More", "", []];
 const fields = new Map();
@@ -22,7 +24,8 @@ const message = h("div", {}, notice("Loading the knobs …"));
 const conflict = h("div", { class: "notice warn", role: "alert", hidden: true });
 const staged = h("p");
 const apply = h("button", { type: "submit", class: "primary" }, "Apply");
-const dock = h("div", { class: "dock", hidden: true }, staged, h("div", { class: "buttons" }, h("button", { type: "button", onclick: discard }, "Discard"), apply));
+const why = h("input", { type: "text", class: "why", maxlength: 500, placeholder: "Why? (for the journal)", "aria-label": "Why? (for the journal)", autocomplete: "off" });
+const dock = h("div", { class: "dock", hidden: true }, staged, why, h("div", { class: "buttons" }, h("button", { type: "button", onclick: discard }, "Discard"), apply));
 let etag = null;
 let sending = false;
 let lastEdited = null; // the field
@@ -146,7 +149,9 @@ async function send() {
   setInactive(apply, true);
   setText(apply, "Applying …");
   try {
-    const { status, data } = await request("PATCH", "/knobs", { body: changes, etag });
+    const reason = why.value.trim();
+    const { status, data } = await request("PATCH", reason ? `/knobs?why=${encodeURIComponent(reason)}` : "/knobs", { body: changes, etag });
+    why.value = "";
     await accepted(status, data, Object.keys(changes));
   } catch (error) {
     if (error.status === 412) await changedElsewhere();

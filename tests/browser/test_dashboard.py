@@ -190,6 +190,25 @@ def test_a_knob_changed_in_the_form_takes_effect(signed_in: Any, training: Serve
     wait_for(lambda: "→ 0.375" in text(signed_in, ".changes"), "the change among the charts")
 
 
+def test_a_change_is_given_a_reason_and_undone_beside_its_event(signed_in: Any, training: Served) -> None:
+    screen(signed_in, "knobs")
+    wait_for(lambda: text(signed_in, "[data-knob=lr_factor]"), "the form")
+    keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
+    signed_in.find_element("css selector", "#knob-lr_factor").send_keys(keys.CONTROL, "a", keys.NULL, "0.5")
+    signed_in.find_element("css selector", ".dock .why").send_keys("loss <b>spikes</b>")
+    signed_in.find_element("css selector", ".dock .primary").click()
+    wait_for(lambda: training.get("/api/v1/knobs")["knobs"]["lr_factor"]["effective"] == 0.5, "the change")
+    screen(signed_in, "events")
+    newest = "ol.events li:has(.kind[data-kind=knobs])"
+    wait_for(lambda: "lr_factor 1 → 0.5: loss <b>spikes</b>" in text(signed_in, newest), "the event and its reason")
+    wait_for(lambda: signed_in.find_element("css selector", f"{newest} .undo").is_displayed(), "the button")
+    signed_in.find_element("css selector", f"{newest} .undo").click()
+    wait_for(lambda: training.get("/api/v1/knobs")["knobs"]["lr_factor"]["effective"] == 1, "the undo")
+    wait_for(lambda: "lr_factor 0.5 → 1: undoes event" in text(signed_in, newest), "the event of the undo")
+    shown = "return [...document.querySelectorAll('ol.events .undo')].filter((e) => !e.hidden && e.ariaLabel.includes('lr_factor')).length"
+    wait_for(lambda: signed_in.execute_script(shown) == 0, "the button to go")
+
+
 FOCUSED = "const e = document.activeElement; return e === document.body ? 'nothing' : e.id || e.className || e.tagName"
 
 

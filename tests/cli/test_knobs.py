@@ -139,3 +139,15 @@ def test_repeating_ends_after_some_attempts_and_at_other_refusals(refused, servi
     service.refuse("PATCH", "/api/v1/knobs", 422, "alpha: must be at most 1")
     assert "alpha: must be at most 1" in refused("knobs", "set", "alpha=8", code=2)
     assert service.paths().count("PATCH /api/v1/knobs") == 6
+
+
+def test_a_reason_and_an_undo_are_sent(told, refused, service):
+    accept(service, alpha=(0.9, 0.8))
+    told("knobs", "set", "alpha=0.8", "--why", "loss spikes")
+    assert service.requests[-1]["query"] == "why=loss+spikes"
+    body = {"dry_run": False, "applied_at_step": 9, "changed": {"alpha": {"old": 0.8, "new": 0.9}}, "desired": {}, "effective": {}}
+    service.answer("POST", "/api/v1/knobs/undo", body)
+    assert told("knobs", "undo", "12").splitlines() == ["alpha 0.8 -> 0.9, took effect at step 9"]
+    assert service.requests[-1]["query"] == "event=12"
+    assert "knobs undo takes the id of one event, got alpha" in refused("knobs", "undo", "alpha")
+    assert "--why goes with knobs set" in refused("knobs", "--why", "x")

@@ -235,6 +235,7 @@ class FakeRun:
             after = before.changed(dict(command.values))
             self.knobs, self.knobs_step = after.model_dump(), self.step
             self.mailbox.settle(after)
+            self.event("knobs", changed=before.differences(after), **command.note)
             command.answer({"step": self.step, "changed": before.differences(after)})
         answers, self.late = self.late, []
         return [self.reported(), *answers]

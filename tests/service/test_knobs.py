@@ -316,3 +316,50 @@ def test_no_update_is_lost(view: Any) -> None:
     asyncio.run(all_at_once())
     assert view.knobs.desired["reclassify_every"] == 100 + clients * rounds
     assert view.link.run.knobs["reclassify_every"] == 100 + clients * rounds
+
+
+def undo(client: Any, **query: Any) -> Any:
+    return client.post(f"{URL}/undo", params=query)
+
+
+def last_event(client: Any) -> Any:
+    return client.get("/api/v1/events", params={"kind": "knobs", "limit": 1}).json()["events"][0]
+
+
+def test_changes_are_undone_one_after_the_other_with_their_reason(client: Any, view: Any) -> None:
+    assert undo(client).status_code == 409
+    patch(client, {"alpha": 0.8, "decay": 0.5}, why="it is slow")
+    assert last_event(client)["details"]["why"] == "it is slow"
+    first = last_event(client)["id"]
+    patch(client, {"alpha": 0.7})
+    second = last_event(client)["id"]
+    assert undo(client, dry_run=1).json()["changed"] == {"alpha": {"old": 0.7, "new": 0.8}}
+    assert undo(client, why="no help").json()["changed"] == {"alpha": {"old": 0.7, "new": 0.8}}
+    assert last_event(client)["details"] | {"changed": 0} == {"changed": 0, "why": "no help", "undoes": second}
+    assert undo(client).json()["changed"] == {"alpha": {"old": 0.8, "new": 0.9}, "decay": {"old": 0.5, "new": 0.6}}
+    assert last_event(client)["details"]["undoes"] == first
+    assert view.link.run.knobs == Knobs().model_dump()
+    assert undo(client).json()["detail"] == "there is no change of knobs left to undo"
+
+
+def test_a_change_is_undone_only_while_its_knobs_are_as_it_left_them(client: Any, view: Any) -> None:
+    patch(client, {"alpha": 0.8})
+    first = last_event(client)["id"]
+    patch(client, {"alpha": 0.7})
+    refused = undo(client, event=first)
+    assert (refused.status_code, refused.json()["detail"]) == (
+        409,
+        f"event {first} cannot be undone, as its knobs have changed since: alpha",
+    )
+    patch(client, {"decay": 0.5})
+    assert undo(client, event=first + 1).json()["changed"] == {"alpha": {"old": 0.7, "new": 0.8}}
+    assert undo(client, event=first).json()["changed"] == {"alpha": {"old": 0.8, "new": 0.9}}
+    assert view.link.run.knobs["decay"] == 0.5
+    for wrong in (999, last_event(client)["id"]):  # no event, and an undo
+        assert undo(client, event=wrong).status_code == 404
+
+
+def test_what_a_client_says_of_a_change_is_bounded(client: Any) -> None:
+    assert patch(client, {"alpha": 0.8}, why="x" * 501).status_code == 422
+    assert undo(client, event=2**60).status_code == 422
+    assert undo(client, event=0).status_code == 422

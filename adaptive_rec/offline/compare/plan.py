@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from adaptive_rec.config.knobs import CONFIGURED
 from adaptive_rec.config.tree import Config
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.telemetry import to_json
@@ -79,7 +80,7 @@ def plan_of(config: Config, policies: list[str], seeds: int, baseline: str) -> P
     if len(set(names)) < len(names):
         raise UsageError(f"--policies must name policies that differ in more than a colon, got {', '.join(ordered)}")
     first = config.run.seed
-    scored = config.eval.every_steps or config.eval.count
+    scored = config.eval.every_steps or config.eval.count or config.knobs.eval_every_steps != CONFIGURED
     changed = {
         "knobs": config.knobs.model_copy(update={"policy": baseline}),
         "eval": config.eval if scored else config.eval.model_copy(update={"count": EVALUATIONS}),

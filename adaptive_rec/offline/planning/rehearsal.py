@@ -146,16 +146,16 @@ def _run(config: Config, folder: Path, copies_bytes: Sequence[int]) -> Rehearsed
 
 def cut(config: Config) -> Config:
     """The configuration of a short run that reports on every step; its rows lie in no folder of a run."""
-    knobs = config.knobs.changed({"hot_budget_bytes": min(HOT_BYTES, config.knobs.hot_budget_bytes), "report_every": 1})
+    never = dict.fromkeys(("eval_every_steps", "checkpoint_every_steps", "checkpoint_every_seconds"), 0)
+    hot_bytes = min(HOT_BYTES, config.knobs.hot_budget_bytes)
     run_, held_out = config.run, config.eval
     steps = min(STEPS, run_.steps or STEPS)
     samples = min(held_out.batch_size, held_out.max_samples or held_out.batch_size)
     return config.model_copy(
         update={
             "run": run_.model_copy(update={"steps": steps, "device": "cpu", "disk": ""}),
-            "eval": held_out.model_copy(update={"max_samples": samples, "every_steps": 0, "count": 0}),
-            "checkpoint": config.checkpoint.model_copy(update={"every_steps": 0, "every_seconds": 0.0}),
-            "knobs": knobs,
+            "eval": held_out.model_copy(update={"max_samples": samples}),
+            "knobs": config.knobs.changed({"hot_budget_bytes": hot_bytes, "report_every": 1, **never}),
         }
     )
 

@@ -248,10 +248,9 @@ def beyond(found: Hardware, config: Config, source: Source, space: RowSpace, pol
 
 def _short(config: Config, policy: str = "hybrid") -> Config:
     """Return the configuration of a run of a few steps, with all rows in memory, that reports each of them."""
-    knobs = config.knobs.changed({"policy": policy, "report_every": 1})
+    knobs = config.knobs.changed({"policy": policy, "report_every": 1, "eval_every_steps": 0})
     run = config.run.model_copy(update={"steps": RUN_STEPS, "host_memory": 0})
-    eval_ = config.eval.model_copy(update={"every_steps": 0, "count": 0})
-    return config.model_copy(update={"knobs": knobs, "run": run, "eval": eval_})
+    return config.model_copy(update={"knobs": knobs, "run": run})
 
 
 # The machine ---------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from adaptive_rec.cli import main
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.errors import UsageError
 from adaptive_rec.offline.compare import processes, warm_process
@@ -59,9 +60,9 @@ def test_plans_that_make_no_sense_are_refused(config: Config, policies: list[str
 
 
 def test_evaluations_are_made_during_a_run_unless_configured_otherwise(config: Config) -> None:
-    assert plan_of(config, ["hotline"], 1, "hybrid").config.eval.interval(4000) == 400
+    assert plan_of(config, ["hotline"], 1, "hybrid").config.eval.interval(Knobs(), 4000) == 400
     told_ = config.model_copy(update={"eval": config.eval.model_copy(update={"every_steps": 7})})
-    assert plan_of(told_, ["hotline"], 1, "hybrid").config.eval.interval(4000) == 7
+    assert plan_of(told_, ["hotline"], 1, "hybrid").config.eval.interval(Knobs(), 4000) == 7
 
 
 def test_other_conditions_are_refused_and_named(config: Config, tmp_path: Path) -> None:
