@@ -11,8 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Query, Request
 from starlette.responses import Response
 
-from adaptive_rec.config.knobs import Knobs, knobs_version
-from adaptive_rec.live.knob_patch import LONGEST_WHY
+from adaptive_rec.config.knobs import LONGEST_WHY, Knobs, knobs_version
 from adaptive_rec.service import schemas
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Values

@@ -59,7 +59,7 @@ def knobs(args: argparse.Namespace) -> int:
             return get(client, args.words, args.json)
         if args.action == "undo":
             known = client.get("/knobs").body["knobs"]
-            answer = client.post("/knobs/undo", **query, **event_named(args.words))
+            answer = client.post("/knobs/undo", None, **query, **event_named(args.words))
             changes = answer.body["changed"]
         else:
             answer, known = change(client, changes, query)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adaptive_rec.config.knobs import CONFIGURED, Frozen, Knobs, knob
+from adaptive_rec.config.knobs import Frozen, Knobs, knob
 
 
 class CheckpointConfig(Frozen):
@@ -25,4 +25,7 @@ class CheckpointConfig(Frozen):
     def intervals(self, knobs: Knobs) -> tuple[int, float]:
         """Return the steps and the seconds from one checkpoint to the next under some knobs; 0: none by steps, none by time."""
         steps, seconds = knobs.checkpoint_every_steps, knobs.checkpoint_every_seconds
-        return self.every_steps if steps == CONFIGURED else steps, self.every_seconds if seconds == CONFIGURED else seconds
+        return (
+            self.every_steps if isinstance(steps, str) else steps,
+            self.every_seconds if isinstance(seconds, str) else seconds,
+        )

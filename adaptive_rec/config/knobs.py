@@ -29,6 +29,10 @@ LONGEST_NAME, LONGEST_DETAIL, MOST_FAULTS = 100, 500, 20
 """Limits of what an error says of wrong knobs to a client, which may have sent anything."""
 
 
+LONGEST_WHY = 500
+"""Characters of the reason for a change."""
+
+
 class KnobError(ConfigError):
     """Knobs that break rules: the text of the error, and the rules and values of each wrong knob for programs."""
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, PositiveInt, ValidationError, model_validator
 from adaptive_rec.config.checkpoint import CheckpointConfig
 from adaptive_rec.config.data import DataConfig
 from adaptive_rec.config.faults import describe
-from adaptive_rec.config.knobs import CONFIGURED, Frozen, Knobs, knob, within_bounds
+from adaptive_rec.config.knobs import Frozen, Knobs, knob, within_bounds
 from adaptive_rec.config.model import ModelConfig, OptimizerConfig
 from adaptive_rec.config.policy import PolicyConfig
 from adaptive_rec.config.run import RunConfig
@@ -42,7 +42,7 @@ class EvalConfig(Frozen):
     def interval(self, knobs: Knobs, steps: int) -> int:
         """Return the steps from one evaluation to the next in a run of `steps`, under some knobs; 0 where only the end is
         evaluated."""
-        if knobs.eval_every_steps != CONFIGURED:
+        if not isinstance(knobs.eval_every_steps, str):
             return knobs.eval_every_steps
         return self.every_steps or (max(1, round(steps / self.count)) if self.count else 0)
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from adaptive_rec.config.knobs import KnobError, Knobs
+from adaptive_rec.config.knobs import LONGEST_WHY, KnobError, Knobs
 from adaptive_rec.errors import ConfigError, ConflictError
 from adaptive_rec.live.mailbox import Answer, Mailbox
-
-LONGEST_WHY = 500
-"""Characters of the reason for a change."""
 
 
 class KnobPatches:

@@ -145,7 +145,8 @@ def test_a_reason_and_an_undo_are_sent(told, refused, service):
     accept(service, alpha=(0.9, 0.8))
     told("knobs", "set", "alpha=0.8", "--why", "loss spikes")
     assert service.requests[-1]["query"] == "why=loss+spikes"
-    body = {"dry_run": False, "applied_at_step": 9, "changed": {"alpha": {"old": 0.8, "new": 0.9}}, "desired": {}, "effective": {}}
+    changed = {"alpha": {"old": 0.8, "new": 0.9}}
+    body = {"dry_run": False, "applied_at_step": 9, "changed": changed, "desired": {}, "effective": {}}
     service.answer("POST", "/api/v1/knobs/undo", body)
     assert told("knobs", "undo", "12").splitlines() == ["alpha 0.8 -> 0.9, took effect at step 9"]
     assert service.requests[-1]["query"] == "event=12"
