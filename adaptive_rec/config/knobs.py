@@ -118,15 +118,18 @@ class Knobs(Frozen):
         le=MOST_BYTES,
     )
     hysteresis: float = knob(
-        0.1, "ratio", "A cold row replaces a hot one only when it is estimated this much more popular.", ge=0, le=10
+        0.1,
+        "ratio",
+        "A cold row replaces a hot one only when it is estimated this much more popular. 1 where run.host_memory is set.",
+        ge=0,
+        le=10,
     )
     sample_ratio: float = knob(0.5, "ratio", "Share of the samples whose lookups the sketch counts.", gt=0, le=1)
-    decay: float = knob(
+    decay: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] = knob(
         0.6,
         "ratio",
-        "Factor of a window's counts at its end; a smaller one forgets faster. The policy adaptive finds its own.",
-        ge=0,
-        le=1,
+        "Factor of a window's counts at its end; a smaller one forgets faster. auto remembers for as long as hot rows last, and is "
+        "the default where run.host_memory is set. The policy adaptive finds its own.",
     )
     action: Literal["freeze", "drop", "subsample"] = knob(
         "subsample",

@@ -49,6 +49,8 @@ class EvalConfig(Frozen):
 
 HOT_PART = 7, 8
 """The part of `run.host_memory` that hot rows take; batches on their way and the newest rows of the log take the rest."""
+ON_DISK: Mapping[str, Any] = {"hysteresis": 1.0, "decay": "auto"}
+"""Knobs where `run.host_memory` is set: a row that leaves memory is written, and read again with its next lookup."""
 
 
 class Config(Frozen):
@@ -123,13 +125,18 @@ def load_config(source: str | None, environment: Mapping[str, str], settings: Se
 
 
 def _share_host_memory(tree: dict[str, Any], layer: Mapping[str, Any]) -> None:
-    """Give hot rows their part of the host memory that a layer sets, unless the layer sets that too."""
+    """Give hot rows their part of the host memory that a layer sets, unless the layer sets that too; and choose knobs that suit a
+    disk, unless any layer sets them."""
     given = layer.get("run", {}).get("host_memory")
-    if not given or "hot_budget_bytes" in layer.get("knobs", {}):
+    if not given:
         return
     with suppress(ValueError):  # a value that is no size is reported with all other faults
         size_bytes = parse_size(given) if isinstance(given, str) else int(given)
-        tree.setdefault("knobs", {})["hot_budget_bytes"] = hot_part(size_bytes)
+        knobs = tree.setdefault("knobs", {})
+        if "hot_budget_bytes" not in layer.get("knobs", {}):
+            knobs["hot_budget_bytes"] = hot_part(size_bytes)
+        if size_bytes:
+            knobs.update({**ON_DISK, **knobs})
 
 
 def hot_part(host_memory: int) -> int:

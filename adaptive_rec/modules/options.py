@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 import torch
 
 from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.config.tree import Config, hot_part, validate
+from adaptive_rec.config.tree import ON_DISK, Config, hot_part, validate
 from adaptive_rec.embedding.optimizer import RULES
 from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -178,7 +178,8 @@ class Setup:
             self._check_raw(space, rates)
         host_memory = bytes_of("host_memory", self.host_memory)
         budget = self.budget if self.budget is not None else (hot_part(host_memory) or DEFAULT_BUDGET)
-        knobs = Knobs().changed({"action": "freeze", **self.knobs, "policy": self.policy})
+        of_disk = ON_DISK if host_memory else {}
+        knobs = Knobs().changed({"action": "freeze", **of_disk, **self.knobs, "policy": self.policy})
         knobs = knobs.changed({"hot_budget_bytes": bytes_of("budget", budget)})
         run = {
             "seed": self.seed, "precision": precision, "row_precision": row_precision, "split": "never",

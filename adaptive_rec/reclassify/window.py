@@ -28,6 +28,12 @@ NOTHING = Migration(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 FIRST_WINDOW_STEPS = 8
 """The first windows are short and double in length, so that the first hot rows are found soon."""
 
+LIVES_REMEMBERED = 4
+"""Where `knobs.decay` is auto, counts last for so many times the windows in which cold rows could fill all slots anew: long enough
+to tell a row that is looked up again and again, though seldom, from one that was looked up once."""
+FASTEST_DECAY, SLOWEST_DECAY = 0.6, 0.99
+"""Bounds of it. In a sketch that forgets more slowly, the counts of too many rows add up."""
+
 
 @dataclass
 class Window:
@@ -75,6 +81,8 @@ class Reclassifier:
         """The threshold that made the present stale classes."""
         self.window = Window()
         self.guard = QualityGuard()
+        self.decay = 1.0
+        """The factor of the counts at the end of the last window."""
         self.memory: Memory | None = None
         """How long popularity is remembered; None where the knobs set it."""
         self._listed = ListedRows()
@@ -120,7 +128,7 @@ class Reclassifier:
         """
         policy, skipped_ratio = self.policy, None
         ticks = max(1, (step - self.window.began) // knobs.reclassify_every)
-        decay = self.memory.decay**ticks if self.memory else knobs.decay
+        self.decay = decay = self._decay(knobs, ticks)
         if self.window.is_full(step, self.window_steps(knobs)):
             self.window = Window(step, first=False)
             if policy.tracks_movement and not policy.arranges_stream:
@@ -129,6 +137,17 @@ class Reclassifier:
         if record.movement is not None and isinstance(policy, SkippingPolicy):
             self._judge(policy, record.movement, record.own_H)
         return self._place(record.access, knobs, decay) if policy.tracks_popularity else NOTHING
+
+    def _decay(self, knobs: Knobs, ticks: int) -> float:
+        """Return the factor of a window's counts. Ranks call it together."""
+        if self.memory:
+            return self.memory.decay**ticks
+        if not isinstance(knobs.decay, str):
+            return knobs.decay
+        own = np.array([self._observer.tracker.cold_met, sum(self.store.device.capacities)])
+        cold_met, slots = self.store.group.total(own).tolist()
+        replaced = cold_met / knobs.sample_ratio / max(1, slots)
+        return max(FASTEST_DECAY, min(1 - replaced / LIVES_REMEMBERED, SLOWEST_DECAY))
 
     def judge_quality(self, knobs: Knobs) -> Verdict | None:
         """Let the policy judge the losses of the guard's samples, at a tick's end."""

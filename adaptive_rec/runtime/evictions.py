@@ -33,13 +33,13 @@ class Evictions:
         self._state = state
         self._observer = observer
 
-    def end_window(self) -> Event | None:
-        """Carry out the end of a window. Returns what is to be reported."""
+    def end_window(self, decay: float) -> Event | None:
+        """Carry out the end of a window, whose counts were multiplied by `decay`. Returns what is to be reported."""
         state, source = self._state, self._state.raw_ids
         if source is None:
             return None
         knobs = state.knobs
-        left_T = source.end_window(knobs.evict_ratio, knobs.decay, self._popularity, self._clear)
+        left_T = source.end_window(knobs.evict_ratio, decay, self._popularity, self._clear)
         if not left_T:
             return None
         tables = {source.tables[table].name: keys for table, keys in left_T.items()}

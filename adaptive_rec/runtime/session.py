@@ -130,7 +130,7 @@ class Session(ABC):
         if self.reclassifier.window_ends(step, knobs):
             with self.times("reclassify"):
                 moved = self.reclassifier.end_window(step, knobs, self.state.counts())
-                evicted = None if self.reclassifier.window.first else self.evictions.end_window()
+                evicted = None if self.reclassifier.window.first else self.evictions.end_window(self.reclassifier.decay)
                 self.publisher.placement()
             if self.policy.tracks_popularity:
                 yield reclassified(self.state, self.reclassifier, moved)

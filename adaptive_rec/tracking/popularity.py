@@ -92,6 +92,8 @@ class PopularityTracker:
         self._rows_met = 0
         self._rows_sorted = 0
         """So many of them are distinct and sorted; those met since then follow."""
+        self.cold_met = 0
+        """Cold rows of the steps counted in this window, a row once for each step."""
         self.resize(capacity_rows)
 
     @property
@@ -121,6 +123,7 @@ class PopularityTracker:
         self._make_room(len(rows_U))
         cold = self.counter.observe(rows_U, segments_U1, source_U, self._met[self._rows_met :])
         self._rows_met += cold
+        self.cold_met += cold
         self._shrink()
 
     def estimate(self, rows_U: NDArray[np.int64], threads: int = 1) -> NDArray[np.float64]:
@@ -143,6 +146,7 @@ class PopularityTracker:
             self.forget(migration.promote)
             self._add(np.sort(migration.demote))
         self.counter.decay(decay)
+        self.cold_met = 0
         self._shrink()
 
     def forget(self, rows: NDArray[np.int64]) -> None:
@@ -157,11 +161,13 @@ class PopularityTracker:
             "met": self._met[: self._rows_met],
             "rows_sorted": self._rows_sorted,
             "capacity_rows": self._capacity_rows,
+            "cold_met": self.cold_met,
         }
 
     def set_state(self, found: Saved) -> None:
         self.counter.set_state(found.part("counter"))
         self._capacity_rows = found.integer("capacity_rows")
+        self.cold_met = found.integer("cold_met") if found.has("cold_met") else 0  # older versions
         self._hold(found.array("met", np.int64, ANY))
         self._rows_sorted = self._saved_rows_sorted(found)
 

@@ -1,6 +1,8 @@
-"""What a window's end refuses."""
+"""What a window's end refuses, and how long it remembers."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from adaptive_rec.kernels import row_update
 from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.offline.simulate.store import PlacementStore
 from adaptive_rec.placement import RowSpace
+from adaptive_rec.policies.hotline import Hotline
 from adaptive_rec.policy import AccessView, Policy, Wish
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
@@ -43,3 +46,26 @@ def test_a_policy_may_list_rows_of_its_pool_only(rows: list[int], got: str) -> N
     reclassifier = Reclassifier(Listing(rows), store, Observer(store, 1, StageTimes()))
     with pytest.raises(TrainingError, match=rf"place of policy listing lists must lie in \[0, 10\), got {got}"):
         reclassifier.begin(0, knobs)
+
+
+@pytest.mark.parametrize(
+    ("steps", "sample_ratio", "told", "decay"),
+    [
+        (1, 1.0, "auto", 0.9),  # 2 cold rows a window: 5 slots last 2.5 windows, counts 4 times as long
+        (2, 0.5, "auto", 0.8),  # every other step is counted
+        (9, 1.0, "auto", 0.6),
+        (0, 1.0, "auto", 0.99),
+        (1, 1.0, 0.25, 0.25),
+    ],
+)
+def test_counts_last_for_as_long_as_hot_rows_do(steps: int, sample_ratio: float, told: Any, decay: float) -> None:
+    space = RowSpace.of((TableSpec("A", 100, 2),), (FeatureSpec("a", 0),))
+    store = PlacementStore(space, RowRule(row_update.SGD, 0, 0, 0), torch.float32, 5 * 8, False)
+    assert store.device.capacities == [5]
+    observer = Observer(store, 1, StageTimes())
+    reclassifier = Reclassifier(Hotline(), store, observer)
+    for step in range(0, steps, round(1 / sample_ratio)):
+        observer.tracker.observe(np.arange(2) + 10 * step, np.arange(3), np.full(2, -1, np.int32))
+    reclassifier.end_window(8, Knobs(decay=told, sample_ratio=sample_ratio, max_moved_bytes=0), {})
+    assert reclassifier.decay == pytest.approx(decay)
+    assert observer.tracker.cold_met == 0

@@ -20,12 +20,24 @@ from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.run_options import RunOptions
 
 ON_DISK = ["run.host_memory=1MiB", "knobs.hot_budget_bytes=24KiB"]
+AS_IN_MEMORY = ["knobs.hysteresis=0.1", "knobs.decay=0.6"]
+"""Knobs of a run with all rows in memory, which a disk changes."""
 
 
 def test_host_memory_sets_the_budget_of_hot_rows_unless_that_is_given_too() -> None:
     assert load_config("tiny", {}, ["run.host_memory=8MiB"]).knobs.hot_budget_bytes == 7 << 20
     assert load_config("tiny", {}, ["run.host_memory=8MiB", "knobs.hot_budget_bytes=1MiB"]).knobs.hot_budget_bytes == 1 << 20
     assert load_config("tiny", {}, []).knobs.hot_budget_bytes == 24 << 10
+
+
+def test_knobs_suit_a_disk_unless_they_are_given() -> None:
+    def chosen(*settings: str) -> tuple[float, float | str]:
+        knobs = load_config("tiny", {}, settings).knobs
+        return knobs.hysteresis, knobs.decay
+
+    assert chosen() == chosen("run.host_memory=0B") == (0.1, 0.6)
+    assert chosen("run.host_memory=8MiB") == (1, "auto")
+    assert chosen("run.host_memory=8MiB", "knobs.hysteresis=0.2", "knobs.decay=0.5") == (0.2, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -118,10 +130,11 @@ def test_a_run_resumes_on_the_disk_in_memory_and_on_the_disk_again(
 ) -> None:
     monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
     monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
-    budget = "--set knobs.hot_budget_bytes=8KiB --set checkpoint.every_steps=7 --no-serve".split()
+    budget = [f"--set={each}" for each in ("knobs.hot_budget_bytes=8KiB", "checkpoint.every_steps=7", *AS_IN_MEMORY)]
 
     def train(name: str, steps: int, *words: str) -> None:
-        assert main(["train", "tiny", "--set", f"run.steps={steps}", *budget, *words, "--out", str(tmp_path / name)]) == 0
+        words = ("train", "tiny", "--no-serve", "--set", f"run.steps={steps}", *budget, *words)
+        assert main([*words, "--out", str(tmp_path / name)]) == 0
 
     disk, memory = ("--set", "run.host_memory=1MiB"), ("--set", "run.host_memory=0")
     train("plain", 60)
@@ -140,7 +153,8 @@ def test_a_run_resumes_on_the_disk_in_memory_and_on_the_disk_again(
 def test_counts_of_the_disk_are_no_difference_under_a_policy_that_skips(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = "tiny --policy slipstream --no-serve --set run.steps=40 --set knobs.hot_budget_bytes=8KiB".split()
+    settings = ("run.steps=40", "knobs.hot_budget_bytes=8KiB", *AS_IN_MEMORY)
+    words = ["tiny", "--policy=slipstream", "--no-serve", *(f"--set={each}" for each in settings)]
     for name, memory in (("plain", "0"), ("disk", "1MiB")):
         assert main(["train", *words, "--set", f"run.host_memory={memory}", "--out", str(tmp_path / name)]) == 0
     capsys.readouterr()

@@ -27,7 +27,7 @@ from adaptive_rec.runtime.run_options import RunOptions
 SETTINGS = [
     "run.precision=float64", "run.steps=260", "data.ids=raw", "data.shared_rows=3", "data.synthetic.samples=60000",
     "knobs.reclassify_every=20", "knobs.hot_budget_bytes=24KiB", "knobs.sample_ratio=1", "knobs.evict_ratio=0.25",
-    "eval.max_samples=300", "knobs.report_every=1",
+    "eval.max_samples=300", "knobs.report_every=1", "knobs.hysteresis=0.1", "knobs.decay=0.6",
 ]  # fmt: skip
 REPLACED_EVERY = 80
 
