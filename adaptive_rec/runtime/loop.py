@@ -204,6 +204,7 @@ class Runtime(Session):
         if self._overrides:
             yield self.control.override_at_start(self._overrides)
         yield from self.control.resume_paused()
+        yield from self.control.go_on_replaying()
         if self.state.window_due:
             yield from self.end_boundary()
 
