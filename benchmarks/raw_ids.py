@@ -97,7 +97,8 @@ def scored(
 ) -> tuple[dict[str, float], raw_id_groups.Scores]:
     """Train one run. Returns how well it predicts what was held out, and its rows; and how well each of these samples."""
     ids = "data.ids=auto" if stream.log else "data.ids=hash"  # what an arm says comes later
-    common = (f"data.source={source}", "data.shuffle=false", "data.epochs=1", f"run.seed={seed}", "run.steps=0", "run.device=cpu")
+    common = [f"data.source={source}", "data.shuffle=false", "data.epochs=1", f"run.seed={seed}", "run.steps=0", "run.device=cpu"]
+    common.append("run.threads=1")  # small models, perhaps on a busy machine
     runtime = assemble(load_config(stream.preset, {}, [*common, ids, *stream.settings, *settings]))
     for _ in runtime.run():
         pass

@@ -18,26 +18,31 @@ from adaptive_rec.run.training_run import TrainingRun
 from tests.checkpoint.contents import newest_contents
 
 KILLED = """
-import os, threading, time
-from adaptive_rec.runtime.loop import Runtime
-step = Runtime.step
-
-def kill():
-    time.sleep(float(os.environ["KILL_AFTER_SECONDS"]))
-    os.kill(os.getpid(), 9)
-
-def killed(self, work):
-    if self.step_number + 1 == int(os.environ["KILL_AT"]):
-        threading.Thread(target=kill).start()
-    step(self, work)
-
-Runtime.step = killed
+import os, sys, threading, time
+from adaptive_rec.cli import warm
 from adaptive_rec.embedding.disk import row_log
+from adaptive_rec.runtime.loop import Runtime
+
 row_log._LEAST_SEGMENT_BYTES, row_log._KEPT_BYTES = 8192, 0
-from adaptive_rec.cli import main
-main()
+step, execute = Runtime.step, warm.execute
+
+def execute_and_kill(order):
+    def kill():
+        time.sleep(order["kill_after_seconds"])
+        os.kill(os.getpid(), 9)
+
+    def killed(self, work):
+        if self.step_number + 1 == order["kill_at"]:
+            threading.Thread(target=kill).start()
+        step(self, work)
+
+    Runtime.step = killed
+    return execute(order)
+
+warm.execute = execute_and_kill
+sys.exit(warm.serve())
 """
-"""The command line in a process that is killed soon after it has begun a step."""
+"""A process that forks for each command line; the fork is killed soon after it has begun a step. Forks load no libraries."""
 
 STEPS, BATCH, ROWS = 236, 32, 60
 SETTINGS = [
@@ -48,7 +53,6 @@ SETTINGS = [
 ]  # fmt: skip
 KILL_SECONDS = 0.03
 """Longer than a step and what follows it."""
-WAIT_SECONDS = 240
 
 
 def settings_of(folder: Path) -> list[str]:
@@ -79,16 +83,19 @@ def check(folder: Path, kills: Iterable[int], *where: str) -> None:
     assert evicted > 50
     assert straight.runtime.step_number == STEPS
     words = ["tiny", *(f"--set={setting}" for setting in [*settings, *where])]
-    for step in [*kills, 0]:  # 0: at none
-        begun = (folder / "run" / "config.toml").exists()
-        command = [sys.executable, "-c", KILLED, "train", *(() if begun else words), "--no-serve", "--json", "--resume"]
-        seconds = f"{KILL_SECONDS * dice.random():.6f}"
-        done = subprocess.run(
-            [*command, "--out", str(folder / "run")],
-            env={**os.environ, "KILL_AT": str(step), "KILL_AFTER_SECONDS": seconds},
-            capture_output=True, text=True, timeout=WAIT_SECONDS,
-        )  # fmt: skip
-        assert done.returncode == (-9 if step else 0), f"killed at step {step}, after {seconds} s: {done.stderr}"
+    log = folder / "log.txt"
+    with subprocess.Popen([sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as warm:
+        assert warm.stdin
+        assert warm.stdout
+        for step in [*kills, 0]:  # 0: at none
+            begun = (folder / "run" / "config.toml").exists()
+            command = ["train", *([] if begun else words), "--no-serve", "--json", "--resume", "--out", str(folder / "run")]
+            seconds = KILL_SECONDS * dice.random()
+            order = {"words": command, "log": str(log), "kill_at": step, "kill_after_seconds": seconds}
+            warm.stdin.write(json.dumps(order) + "\n")
+            warm.stdin.flush()
+            code = int(warm.stdout.readline())
+            assert code == (-9 if step else 0), f"killed at step {step}, after {seconds:.6f} s: {log.read_text()}"
     wanted, got = final_state(folder / "straight"), final_state(folder / "run")
     assert {name for name in wanted.keys() | got.keys() if wanted.get(name) != got.get(name)} == set()
 
