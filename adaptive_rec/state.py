@@ -234,8 +234,9 @@ class RunState:
         self._warnings.append(text)
 
     def take_warnings(self) -> list[str]:
-        """Return the warnings of the store and of this object that are new."""
-        taken, self._warnings = [*self.store.complaints(), *self._warnings], []
+        """Return the warnings of the store, of a source that is followed and of this object that are new."""
+        files = [] if self.followed is None else self.followed.files.take_warnings()
+        taken, self._warnings = [*self.store.complaints(), *files, *self._warnings], []
         return taken
 
     def forget_clock(self) -> None:

@@ -2,7 +2,8 @@
 
 Each table has the same number of rows at the most; the last four kinds of runs have half as many, shared ones included. Those
 that evict have the least popular ids of full tables lose their rows. One pass in the order of time, the last part held out.
-Differences to hashing are paired by seed, with 95 % intervals of the mean (t).
+Differences to hashing are paired by seed, with 95 % intervals of the mean (t). A second table says which held-out samples they
+come from (`raw_id_groups.py`).
 
     python -m benchmarks.raw_ids
     python -m benchmarks.raw_ids --only movietweetings --seeds 3
@@ -22,6 +23,7 @@ import numpy as np
 
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.runtime.assemble import assemble
+from benchmarks import raw_id_groups
 from benchmarks.common.command import ROOT, data_folder, facts_of_call, parser
 from benchmarks.common.machine import commit, fingerprint, here, versions
 from benchmarks.common.results import earlier, say, table_head, write
@@ -43,12 +45,16 @@ class Stream:
     """Its format for `data prepare`; empty: it is read as it is."""
     preset: str
     rows: int
+    settings: tuple[str, ...] = ()
 
 
 STREAMS = {
     "criteo": Stream("criteo_kaggle_sample_137k.tsv.zst", "", "criteo_sample", 10_000),
     "avazu": Stream("avazu_head_9999.csv.zst", "avazu", "clicks_small", 500),
-    "globo": Stream("globo_clicks_2988181.csv.zst", "globo", "clicks_small", 4_000),
+    "globo": Stream(
+        "globo_clicks_2988181.csv.zst", "globo", "clicks_small", 4_000,
+        ("data.train_range=[0.6, 0.63]", "data.test_range=[0.63, 0.635]", "run.batch_size=512"),
+    ),
     "movietweetings": Stream("movietweetings_141695.dat.zst", "movietweetings", "movietweetings", 4_000),
 }
 
@@ -86,16 +92,20 @@ def source_of(name: str, stream: Stream, out: Path, data: Path) -> Path:
     return folder
 
 
-def scored(stream: Stream, source: Path, settings: tuple[str, ...], seed: int) -> dict[str, float]:
-    """Train one run. Returns how well it predicts what was held out, and its rows."""
+def scored(
+    stream: Stream, source: Path, settings: tuple[str, ...], seed: int
+) -> tuple[dict[str, float], raw_id_groups.Scores]:
+    """Train one run. Returns how well it predicts what was held out, and its rows; and how well each of these samples."""
     ids = "data.ids=auto" if stream.log else "data.ids=hash"  # what an arm says comes later
-    common = (f"data.source={source}", "data.shuffle=false", "data.epochs=1", f"run.seed={seed}", "run.steps=0", "run.device=cpu")
-    runtime = assemble(load_config(stream.preset, {}, [*common, ids, *settings]))
+    common = [f"data.source={source}", "data.shuffle=false", "data.epochs=1", f"run.seed={seed}", "run.steps=0", "run.device=cpu"]
+    common.append("run.threads=1")  # small models, perhaps on a busy machine
+    runtime = assemble(load_config(stream.preset, {}, [*common, ids, *stream.settings, *settings]))
     for _ in runtime.run():
         pass
     found = runtime.evaluate()
     assert found is not None
-    return {"auc": found.quality.auc, "logloss": found.quality.logloss, "rows": runtime.store.space.rows}
+    quality = {"auc": found.quality.auc, "logloss": found.quality.logloss, "rows": runtime.store.space.rows}
+    return quality, raw_id_groups.scores(runtime)
 
 
 def difference(ours: list[dict[str, float]], theirs: list[dict[str, float]], what: str) -> tuple[float, float]:
@@ -119,10 +129,12 @@ def main() -> int:
     (args.out / "data").mkdir(parents=True, exist_ok=True)
     about = {"fingerprint": fingerprint("raw_ids"), "here": here()}
     lines = [table_head(["stream", "ids", "rows", "AUC", "difference", "log loss", "difference"])]
+    groups = [table_head(raw_id_groups.COLUMNS)]
     for name in args.only:
         stream = STREAMS[name]
         source = source_of(name, stream, args.out, args.data)
         runs: dict[str, list[dict[str, float]]] = {}
+        scores_of: dict[str, list[Path]] = {}
         for kind, settings in arms(stream.rows).items():
             if args.arms and kind not in (HASH, *args.arms):
                 continue
@@ -131,8 +143,11 @@ def main() -> int:
                 expected: dict[str, Any] = {"settings": list(settings), "seed": seed}
                 old = earlier(path, expected, about)
                 if old is None:
-                    old = {**expected, "about": about, "result": scored(stream, source, settings, seed)}
+                    result, scores = scored(stream, source, settings, seed)
+                    scores.write(path.with_suffix(".npz"))
+                    old = {**expected, "about": about, "result": result}
                     write(path, old)
+                scores_of.setdefault(kind, []).append(path.with_suffix(".npz"))
                 runs.setdefault(kind, []).append(old["result"])
             mean = {what: float(np.mean([run[what] for run in runs[kind]])) for what in ("auc", "logloss", "rows")}
             cells = [name, kind, f"{mean['rows']:,.0f}"]
@@ -141,9 +156,12 @@ def main() -> int:
                 cells += [f"{mean[what]:.4f}", "" if kind == HASH else f"{gain:+.4f} ± {half:.4f}"]
             lines.append(f"| {' | '.join(cells)} |")
             say(lines[-1])
+        for kind in list(scores_of)[1:]:
+            groups += raw_id_groups.rows(name, kind, scores_of[HASH], scores_of[kind])
+            say(groups[-1])
     facts = {**facts_of_call("benchmarks.raw_ids", began), "commit": commit(), "versions": versions()}
     write(args.out / "results.json", {"about": facts})
-    (args.out / "rows.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (args.out / "rows.md").write_text("\n".join([*lines, "", *groups]) + "\n", encoding="utf-8")
     return 0
 
 

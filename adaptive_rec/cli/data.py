@@ -115,8 +115,11 @@ def schema_of_sources(args: argparse.Namespace) -> Schema | None:
     DIR.schema.toml."""
     if args.label is None and args.schema is None:
         return None
+    from adaptive_rec.data.tabular.infer import Reading
+
     stream = sys.stderr if args.json else sys.stdout
-    return schema_of(args, args.sources, args.out.with_name(args.out.name + ".schema.toml"), stream)
+    kept = args.out.with_name(args.out.name + ".schema.toml")
+    return schema_of(args, args.sources, kept, Reading(args.on_bad_row == "skip"), stream)
 
 
 def verify(args: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
     from adaptive_rec.data.prepare.job import Request
     from adaptive_rec.data.prepare.meta import Meta
-    from adaptive_rec.data.tabular.infer import Inferred
+    from adaptive_rec.data.tabular.infer import Inferred, Reading
     from adaptive_rec.data.tabular.schema import Schema
 
 RUNS = Path("runs")
@@ -53,7 +53,7 @@ def with_prepared_data(
         return args, config
     load_policy(config.knobs.policy)  # an error here comes before the time that preparing takes
     if config.data.ids == "raw":
-        data, schema = described(args, runs, stream)
+        data, schema = described(args, runs, config, stream)
         settings = [*args.set, *text_settings({"data.schema_file": schema})]
         args = argparse.Namespace(**{**vars(args), "data": data, "set": settings})
         return args, resolve(args)
@@ -62,14 +62,15 @@ def with_prepared_data(
     return args, resolve(args)
 
 
-def described(args: argparse.Namespace, runs: Path, stream: TextIO) -> tuple[str, str]:
+def described(args: argparse.Namespace, runs: Path, config: Config, stream: TextIO) -> tuple[str, str]:
     """Return `--data`, which is trained on as it is, and a copy of its schema that later edits leave as it is."""
     from adaptive_rec.data.prepare.formats import array_name
+    from adaptive_rec.data.tabular.infer import Reading
     from adaptive_rec.data.tabular.schema import schema_toml
 
-    data = check_given(args)
+    data, reading = check_given(args), Reading(config.data.on_bad_row == "skip", config.data.follow)
     name = array_name(Path(os.path.abspath(data)))
-    schema = schema_of(args, files_of(data), runs / f"{name}.schema.toml", stream, numbered=False)
+    schema = schema_of(args, files_of(data), runs / f"{name}.schema.toml", reading, stream, numbered=False)
     if schema.min_count > 1:
         say(f"  min_count {schema.min_count} of the schema is not used: ids are raw, see knobs.admit_after", stream)
     text = schema_toml(schema)
@@ -104,10 +105,11 @@ def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: 
         return str(args.data)
     from adaptive_rec.data.prepare.formats import array_name
     from adaptive_rec.data.prepare.job import Request, make_job
+    from adaptive_rec.data.tabular.infer import Reading
 
     sources = files_of(check_given(args))
     name = array_name(Path(os.path.abspath(args.data)))
-    schema = schema_of(args, sources, runs / f"{name}.schema.toml", stream)
+    schema = schema_of(args, sources, runs / f"{name}.schema.toml", Reading(skip_bad_rows), stream)
     request = Request(tuple(sources), runs, schema=schema, on_bad_row="skip" if skip_bad_rows else "error")
     fingerprint = hashlib.sha256(make_job(request).model_dump_json().encode()).hexdigest()[:8]
     request = replace(request, out=runs / "data" / f"{name}-{fingerprint}")
@@ -116,7 +118,12 @@ def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: 
 
 
 def schema_of(
-    args: argparse.Namespace, sources: list[Path], kept: Path, stream: TextIO, numbered: bool = True
+    args: argparse.Namespace,
+    sources: list[Path],
+    kept: Path,
+    reading: Reading,
+    stream: TextIO,
+    numbered: bool = True,
 ) -> Schema:
     """Return the schema of --schema, the one that an earlier run has written to `kept`, or one that is inferred and written
     there. `numbered`: values will be numbered, for which `min_count` counts."""
@@ -124,7 +131,8 @@ def schema_of(
     from adaptive_rec.data.tabular.schema import load_schema
 
     file = args.schema or (kept if kept.exists() else None)
-    if file is not None and not (file is kept and args.label is not None and unedited(kept, sources[0], args.label)):
+    replaceable = file is kept and args.label is not None
+    if file is not None and not (replaceable and unedited(kept, sources[0], args.label, reading)):
         schema = load_schema(file)
         if args.label not in (None, schema.label):
             way_out = "" if args.schema else "; remove that file to have a schema inferred anew"
@@ -135,7 +143,7 @@ def schema_of(
 
     for source in sources:
         check_source(source)
-    inferred = infer(sources[0], args.label)
+    inferred = infer(sources[0], args.label, reading)
     keep_schema(kept, inferred_toml(inferred, sources[0]))
     show_inferred(inferred, kept, stream, numbered)
     return inferred.schema
@@ -149,7 +157,7 @@ def inferred_toml(inferred: Inferred, source: Path) -> str:
     return f"# Inferred from {source.name}. Edit it and run the same command again.\n{text}"
 
 
-def unedited(kept: Path, source: Path, label: str) -> bool:
+def unedited(kept: Path, source: Path, label: str, reading: Reading) -> bool:
     """Whether a schema that an earlier try left has another label and is still as it was inferred, so that nothing is lost with
     it."""
     from adaptive_rec.data.tabular.infer import infer
@@ -159,7 +167,7 @@ def unedited(kept: Path, source: Path, label: str) -> bool:
     if before == label or not source.is_file():
         return False
     try:
-        return kept.read_text(encoding="utf-8") == inferred_toml(infer(source, before), source)
+        return kept.read_text(encoding="utf-8") == inferred_toml(infer(source, before, reading), source)
     except (DataError, UsageError):
         return False
 

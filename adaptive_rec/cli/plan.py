@@ -40,6 +40,7 @@ examples:
 SHOWN_TABLES = 40
 """Tables that are printed, the largest ones; ``--json`` has them all."""
 MOMENTS = {"": "always", "step": "a step runs", "window": "a window ends", "evaluation": "an evaluation runs"}
+FOLLOWED_NOTE = "a batch of the rows that are there now stands for those to come"
 DRY_RUN_NOTE = "figures that do not follow from the rows are estimates; adaptive-rec plan measures them and suggests a hot budget"
 
 
@@ -129,11 +130,15 @@ def dry_run(config: Config, as_json: bool, ranks: int, ranks_here: int) -> int:
     waiting("planning")
     from adaptive_rec.runtime.assemble import plan_run
 
+    notes = [DRY_RUN_NOTE]
+    if config.data.follow:
+        here = config.data.model_copy(update={"follow": False, "follow_idle_seconds": 0.0})
+        config, notes = config.model_copy(update={"data": here}), [*notes, FOLLOWED_NOTE]
     estimated = plan_run(config) if ranks == 1 else plan_rank(config, ranks, ranks_here)
     if as_json:
         print_json(estimated.as_dict())
     else:
-        show(*blocks(estimated, config), pairs([*verdict(estimated), ("note", DRY_RUN_NOTE)]))
+        show(*blocks(estimated, config), pairs([*verdict(estimated), *(("note", note) for note in notes)]))
     return 1 if estimated.problems else 0
 
 

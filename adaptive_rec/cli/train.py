@@ -72,7 +72,8 @@ def add_commands(subparsers: Any) -> None:
     add_settings(parser, "any other key; --print-config lists them all")
     add("--out", metavar="DIR", type=Path, help="run directory (default: runs/TIME-POLICY)")
     resumed = (
-        "continue from the newest checkpoint in --out with its config.toml and port; without a checkpoint, start there"
+        "continue from the newest checkpoint in --out with its config.toml and port; without a checkpoint, start there, "
+        "under CONFIG or --data where there is no config.toml"
     )
     add("--resume", action="store_true", help=resumed)
     replayed = "repeat a run: its configuration, and its knob changes at the same steps"
@@ -205,7 +206,11 @@ def check(args: argparse.Namespace) -> Config:
     if args.resume and args.out.exists() and not args.out.is_dir():
         raise UsageError(f"--out must be a run directory to continue, {args.out} is a file")
     if args.replay and args.resume:
-        raise UsageError("--replay repeats a run from its start and --resume continues one; give one of them")
+        rule = "--replay repeats a run from its start and --resume continues one, a replay too; give one of them"
+        raise UsageError(rule)
+    named = args.config or args.data or processes.is_restarted()
+    if args.resume and not named and not (args.out / "config.toml").is_file():
+        raise UsageError(f"--resume must continue a run, {no_run(args.out)}; to begin one there, name its CONFIG or --data")
     if args.linger and args.no_serve:
         raise UsageError("--linger keeps the dashboard after the run and --no-serve starts none; give one of them")
     config = resolve(args)
@@ -220,13 +225,17 @@ def warn_of_no_checkpoint(out: Path) -> None:
     from adaptive_rec.run.inputs import has_checkpoint
 
     if not has_checkpoint(out):
-        beside = [run.name for run in out.parent.glob("*") if has_checkpoint(run)]
-        what = (
-            f"{out} has no checkpoint to resume"
-            if out.exists()
-            else f"{out} does not exist{did_you_mean(out.name, beside)}"
-        )
+        what = f"{out} has no checkpoint to resume" if out.exists() else no_run(out)
         say(f"warning: --resume: {what}: the run starts from the beginning", sys.stderr)
+
+
+def no_run(out: Path) -> str:
+    """Return that there is no run in a directory, and how one beside it is called."""
+    from adaptive_rec.run.inputs import has_checkpoint
+
+    if out.exists():
+        return f"{out} has no config.toml"
+    return f"{out} does not exist{did_you_mean(out.name, [run.name for run in out.parent.glob('*') if has_checkpoint(run)])}"
 
 
 def check_inputs(config: Config) -> None:

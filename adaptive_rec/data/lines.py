@@ -35,13 +35,14 @@ def line_blocks(path: Path, start_byte: int = 0) -> Iterator[bytes]:
     rest = b""
     for chunk in chunks(path, start_byte):
         cut = chunk.rfind(b"\n") + 1
+        line_bytes = len(rest) + (chunk.find(b"\n") if cut else len(chunk))
+        if line_bytes > MAX_LINE_BYTES:
+            raise DataError(f"{path}: a line must have at most {MAX_LINE_BYTES} bytes, got one of {line_bytes} or more")
         if cut:
             yield rest + chunk[:cut]
             rest = chunk[cut:]
         else:
             rest += chunk
-        if len(rest) > MAX_LINE_BYTES:
-            raise DataError(f"{path}: a line must have at most {MAX_LINE_BYTES} bytes, got one of {len(rest)} or more")
     if rest:
         yield rest + b"\n"
 

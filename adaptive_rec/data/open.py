@@ -26,7 +26,9 @@ def open_source(config: Config, trains: bool = False) -> Source:
     """Open the source `data.source`; where its ids are raw keys, with rows in their place. `trains`: for training, which alone
     may follow data."""
     if config.data.follow and not trains:
-        raise ConfigError("data.follow must be false but for a run that trains, got true")
+        raise ConfigError(
+            "data.follow must be false but for a run that trains, got true; without it, the data is taken as it is now"
+        )
     if config.data.follow and not config.data.schema_file:
         raise ConfigError("data.follow needs CSV, TSV or Parquet files: give --data PATH, and --label COLUMN or --schema FILE")
     source = _open(config)

@@ -18,9 +18,10 @@ QUOTE = 34
 
 @njit(**JIT)
 def last_record_end(data, start, state, delimiter):
-    """Read on from byte `start` in a state; returns (byte after the last record that ends in between, the state at the end). It
-    is -1 where none ends."""
+    """Read on from byte `start` in a state, of data that begins with a record. Returns (byte after the last record that ends in
+    between, the state at the end, bytes of the longest record that ends in between). Byte -1 and 0 bytes: none ends."""
     end = -1
+    begin = longest = 0
     for at in range(start, len(data)):
         byte = data[at]
         if state == QUOTED:
@@ -29,9 +30,13 @@ def last_record_end(data, start, state, delimiter):
             continue
         if state == AFTER_CR and byte != LF:
             end = at
+            longest = max(longest, end - begin)
+            begin = end
             state = FIELD_START
         if byte == LF:
             end = at + 1
+            longest = max(longest, end - begin)
+            begin = end
             state = FIELD_START
         elif byte == CR:
             state = AFTER_CR
@@ -41,4 +46,4 @@ def last_record_end(data, start, state, delimiter):
             state = QUOTED
         else:
             state = IN_FIELD
-    return end, state
+    return end, state, longest

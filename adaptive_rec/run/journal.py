@@ -30,13 +30,46 @@ def commands(run: Path) -> dict[int, list[Command]]:
     Commands after a checkpoint that the run was resumed from are left out: the run lost them. Raises DataError where the journal
     cannot be read, or does not name the checkpoint that a run was resumed from.
     """
+    return _commands(run / NAME, "")[0]
+
+
+def replayed_run(run: Path) -> Path | None:
+    """Return the run that a run replays; None where it replays none."""
     path = run / NAME
+    for line in _lines(path) if path.exists() else ():
+        event = _read(line, 0)
+        if event is not None and event["kind"] == "started":
+            return Path(event["details"]["replays"]) if "replays" in event["details"] else None
+    return None
+
+
+def left_to_replay(replayed: Path, run: Path, checkpoint: str) -> dict[int, list[Command]]:
+    """Return the commands of a replayed run, by step, that a checkpoint of the run that replays it does not have yet. Raises
+    DataError where one of the two journals cannot be read."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        left = commands(replayed)
+    except DataError as error:
+        raise DataError(f"{run} replays {replayed} and needs its journal to go on: {error}") from None
+    done, (step, kept) = _commands(run / NAME, checkpoint)
+    here = left.get(step, [])
+    for command in done.get(step, [])[:kept]:
+        if command in here:
+            here.remove(command)
+    return {at: given for at, given in left.items() if at >= step and given}
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise DataError(f"journal {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise DataError(f"journal {path} must be text in UTF-8: {error}") from None
+
+
+def _commands(path: Path, checkpoint: str) -> tuple[dict[int, list[Command]], tuple[int, int]]:
+    """Return the commands by step, and the step of a checkpoint with the number of commands of that step that it has."""
+    lines = _lines(path)
     found: dict[int, list[Command]] = defaultdict(list)
     saved: dict[str, tuple[int, int]] = {}
     """Step of each checkpoint, and how many commands of that step it includes."""
@@ -77,12 +110,14 @@ def commands(run: Path) -> dict[int, list[Command]]:
                 found[event["step"]].append(Command("reclassify"))
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(f"journal {path}, line {torn or number}, must be an event, got {error!r}") from None
-    if torn:
+    if torn and not checkpoint:  # the run goes on behind it
         raise DataError(f"journal {path}, line {torn}, must be an event, got something that ends early")
     for step, done in found.items():
         for command in done:
             _check(step, command, path)
-    return {step: done for step, done in found.items() if done}
+    if checkpoint and checkpoint not in saved:
+        raise DataError(f"journal {path} must have the event of checkpoint {checkpoint}, from which the run goes on, it does not")
+    return {step: done for step, done in found.items() if done}, saved.get(checkpoint, (0, 0))
 
 
 def _check(step: Any, command: Command, path: Path) -> None:

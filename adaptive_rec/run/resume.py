@@ -52,9 +52,14 @@ def begin_run(
 
 
 def resume_run(
-    config: Config, out: Path, found: Found, overridden: Collection[str], group: Group | None = None
+    config: Config,
+    out: Path,
+    found: Found,
+    overridden: Collection[str],
+    group: Group | None = None,
+    replayed: Mapping[int, list[Command]] | None = None,
 ) -> Resumed:
-    """Resume the run in `out` from the checkpoint that was found.
+    """Resume the run in `out` from the checkpoint that was found. `replayed`: as for `begin_run`, what is left of them.
 
     A run keeps the knobs it was saved with, except those that `config` has otherwise than the run's own ``config.toml``, and
     those named in `overridden`: they change before the next step. Where a run cannot change to them while it trains, it starts
@@ -84,6 +89,7 @@ def resume_run(
         own_rows=own_rows,
         overrides=changes if live else {},
         notices=notices,
+        replayed=replayed,
     )
     runtime = assemble(config.model_copy(update={"knobs": knobs}), options=options, group=group)
     checkpoint.load(runtime.parts, generation, verified=True)

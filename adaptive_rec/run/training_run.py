@@ -51,7 +51,8 @@ class TrainingRun:
         group: Group | None = None,
     ) -> None:
         """`resume`: resume from the newest checkpoint in `out`, if there is one (see `resume.py`; `overridden` names the knobs
-        that the user gave). `replay`: repeat the changes in another run's journal at the same steps. `command`: the words of
+        that the user gave). `replay`: repeat the changes in another run's journal at the same steps; a run that is resumed goes
+        on with those that it repeats. `command`: the words of
         the command line, for the record. `write_report` writes the report page of a run directory when the run ends.
         `group`: the processes that train together; this one is rank 0, and the others each have a `Follower`.
 
@@ -73,8 +74,10 @@ class TrainingRun:
         """Warnings that came after the last report."""
         self.failure: AdaptiveRecError | None = None
         """Why the checkpoint at the end, or the score of the held-out samples, could not be had."""
+        self._replay = replay = journal.replayed_run(out) if resume else replay
         if found is not None and found.generation is not None:
-            self._resumed = resume_run(config, out, found, overridden, self.group)
+            replayed = journal.left_to_replay(replay, out, found.generation.name) if replay else None
+            self._resumed = resume_run(config, out, found, overridden, self.group, replayed)
             self.runtime, self.config = self._resumed.runtime, self._resumed.config
         else:
             replayed = journal.commands(replay) if replay else None
@@ -105,6 +108,7 @@ class TrainingRun:
         if runtime.followed is not None:
             left = f"{self.config.data.source} is followed"
         details = {"checkpoint": resumed.checkpoint} if resumed else {}
+        details |= {"replays": os.path.abspath(self._replay)} if self._replay else {}
         yield self.note("started", f"{runtime.knobs.policy} on {runtime.device}, {left}", **details)
         if resumed and resumed.overridden:
             text = ", ".join(f"{name} {each['old']} -> {each['new']}" for name, each in resumed.overridden.items())

@@ -68,16 +68,33 @@ class Control:
         self._publisher = publisher
         self._reports = reports
         self._saving = saving
-        self._replayed = replayed or {}
+        self._replayed = {step: list(commands) for step, commands in (replayed or {}).items()}
         self._how_it_stops = how_it_stops
 
     def obey(self) -> Iterator[Event | Snapshot]:
         """Carry out the commands left so far. While paused, stay here until `resume`, or a stop by command or signal."""
-        for command in self._replayed.get(self._state.step, ()):
-            if command.verb != "halve_budget":
-                self._mailbox.send(command)
+        for command in self._take_replayed(before_step=False):
+            self._mailbox.send(command)
         yield from self._carry_out(self._mailbox.drain())
         yield from self.wait_while_paused()
+
+    def _take_replayed(self, before_step: bool) -> list[Command]:
+        """Return the commands of the replayed run at this step, once: those of its boundary, or those before the next step."""
+        here = self._replayed.pop(self._state.step, [])
+        taken = [command for command in here if (command.verb == "halve_budget") == before_step]
+        if left := [command for command in here if command not in taken]:
+            self._replayed[self._state.step] = left
+        return taken
+
+    def go_on_replaying(self) -> Iterator[Event | Snapshot]:
+        """Carry out what a replay has to do before the next step is made: it begins, or was saved between two commands. Raises
+        ConflictError where other processes would have to know."""
+        if all(command.verb == "halve_budget" for command in self._replayed.get(self._state.step, ())):
+            return
+        if not self._state.store.group.is_alone:
+            rule = "a replay in several processes must go on from a checkpoint that has all commands of its step"
+            raise ConflictError(f"{rule}, that of step {self._state.step} has not")
+        yield from self.obey()
 
     def wait_while_paused(self) -> Iterator[Event | Snapshot]:
         state = self._state
@@ -137,9 +154,8 @@ class Control:
 
     def before_step(self) -> Iterator[Event]:
         """Halve the hot budget if the replayed run did so before this step because memory was short."""
-        for command in self._replayed.get(self._state.step, ()):
-            if command.verb == "halve_budget":
-                yield self._halve_budget(**command.values)
+        for command in self._take_replayed(before_step=True):
+            yield self._halve_budget(**command.values)
 
     def give_up_memory(self, reason: str) -> Iterator[Event]:
         """Halve the hot budget, as the device's memory was too small for a step. Raises MemoryPlanError where that is no help."""

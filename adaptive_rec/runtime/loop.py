@@ -140,8 +140,7 @@ class Runtime(Session):
                         break
                 self.phases.end(phase)
             yield from self.phases.report_moves()
-            if self.followed is not None and (text := self.followed.unread()):
-                yield Event(self.step_number, "warning", text)
+            yield from self._end_followed()
             self.publisher.enter("finishing")
             yield from self.saving.written(wait=True)
             self.finite.settle()
@@ -163,10 +162,21 @@ class Runtime(Session):
         """Return the batches of a phase, classified; None where data is followed and nothing came for a moment."""
         return pipeline.over(batches) if self.followed is None else pipeline.arriving(batches, WAIT_SECONDS)
 
+    def _end_followed(self) -> Iterator[Event]:
+        """Count malformed rows behind the last row of a stream that is followed, and say what was not read."""
+        if self.followed is None:
+            return
+        left_out = self.followed.end(self.state.position)
+        self.tally.add_skipped(0, left_out if self.store.group.rank == 0 else 0)  # every rank reads the input
+        if text := self.followed.unread():
+            yield Event(self.step_number, "warning", text)
+
     def wait_boundary(self) -> Iterator[Report]:
         """Carry out commands and save while no data comes."""
         self.publisher.pulse()
         yield from self.reports.finish(wait=False)
+        for text in self.state.take_warnings():
+            yield Event(self.step_number, "warning", text)
         yield from self.control.obey()
         yield from self.saving.while_waiting()
 
@@ -194,6 +204,7 @@ class Runtime(Session):
         if self._overrides:
             yield self.control.override_at_start(self._overrides)
         yield from self.control.resume_paused()
+        yield from self.control.go_on_replaying()
         if self.state.window_due:
             yield from self.end_boundary()
 

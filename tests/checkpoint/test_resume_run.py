@@ -13,7 +13,8 @@ from adaptive_rec.checkpoint import files as disk
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.history import chain
 from adaptive_rec.config.tree import load_config, overridden_knobs
-from adaptive_rec.errors import CheckpointError
+from adaptive_rec.errors import CheckpointError, DataError
+from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.run.resume import evaluate_run
 from adaptive_rec.run.training_run import TrainingRun
@@ -273,3 +274,41 @@ def test_a_checkpoint_of_hotline_resumes_under_any_policy_with_the_same_evaluati
     assert found["steps"] == 40
     assert found["eval"]["auc"] == pytest.approx(wanted["auc"], abs=1e-9)
     assert found["eval"]["logloss"] == pytest.approx(wanted["logloss"], abs=1e-9)
+
+
+def test_a_replay_that_is_killed_goes_on_with_the_journal(tmp_path: Path) -> None:
+    changes = {3: {"alpha": 0.2}, 10: {"hot_budget_bytes": 9000}, 12: {"alpha": 0.7}, 30: {"action": "freeze"}}
+    first = begin(tmp_path / "run")
+    list(steered(first, changes))
+    first.finish()
+    config = load_config(str(tmp_path / "run" / "config.toml"), {}, ["checkpoint.every_steps=5"])
+    for killed_at in (4, 13):  # before the first checkpoint, and behind that of step 10
+        out = tmp_path / f"replayed-{killed_at}"
+        list(steered(TrainingRun(config, out, replay=tmp_path / "run"), {}, killed_at))
+        again = go_on(out)
+        assert again.started_at_step == 5 * (killed_at // 5)
+        list(again.events())
+        again.finish()
+        assert_same_end(tmp_path / "run", out)
+    (tmp_path / "run" / "events.jsonl").unlink()
+    with pytest.raises(DataError, match=r"replayed-13 replays .*run and needs its journal to go on: .* cannot be read"):
+        go_on(out)
+
+
+def test_a_replay_that_was_saved_between_two_commands_makes_the_second_one_first(tmp_path: Path) -> None:
+    first = begin(tmp_path / "run")
+    list(steered(first, {7: {"alpha": 0.2}, 8: {"alpha": 0.7}}))
+    first.finish()
+    config, out = load_config(str(tmp_path / "run" / "config.toml"), {}), tmp_path / "replayed"
+    run = TrainingRun(config, out, replay=tmp_path / "run")
+    for report in run.events():
+        if isinstance(report, Snapshot) and report.step == run.runtime.step_number == 8:
+            run.runtime.mailbox.send(Command("checkpoint"))  # comes before the change that is repeated at the same boundary
+        if isinstance(report, Event) and report.kind == "checkpoint":
+            break
+    assert run.runtime.knobs.alpha == 0.7
+    again = go_on(out)
+    assert (again.started_at_step, again.runtime.knobs.alpha) == (9, 0.2)
+    list(again.events())
+    again.finish()
+    assert_same_end(tmp_path / "run", out)

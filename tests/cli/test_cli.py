@@ -212,6 +212,15 @@ def test_resume_uses_the_configuration_of_the_run(tmp_path, capsys):
     assert (out / "config.toml").read_text() == kept
 
 
+def test_resume_without_a_run_is_refused(tmp_path, capsys):
+    for words in (["--resume"], ["--resume", "--set=run.seed=3", "--detach"]):
+        told = refused(capsys, "train", *words, "--no-serve", "--out", str(tmp_path / "rum"))
+        told_of = f"--resume must continue a run, {tmp_path}/rum does not exist; to begin one there, name its CONFIG"
+        assert told_of in told
+    assert "has no config.toml" in refused(capsys, "train", "--resume", "--no-serve", "--out", str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
 def test_resume_without_a_checkpoint_is_reported(tmp_path, capsys):
     train = ["train", "tiny", "--no-serve", "--steps=5", "--resume", "--out", str(tmp_path / "run")]
     assert main(train) == 0

@@ -14,6 +14,7 @@ import pytest
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config, load_config
+from adaptive_rec.data import lines
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.tabular import follow
 from adaptive_rec.data.tabular.follow import FollowedSource
@@ -273,6 +274,56 @@ def test_malformed_rows_that_come_alone_are_counted(tmp_path: Path) -> None:
     assert next(batches).malformed_rows == 3
     thread.join()
     source.stop()
+
+
+def skipping(folder: Path, source: Path) -> FollowedSource:
+    settings = ["data.follow=true", "data.on_bad_row=skip", "data.follow_idle_seconds=0.1"]
+    return FollowedSource(config_of(folder, source, *settings))
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_malformed_rows_behind_the_last_row_are_counted_once(
+    tmp_path: Path, is_killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "CHUNK_BYTES", 96)
+    path = tmp_path / "clicks.csv"
+    path.write_text(HEAD + "".join(map(line, range(8))) + "7,user,1\n" * 30)
+    source = skipping(tmp_path, path)
+    batches = list(source.train_batches(Position(), 4))
+    counted, last = sum(batch.malformed_rows for batch in batches), batches[-1].position
+    assert 0 < counted < 30  # those in the chunk of the last row come with it
+    saved = Saved(source.state(last), "followed")
+    at_the_end = source.end(last)
+    assert (counted + at_the_end, source.end(last)) == (30, 0)
+    if not is_killed:
+        saved, counted = Saved(source.state(last), "followed"), counted + at_the_end
+    with path.open("a") as file:
+        file.write("7,user,1\n" + "".join(map(line, range(8, 12))))
+    source = skipping(tmp_path, path)
+    source.set_state(saved)
+    assert counted + sum(batch.malformed_rows for batch in source.train_batches(last, 4)) == 31
+
+
+@pytest.mark.parametrize("half", ["", "1,user"])
+def test_a_folder_that_is_emptied_is_waited_for(tmp_path: Path, half: str) -> None:
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    (parts / "1.csv").write_text(HEAD + "".join(map(line, range(4))) + half)
+    size = (parts / "1.csv").stat().st_size
+    source = followed(tmp_path, parts, idle=20.0)
+    batches = source.train_batches(Position(), 4)
+    assert prices(iter([next(batches)])) == [[0, 1, 2, 3]]
+    threading.Timer(0.05, (parts / "1.csv").unlink).start()
+    threading.Timer(0.3, lambda: (parts / "2.csv").write_text(HEAD + "".join(map(line, range(4, 8))))).start()
+    assert prices(iter([next(batches)])) == [[4, 5, 6, 7]]
+    left = " but for 6 at its end, which are no whole line" if half else ""
+    assert sorted(source.files.take_warnings()) == [
+        f"{parts} has no files any more, the run waits for new ones",
+        f"{parts / '1.csv'} was removed while it was followed; its {size} bytes were read{left}",
+    ]
+    (parts / "1.csv").write_text(HEAD)
+    with pytest.raises(DataError, match=r"files that come must have new names, 1\.csv was read and removed, and is there"):
+        next(batches)
 
 
 @pytest.mark.parametrize("end", ["", "1,user", '1,"open,3\n0,b,4\n'])

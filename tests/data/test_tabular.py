@@ -22,7 +22,7 @@ from adaptive_rec.data.prepare.meta import load_meta
 from adaptive_rec.data.prepare.prepare import prepare
 from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.data.standard import Standard
-from adaptive_rec.data.tabular.infer import infer
+from adaptive_rec.data.tabular.infer import Reading, infer
 from adaptive_rec.data.tabular.reader import TabularReader
 from adaptive_rec.data.tabular.schema import Schema, load_schema, parse_schema, schema_toml
 from adaptive_rec.data.tabular.values import categories, keys_of, numbers
@@ -90,6 +90,20 @@ def test_bytes_of_another_encoding_are_named(tmp_path: Path) -> None:
     (tmp_path / "clicks.csv").write_bytes(ROWS.encode("latin-1"))
     with pytest.raises(DataError, match=r'must be in utf-8.*write encoding = "latin-1"'):
         made(tmp_path, tmp_path / "clicks.csv")
+
+
+def test_a_schema_is_inferred_from_the_rows_that_can_be_read(tmp_path: Path) -> None:
+    path, head = tmp_path / "clicks.csv", "clicked,item,age\n"
+    rows = [f"{k % 2},é{k % 9},{k / 4}\n".encode() for k in range(400)]
+    path.write_bytes(head.encode() + b"".join([*rows[:9], b"1,a\xff,2\n", b"1,\xff\n", b"7,a,2\n", *rows[9:]]) + b'1,"op')
+    found = infer(path, "clicked", Reading(skip_bad_rows=True, grows=True))
+    assert (found.schema.file.encoding, found.schema.label) == ("utf-8", "clicked")
+    assert found.remarks == {"item": "10 values in the first 401 rows", "age": "numbers from 0 to 99.75"}
+    for reading in (Reading(), Reading(skip_bad_rows=True), Reading(grows=True)):
+        with pytest.raises((DataError, UsageError)):
+            infer(path, "clicked", reading)
+    path.write_bytes(head.encode("latin-1") + b"".join(row.decode().encode("latin-1") for row in rows))
+    assert infer(path, "clicked", Reading(skip_bad_rows=True)).schema.file.encoding == "latin-1"
 
 
 def test_bad_rows_can_be_skipped(tmp_path: Path) -> None:

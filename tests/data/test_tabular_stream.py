@@ -171,13 +171,58 @@ def test_reading_goes_on_from_any_position_with_the_same_batches(tmp_path: Path,
 
 
 def test_a_skipped_row_is_counted_once(tmp_path: Path) -> None:
+    parts = tmp_path / "parts"
+    parts.mkdir()
     text = csv_text(rows_of(40)).splitlines(keepends=True)
     text[5:5] = ["1,2,3\n", "9,1,x,y,2,3\n"]
-    (tmp_path / "clicks.csv").write_text("".join(text), newline="")
-    source = TabularSource(config_of(tmp_path, tmp_path / "clicks.csv", SCHEMA, "data.on_bad_row=skip"))
-    assert sum(batch.malformed_rows for batch in source.train_batches(Position(), 8)) == source.malformed_rows == 2
-    with pytest.raises(DataError, match=r"clicks\.csv, row 5: must have 6 fields"):
-        TabularSource(config_of(tmp_path, tmp_path / "clicks.csv", SCHEMA))
+    (parts / "1.csv").write_text("".join(text), newline="")
+    (parts / "2.csv").write_text(",".join(NAMES) + "\n1,2,3\n", newline="")  # not one well-formed row
+    source = TabularSource(config_of(tmp_path, parts, SCHEMA, "data.on_bad_row=skip", "data.epochs=2"))
+    assert sum(batch.malformed_rows for batch in source.train_batches(Position(), 8)) == source.malformed_rows == 3
+    with pytest.raises(DataError, match=r"1\.csv, row 5: must have 6 fields"):
+        TabularSource(config_of(tmp_path, parts, SCHEMA))
+
+
+@pytest.mark.usefixtures("in_pieces")
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "ascii"])
+def test_a_row_in_another_encoding_is_a_malformed_one(tmp_path: Path, encoding: str) -> None:
+    rows = [row for row in rows_of(120) if row[2] not in MIXED[3:]]
+    text = [line.replace("é", "e") + "\n" for line in csv_text(rows).splitlines()]
+    data = [line.encode(encoding) for line in text]
+    other = b"\x00\xdc" if encoding == "utf-16-le" else b"\xff"
+    strange, short = (other.join(part.encode(encoding) for part in row) for row in (("1,5,caf", ",new,3,0.5\n"), ("1,", "\n")))
+    path, schema = tmp_path / "clicks.csv", {**SCHEMA, "file": {"encoding": encoding}}
+    path.write_bytes(b"".join(data))
+    expected = list(TabularSource(config_of(tmp_path, path, schema)).train_batches(Position(), 8))
+    path.write_bytes(b"".join([*data[:9], strange, *data[9:40], short, *data[40:]]))
+    source = TabularSource(config_of(tmp_path, path, schema, "data.on_bad_row=skip"))
+    assert source.malformed_rows == 2
+    assert_equal(list(source.train_batches(Position(), 8)), expected, without=("malformed_rows",))
+    path.write_bytes(b"".join([*data[:9], strange, *data[9:]]))
+    with pytest.raises(DataError, match=f'must be in {encoding}, .*write encoding = "latin-1"'):
+        list(TabularSource(config_of(tmp_path, path, schema)).train_batches(Position(), 8))
+
+
+def test_a_row_in_another_encoding_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    text = (csv_text(rows_of(3000)) + "1,5,x,new,3,0.5\n").encode().replace(b",x,new", b",x\xff,new")
+    path.write_bytes(text)
+    assert len(text) > 1 << 16  # what is behind that is not decoded when the file is opened
+    with pytest.raises(DataError, match=r"row 3001, column city: must be in utf-8, got 'x\\ufffd'; write encoding"):
+        list(TabularSource(config_of(tmp_path, path, SCHEMA)).test_batches(500))
+
+
+@pytest.mark.parametrize("size", [4 << 20, (4 << 20) + 1])
+def test_a_row_has_at_most_4_mib(tmp_path: Path, size: int) -> None:
+    path, rest = tmp_path / "clicks.csv", b"1,5,,new,3,0.5\n"
+    head, around = csv_text(rows_of(40)).encode(), rest.partition(b",new")
+    path.write_bytes(head + around[0] + b"x" * (size - len(rest)) + b",new" + around[2] + rest)
+    config = config_of(tmp_path, path, SCHEMA)
+    if size == 4 << 20:
+        assert len(list(TabularSource(config).train_batches(Position(), 8))) == 5
+    else:
+        with pytest.raises(DataError, match="a row must have at most 4194304 bytes, got a longer one"):
+            TabularSource(config)
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])

@@ -184,6 +184,16 @@ def test_an_id_gets_a_row_with_the_call_that_makes_it_often_enough() -> None:
     assert "padding_idx=-7" in repr(table)
 
 
+def test_a_row_of_padding_leaves_the_first_values_of_others_as_they_are() -> None:
+    plain, padded = (
+        AdaptiveEmbedding(9, DIM, ids="raw", shared_rows=4, **more, **options(optimizer="sgd", lr=0.1))
+        for more in ({}, {"padding_idx": PADDING})
+    )
+    assert torch.equal(plain(torch.from_numpy(KEYS[:5])), padded(torch.from_numpy(KEYS[:5])))
+    given = slice(4 + 5)  # shared rows, and those of the five ids
+    assert torch.equal(plain.state_dict()["weight"][given], padded.state_dict()["weight"][given])
+
+
 def test_a_segment_that_runs_again_in_the_backward_pass_counts_once() -> None:
     table = AdaptiveEmbedding(50, DIM, ids="raw", **options(knobs={"admit_after": 2}, optimizer="sgd", lr=0.1))
     for _ in range(2):

@@ -27,10 +27,14 @@ if TYPE_CHECKING:
 
 MAX_ROW_BYTES = 4 << 20
 """A longer row is an error: a quotation mark that is never closed would fill the memory."""
+WAY_OUT = 'write encoding = "latin-1" (or another one) under [file] of the schema'
 DELIMITERS = (",", "\t", ";", "|")
 PROBE_BYTES = 1 << 16
 WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
 """How files in UTF-16 begin."""
+OTHER_BYTES = "\U0010ffff"
+"""Stands for bytes that the encoding does not know; it is no character of Unicode."""
+codecs.register_error("other_bytes", lambda error: (OTHER_BYTES, error.end))  # type: ignore[attr-defined]
 
 
 class DelimitedFile:
@@ -46,11 +50,13 @@ class DelimitedFile:
                 f'{path} must be in UTF-8, it begins like UTF-16; write encoding = "utf-16" under [file] of the schema'
             )
         self.encoding = file.encoding
-        lines = _decoded(start, file.encoding, path)
+        lines = _decoded(start, file.encoding, path, skip_bad_rows)
         self.delimiter = file.delimiter or find_delimiter(lines)
         names = next(csv.reader(io.StringIO(lines, newline=""), delimiter=self.delimiter), [])
         self.names = check_names(names, path)
         self.bad_rows, self._bad_row, self._rows = 0, "", 0
+        self.other_rows = 0
+        """Rows among the bad ones that are not in the file's encoding."""
         self._size_bytes, self._read_bytes = plain_bytes(path), 0
         self.place: int | None = 0
         self.end = 0
@@ -62,7 +68,8 @@ class DelimitedFile:
 
     def batches(self, columns: Sequence[str], place: int = 0, rows_before: int = 0) -> Iterator[pa.RecordBatch]:
         """Yield these columns of all rows in order, from a place on that has `rows_before` before it. A row with another
-        number of fields raises DataError, or is skipped. A place is a byte of the decompressed file in UTF-8."""
+        number of fields, or with other bytes than those of the encoding in these columns, raises DataError, or is skipped. A
+        place is a byte of the decompressed file in UTF-8."""
         import pyarrow
 
         self._rows = rows_before
@@ -81,14 +88,14 @@ class DelimitedFile:
         for chunk in self._texts(place):
             scanned, rest = len(rest), rest + chunk
             self._read_bytes += len(chunk)
-            end, state = last_record_end(np.frombuffer(rest, np.uint8), scanned, state, mark)
-            if end > 0:
-                yield place, rest[:end]
-                place, rest = place + end, rest[end:]
-            if len(rest) > MAX_ROW_BYTES:
+            end, state, longest = last_record_end(np.frombuffer(rest, np.uint8), scanned, state, mark)
+            if max(longest, len(rest) - max(end, 0)) > MAX_ROW_BYTES:
                 raise DataError(
                     f"{self.path}: a row must have at most {MAX_ROW_BYTES} bytes, got a longer one; is a quotation mark open?"
                 )
+            if end > 0:
+                yield place, rest[:end]
+                place, rest = place + end, rest[end:]
         self.end = place
         if self._grows:
             return
@@ -111,6 +118,8 @@ class DelimitedFile:
         import pyarrow
         from pyarrow import csv as arrow_csv
 
+        text = utf8_of(text)
+
         def judge(row: pa.csv.InvalidRow) -> str:
             self.bad_rows += 1
             if not self._skip_bad_rows:
@@ -121,10 +130,28 @@ class DelimitedFile:
             use_threads=False, block_size=len(text) + 1, column_names=self.names, skip_rows_after_names=int(has_names)
         )
         parse = arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=judge)
-        kinds = {name: pyarrow.string() for name in columns}
+        kinds = dict.fromkeys(columns, pyarrow.string())
         convert = arrow_csv.ConvertOptions(column_types=kinds, include_columns=list(columns), strings_can_be_null=False)
         table = arrow_csv.read_csv(pyarrow.BufferReader(text), read, parse, convert)
-        return pyarrow.record_batch([column.combine_chunks() for column in table.columns], schema=table.schema)
+        batch = pyarrow.record_batch([column.combine_chunks() for column in table.columns], schema=table.schema)
+        return self._in_encoding(batch) if OTHER_BYTES.encode() in text else batch
+
+    def _in_encoding(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows without other bytes than those of the encoding. Raises DataError for the first one that has some,
+        unless they are skipped."""
+        import pyarrow.compute as pc
+
+        bad_B = np.zeros(batch.num_rows, dtype=bool)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            bad_B |= (wrong_B := pc.match_substring(column, OTHER_BYTES).to_numpy(zero_copy_only=False))
+            if wrong_B.any() and not self._skip_bad_rows:
+                wrong = int(np.flatnonzero(wrong_B)[0])
+                got = ascii(column[wrong].as_py().replace(OTHER_BYTES, "\ufffd"))[:60]
+                where = f"{self.path}, row {self._rows + wrong + 1}, column {name}"
+                raise DataError(f"{where}: must be in {self.encoding}, got {got}; {WAY_OUT}")
+        other = int(np.count_nonzero(bad_B))
+        self.bad_rows, self.other_rows = self.bad_rows + other, self.other_rows + other
+        return batch.filter(~bad_B)
 
     def _fields_of(self, row: pa.csv.InvalidRow, number: int) -> str:
         wanted, got = counted(row.expected_columns, "field"), counted(row.actual_columns, "field")
@@ -135,21 +162,28 @@ class DelimitedFile:
         text = first_line(error)
         if self._bad_row:
             return DataError(self._bad_row)
-        if isinstance(error, UnicodeError) or "UTF8" in text:
-            return DataError(
-                f"{self.path} must be in {self.encoding}, it holds other bytes ({text}); "
-                'write encoding = "latin-1" (or another one) under [file] of the schema'
-            )
+        if isinstance(error, UnicodeError):
+            return DataError(f"{self.path} must be in {self.encoding}, it holds other bytes ({text}); {WAY_OUT}")
         return DataError(f"{self.path} must be a file of rows with {len(self.names)} fields: {text}")
 
 
 def utf8_chunks(pieces: Iterator[bytes], encoding: str, ends: bool = True) -> Iterator[bytes]:
-    """Yield a text in UTF-8; unless it `ends`, half a character at its end is left for later. Raises UnicodeError."""
-    decoder = codecs.getincrementaldecoder(encoding)()
+    """Yield a text in UTF-8, with OTHER_BYTES for what the encoding does not know. Unless it `ends`, half a character at its end
+    is left for later."""
+    decoder = codecs.getincrementaldecoder(encoding)("other_bytes")
     for piece in pieces:
         yield decoder.decode(piece).encode()
     if ends:
         yield decoder.decode(b"", final=True).encode()
+
+
+def utf8_of(text: bytes) -> bytes:
+    """Return a text in UTF-8, with OTHER_BYTES for what is not."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return text.decode(errors="other_bytes").encode()
+    return text
 
 
 def find_delimiter(lines: str) -> str:
@@ -168,8 +202,9 @@ def check_names(names: Sequence[str], path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _decoded(start: bytes, encoding: str, path: Path) -> str:
-    """Decode the beginning of a file; it may end inside a character."""
+def _decoded(start: bytes, encoding: str, path: Path, skip_bad_rows: bool) -> str:
+    """Decode the beginning of a file; it may end inside a character. Raises DataError for other bytes, in rows only where these
+    are not skipped."""
     for cut in range(4):
         try:
             return start[: len(start) - cut].decode("utf-8-sig" if encoding == "utf-8" else encoding)
@@ -177,7 +212,8 @@ def _decoded(start: bytes, encoding: str, path: Path) -> str:
             fault = error
             if error.end < len(start) - 8:
                 break
-    raise DataError(
-        f"{path} must be in {encoding}, byte {fault.start} is {start[fault.start]:#04x}; "
-        'write encoding = "latin-1" (or another one) under [file] of the schema'
-    )
+    if skip_bad_rows:
+        lines = start.decode("utf-8-sig" if encoding == "utf-8" else encoding, "other_bytes")
+        if OTHER_BYTES not in (lines.splitlines() or [""])[0]:
+            return lines
+    raise DataError(f"{path} must be in {encoding}, byte {fault.start} is {start[fault.start]:#04x}; {WAY_OUT}")

@@ -45,23 +45,20 @@ class FileRows:
     def __len__(self) -> int:
         return self._first[-1]
 
-    def read(self, row: int, dense_only: bool = False) -> Iterator[tuple[LoadedSamples, int]]:
-        """Yield all rows from one on, block by block, each with the malformed rows that were skipped before its second row.
-        `dense_only`: without keys."""
+    def read(self, row: int, dense_only: bool = False) -> Iterator[LoadedSamples]:
+        """Yield all rows from one on, block by block. `dense_only`: without keys."""
         file = bisect_left(self._first, row + 1) - 1
         for path, first, marks in zip(self._paths[file:], self._first[file:], self._marks[file:], strict=False):
             left = max(row - first, 0)
             at = bisect_left([mark.rows for mark in marks], left)
             mark = marks[at if marks[at].rows == left else at - 1]
             left -= mark.rows
-            reader, bad = self._reader(path, dense_only), 0
-            for block in reader.blocks(mark):
+            for block in self._reader(path, dense_only).blocks(mark):
                 samples = loaded(block)
                 size = len(samples.labels_B)
                 if left < size:
-                    yield samples[left:size], 0 if left else reader.bad_rows - bad
-                if size:
-                    left, bad = max(left - size, 0), reader.bad_rows
+                    yield samples[left:size]
+                left = max(left - size, 0)
 
     def _reader(self, path: Path, dense_only: bool = False) -> TabularReader:
         schema = self._schema.model_copy(update={"sparse": ()}) if dense_only else self._schema

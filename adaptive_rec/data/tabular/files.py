@@ -19,14 +19,23 @@ def files_of(data: Path) -> list[Path]:
         raise DataError(f"--data must be a file or a folder that exists, got {data}")
     if not data.is_dir():
         return [data]
-    found = [path for path in data.iterdir() if path.is_file() and ending(path) in ENDINGS]
+    found = found_in(data)
     if not found:
         raise DataError(
             f"a folder of --data must hold files that end in {', '.join(ENDINGS)} (also .gz, .zst), {data} has none"
         )
-    kinds = {ending(path) == ".parquet" for path in found}
-    if len(kinds) > 1:
-        raise DataError(f"a folder of --data must hold Parquet files, or CSV and TSV files, {data} has both")
+    return found
+
+
+def found_in(folder: Path) -> list[Path]:
+    """Return all CSV, TSV and Parquet files of a folder in natural order, which may be none. Raises DataError where it is gone or
+    has both kinds."""
+    try:
+        found = [path for path in folder.iterdir() if path.is_file() and ending(path) in ENDINGS]
+    except OSError as error:
+        raise DataError(f"{folder} must be a folder that can be read: {error.strerror}") from None
+    if len({ending(path) == ".parquet" for path in found}) > 1:
+        raise DataError(f"a folder of --data must hold Parquet files, or CSV and TSV files, {folder} has both")
     return sorted(found, key=natural)
 
 

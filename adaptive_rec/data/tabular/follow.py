@@ -18,7 +18,7 @@ from adaptive_rec.data.prepared_arrays import LoadedSamples, to_batch
 from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.data.standard import Standard
 from adaptive_rec.data.tabular.file_rows import CommonColumns, loaded
-from adaptive_rec.data.tabular.files import files_of, natural
+from adaptive_rec.data.tabular.followed_files import FollowedFiles
 from adaptive_rec.data.tabular.growing_file import bytes_before, gone, has_line, may_grow, size_of
 from adaptive_rec.data.tabular.reader import START, Mark, TabularReader
 from adaptive_rec.data.tabular.schema import load_schema
@@ -43,6 +43,8 @@ class Place:
     mark: Mark = Mark()
     tail: str = ""
     """The last bytes of the file before the mark, in hexadecimal digits; empty: not known."""
+    left_out: int = 0
+    """Malformed rows before this place that are counted with the next well-formed row."""
 
     @property
     def row(self) -> int:
@@ -66,21 +68,17 @@ class FollowedSource:
     def __init__(self, config: Config) -> None:
         """Raises DataError where there is no first file."""
         data = config.data
-        self._path, self._skips, self._idle_seconds = (
-            Path(data.source),
-            data.on_bad_row == "skip",
-            data.follow_idle_seconds,
-        )
+        self._skips, self._idle_seconds = data.on_bad_row == "skip", data.follow_idle_seconds
         self._schema = load_schema(Path(data.schema_file), "data.schema_file")
         self._common = CommonColumns()
-        files = files_of(self._path)
-        first = files[0]
+        self.files = FollowedFiles(Path(data.source))
+        first, *others = self.files.present
         check_source(first)
-        if first == self._path and not may_grow(first):
+        if not self.files.is_folder and not may_grow(first):
             raise DataError(
                 f"a file that is followed must be a plain CSV or TSV file, or in a folder that is followed, got {first}"
             )
-        if len(files) == 1 and may_grow(first) and not has_line(first):
+        if not others and may_grow(first) and not has_line(first):
             raise DataError(f"{first} must have its first line, which names the columns, before it is followed")
         self._common.check(first, self._reader(first, False))
         columns = self._common.columns
@@ -88,7 +86,6 @@ class FollowedSource:
         self._columns, self.dense_features = columns_of(columns), len(self._common.dense_names)
         self._places = [Place()]
         """Places that were passed, from the last one before the newest saved position."""
-        self._read_files: set[str] = set()
         self._saved_files: set[str] | None = None
         """Files of the folder that had been read when the state was saved that reading goes on from; None: not known."""
         self._left_out = 0
@@ -140,15 +137,9 @@ class FollowedSource:
         """Yield the rows of the stream from one on, each block with the malformed rows that were skipped with it."""
         with self._lock:
             place = next(place for place in reversed(self._places) if place.row <= row)
-            known = self._saved_files
-        files = files_of(self._path)
-        path = next((path for path in files if path.name == place.file), files[0])
-        if place.file and path.name != place.file:
-            raise DataError(f"data.source must still have the file {place.file}, at which the run stood")
-        read = {each.name for each in files if natural(each) <= natural(path)}
-        with self._lock:
-            self._read_files = read if known is None else (read & known) | {path.name}
+        path = self.files.begin(place.file, self._saved_files)
         left, first_row, mark = row - place.row, place.first_row, place.mark
+        self._left_out = 0 if left else place.left_out
         self._check_tail(path, place.mark, place.tail)
         next_path: Path | None = path
         while next_path is not None:
@@ -162,14 +153,21 @@ class FollowedSource:
                     yield samples[left:size], bad
                 left = max(left - size, 0)
             first_row, mark = first_row + rows, START
-            next_path = None if self._is_over else self._later(path, waits=True)
+            next_path = None
+            while next_path is None and not self._is_over:
+                next_path = self.files.later(path, begins=True)
+                if next_path is None:
+                    self._wait()
 
     def _rows_of(self, path: Path, first_row: int, mark: Mark, row: int) -> Iterator[tuple[LoadedSamples, int]]:
         """Yield the rows of a file from a mark on until it is finished, or the stream is over. Rows of the stream before `row`
         were there once."""
-        tail = ""
+        tail, size = "", 0
         while True:
-            grows = may_grow(path) and self._later(path) is None
+            grows = may_grow(path) and self.files.later(path) is None
+            if size and not self.files.has(path):
+                self.files.warn_of_removed(path, size, size - mark.place if self._has_bytes(path) else 0)
+                return
             size = size_of(path)
             self._check_tail(path, mark, tail)
             if not grows or has_line(path):
@@ -178,31 +176,30 @@ class FollowedSource:
                 bad = 0
                 for block in reader.blocks(mark):
                     if reader.mark is not None:
-                        self._pass(Place(path.name, first_row, reader.mark, self._tail(path, reader.mark)))
+                        self._pass(path, first_row, reader.mark)
                     self._newest = time.monotonic()
                     yield loaded(block), reader.bad_rows - bad
                     bad = reader.bad_rows
                 self._left_out += reader.bad_rows - bad
                 if grows:
-                    mark, tail = reader.end, self._tail(path, reader.end)
-                    self._pass(Place(path.name, first_row, mark, tail))
+                    mark, tail = reader.end, self._pass(path, first_row, reader.end)
             if not grows:
                 return
             if first_row + mark.rows < row:
                 missing = row - first_row - mark.rows
                 raise DataError(f"{path} must still have all rows that were trained on, {missing} of them are gone")
-            while size_of(path) == size and self._later(path) is None:
+            while self.files.has(path) and size_of(path) == size and self.files.later(path) is None:
                 if not self._wait():
                     return
-            if (now := size_of(path)) < size:
+            if self.files.has(path) and (now := size_of(path)) < size:
                 raise DataError(f"{path} must only grow while it is followed, it had {size} bytes, got {now}")
 
     def unread(self) -> str:
         """Return what an ended stream has left in its last file: half a line, or all that follows a quotation mark that nothing
         closes; empty where that is nothing."""
-        place, folder = self._places[-1], self._path if self._path.is_dir() else self._path.parent
-        path = folder / (place.file or self._path.name)
-        if not self._is_over or not self._has_bytes(path):
+        place = self._places[-1]
+        path = self.files.path_of(place.file)
+        if not self._is_over or not self._has_bytes(path) or not self.files.has(path):
             return ""
         left = size_of(path) - place.mark.place
         return f"{left:,} bytes at the end of {path} were not read, as they are no whole line" if left > 0 else ""
@@ -219,22 +216,6 @@ class FollowedSource:
         """Raise DataError where a file has other bytes before a mark than it had: it was replaced, or cut and written anew."""
         if tail and self._tail(path, mark) != tail:
             raise DataError(f"{path} must only grow while it is followed, what was read before byte {mark.place} has changed")
-
-    def _later(self, path: Path, waits: bool = False) -> Path | None:
-        """Return the file after one, None where there is none; `waits` for it. Raises DataError where one has come whose turn
-        is over."""
-        while self._path.is_dir():
-            for each in files_of(self._path):
-                if each.name not in self._read_files:
-                    if natural(each) < natural(path):
-                        raise DataError(f"files that come must sort after {path.name}, which was read, got {each.name}")
-                    if waits:
-                        with self._lock:
-                            self._read_files.add(each.name)
-                    return each
-            if not waits or not self._wait():
-                return None
-        return None
 
     def _wait(self) -> bool:
         """Wait a moment; returns whether the stream goes on."""
@@ -255,29 +236,48 @@ class FollowedSource:
 
     # Kept in a checkpoint --------------------------------------------------------------------------------------------
 
-    def _pass(self, place: Place) -> None:
+    def _pass(self, path: Path, first_row: int, mark: Mark) -> str:
+        """Keep a place, unless the stream has ended; returns the last bytes before it."""
+        tail = self._tail(path, mark)
         with self._lock:
-            self._places.append(place)
+            if not self._stopped.is_set():
+                self._places.append(Place(path.name, first_row, mark, tail, self._left_out))
             if len(self._places) > MOST_PLACES:
                 del self._places[1:-1:2]
+        return tail
+
+    def end(self, position: Position) -> int:
+        """End the stream at a position. Returns the malformed rows between the last row before it and the place that was read
+        next: no batch has counted them."""
+        with self._lock:
+            self._stopped.set()
+            at = self._place_at(position)
+            place = self._places[at]
+            if place.row < position.offset:
+                return 0
+            self._places[at] = replace(place, left_out=0)
+        return place.left_out
+
+    def _place_at(self, position: Position) -> int:
+        """Return the number of the last place that is kept up to a position."""
+        return max(n for n, place in enumerate(self._places) if place.row <= position.offset)
 
     def state(self, position: Position) -> dict[str, Any]:
         """Return where reading goes on after a position. Places before it are forgotten."""
         with self._lock:
-            at = max(n for n, place in enumerate(self._places) if place.row <= position.offset)
-            self._places = self._places[at:]
-            place, standard, read = self._places[0], self._standard, sorted(self._read_files)
+            self._places = self._places[self._place_at(position) :]
+            place, standard = self._places[0], self._standard
         figures = None if standard is None else {"mean": standard.mean_X, "deviation": standard.deviation_X}
         mark = {"place": place.mark.place, "rows": place.mark.rows, "bad_rows": place.mark.bad_rows}
-        at_file = natural(Path(place.file))
-        known = [name for name in read if natural(Path(name)) <= at_file and (self._path / name).exists()]
-        files = {"file": place.file, "read_files": "/".join(known), "tail": place.tail}  # no name has a slash
-        return {**files, "first_row": place.first_row, **mark, "standard": figures}
+        read = "/".join(self.files.read_until(place.file))  # no name has a slash
+        files = {"file": place.file, "read_files": read, "tail": place.tail}
+        return {**files, "first_row": place.first_row, **mark, "left_out": place.left_out, "standard": figures}
 
     def set_state(self, found: Saved) -> None:
         """Go on where a checkpoint stood. Raises CheckpointError."""
         mark = Mark(found.integer("place"), found.integer("rows"), found.integer("bad_rows"))
-        place = Place(found.text("file"), found.integer("first_row"), mark, found.text("tail"))
+        left_out = found.integer("left_out") if found.has("left_out") else 0  # older versions had none
+        place = Place(found.text("file"), found.integer("first_row"), mark, found.text("tail"), left_out)
         self._places, read = [place], found.text("read_files")
         if place.file:
             self._saved_files = set(read.split("/"))

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adaptive_rec.data.tabular.reader import LARGEST, ParquetFile, open_rows
+from adaptive_rec.data.tabular.column_kind import Sample, judge, present
+from adaptive_rec.data.tabular.delimited import DelimitedFile
+from adaptive_rec.data.tabular.reader import ParquetFile, open_rows
 from adaptive_rec.data.tabular.schema import PLAIN_NAME, FileSchema, Label, Schema, parse_label, parse_schema
-from adaptive_rec.data.tabular.values import INTEGER, MISSING_WORDS, is_list, numbers
+from adaptive_rec.data.tabular.values import is_list, numbers
 from adaptive_rec.errors import DataError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -27,23 +29,22 @@ SAMPLE_ROWS = 100_000
 SHARED_BELOW = 2
 """`min_count` of an inferred schema: a value that occurs once says little, and the row that all of them share is read for values
 that are unknown when the model is used (measured: docs/benchmarks.md, "A CSV file against logistic regression")."""
-LEAST_ROWS = 1000
-"""Fewer rows do not show that a column is different in each of them."""
-MANY_VALUES_RATIO = 0.2
-"""Share of the rows with a value of their own above which a whole number is a quantity."""
-LONG_TEXT, SEPARATED_RATIO = 60, 0.05
-ID_WORDS = frozenset(
-    "id ids uid key code hash user item product movie film book isbn ad advertiser campaign creative banner session "
-    "device zip postcode "
-    "postal category cat brand shop store seller author query city country region state site page url ip type class genre "
-    "sku asin "
-    "customer visitor member client article song artist album track video channel group level status gender sex day "
-    "weekday hour month "
-    "position slot domain app model os browser language lang account partner publisher placement department aisle".split()
-)
-TIME_WORDS = frozenset("time timestamp datetime date ts created updated unixtime utc dt at".split())
-DATE = r"^[0-9]{4}[-/.][0-9]{1,2}[-/.][0-9]{1,2}([T ].*)?$|^[0-9]{1,2}[-/.][0-9]{1,2}[-/.][0-9]{4}([T ].*)?$"
-DECIMAL_COMMA = r"^-?[0-9]*,[0-9]+$"
+MOST_BAD_RATIO = 0.01
+"""Where malformed rows are skipped: share of the rows above which they say something else of the file, that it is in another
+encoding than UTF-8 or has labels other than 0 and 1."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the first rows are read."""
+
+    skip_bad_rows: bool = False
+    """Rows that cannot be read are left out."""
+    grows: bool = False
+    """What follows the last whole row is left for later."""
+
+
+STRICT = Reading()
 
 
 @dataclass
@@ -58,36 +59,16 @@ class Inferred:
     notes: list[str]
 
 
-@dataclass
-class Sample:
-    """One column of the first rows."""
-
-    name: str
-    values: pa.Array
-    """Without missing values."""
-    rows: int
-    distinct: int
-    """Different values, words such as NA and null among them."""
-
-    @property
-    def words(self) -> set[str]:
-        """The words of the column's name, in lower case."""
-        parted = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", self.name)
-        return set(re.split(r"[^a-z0-9]+", parted.lower()))
-
-
-def infer(path: Path, label: str) -> Inferred:
+def infer(path: Path, label: str, reading: Reading = STRICT) -> Inferred:
     """Infer the schema of a file. `label` is a column or a comparison. Raises UsageError for a label that cannot be one."""
     file = FileSchema()
     try:
-        rows = open_rows(path, file)
-        samples = first_rows(rows)
+        rows, samples = _first_rows_of(path, file, reading)
     except DataError as error:
         if "must be in utf-8" not in str(error) or "UTF-16" in str(error):
             raise
         file = FileSchema(encoding="latin-1")
-        rows = open_rows(path, file)
-        samples = first_rows(rows)
+        rows, samples = _first_rows_of(path, file, reading)
     remarks: dict[str, str] = {}
     unused: dict[str, str] = {}
     notes: list[str] = []
@@ -95,13 +76,13 @@ def infer(path: Path, label: str) -> Inferred:
         notes.append(
             f"{path.name} is not in UTF-8: it is read as latin-1; change encoding in the schema if that is wrong"
         )
-    target = check_label(path, label, samples)
+    target = check_label(path, label, samples, MOST_BAD_RATIO if reading.skip_bad_rows else 0.0)
     dense: list[dict[str, Any]] = []
     sparse: list[dict[str, Any]] = []
     for name in rows.names:
         if name == target.column:
             continue
-        kind, column, why = _judge(samples[name]) if name else ("unused", {}, "it has no name")
+        kind, column, why = judge(samples[name]) if name else ("unused", {}, "it has no name")
         if kind == "unused":
             unused[name or '""'] = why
             continue
@@ -121,33 +102,49 @@ def infer(path: Path, label: str) -> Inferred:
     return Inferred(parse_schema(values, f"the schema of {path}"), remarks, unused, notes)
 
 
-def first_rows(rows: Any) -> dict[str, Sample]:
-    """Return the first rows of a file, column by column."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+def _first_rows_of(
+    path: Path, file: FileSchema, reading: Reading
+) -> tuple[ParquetFile | DelimitedFile, dict[str, Sample]]:
+    """Open a file and return it with its first rows, column by column. Raises DataError where more of them are in another
+    encoding than malformed ones would be."""
+    rows = open_rows(path, file, reading.skip_bad_rows, reading.grows)
+    batches = _first_batches(rows)
+    read = sum(batch.num_rows for batch in batches)
+    if isinstance(rows, DelimitedFile) and rows.other_rows > MOST_BAD_RATIO * (rows.other_rows + read):
+        raise DataError(f"{path} must be in {rows.encoding}, {rows.other_rows} of its first rows are not")
+    if not read:
+        raise DataError(f"a source must hold at least one row, {path} has none")
+    return rows, _samples(batches)
 
-    names = [name for name in rows.names if name]
+
+def _first_batches(rows: ParquetFile | DelimitedFile) -> list[pa.RecordBatch]:
     batches, left = [], SAMPLE_ROWS
-    for batch in rows.batches(names):
+    for batch in rows.batches([name for name in rows.names if name]):
         batches.append(batch.slice(0, left))
         left -= batches[-1].num_rows
         if left <= 0:
             break
-    if SAMPLE_ROWS == left:
-        raise DataError(f"a source must hold at least one row, {rows.path} has none")
+    return batches
+
+
+def _samples(batches: list[pa.RecordBatch]) -> dict[str, Sample]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     table = pa.Table.from_batches(batches)
     found = {}
-    for name in names:
+    for name in table.column_names:
         column = table.column(name).combine_chunks()
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
         distinct = 0 if is_list(column.type) or pa.types.is_nested(column.type) else pc.count_distinct(column).as_py()
-        found[name] = Sample(name, _present(column), table.num_rows, distinct)
+        found[name] = Sample(name, present(column), table.num_rows, distinct)
     return found
 
 
-def check_label(path: Path, label: str, samples: dict[str, Sample]) -> Label:
-    """Return the label's column. Raises UsageError where there is none, or where it does not hold two classes."""
+def check_label(path: Path, label: str, samples: dict[str, Sample], most_bad_ratio: float = 0.0) -> Label:
+    """Return the label's column. Raises UsageError where there is none, or where it does not hold two classes, but for some rows
+    that are left out."""
     target = parse_label(label)
     if label in samples and target.column != label:
         raise UsageError(
@@ -161,7 +158,8 @@ def check_label(path: Path, label: str, samples: dict[str, Sample]) -> Label:
         )
     sample = samples[target.column]
     found = numbers(sample.values)
-    if found is None or found.bad_B.any():
+    most_bad = most_bad_ratio * len(sample.values)
+    if found is None or np.count_nonzero(found.bad_B) > most_bad:
         got = (
             "values that are no numbers"
             if found is None
@@ -173,7 +171,7 @@ def check_label(path: Path, label: str, samples: dict[str, Sample]) -> Label:
         raise UsageError(
             f"--label must be a column of 0 and 1, {target.column} is empty in the first {sample.rows:,} rows"
         )
-    if target.rule.endswith("1") and not np.isin(values_B, (0.0, 1.0)).all():
+    if target.rule.endswith("1") and np.count_nonzero(~np.isin(values_B, (0.0, 1.0))) > most_bad:
         low, high = values_B.min(), values_B.max()
         middle = f"{np.median(values_B):g}"
         raise UsageError(
@@ -195,135 +193,3 @@ def give_names(sparse: list[dict[str, Any]]) -> None:
                 number += 1
             taken.add(name)
             column["name"] = name
-
-
-def _present(column: pa.Array) -> pa.Array:
-    """Return the values that are not missing."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        column = column.filter(pc.invert(pc.is_in(column, pa.array(MISSING_WORDS, column.type))))
-    elif pa.types.is_floating(column.type):
-        column = column.filter(pc.invert(pc.is_nan(column)))
-    return column.drop_null()
-
-
-def _judge(sample: Sample) -> tuple[str, dict[str, Any], str]:
-    """Return dense, sparse or unused, the column's settings in the schema, and why."""
-    import pyarrow as pa
-
-    kind, values = sample.values.type, sample.values
-    if not len(values):
-        return "unused", {}, f"it is empty in the first {sample.rows:,} rows"
-    if pa.types.is_temporal(kind):
-        return "unused", {}, "a time"
-    if is_list(kind):
-        return "sparse", {}, "lists of categories"
-    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return "unused", {}, f"values of type {kind}"
-    if pa.types.is_boolean(kind):
-        return "sparse", {}, "true or false"
-    if pa.types.is_integer(kind):
-        return _judge_integers(sample, values.to_numpy(zero_copy_only=False), {})
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _judge_texts(sample)
-    found = numbers(values)
-    if found is None:
-        return "unused", {}, f"values of type {kind}"
-    return _judge_floats(sample, found.values_B)
-
-
-def _judge_texts(sample: Sample) -> tuple[str, dict[str, Any], str]:
-    import pyarrow.compute as pc
-
-    values = sample.values
-    if (
-        pc.all(pc.match_substring_regex(values, INTEGER)).as_py()
-        and not pc.any(pc.match_substring(values, ".")).as_py()
-    ):
-        as_numbers = numbers(values)
-        if as_numbers is not None and np.abs(as_numbers.values_B).max() < 2**63:
-            return _judge_integers(sample, as_numbers.values_B, {"type": "integer"})
-        if as_numbers is not None:  # whole numbers beyond 64 bits are texts
-            return _judge_words(sample)
-    found = numbers(values)
-    if found is not None and not found.bad_B.any() and not _leading_zeros(values):
-        if pc.all(pc.is_in(pc.utf8_lower(values), _words("true", "false"))).as_py():
-            return "sparse", {}, "true or false"
-        return _judge_floats(sample, found.values_B)
-    if pc.all(pc.match_substring_regex(values, DATE)).as_py():
-        return "unused", {}, "a time"
-    if pc.all(pc.match_substring_regex(values, DECIMAL_COMMA)).as_py():
-        return "unused", {}, "numbers with a decimal comma; write them with a point to use them"
-    separated = pc.match_substring(values, "|")
-    if np.mean(separated.to_numpy(zero_copy_only=False)) > SEPARATED_RATIO:
-        return "sparse", {"separator": "|"}, "lists of categories with bars between them"
-    return _judge_words(sample)
-
-
-def _judge_words(sample: Sample) -> tuple[str, dict[str, Any], str]:
-    import pyarrow.compute as pc
-
-    values, distinct = sample.values, sample.distinct
-    if len(values) >= LEAST_ROWS and distinct == len(values):
-        return "unused", {}, "its texts are all different"
-    if pc.mean(pc.utf8_length(values)).as_py() > LONG_TEXT and distinct > len(values) / 2:
-        return "unused", {}, "long texts"
-    return "sparse", {}, f"{_values(distinct)} in the first {sample.rows:,} rows"
-
-
-def _judge_integers(sample: Sample, values: Any, column: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
-    distinct, words = sample.distinct, sample.words
-    if len(values) > 1 and (np.diff(values) == 1).all() and len(values) == sample.rows:
-        return "unused", {}, "it numbers the rows"
-    if _is_time(words, values):
-        return "unused", {}, "a time"
-    if len(values) >= LEAST_ROWS and distinct == len(values):
-        return "unused", {}, "its numbers are all different"
-    why = f"{_values(distinct)} in the first {sample.rows:,} rows"
-    if (
-        words & ID_WORDS
-        or any(word.endswith("id") for word in words)
-        or distinct <= max(100, MANY_VALUES_RATIO * len(values))
-    ):
-        return "sparse", column, why
-    return "dense", {"transform": "standard"}, f"a quantity: {why}"
-
-
-def _judge_floats(sample: Sample, values: Any) -> tuple[str, dict[str, Any], str]:
-    finite = values[np.isfinite(values)]
-    if not len(finite) or np.abs(finite).max() > LARGEST:
-        return "unused", {}, "numbers beyond 32 bits"
-    is_id = sample.words & ID_WORDS or any(word.endswith("id") for word in sample.words)
-    if is_id and len(finite) == len(values) and (finite == np.floor(finite)).all() and np.abs(finite).max() < 2**53:
-        return (
-            "sparse",
-            {"type": "integer"},
-            "whole numbers, written as floats because of gaps: they are read as integers",
-        )
-    return "dense", {"transform": "standard"}, f"numbers from {finite.min():g} to {finite.max():g}"
-
-
-def _is_time(words: set[str], values: Any) -> bool:
-    """Whether whole numbers are Unix times, in seconds to nanoseconds, or dates like 20261123."""
-    if not words & TIME_WORDS:
-        rising = len(values) >= LEAST_ROWS and (np.diff(values) >= 0).all()
-        return bool(rising and 1e9 <= values.min() and values.max() < 2.2e9)
-    return bool(values.min() >= 1e7)
-
-
-def _leading_zeros(values: pa.Array) -> bool:
-    import pyarrow.compute as pc
-
-    return bool(pc.any(pc.match_substring_regex(values, r"^[-+]?0[0-9]")).as_py())
-
-
-def _words(*words: str) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.array(words)
-
-
-def _values(distinct: int) -> str:
-    return f"{distinct:,} value" + "s" * (distinct != 1)

@@ -27,7 +27,7 @@ class TabularSource:
     """The file or folder `data.source`, which `data.schema_file` describes. Ids are raw keys; a table has `data.max_table_rows`
     rows.
 
-    Ranges of the data are shares of its well-formed rows by position.
+    Ranges of the data are shares of its well-formed rows by position. All malformed rows are counted with the first batch.
     """
 
     sequence = None
@@ -62,41 +62,37 @@ class TabularSource:
         left: RowFeed | None = None
         for start, stop, after in epoch_batches(position, epoch, samples, batch_size):
             left = left or RowFeed(self._rows.read(rows.start + start))
-            pieces, bad_rows = left.take(stop - start)
-            batch = to_batch(pieces, self._columns, after)
-            yield replace(batch, dense_BX=self._standard.apply(batch.dense_BX), malformed_rows=bad_rows)
+            batch = to_batch(left.take(stop - start), self._columns, after)
+            counted = self.malformed_rows if rows is self._train and epoch == start == 0 else 0
+            yield replace(batch, dense_BX=self._standard.apply(batch.dense_BX), malformed_rows=counted)
 
     def _dense_parts(self) -> Iterator[NDArray[np.float32]]:
         """Yield the dense features of the training rows."""
         skips = bool(self.malformed_rows)  # a row may be malformed by a key alone
         left = RowFeed(self._rows.read(self._train.start, dense_only=not skips))
         for start in range(0, len(self._train), MEASURED_ROWS):
-            pieces, _ = left.take(min(MEASURED_ROWS, len(self._train) - start))
+            pieces = left.take(min(MEASURED_ROWS, len(self._train) - start))
             yield np.concatenate([piece.dense_BX for piece in pieces])
 
 
 class RowFeed:
     """Rows that come in blocks, taken a number at a time."""
 
-    def __init__(self, blocks: Iterator[tuple[LoadedSamples, int]]) -> None:
+    def __init__(self, blocks: Iterator[LoadedSamples]) -> None:
         self._blocks = blocks
         self._block: LoadedSamples | None = None
         self._place = 0
 
-    def take(self, rows: int) -> tuple[list[LoadedSamples], int]:
-        """Return the next rows, in pieces, and the malformed rows that were skipped with them. Raises DataError where there are
-        not so many."""
+    def take(self, rows: int) -> list[LoadedSamples]:
+        """Return the next rows, in pieces. Raises DataError where there are not so many."""
         pieces: list[LoadedSamples] = []
-        bad_rows = 0
         while rows:
             if self._block is None:
-                found = next(self._blocks, None)
-                if found is None:
+                self._block, self._place = next(self._blocks, None), 0
+                if self._block is None:
                     raise DataError(
                         f"data.source must keep its rows while it is read, {rows} of them are not there any more"
                     )
-                (self._block, bad), self._place = found, 0
-                bad_rows += bad
             size = len(self._block.labels_B)
             stop = min(self._place + rows, size)
             pieces.append(self._block[self._place : stop])
@@ -104,7 +100,7 @@ class RowFeed:
             self._place = stop
             if stop == size:
                 self._block = None
-        return pieces, bad_rows
+        return pieces
 
 
 def specs(config: Config, columns: tuple[SparseColumn, ...]) -> tuple[tuple[TableSpec, ...], tuple[FeatureSpec, ...]]:
