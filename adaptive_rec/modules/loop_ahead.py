@@ -19,6 +19,7 @@ from adaptive_rec.modules.loop_tables import LoopTables
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates
 from adaptive_rec.runtime.pipeline import Pipeline
+from adaptive_rec.runtime.session import Report
 
 
 class LookupModule(Protocol):
@@ -40,12 +41,17 @@ class LoopAhead(LoopTables):
         """The raw ids of all tables; None where ids are rows."""
         if setup.raw:
             own_rows_T = [table.rows - setup.padded for table in tables]
-            self.raw_ids = LoopIds(own_rows_T, setup.shared_rows, self.store, self.knobs.admit_after)
+            self.raw_ids = LoopIds(own_rows_T, setup.shared_rows, self.rows, self.store.seed, self.knobs.admit_after)
             self.state.follow_keys(self.raw_ids)
 
     def register(self, name: str, module: LookupModule) -> None:
         """Make a module known to `prefetch`."""
         self._modules[name] = module
+
+    def boundary(self) -> Iterator[Report]:
+        if self.raw_ids is not None:
+            self.raw_ids.step_made()
+        yield from super().boundary()
 
     def prefetch(self, loader: Iterable[Any], sparse: Sparse, depth: int | None = None) -> Iterator[Any]:
         """Iterate over a loader and look up the rows of its next items ahead: `depth` items, by default the knob prefetch_depth.

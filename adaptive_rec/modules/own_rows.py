@@ -54,6 +54,22 @@ class OwnRows:
         """Return whether what is flagged must be read: where something is, or where other processes might have flagged it."""
         return bool(flags.any())
 
+    # Rows of raw ids -------------------------------------------------------------------------------------------------
+
+    def owned(self, table: int, id_N: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return which of some rows of a table are owned here: their places in `id_N`, and their numbers among the table's rows
+        here."""
+        return np.arange(len(id_N)), id_N
+
+    def draw(self, table: int, id_C: NDArray[np.int64], key_C: NDArray[np.int64], rows: int) -> None:
+        """Set those rows of a table that are owned here to the first values of keys, as in a table of `rows`."""
+        here, own_C = self.owned(table, id_C)
+        self._store.draw_rows(table, own_C, key_C[here], rows)
+
+    def finish_draws(self) -> None:
+        """Set rows again that were drawn while they were hot. The training thread calls it."""
+        self._store.finish_draws()
+
     # Whole tables ----------------------------------------------------------------------------------------------------
 
     def set_first(self, table: int, fill: Callable[[Tensor], object]) -> None:
@@ -81,6 +97,5 @@ class OwnRows:
         return whole_RK
 
     def own_ids(self, table: int, id_N: NDArray[np.int64], step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return which of some rows that are about to be written are owned here: their places in `id_N`, and their numbers
-        among the table's rows here."""
-        return np.arange(len(id_N)), id_N
+        """Return the same as `owned`, of rows that are about to be written: processes do so together."""
+        return self.owned(table, id_N)

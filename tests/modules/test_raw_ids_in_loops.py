@@ -203,7 +203,12 @@ def test_what_cannot_have_raw_ids_is_refused_by_name() -> None:
         (lambda: AdaptiveEmbedding(9, 4, ids="raw", shared_rows=0, **how), "shared_rows must be a whole number, 1 or more"),
         (lambda: AdaptiveEmbedding(9, 4, 2**63, ids="raw", **how), "padding_idx must be a whole number of 64 bits, got 9223"),
         (lambda: AdaptiveEmbedding(9, 4, ids="raw", optimizer=torch.optim.Adam), "ids must not be raw under an optimizer"),
-        (lambda: AdaptiveEmbedding(9, 4, ids="raw", knobs={"evict_ratio": 0.1}, **how), "evict_ratio must be 0 in a user's loop"),
+        (
+            lambda: AdaptiveEmbedding(9, 4, ids="raw", policy="hybrid", knobs={"evict_ratio": 0.1}, **how),
+            "evict_ratio must be 0 under a policy that does not track popularity, got 0.1 under hybrid",
+        ),
+        (lambda: AdaptiveEmbedding(9, 4, knobs={"evict_ratio": 0.1}, **how), 'evict_ratio must be 0 unless ids="raw", got 0.1'),
+        (lambda: AdaptiveEmbedding(9, 4, knobs={"admit_after": 3}, **how), 'admit_after must be 1 unless ids="raw", got 3'),
         (lambda: AdaptiveEmbedding(9, 4, ids="raw", knobs={"admit_after": 0}, **how), "admit_after must be"),
         (lambda: AdaptiveEmbedding.from_pretrained(torch.ones(9, 4), ids="raw", **how), "_weight must be None where ids are raw"),
         (lambda: AdaptiveEmbeddingBag(3 * 10**9, 1, ids="raw", **how), "at most 1,073,741,823 rows in all"),
@@ -224,10 +229,12 @@ def test_what_cannot_have_raw_ids_is_refused_by_name() -> None:
         Setup(ids="raw", group=several).build(
             RowSpace.by_pool((TableSpec("t", 9, 4),)), named_rates("sgd", 0.1, None, None), torch.float64
         )
-    table = AdaptiveEmbedding(9, 4, ids="raw", **how)
-    assert table.runtime is not None
-    with pytest.raises(ConfigError, match="evict_ratio must be 0 in a user's loop"):
-        table.runtime.set_knobs(evict_ratio=0.1)
+    table, numbered = AdaptiveEmbedding(9, 4, ids="raw", **how), AdaptiveEmbedding(9, 4, **how)
+    assert numbered.runtime is not None
+    with pytest.raises(ConfigError, match="evict_ratio must be 0 unless ids="):
+        numbered.runtime.set_knobs(evict_ratio=0.1)
+    with pytest.raises(ConfigError, match="admit_after must be 1 unless ids="):
+        numbered.runtime.set_knobs(admit_after=2)
     for copied in (copy.copy, copy.deepcopy, lambda module: torch.save(module, io.BytesIO())):
         with pytest.raises(TypeError, match="with raw ids must be saved and copied by its state_dict"):
             copied(table)
@@ -286,8 +293,10 @@ def test_a_state_of_other_ids_is_not_taken_for_rows() -> None:
         ({"raw_ids": pairs}, "raw_ids and weight must come together"),
         ({**state, "raw_ids": pairs[:, :1]}, r"raw_ids must be of shape \(K, 2\) and int64, got \(2, 1\)"),
         ({**state, "raw_ids": pairs.int()}, r"raw_ids must be of shape \(K, 2\) and int64"),
-        ({**state, "raw_ids": pairs + 1}, r"raw_ids must have the rows from 1 \(shared_rows\) on, got rows \[2, 3\]"),
-        ({**state, "raw_ids": pairs * torch.tensor([0, 1])}, "raw_ids must differ, some are given twice"),
+        ({**state, "raw_ids": pairs - torch.tensor([0, 1])}, r"must have rows in \[1, 9\), after those .* got 0 to 1"),
+        ({**state, "raw_ids": pairs + torch.tensor([0, 7])}, r"must have rows in \[1, 9\), after those .* got 8 to 9"),
+        ({**state, "raw_ids": pairs * torch.tensor([1, 0]) + 4}, "raw_ids must have different rows, some are given twice"),
+        ({**state, "raw_ids": pairs * torch.tensor([0, 1])}, "raw_ids must have different ids, some are given twice"),
         ({**state, "raw_ids": torch.arange(18).view(9, 2)}, "raw_ids must be at most 8, got 9"),
         ({**state, "weight": torch.ones(5, 4)}, r"weight must be of shape \(9, 4\), got \(5, 4\)"),
     ):
