@@ -105,7 +105,7 @@ class LoopIds(LoopKeys):
         """Take the ids of a call, and draw the rows of those that are admitted."""
         rows, new = self._take(ids)
         for table, id_A, key_A in new.admitted():
-            self._rows.draw(table, id_A, key_A, self._rows_T[table] - self._shared_rows)
+            self._rows.draw(table, id_A, key_A, self._rows_T[table] - self.shared_rows)
         return rows, new
 
     def step_made(self) -> None:

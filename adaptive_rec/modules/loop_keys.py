@@ -30,7 +30,7 @@ class LoopKeys:
 
     def __init__(self, rows_T: Sequence[int], shared_rows: int, seed: int, admit_after: int) -> None:
         """`rows_T`: rows of each table, of which keys without a row of their own share the first `shared_rows`."""
-        self._rows_T, self._shared_rows, self._seed = tuple(rows_T), shared_rows, seed
+        self._rows_T, self.shared_rows, self._seed = tuple(rows_T), shared_rows, seed
         self._begin_with(self._new_map(), KnobSchedule(admit_after))
         self._counts = dict.fromkeys(COUNTED, 0)
         self._loaded: dict[int, NDArray[np.int64]] = {}
@@ -40,7 +40,7 @@ class LoopKeys:
         """A number that shows which keys have lost and got which rows, in which order, since the keys were made or loaded."""
 
     def _new_map(self) -> KeyMap:
-        return KeyMap(self._rows_T, range(len(self._rows_T)), self._shared_rows, self._seed)
+        return KeyMap(self._rows_T, range(len(self._rows_T)), self.shared_rows, self._seed)
 
     def _begin_with(self, keys: KeyMap, admit_after: KnobSchedule) -> None:
         self._keys, self._admit_after = keys, admit_after
@@ -121,7 +121,7 @@ class LoopKeys:
         with self._lock:
             self._put_loaded()
             id_N = self._keys.look_up(*self._joined([(table, key_N)]))
-            return FoundKeys(id_N, id_N >= self._shared_rows, self._keys.counted(table, key_N))
+            return FoundKeys(id_N, id_N >= self.shared_rows, self._keys.counted(table, key_N))
 
     def keys_and_rows(self, table: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the keys of a table that have a row of their own (K), and the numbers of these rows (K), rising."""
@@ -132,7 +132,7 @@ class LoopKeys:
 
     def why_not_loadable(self, table: int, keys_K2: NDArray[Any]) -> str:
         """Return why a table cannot have these keys with the numbers of their rows, or nothing."""
-        first, end = self._shared_rows, self._rows_T[table]
+        first, end = self.shared_rows, self._rows_T[table]
         if keys_K2.dtype != np.int64 or keys_K2.ndim != 2 or keys_K2.shape[1] != 2:
             return f"must be of shape (K, 2) and int64, got {keys_K2.shape} and {keys_K2.dtype}"
         if len(keys_K2) > end - first:

@@ -68,7 +68,7 @@ class Options(TypedDict, total=False):
     seed: int
     ids: str
     """"rows" (the default): ids are numbers of rows. "raw": ids are any whole numbers of 64 bits; in training mode an id gets a
-    row with the call that makes `admit_after` (a knob) lookups of it. Not for `wrap`."""
+    row with the call that makes `admit_after` (a knob) lookups of it."""
     shared_rows: int
     """With raw ids: rows besides, in each table, that ids without a row of their own share. Default: 1."""
 
