@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import nullcontext
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from adaptive_rec.batch import TableSpec
@@ -18,6 +19,7 @@ from adaptive_rec.modules.loop_ids import LoopIds
 from adaptive_rec.modules.loop_tables import LoopTables
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates
+from adaptive_rec.modules.shared_evictions import SharedEvictions
 from adaptive_rec.runtime.pipeline import Pipeline
 from adaptive_rec.runtime.session import Report
 
@@ -41,7 +43,15 @@ class LoopAhead(LoopTables):
         """The raw ids of all tables; None where ids are rows."""
         if setup.raw:
             own_rows_T = [table.rows - setup.padded for table in tables]
-            self.raw_ids = LoopIds(own_rows_T, setup.shared_rows, self.rows, self.store.seed, self.knobs.admit_after)
+            shared = setup.shared_rows
+            self.raw_ids = LoopIds(
+                own_rows_T, shared, self.rows, self.store.seed, self.knobs.admit_after, lambda: self.step_number
+            )
+            if not self.rows.group.is_alone:
+                self.evictions = SharedEvictions(self.state, self.observer, self.rows)
+                for number, table in enumerate(tables):  # owners draw rows by their numbers among their own
+                    self.rows.draw(number, np.arange(shared), np.arange(shared), table.rows)
+                self.rows.finish_draws()
             self.state.follow_keys(self.raw_ids)
 
     def register(self, name: str, module: LookupModule) -> None:
@@ -69,10 +79,11 @@ class LoopAhead(LoopTables):
             yield from loader
             return
         if not self.rows.group.is_alone:
-            yield from self._at_once(loader, sparse)
-            return
+            items = self._at_once(loader, sparse)
+        else:
+            items = self._read_ahead(loader, sparse, depth)
         with nullcontext() if self.raw_ids is None else self.raw_ids.looking_ahead(self._trains()):
-            yield from self._read_ahead(loader, sparse, depth)
+            yield from items
 
     def _read_ahead(self, loader: Iterable[Any], sparse: Sparse, depth: int | None) -> Iterator[Any]:
         end = self.step_number + len(loader) if isinstance(loader, Sized) else None
@@ -129,8 +140,10 @@ class LoopAhead(LoopTables):
         """Iterate over a loader; the first call of an item looks up the rows of all its calls."""
         self._looking_ahead = True
         try:
-            for item in loader:
-                batch = BagBatch.of(self.space, self._announced(sparse(item)), item)
+            for item, bags in self._announced_items(loader, sparse):
+                batch = BagBatch.of(self.space, self._announced(sparse(item)) if bags is None else bags, item)
+                if self.raw_ids is not None:
+                    self.raw_ids.begin_item()
                 self._ahead = AheadBatch(ClassifiedBatch(batch, self.space, self.store.threads))
                 yield item
                 self.release_ahead()

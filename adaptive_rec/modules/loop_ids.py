@@ -21,8 +21,8 @@ from adaptive_rec.data.raw.changes import NewKeys
 from adaptive_rec.data.raw.raw_ids import LATER
 from adaptive_rec.errors import ConflictError
 from adaptive_rec.modules.bags import CallKey
-from adaptive_rec.modules.loop_keys import LoopKeys, TableIds
-from adaptive_rec.modules.own_rows import OwnRows
+from adaptive_rec.modules.loop_keys import LoopKeys
+from adaptive_rec.modules.own_rows import OwnRows, TableIds
 from adaptive_rec.saved import Saved
 
 Numbered = TypeVar("Numbered")
@@ -42,10 +42,19 @@ class LoopIds(LoopKeys):
     """The raw ids of all tables of a user's loop. One thread takes ids: the training thread, or the reader of a loop that looks
     ahead."""
 
-    def __init__(self, rows_T: Sequence[int], shared_rows: int, rows: OwnRows, seed: int, admit_after: int) -> None:
-        """`rows_T`: rows of each table, of which ids without a row of their own share the first `shared_rows`."""
+    def __init__(
+        self,
+        rows_T: Sequence[int],
+        shared_rows: int,
+        rows: OwnRows,
+        seed: int,
+        admit_after: int,
+        step: Callable[[], int],
+    ) -> None:
+        """`rows_T`: rows of each table, of which ids without a row of their own share the first `shared_rows`. `step` returns the
+        number of steps so far."""
         super().__init__(rows_T, shared_rows, seed, admit_after)
-        self._rows = rows
+        self._rows, self._step = rows, step
         self._ahead: deque[IdsOfItem] = deque()
         self._reading: IdsOfItem | None = None
         """The item whose ids are being taken ahead."""
@@ -102,11 +111,12 @@ class LoopIds(LoopKeys):
         return found
 
     def _take_and_draw(self, ids: TableIds) -> tuple[list[NDArray[np.int64]], NewKeys]:
-        """Take the ids of a call, and draw the rows of those that are admitted."""
-        rows, new = self._take(ids)
+        """Take the ids of a call, of all processes, and draw the rows of those that are admitted."""
+        all_ids, own = self._rows.join_ids(ids, self._step(), self._known())
+        rows, new = self._take(all_ids)
         for table, id_A, key_A in new.admitted():
             self._rows.draw(table, id_A, key_A, self._rows_T[table] - self.shared_rows)
-        return rows, new
+        return [row_N[some] for row_N, some in zip(rows, own, strict=True)], new
 
     def step_made(self) -> None:
         """Note that a step was made: outside of a loop over `prefetch` the calls until then are a batch."""

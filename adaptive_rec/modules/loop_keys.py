@@ -18,10 +18,8 @@ from adaptive_rec.data.raw.eviction import Eviction, Popularity
 from adaptive_rec.data.raw.key_map import KeyMap
 from adaptive_rec.data.raw.raw_ids import LATER, Clear, FoundKeys
 from adaptive_rec.data.raw.schedule import KnobSchedule
+from adaptive_rec.modules.own_rows import TableIds
 from adaptive_rec.saved import Saved
-
-TableIds = Sequence[tuple[int, NDArray[np.int64]]]
-"""Tables, by their numbers, each with ids that are looked up in it."""
 
 
 class LoopKeys:
@@ -37,7 +35,7 @@ class LoopKeys:
         """Keys of tables, with the numbers of their rows (K, 2), that were loaded and are not in the map yet."""
         self._lock = threading.Lock()
         self._digest = 0
-        """A number that shows which keys have lost and got which rows, in which order, since the keys were made or loaded."""
+        """A number that shows which keys were loaded, and which have lost and got which rows since then, in which order."""
 
     def _new_map(self) -> KeyMap:
         return KeyMap(self._rows_T, range(len(self._rows_T)), self.shared_rows, self._seed)
@@ -47,6 +45,16 @@ class LoopKeys:
         self._eviction = Eviction(keys, len(self._rows_T))
         self._window_ended = -1
         """Batches that were settled when the last window ended."""
+
+    def _known(self) -> dict[str, int]:
+        """Return what processes that train together must have alike before they take keys, by name."""
+        self._put_loaded()
+        admit_after = self._admit_after.at(self._keys.taken)
+        return {
+            "steps with raw ids": self._keys.taken,
+            "knobs.admit_after": admit_after,
+            "the digest of raw ids with rows": self._digest,
+        }
 
     # Batches ---------------------------------------------------------------------------------------------------------
 
@@ -166,8 +174,13 @@ class LoopKeys:
             made.begin_with(table, *keys_K2.T)
             keys += len(keys_K2)
         self._begin_with(made, KnobSchedule(self._admit_after.newest))
-        self._loaded, self._digest = {}, 0
-        self._counts = dict.fromkeys(self._counts, 0) | {"keys": keys}
+        self._loaded, self._counts = {}, dict.fromkeys(self._counts, 0) | {"keys": keys}
+        self._digest = self._digest_of_all()
+
+    def _digest_of_all(self) -> int:
+        """Return a number that shows which keys have rows, and what was counted."""
+        counts, pairs = np.array(list(self._counts.values())), map(self._pairs, range(len(self._rows_T)))
+        return zlib.crc32(np.concatenate([counts, *(each.reshape(-1) for each in pairs)]).tobytes())
 
     # Kept in a state dict --------------------------------------------------------------------------------------------
 
@@ -195,7 +208,8 @@ class LoopKeys:
         eviction.set_state(found.part("eviction"))
         self._begin_with(made, admit_after)
         self._eviction, self._window_ended = eviction, window_ended
-        self._loaded, self._counts, self._digest = {}, new_counts, 0
+        self._loaded, self._counts = {}, new_counts
+        self._digest = self._digest_of_all()
 
 
 def _split(id_N: NDArray[np.int64], ids: TableIds) -> list[NDArray[np.int64]]:

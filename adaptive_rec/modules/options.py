@@ -224,10 +224,8 @@ class Setup:
 
     def _check_raw(self, space: RowSpace, rates: Rates) -> None:
         """Raise ConfigError where raw ids do not fit the tables or the other options."""
-        if space.rows > MOST_ROWS:
-            raise ConfigError(f"tables of raw ids must have at most {MOST_ROWS:,} rows in all, got {space.rows:,}")
-        if not self.group.is_alone:
-            raise ConfigError(f"ids must not be raw where several processes train together, there are {self.group.ranks}")
+        if (rows := space.rows * self.group.ranks) > MOST_ROWS:
+            raise ConfigError(f"tables of raw ids must have at most {MOST_ROWS:,} rows in all, got {rows:,}")
         if rates.rule.catches_up:
             raise ConfigError(
                 "ids must not be raw under an optimizer that moves every row at every step (Adam, AdamW, RMSprop, momentum, "

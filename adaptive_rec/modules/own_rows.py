@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,9 @@ from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.step_parts import StepPart
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.system.group import Alone, Group
+
+TableIds = Sequence[tuple[int, NDArray[np.int64]]]
+"""Tables, by their numbers, each with ids that are looked up in it."""
 
 Gradients = tuple[list[StepPart], list[Bags]]
 """The parts of a step, and lookups that count and have no part of their own."""
@@ -60,6 +63,17 @@ class OwnRows:
         """Return which of some rows of a table are owned here: their places in `id_N`, and their numbers among the table's rows
         here."""
         return np.arange(len(id_N)), id_N
+
+    def join_ids(
+        self, ids: TableIds, step: int, known: Mapping[str, int]
+    ) -> tuple[TableIds, list[slice]]:
+        """Return the ids that all processes look up in a call, and where those of this process are among them. `known`: what all
+        processes must have alike by now, by name."""
+        return ids, [slice(None)] * len(ids)
+
+    def total(self, table: int, values_C: NDArray[np.float64], step: int) -> NDArray[np.float64]:
+        """Add up a value of each of some rows of a table over all processes."""
+        return values_C
 
     def draw(self, table: int, id_C: NDArray[np.int64], key_C: NDArray[np.int64], rows: int) -> None:
         """Set those rows of a table that are owned here to the first values of keys, as in a table of `rows`."""

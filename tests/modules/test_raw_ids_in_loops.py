@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,7 @@ from adaptive_rec import (
     AdaptiveEmbeddingBagCollection,
     EmbeddingBagConfig,
 )
-from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import CheckpointError, ConfigError, ConflictError
-from adaptive_rec.modules.options import Setup
-from adaptive_rec.modules.rates import named_rates
-from adaptive_rec.placement import RowSpace
 
 from .raw_keys import (
     DIM,
@@ -224,11 +219,6 @@ def test_what_cannot_have_raw_ids_is_refused_by_name() -> None:
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=rule):
             make()
-    several: Any = SimpleNamespace(is_alone=False, ranks=3)
-    with pytest.raises(ConfigError, match="ids must not be raw where several processes train together, there are 3"):
-        Setup(ids="raw", group=several).build(
-            RowSpace.by_pool((TableSpec("t", 9, 4),)), named_rates("sgd", 0.1, None, None), torch.float64
-        )
     table, numbered = AdaptiveEmbedding(9, 4, ids="raw", **how), AdaptiveEmbedding(9, 4, **how)
     assert numbered.runtime is not None
     with pytest.raises(ConfigError, match="evict_ratio must be 0 unless ids="):
