@@ -270,6 +270,24 @@ def test_within_a_loop_that_looks_ahead_calls_must_be_announced() -> None:
     assert table.runtime.stats().raw_ids["lookups"] == 9
 
 
+def test_a_loop_that_another_one_would_read_ahead_is_refused_and_counts_once() -> None:
+    users, items = (AdaptiveEmbedding(99, 4, ids="raw", **options(optimizer="sgd", lr=0.1)) for _ in range(2))
+    loader: Any = [(torch.arange(3) + step, torch.arange(5) - step) for step in range(4)]
+    outer, inner = users.runtime, items.runtime
+    assert outer is not None
+    assert inner is not None
+
+    def train(depth: int) -> None:
+        for user, item in outer.prefetch(inner.prefetch(loader, lambda pair: pair[1]), lambda pair: pair[0], depth):
+            (users(user).sum() + items(item).sum()).backward()
+
+    with pytest.raises(ConflictError, match="must not be read ahead by another one: .* or give the outer loop depth=0"):
+        train(depth=2)
+    assert outer.stats().raw_ids["lookups"] == inner.stats().raw_ids["lookups"] == 0
+    train(depth=0)
+    assert (outer.stats().raw_ids["lookups"], inner.stats().raw_ids["lookups"]) == (4 * 3, 4 * 5)
+
+
 def test_a_state_of_other_ids_is_not_taken_for_rows() -> None:
     how: dict[str, Any] = {"optimizer": "sgd", "lr": 0.1}
     raw, rows = AdaptiveEmbedding(8, 4, ids="raw", **how), AdaptiveEmbedding(9, 4, **how)
