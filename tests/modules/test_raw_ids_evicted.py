@@ -11,13 +11,15 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from adaptive_rec import AdaptiveEmbeddingBagCollection, EmbeddingBagConfig
+from adaptive_rec import AdaptiveEmbeddingBag, AdaptiveEmbeddingBagCollection, EmbeddingBagConfig
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.embedding.host import first_bound
 from adaptive_rec.kernels.fill import fill_rows
 from tests.runtime.test_eviction import ReplacedIds, replaced_ids, rows_by_key, run_of  # noqa: F401
 
 from .jagged import Jagged
+from .raw_keys import DIM, drawn, keys_at, options
+from .raw_keys import rows_by_key as keys_and_values
 from .test_resume import through_file
 
 STEPS = 260
@@ -151,3 +153,37 @@ def test_rows_that_ids_have_left_are_free_in_a_state_of_the_module_alone(tmp_pat
         first = np.empty((len(keys), found["weight"].shape[1]))
         fill_rows(np.uint64(other.seed), number, first_bound(60), keys, first)
         assert np.array_equal(found["weight"][[row_of[key] for key in keys.tolist()]], first)
+
+
+def accumulated(depth: int | None, items_per_step: int) -> Any:
+    """Train on two lookups of a table an item, in steps of some items, with ids that replace one another."""
+    knobs = {"admit_after": 2, "evict_ratio": 0.3, "prefetch_depth": depth or 0}
+    how = options(optimizer=torch.optim.Adagrad, knobs=knobs)
+    table: Any = AdaptiveEmbeddingBag(60, DIM, mode="sum", ids="raw", dtype=torch.float64, **how)
+    optimizer = torch.optim.Adagrad(table.parameters(), lr=0.1)
+    shapes = drawn(300, (8, 3)), drawn(300, (8, 1), seed=3)
+    items = [
+        (keys_at(one) ^ n // 60, keys_at(other) ^ n // 60) for n, (one, other) in enumerate(zip(*shapes, strict=True))
+    ]
+    losses = []
+    loader = items if depth is None else table.runtime.prefetch(items, lambda item: {"weight": list(item)})
+    for number, (one, other) in enumerate(loader, 1):
+        loss = (table(one) * table(other)).sum().sin()
+        loss.backward()
+        losses.append(loss.item())
+        if number % items_per_step == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    rows = {key: row.numpy().tobytes() for key, row in keys_and_values(table).items()}
+    return table.runtime.stats().raw_ids, rows, losses
+
+
+@pytest.mark.parametrize("items_per_step", [1, 3])
+def test_looking_ahead_changes_nothing_where_ids_leave(items_per_step: int) -> None:
+    """Of several lookups an item, and of several items a step."""
+    expected = accumulated(0, items_per_step)
+    assert expected[0]["evicted"] > 50
+    assert accumulated(64, items_per_step) == expected
+    if items_per_step == 1:  # in line a step is a batch; gradients of two calls are summed in another order
+        counts, rows, _ = accumulated(None, 1)
+        assert (counts, rows.keys()) == (expected[0], expected[1].keys())
