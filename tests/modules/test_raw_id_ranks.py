@@ -11,12 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from adaptive_rec import AdaptiveEmbedding, AdaptiveEmbeddingBag
+from adaptive_rec import AdaptiveEmbedding, AdaptiveEmbeddingBag, AdaptiveEmbeddingBagCollection
 from adaptive_rec.errors import GroupError
 from adaptive_rec.system.group import Alone, Group
 
+from .jagged import Jagged
 from .ranks import patch_ranks
 from .raw_keys import DIM, KEYS, drawn, keys_at, options, rows_by_key
+from .test_raw_ids import jagged, of_keys, tables
 from .test_resume import through_file
 
 STEPS, SIZE = 60, 24
@@ -168,3 +170,33 @@ def test_ranks_that_would_give_other_rows_are_told(on_ranks: Any, first: int, di
             go_on()
 
     on_ranks(2, work)
+
+
+def test_a_collection_of_several_tables_is_the_same_on_ranks(on_ranks: Any) -> None:
+    """With a table of two features, and a feature of two tables."""
+
+    def work(group: Group) -> Any:
+        make: Any = AdaptiveEmbeddingBagCollection
+        collection = make(tables(), ids="raw", **options(optimizer="adagrad", lr=0.1, knobs={"admit_after": 2}))
+        losses = []
+        for seed in range(20):
+            own = group.part_of(20)
+            batch = of_keys(jagged(seed))
+            length_FB = batch.counts.view(len(batch.names), -1)
+            parts = batch.ids.split(length_FB.reshape(-1).tolist())
+            some = [
+                parts[20 * feature + sample]
+                for feature in range(len(batch.names))
+                for sample in range(own.start, own.stop)
+            ]
+            part = Jagged(batch.names, torch.cat(some), length_FB[:, own.start : own.stop].reshape(-1))
+            loss = collection(part).values().sin().sum() * group.ranks
+            loss.backward()
+            losses.append(float(group.total(loss.detach().numpy().reshape(1))[0]) / group.ranks)
+        modules = collection.embedding_bags.values()
+        return losses, [(one.runtime.stats().raw_ids, rows_by_key(one), one.weight[:1].detach()) for one in modules]
+
+    expected = work(Alone())
+    assert expected[1][0][0]["lookups_shared"] > 100
+    for found in on_ranks(2, work):
+        assert_same(found, expected)
