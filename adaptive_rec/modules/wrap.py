@@ -25,7 +25,7 @@ from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.tiered_module import TieredModule, tiered_class, tiered_weights
 from adaptive_rec.modules.weight import TieredWeight
 from adaptive_rec.modules.wrap_raw import Keys, RawTable, check_alike, raw_tables
-from adaptive_rec.modules.wrap_tables import Table, tables_of, type_of
+from adaptive_rec.modules.wrap_tables import MovableTable, tables_of, type_of
 from adaptive_rec.units import printable
 
 ADAPTIVE: dict[type[nn.Module], type[nn.Module]] = {nn.EmbeddingBag: AdaptiveEmbeddingBag, nn.Embedding: AdaptiveEmbedding}
@@ -119,7 +119,7 @@ def _place(model: nn.Module, weights: Sequence[Tensor]) -> torch.device:
     return next((p.device for p in model.parameters() if id(p) not in own), weights[0].device)
 
 
-def _move(runtime: EmbeddingRuntime, number: int, table: Table, holder: torch.optim.Optimizer | None) -> str:
+def _move(runtime: EmbeddingRuntime, number: int, table: MovableTable, holder: torch.optim.Optimizer | None) -> str:
     """Move a table's rows and their optimizer state into the tiers. Its weight stays the same object, for all who hold it.
     Returns the paths of its modules."""
     weight = table.weight

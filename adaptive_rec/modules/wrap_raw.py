@@ -15,7 +15,7 @@ from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.inputs import INTEGERS, as_ids
 from adaptive_rec.modules.rates import state_names
-from adaptive_rec.modules.wrap_tables import Table
+from adaptive_rec.modules.wrap_tables import MovableTable
 from adaptive_rec.system.group import Group
 
 Keys = Mapping[str, Tensor | None]
@@ -27,7 +27,7 @@ CHUNK_ROWS = 1 << 18
 class RawTable:
     """A table whose modules are given raw ids from now on."""
 
-    def __init__(self, table: Table, ids_K: Tensor | None) -> None:
+    def __init__(self, table: MovableTable, ids_K: Tensor | None) -> None:
         """Raises ConfigError where the table or the ids of its rows do not fit."""
         self.table = table
         self.padding_idx = _check_modules(table)
@@ -61,7 +61,7 @@ class RawTable:
                 state[name][torch.from_numpy(to_K)] = part[torch.from_numpy(self.row_K)]
 
 
-def raw_tables(tables: list[Table], left: list[tuple[str, str]], keys: Keys | None) -> list[RawTable]:
+def raw_tables(tables: list[MovableTable], left: list[tuple[str, str]], keys: Keys | None) -> list[RawTable]:
     """Return the tables that `keys` names, and add others to those that are left. Raises ConfigError."""
     names = [name for table in tables for name, _ in table.modules if name]
     if not keys:
@@ -101,7 +101,7 @@ def check_alike(group: Group, tables: list[RawTable]) -> None:
                 )
 
 
-def _check_modules(table: Table) -> int | None:
+def _check_modules(table: MovableTable) -> int | None:
     """Return the padding id of a table's modules. Raises ConfigError where they cannot be given raw ids."""
     paddings = set()
     for name, module in table.modules:

@@ -18,7 +18,7 @@ WEIGHT_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 @dataclass
-class Table:
+class MovableTable:
     """A weight that one or several modules hold."""
 
     name: str
@@ -27,9 +27,9 @@ class Table:
     """Paths and modules; one module may have several paths. A module that is no embedding has the path ""."""
 
 
-def tables_of(model: nn.Module, in_backward: bool) -> tuple[list[Table], list[tuple[str, str]]]:
+def tables_of(model: nn.Module, in_backward: bool) -> tuple[list[MovableTable], list[tuple[str, str]]]:
     """Return the tables of all modules that can be moved, and the modules that cannot."""
-    tables: dict[int, Table] = {}
+    tables: dict[int, MovableTable] = {}
     left: list[tuple[str, str]] = []
     elsewhere = _other_owners(model)
     for name, module in model.named_modules(remove_duplicate=False):
@@ -43,7 +43,7 @@ def tables_of(model: nn.Module, in_backward: bool) -> tuple[list[Table], list[tu
         if reason:
             left.append((name, reason))
             continue
-        table = tables.setdefault(id(module.weight), Table(name or "weight", module.weight))
+        table = tables.setdefault(id(module.weight), MovableTable(name or "weight", module.weight))
         table.modules.append((name or "weight", module))
     left += _leave_narrow(tables)
     if not tables:
@@ -55,7 +55,7 @@ def tables_of(model: nn.Module, in_backward: bool) -> tuple[list[Table], list[tu
     return list(tables.values()), left
 
 
-def _leave_narrow(tables: dict[int, Table]) -> list[tuple[str, str]]:
+def _leave_narrow(tables: dict[int, MovableTable]) -> list[tuple[str, str]]:
     """Leave tables of 16 bits where there are others too, as the tables of one runtime are of one type."""
     narrow = {key: table for key, table in tables.items() if table.weight.dtype.itemsize == 2}
     if len(narrow) == len(tables):
