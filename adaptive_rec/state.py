@@ -11,11 +11,13 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adaptive_rec.batch import Position
 from adaptive_rec.config.knobs import Knobs, within_bounds
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.raw.raw_ids import RawIds
+from adaptive_rec.data.raw.eviction import Popularity
+from adaptive_rec.data.raw.raw_ids import Clear, FoundKeys, RawIds
 from adaptive_rec.data.tabular.follow import FollowedSource
 from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -38,7 +40,16 @@ class RawKeys(Protocol):
         ...
 
     def counts(self) -> dict[str, int]:
-        """Return, so far: keys that got a row, keys that were refused one, lookups, those of shared rows."""
+        """Return the keys that have a row now, and so far: keys that lost theirs, keys that were refused one, lookups, those of
+        shared rows."""
+        ...
+
+    def find(self, table: int, key_N: NDArray[np.int64]) -> FoundKeys:
+        """Return where keys of a table are. Any thread may call it."""
+        ...
+
+    def end_window(self, evict_ratio: float, decay: float, popularity: Popularity, clear: Clear) -> dict[int, int]:
+        """Have the least popular keys leave full tables. Returns how many leave each table."""
         ...
 
 

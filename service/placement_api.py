@@ -73,7 +73,7 @@ def router(view: RunView) -> APIRouter:
 
     @routes.get("/{table}/keys/{key}", **answers(row_schemas.KeyDetail, 404, 409, 503), operation_id="get_key")
     async def get_key(table: TableName, key: Annotated[int, Path(ge=-(2**63), lt=2**63, examples=[17])]) -> Json:
-        """The row of a raw id, as of the last step: its own, or one that it shares with other ids. Runs with data.ids=raw."""
+        """The row of a raw id, as of the last step: its own, or one that it shares with other ids. Where ids are raw."""
         found = view.table_in_path(table)
         if view.link is None:
             raise ProblemError(409, "the run has ended; placement is known only while it trains")

@@ -25,7 +25,7 @@ from adaptive_rec.modules.gradients import Passes, PooledRows
 from adaptive_rec.modules.inputs import as_ids
 from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
 from adaptive_rec.modules.lookup_counts import LookupCounts
-from adaptive_rec.modules.options import Setup, check_policy_fits, check_ranks
+from adaptive_rec.modules.options import Setup, check_knobs_of_ids, check_policy_fits, check_ranks
 from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.row_gradient import CallGradient, RowGradient
 from adaptive_rec.modules.shared_rows import rows_of
@@ -295,5 +295,6 @@ class AutogradSession(Session):
         return Fetched(np.array(np.nan)) if self._loss is None else self.store.fetch_later(self._loss_sum)
 
     def check_knobs(self, before: Knobs, after: Knobs) -> None:
+        check_knobs_of_ids(after, self.state.keys is not None)
         check_policy_fits(load_policy(after.policy), after, self.rows.group)
         super().check_knobs(before, after)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import nullcontext
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from adaptive_rec.batch import TableSpec
@@ -18,7 +20,16 @@ from adaptive_rec.modules.loop_ids import LoopIds
 from adaptive_rec.modules.loop_tables import LoopTables
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates
+from adaptive_rec.modules.shared_evictions import SharedEvictions
 from adaptive_rec.runtime.pipeline import Pipeline
+from adaptive_rec.runtime.session import Report
+
+_READ = threading.local()
+
+
+def _is_read_ahead() -> bool:
+    """Return whether this thread reads items ahead for a loop over `prefetch`."""
+    return getattr(_READ, "ahead", False)
 
 
 class LookupModule(Protocol):
@@ -36,16 +47,31 @@ class LoopAhead(LoopTables):
         super().__init__(tables, setup, rates, dtype)
         self._modules: dict[str, LookupModule] = {}
         """Modules that look rows up, by their names for `prefetch`."""
+        self._loop_thread: threading.Thread | None = None
+        """The thread of the loop over `prefetch`."""
         self.raw_ids: LoopIds | None = None
         """The raw ids of all tables; None where ids are rows."""
         if setup.raw:
             own_rows_T = [table.rows - setup.padded for table in tables]
-            self.raw_ids = LoopIds(own_rows_T, setup.shared_rows, self.store, self.knobs.admit_after)
+            shared = setup.shared_rows
+            self.raw_ids = LoopIds(
+                own_rows_T, shared, self.rows, self.store.seed, self.knobs.admit_after, lambda: self.step_number
+            )
+            if not self.rows.group.is_alone:
+                self.evictions = SharedEvictions(self.state, self.observer, self.rows)
+                for number, table in enumerate(tables):  # owners draw rows by their numbers among their own
+                    self.rows.draw(number, np.arange(shared), np.arange(shared), table.rows)
+                self.rows.finish_draws()
             self.state.follow_keys(self.raw_ids)
 
     def register(self, name: str, module: LookupModule) -> None:
         """Make a module known to `prefetch`."""
         self._modules[name] = module
+
+    def boundary(self) -> Iterator[Report]:
+        if self.raw_ids is not None:
+            self.raw_ids.step_made()
+        yield from super().boundary()
 
     def prefetch(self, loader: Iterable[Any], sparse: Sparse, depth: int | None = None) -> Iterator[Any]:
         """Iterate over a loader and look up the rows of its next items ahead: `depth` items, by default the knob prefetch_depth.
@@ -62,11 +88,23 @@ class LoopAhead(LoopTables):
             LOG.info("another loop is looking ahead: rows of this one are looked up in its forward calls")
             yield from loader
             return
+        self._check_not_read_ahead()
+        self._loop_thread = threading.current_thread()
         if not self.rows.group.is_alone:
-            yield from self._at_once(loader, sparse)
-            return
+            items = self._at_once(loader, sparse)
+        else:
+            items = self._read_ahead(loader, sparse, depth)
         with nullcontext() if self.raw_ids is None else self.raw_ids.looking_ahead(self._trains()):
-            yield from self._read_ahead(loader, sparse, depth)
+            yield from items
+
+    def _check_not_read_ahead(self) -> None:
+        """Raise ConflictError where another loop over `prefetch` reads this one ahead: raw ids would be settled before their
+        steps, which would count them again."""
+        if self.raw_ids is not None and _is_read_ahead():
+            raise ConflictError(
+                "a loop over prefetch with raw ids must not be read ahead by another one: have all tables in one runtime (wrap, "
+                "or a collection), or give the outer loop depth=0"
+            )
 
     def _read_ahead(self, loader: Iterable[Any], sparse: Sparse, depth: int | None) -> Iterator[Any]:
         end = self.step_number + len(loader) if isinstance(loader, Sized) else None
@@ -83,6 +121,7 @@ class LoopAhead(LoopTables):
         self._looking_ahead = True
         try:
             for work in pipeline:
+                self._check_not_read_ahead()
                 if self.state.stop_requested:
                     return
                 if end is not None and self.step_number >= end:
@@ -104,13 +143,22 @@ class LoopAhead(LoopTables):
     ) -> Iterator[tuple[Any, list[tuple[CallKey, Bags]] | None]]:
         """Yield the items of a loader. Raw ids are taken in this order, so the bags that an item's step will look up come with
         it; otherwise any thread may make them."""
-        for item in loader:
+        items, end = iter(loader), object()
+        while (item := self._next_of(items, end)) is not end:
             if self.raw_ids is None:
                 yield item, None
                 continue
             with self.raw_ids.reading_item():
                 bags = self._announced(sparse(item))
             yield item, bags
+
+    def _next_of(self, items: Iterator[Any], end: object) -> Any:
+        """Return the next item, or `end`. Meanwhile other loops over `prefetch` know whether they are read ahead."""
+        before, _READ.ahead = _is_read_ahead(), threading.current_thread() is not self._loop_thread
+        try:
+            return next(items, end)
+        finally:
+            _READ.ahead = before
 
     def _batch_of(self, item: Any, bags: list[tuple[CallKey, Bags]] | None, sparse: Sparse) -> BagBatch:
         return BagBatch.of(self.store.space, self._announced(sparse(item)) if bags is None else bags, item)
@@ -123,8 +171,10 @@ class LoopAhead(LoopTables):
         """Iterate over a loader; the first call of an item looks up the rows of all its calls."""
         self._looking_ahead = True
         try:
-            for item in loader:
-                batch = BagBatch.of(self.space, self._announced(sparse(item)), item)
+            for item, bags in self._announced_items(loader, sparse):
+                batch = BagBatch.of(self.space, self._announced(sparse(item)) if bags is None else bags, item)
+                if self.raw_ids is not None:
+                    self.raw_ids.begin_item()
                 self._ahead = AheadBatch(ClassifiedBatch(batch, self.space, self.store.threads))
                 yield item
                 self.release_ahead()

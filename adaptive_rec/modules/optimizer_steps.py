@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.rates import lr_at, state_names
 from adaptive_rec.modules.row_gradient import RowGradient
@@ -101,6 +102,8 @@ def hand_over_state(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> N
     found, current = state.get(weight), runtime.row_state(table)
     if found is not None and found is current and not current.was_read:
         return
+    if runtime.raw_ids is not None:
+        check_state_begins_with_zeros(optimizer)
     if found and current is None and runtime.steps_T[table] and not found.get("step", 1):
         found = None  # Adagrad made it of zeros, before any step; the tiers hold a state that was loaded
     if current is not None and current is not found:
@@ -113,6 +116,14 @@ def hand_over_state(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> N
     state.pop(weight, None)
     if state_names(runtime.rates.rule) and not runtime.updates_in_backward:
         state[weight] = runtime.new_row_state(table, weight, optimizer)
+
+
+def check_state_begins_with_zeros(optimizer: torch.optim.Optimizer) -> None:
+    """Raise ConfigError where rows of ids that are new would begin with another state than that of other rows."""
+    for group in optimizer.param_groups:
+        if first := group.get("initial_accumulator_value"):
+            rule = "initial_accumulator_value must be 0 where ids are raw, as rows begin with a state of zeros"
+            raise ConfigError(f"{rule}, got {first}")
 
 
 def _unscaling(optimizer: Any) -> Callable[[Tensor], Tensor] | None:

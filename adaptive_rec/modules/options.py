@@ -23,6 +23,7 @@ from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.assemble import build_store
+from adaptive_rec.runtime.evictions import check_eviction
 from adaptive_rec.system.group import Alone, Group
 from adaptive_rec.system.host_memory import keep_freed_memory
 from adaptive_rec.system.torch_group import TorchGroup, ranks_of_script
@@ -67,7 +68,7 @@ class Options(TypedDict, total=False):
     seed: int
     ids: str
     """"rows" (the default): ids are numbers of rows. "raw": ids are any whole numbers of 64 bits; in training mode an id gets a
-    row with the call that makes `admit_after` (a knob) lookups of it. Not for `wrap`."""
+    row with the call that makes `admit_after` (a knob) lookups of it."""
     shared_rows: int
     """With raw ids: rows besides, in each table, that ids without a row of their own share. Default: 1."""
 
@@ -186,9 +187,11 @@ class Setup:
             "host_memory": host_memory,
         }  # fmt: skip
         data = {"ids": "raw", "shared_rows": self.shared_rows} if self.raw else {}
+        check_knobs_of_ids(knobs, self.raw)
         config = validate({"run": run, "knobs": knobs.model_dump(), "data": data})
         policy = load_policy(self.policy)
         check_policy_fits(policy, config.knobs, self.group)
+        check_eviction(config.knobs, policy, self.raw)
         if not self.group.is_alone:
             self._check_shared(dtype)
         if rates.rule.catches_up and (self.streams is not None or self.device.type != "cpu" or not policy.exact):
@@ -222,10 +225,8 @@ class Setup:
 
     def _check_raw(self, space: RowSpace, rates: Rates) -> None:
         """Raise ConfigError where raw ids do not fit the tables or the other options."""
-        if space.rows > MOST_ROWS:
-            raise ConfigError(f"tables of raw ids must have at most {MOST_ROWS:,} rows in all, got {space.rows:,}")
-        if not self.group.is_alone:
-            raise ConfigError(f"ids must not be raw where several processes train together, there are {self.group.ranks}")
+        if (rows := space.rows * self.group.ranks) > MOST_ROWS:
+            raise ConfigError(f"tables of raw ids must have at most {MOST_ROWS:,} rows in all, got {rows:,}")
         if rates.rule.catches_up:
             raise ConfigError(
                 "ids must not be raw under an optimizer that moves every row at every step (Adam, AdamW, RMSprop, momentum, "
@@ -257,13 +258,18 @@ OF_RUNS = (
 """Knobs of what a user's loop does by itself."""
 
 
+def check_knobs_of_ids(knobs: Knobs, raw: bool) -> None:
+    """Raise ConfigError where a knob is set that is for raw ids, and ids are numbers of rows."""
+    for name, unset in (("admit_after", 1), ("evict_ratio", 0)):
+        if not raw and (value := getattr(knobs, name)) != unset:
+            raise ConfigError(f'knobs.{name} must be {unset} unless ids="raw", got {value}')
+
+
 def check_policy_fits(policy: Policy, knobs: Knobs, group: Group) -> None:
     """Raise ConfigError where a policy, under these knobs, cannot be carried out in the user's loop."""
     for name, value in Knobs().model_dump(include=set(OF_RUNS)).items():
         if (given := getattr(knobs, name)) != value:
             raise ConfigError(f"knobs.{name} must be {value} in a user's loop, which sets its own rates and cadence, got {given}")
-    if knobs.evict_ratio:
-        raise ConfigError(f"knobs.evict_ratio must be 0 in a user's loop, whose ids keep their rows, got {knobs.evict_ratio}")
     if policy.arranges_stream or policy.request_per_table:
         why = "arranges the stream" if policy.arranges_stream else "plans every table by itself"
         raise ConfigError(f"policy must leave the stream to the loop, {policy.name} {why}; it needs adaptive-rec train")

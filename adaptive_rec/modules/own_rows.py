@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,9 @@ from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.step_parts import StepPart
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.system.group import Alone, Group
+
+TableIds = Sequence[tuple[int, NDArray[np.int64]]]
+"""Tables, by their numbers, each with ids that are looked up in it."""
 
 Gradients = tuple[list[StepPart], list[Bags]]
 """The parts of a step, and lookups that count and have no part of their own."""
@@ -54,6 +57,33 @@ class OwnRows:
         """Return whether what is flagged must be read: where something is, or where other processes might have flagged it."""
         return bool(flags.any())
 
+    # Rows of raw ids -------------------------------------------------------------------------------------------------
+
+    def owned(self, table: int, id_N: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return which of some rows of a table are owned here: their places in `id_N`, and their numbers among the table's rows
+        here."""
+        return np.arange(len(id_N)), id_N
+
+    def join_ids(
+        self, ids: TableIds, step: int, known: Mapping[str, int]
+    ) -> tuple[TableIds, list[slice]]:
+        """Return the ids that all processes look up in a call, and where those of this process are among them. `known`: what all
+        processes must have alike by now, by name."""
+        return ids, [slice(None)] * len(ids)
+
+    def total(self, table: int, values_C: NDArray[np.float64], step: int) -> NDArray[np.float64]:
+        """Add up a value of each of some rows of a table over all processes."""
+        return values_C
+
+    def draw(self, table: int, id_C: NDArray[np.int64], key_C: NDArray[np.int64], rows: int) -> None:
+        """Set those rows of a table that are owned here to the first values of keys, as in a table of `rows`."""
+        here, own_C = self.owned(table, id_C)
+        self._store.draw_rows(table, own_C, key_C[here], rows)
+
+    def finish_draws(self) -> None:
+        """Set rows again that were drawn while they were hot. The training thread calls it."""
+        self._store.finish_draws()
+
     # Whole tables ----------------------------------------------------------------------------------------------------
 
     def set_first(self, table: int, fill: Callable[[Tensor], object]) -> None:
@@ -81,6 +111,5 @@ class OwnRows:
         return whole_RK
 
     def own_ids(self, table: int, id_N: NDArray[np.int64], step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return which of some rows that are about to be written are owned here: their places in `id_N`, and their numbers
-        among the table's rows here."""
-        return np.arange(len(id_N)), id_N
+        """Return the same as `owned`, of rows that are about to be written: processes do so together."""
+        return self.owned(table, id_N)

@@ -23,6 +23,8 @@ from adaptive_rec.embedding.shared.requests import MOST_COUNTED
 from adaptive_rec.embedding.shared.row_exchange import (
     LOOK_UP,
     NORM,
+    TAKE,
+    TOTAL,
     UPDATE,
     WRITE,
     RankCall,
@@ -30,11 +32,12 @@ from adaptive_rec.embedding.shared.row_exchange import (
     shared_digest,
 )
 from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.errors import GroupError
 from adaptive_rec.kernels.pooling import gather_bags
 from adaptive_rec.modules.bags import NO_CALL, BagBatch, Bags, PoolTables
 from adaptive_rec.modules.dense_steps import DenseSteps
 from adaptive_rec.modules.lookahead import PoolCall
-from adaptive_rec.modules.own_rows import Gradients, OwnRows
+from adaptive_rec.modules.own_rows import Gradients, OwnRows, TableIds
 from adaptive_rec.modules.part_gradient import PartGradient
 from adaptive_rec.modules.reading import gather
 from adaptive_rec.modules.row_sums import by_lookup, sum_by_row
@@ -157,6 +160,29 @@ class SharedRows(OwnRows):
     def must_read(self, flags: Tensor) -> bool:
         return True  # ranks make the same calls, whatever is in their part of the batch
 
+    # Rows of raw ids -------------------------------------------------------------------------------------------------
+
+    def join_ids(
+        self, ids: TableIds, step: int, known: Mapping[str, int]
+    ) -> tuple[TableIds, list[slice]]:
+        tables = tuple(table for table, _ in ids)
+        rank_call = RankCall(TAKE, tables, step + 1, shared_digest(tables))
+        note = np.array(list(known.values()), dtype=np.int64)
+        (first, *_), *others = joined = self._exchange.join(rank_call, [note, *(id_N for _, id_N in ids)])
+        for rank, (found, *_) in enumerate(others, start=1):
+            for name, one, other in zip(known, first.tolist(), found.tolist(), strict=True):
+                if one != other:
+                    raise GroupError(f"{name} must be the same on all ranks, got {one} on rank 0 and {other} on rank {rank}")
+        size_WK = np.array([[len(part) for part in parts[1:]] for parts in joined])
+        first_K = size_WK[: self.group.rank].sum(axis=0)
+        all_ids = [np.concatenate([parts[place] for parts in joined]) for place in range(1, len(ids) + 1)]
+        own = [slice(low, low + len(id_N)) for low, (_, id_N) in zip(first_K.tolist(), ids, strict=True)]
+        return list(zip(tables, all_ids, strict=True)), own
+
+    def total(self, table: int, values_C: NDArray[np.float64], step: int) -> NDArray[np.float64]:
+        self._exchange.begin(RankCall(TOTAL, (table,), step + 1, len(values_C)))
+        return self.group.total(values_C)
+
     # Whole tables ----------------------------------------------------------------------------------------------------
 
     def set_first(self, table: int, fill: Callable[[Tensor], object]) -> None:
@@ -176,6 +202,9 @@ class SharedRows(OwnRows):
 
     def own_ids(self, table: int, id_N: NDArray[np.int64], step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         self._exchange.begin(RankCall(WRITE, (table,), step + 1, len(id_N)))
+        return self.owned(table, id_N)
+
+    def owned(self, table: int, id_N: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         owner_N, own_row_N = self._exchange.ownership.split(id_N + self.space.table_first_row[table])
         places = np.flatnonzero(owner_N == self.group.rank)
         return places, own_row_N[places] - self._store.space.table_first_row[table]

@@ -47,8 +47,8 @@ class RuntimeStats:
     disk: Mapping[str, int]
     """Counts of rows on a disk, and sizes of their files, as in `DiskReport`; empty where all rows are in memory."""
     raw_ids: Mapping[str, int]
-    """Ids that got a row of their own (keys), times that a full table refused one, lookups in training mode, and those of shared
-    rows (lookups_shared); empty where ids are rows."""
+    """Ids that have a row of their own (keys), that have lost theirs (evicted), times that a full table refused one, lookups in
+    training mode, and those of shared rows (lookups_shared); empty where ids are rows."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -66,9 +66,11 @@ class RuntimeStats:
             lines.append(f"{read} rows read from the disk, {found} found in memory, {written} written; {size}")
         if self.raw_ids:
             keys, refused, shared = (self.raw_ids[name] for name in ("keys", "refused", "lookups_shared"))
+            evicted = f", {self.raw_ids['evicted']:,} have lost theirs" if self.raw_ids["evicted"] else ""
             full = f", {refused:,} times refused by a full table" if refused else ""
             lookups = self.raw_ids["lookups"]
-            lines.append(f"{keys:,} raw ids have a row of their own{full}, {ratio(shared, lookups):.1%} of lookups share a row")
+            own = f"{keys:,} raw ids have a row of their own{evicted}{full}"
+            lines.append(f"{own}, {ratio(shared, lookups):.1%} of lookups share a row")
         largest = sorted(self.tables.items(), key=lambda entry: -entry[1].lookups)[:10]
         width = max((len(name) for name, _ in largest), default=0)
         for name, table in largest:

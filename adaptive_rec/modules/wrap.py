@@ -4,41 +4,31 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import torch
 from pydantic import ByteSize
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
 
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.modules.bag import AdaptiveEmbedding, AdaptiveEmbeddingBag, why_unsupported
+from adaptive_rec.modules.bag import AdaptiveEmbedding, AdaptiveEmbeddingBag
 from adaptive_rec.modules.collection import AdaptiveEmbeddingBagCollection
 from adaptive_rec.modules.data_parallel import check_not_parallel
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.loop_directory import LOG
-from adaptive_rec.modules.optimizer_steps import follow_optimizers, hand_over_state
-from adaptive_rec.modules.options import PRECISIONS, TYPES, Options, rates_from, setup_from
+from adaptive_rec.modules.optimizer_steps import check_state_begins_with_zeros, follow_optimizers, hand_over_state
+from adaptive_rec.modules.options import Options, rates_from, setup_from
 from adaptive_rec.modules.rates import rates_of_optimizer
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.tiered_module import TieredModule, tiered_class, tiered_weights
 from adaptive_rec.modules.weight import TieredWeight
+from adaptive_rec.modules.wrap_raw import Keys, RawTable, check_alike, raw_tables
+from adaptive_rec.modules.wrap_tables import MovableTable, tables_of, type_of
 from adaptive_rec.units import printable
 
-WEIGHT_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 ADAPTIVE: dict[type[nn.Module], type[nn.Module]] = {nn.EmbeddingBag: AdaptiveEmbeddingBag, nn.Embedding: AdaptiveEmbedding}
-
-
-@dataclass
-class _Table:
-    """A weight that one or several modules hold."""
-
-    name: str
-    weight: Tensor
-    modules: list[tuple[str, nn.Module]] = field(default_factory=list)
-    """Paths and modules; one module may have several paths."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +52,9 @@ class WrappedRuntime(EmbeddingRuntime):
     report: WrapReport
 
 
-def wrap(model: nn.Module, *, device: torch.device | str | None = None, **options: Unpack[Options]) -> WrappedRuntime:
+def wrap(
+    model: nn.Module, *, device: torch.device | str | None = None, keys: Keys | None = None, **options: Unpack[Options]
+) -> WrappedRuntime:
     """Move the tables of a model's `nn.Embedding` and `nn.EmbeddingBag` modules into two tiers, in place, and keep their rows.
     Returns the runtime that they share.
 
@@ -73,6 +65,10 @@ def wrap(model: nn.Module, *, device: torch.device | str | None = None, **option
     ``lr=``: rows are then updated at the end of each backward pass. Wrap a model after it was moved to its device. `device`: the
     device of looked-up vectors, by default that of the model's other parameters. See `Options` for the rest.
 
+    ``ids="raw"``: the modules that ``keys=`` names are given raw ids from now on, others are left as they are. ``keys`` has for
+    each name the ids (K) of the table's first K rows, which keep their values and optimizer state, or None: its rows are dropped,
+    and begin anew as ids get them. A padding_idx stays, as an id.
+
     Where the script has a process group of several ranks, they share the tables, and each of them must make every call.
 
     Weights stay the parameters that they were (`TieredWeight`), so whoever holds one goes on to hold it.
@@ -80,26 +76,33 @@ def wrap(model: nn.Module, *, device: torch.device | str | None = None, **option
     Raises ConfigError, and leaves the model as it was, where no table can be moved or rows could not be updated as requested.
     """
     check_not_parallel(model)
-    if options.get("ids", "rows") != "rows":
-        raise ConfigError(
-            f"ids must be rows in wrap, which keeps the rows of a model's tables, got {options['ids']!r}; raw ids are for "
-            "AdaptiveEmbedding, AdaptiveEmbeddingBag and the collections"
-        )
     in_backward = isinstance(options.get("optimizer"), str) or options.get("update") == "backward"
-    tables, left = _tables(model, in_backward)
+    tables, left = tables_of(model, in_backward)
+    raw: list[RawTable] = []
+    if options.get("ids") == "raw":
+        raw = raw_tables(tables, left, keys)
+        tables = [each.table for each in raw]
+    elif keys is not None:
+        raise ConfigError(f'keys must be left out unless ids="raw", got those of {", ".join(keys)}')
     weights = [table.weight for table in tables]
-    dtype, place = _dtype(weights), torch.device(device) if device is not None else _place(model, weights)
+    dtype, place = type_of(weights), torch.device(device) if device is not None else _place(model, weights)
     optimizer = options.get("optimizer")
     holder = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
     rates = rates_from(options) if holder is None else rates_of_optimizer(holder, weights, in_backward=in_backward)
     if holder is not None and (extra := [name for name in ("lr", "eps", "betas") if options.get(name) is not None]):
         raise ConfigError(f"{extra[0]} must be left to the optimizer that is given, got {options[extra[0]]}")  # type: ignore[literal-required]
-    specs = [TableSpec(table.name, *map(int, weight.shape)) for table, weight in zip(tables, weights, strict=True)]
-    runtime = WrappedRuntime(specs, setup_from(options, place), rates, dtype)
+    if raw and holder is not None:
+        check_state_begins_with_zeros(holder)
+    setup = replace(setup_from(options, place), padded=any(each.padding_idx is not None for each in raw))
+    check_alike(setup.group, raw)
+    specs = [TableSpec(each.name, setup.rows_of_table(len(each.weight)), each.weight.shape[1]) for each in tables]
+    runtime = WrappedRuntime(specs, setup, rates, dtype)
     if in_backward and (pending := [table.name for table in tables if _has_gradient(table.weight)]):
         LOG.warning("wrap drops the gradients of %s: no later optimizer step will use them", printable(", ".join(pending)))
     follow_optimizers(runtime)
     del weights
+    for number, each in enumerate(raw):
+        each.move(runtime, number, holder)
     paths = [_move(runtime, number, table, holder) for number, table in enumerate(tables)]
     runtime.report = _report(runtime, paths, left)
     return runtime
@@ -110,95 +113,19 @@ def _has_gradient(weight: Tensor) -> bool:
     return grad is not None and bool((grad._values() if grad.is_sparse else grad).any())
 
 
-def _tables(model: nn.Module, in_backward: bool) -> tuple[list[_Table], list[tuple[str, str]]]:
-    """Return the tables of all modules that can be moved, and the modules that cannot."""
-    tables: dict[int, _Table] = {}
-    left: list[tuple[str, str]] = []
-    elsewhere = _other_owners(model)
-    for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, TieredModule) and module.runtime is not None:
-            raise ConfigError(f"model must not be wrapped already, {name or 'it'} is an {type(module).__name__}")
-        if not isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
-            continue
-        reason = _why_left(module)
-        if not reason and in_backward and id(module.weight) in elsewhere:
-            reason = f"its weight is {elsewhere[id(module.weight)]} too"
-        if reason:
-            left.append((name, reason))
-            continue
-        table = tables.setdefault(id(module.weight), _Table(name or "weight", module.weight))
-        table.modules.append((name or "weight", module))
-    left += _leave_narrow(tables)
-    if not tables:
-        raise ConfigError(f"model must have nn.Embedding or nn.EmbeddingBag modules that can be moved, {_listed(left)}")
-    for module in model.modules():
-        for parameter in module.parameters(recurse=False):
-            if id(parameter) in tables and all(module is not known for _, known in tables[id(parameter)].modules):
-                tables[id(parameter)].modules.append(("", module))
-    return list(tables.values()), left
-
-
-def _leave_narrow(tables: dict[int, _Table]) -> list[tuple[str, str]]:
-    """Leave tables of 16 bits where there are others too, as the tables of one runtime are of one type."""
-    narrow = {key: table for key, table in tables.items() if table.weight.dtype.itemsize == 2}
-    if len(narrow) == len(tables):
-        return []
-    for key in narrow:
-        del tables[key]
-    why = "of {}, beside tables of more bits: wrap modules with tables of one type each"
-    return [(name, why.format(table.weight.dtype)) for table in narrow.values() for name, _ in table.modules]
-
-
-def _other_owners(model: nn.Module) -> dict[int, str]:
-    """Return the names of parameters of modules that are no embeddings, or must be left, by the parameters' ids."""
-    return {
-        id(parameter): f"{path}.{name}" if path else name
-        for path, module in model.named_modules()
-        for name, parameter in module.named_parameters(recurse=False)
-        if not isinstance(module, (nn.Embedding, nn.EmbeddingBag)) or _why_left(module)
-    }
-
-
-def _listed(left: Sequence[tuple[str, str]]) -> str:
-    return "; ".join(f"{name}: {reason}" for name, reason in left) or "it has none"
-
-
-def _why_left(module: nn.Embedding | nn.EmbeddingBag) -> str:
-    """Return why a module's table cannot be moved, or nothing."""
-    if module._parameters.get("weight") is None:  # reading module.weight would compute it
-        how = "parametrizations" if is_parametrized(module, "weight") else "a hook"
-        return f"its weight is computed by {how} of the module (weight_norm, spectral_norm, prune, ...): rows have none"
-    if not module.weight.requires_grad:
-        return "frozen: its weight requires no gradient"
-    if not module.weight.numel():
-        return f"empty: it has {module.weight.shape[0]} rows of dim {module.weight.shape[1]}"
-    if module.weight.dtype not in PRECISIONS:
-        return f"of {module.weight.dtype}: tables may be of {TYPES}"
-    if any(getattr(module.weight, hooks, None) for hooks in WEIGHT_HOOKS):
-        return "its weight has hooks, which would not see the gradients of rows"
-    return why_unsupported(getattr(module, "mode", "sum"), module.max_norm, module.scale_grad_by_freq)
-
-
-def _dtype(weights: Sequence[Tensor]) -> torch.dtype:
-    dtypes = {weight.dtype for weight in weights}
-    if len(dtypes) > 1:
-        names = ", ".join(sorted(map(str, dtypes)))
-        raise ConfigError(f"tables must all be of one type, got {names}; wrap submodules with tables of one type each")
-    return dtypes.pop()
-
-
 def _place(model: nn.Module, weights: Sequence[Tensor]) -> torch.device:
     """Return the device of the model's other parameters, or else that of its tables."""
     own = {id(weight) for weight in weights}
     return next((p.device for p in model.parameters() if id(p) not in own), weights[0].device)
 
 
-def _move(runtime: EmbeddingRuntime, number: int, table: _Table, holder: torch.optim.Optimizer | None) -> str:
+def _move(runtime: EmbeddingRuntime, number: int, table: MovableTable, holder: torch.optim.Optimizer | None) -> str:
     """Move a table's rows and their optimizer state into the tiers. Its weight stays the same object, for all who hold it.
     Returns the paths of its modules."""
     weight = table.weight
-    runtime.set_first_rows(number, lambda rows: rows.copy_(weight))
-    gradient = None if runtime.updates_in_backward else weight.grad
+    if runtime.raw_ids is None:
+        runtime.set_first_rows(number, lambda rows: rows.copy_(weight))
+    gradient = None if runtime.updates_in_backward or runtime.raw_ids is not None else weight.grad
     weight.grad = None
     torch.utils.swap_tensors(weight, TieredWeight(runtime, number))
     assert isinstance(weight, TieredWeight)
@@ -283,8 +210,9 @@ def _move_back(weight: TieredWeight, optimizer: torch.optim.Optimizer | None, sp
 
 
 def _report(runtime: EmbeddingRuntime, paths: list[str], left: list[tuple[str, str]]) -> WrapReport:
-    specs = runtime.space.tables
-    replaced = [f"{names}: {spec.rows:,} rows x {spec.dim}" for names, spec in zip(paths, specs, strict=True)]
+    specs, raw = runtime.space.tables, runtime.raw_ids
+    known = [f", {len(raw.keys_and_rows(number)[0]):,} with a raw id" if raw else "" for number in range(len(specs))]
+    replaced = [f"{names}: {spec.rows:,} rows x {spec.dim}{ids}" for names, spec, ids in zip(paths, specs, known, strict=True)]
     stats, rules = runtime.stats(), runtime.rates.name
     budget = ByteSize(stats.budget_bytes).human_readable()
     ranks = runtime.rows.group.ranks

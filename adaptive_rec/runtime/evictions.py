@@ -35,14 +35,14 @@ class Evictions:
 
     def end_window(self, decay: float) -> Event | None:
         """Carry out the end of a window, whose counts were multiplied by `decay`. Returns what is to be reported."""
-        state, source = self._state, self._state.raw_ids
-        if source is None:
+        state, raw_keys = self._state, self._state.keys
+        if raw_keys is None:
             return None
         knobs = state.knobs
-        left_T = source.end_window(knobs.evict_ratio, decay, self._popularity, self._clear)
+        left_T = raw_keys.end_window(knobs.evict_ratio, decay, self._popularity, self._clear)
         if not left_T:
             return None
-        tables = {source.tables[table].name: keys for table, keys in left_T.items()}
+        tables = {state.store.batch_space.tables[table].name: keys for table, keys in left_T.items()}
         names = ", ".join([*list(tables)[:SHOWN_TABLES], *(["..."] if len(tables) > SHOWN_TABLES else [])])
         text = f"{sum(left_T.values()):,} ids lose their rows in {names}"
         return Event(state.step, "evicted", text, {"ids": sum(left_T.values()), "tables": tables})

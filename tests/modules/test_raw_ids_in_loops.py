@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,7 @@ from adaptive_rec import (
     AdaptiveEmbeddingBagCollection,
     EmbeddingBagConfig,
 )
-from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import CheckpointError, ConfigError, ConflictError
-from adaptive_rec.modules.options import Setup
-from adaptive_rec.modules.rates import named_rates
-from adaptive_rec.placement import RowSpace
 
 from .raw_keys import (
     DIM,
@@ -213,7 +208,12 @@ def test_what_cannot_have_raw_ids_is_refused_by_name() -> None:
         (lambda: AdaptiveEmbedding(9, 4, ids="raw", shared_rows=0, **how), "shared_rows must be a whole number, 1 or more"),
         (lambda: AdaptiveEmbedding(9, 4, 2**63, ids="raw", **how), "padding_idx must be a whole number of 64 bits, got 9223"),
         (lambda: AdaptiveEmbedding(9, 4, ids="raw", optimizer=torch.optim.Adam), "ids must not be raw under an optimizer"),
-        (lambda: AdaptiveEmbedding(9, 4, ids="raw", knobs={"evict_ratio": 0.1}, **how), "evict_ratio must be 0 in a user's loop"),
+        (
+            lambda: AdaptiveEmbedding(9, 4, ids="raw", policy="hybrid", knobs={"evict_ratio": 0.1}, **how),
+            "evict_ratio must be 0 under a policy that does not track popularity, got 0.1 under hybrid",
+        ),
+        (lambda: AdaptiveEmbedding(9, 4, knobs={"evict_ratio": 0.1}, **how), 'evict_ratio must be 0 unless ids="raw", got 0.1'),
+        (lambda: AdaptiveEmbedding(9, 4, knobs={"admit_after": 3}, **how), 'admit_after must be 1 unless ids="raw", got 3'),
         (lambda: AdaptiveEmbedding(9, 4, ids="raw", knobs={"admit_after": 0}, **how), "admit_after must be"),
         (lambda: AdaptiveEmbedding.from_pretrained(torch.ones(9, 4), ids="raw", **how), "_weight must be None where ids are raw"),
         (lambda: AdaptiveEmbeddingBag(3 * 10**9, 1, ids="raw", **how), "at most 1,073,741,823 rows in all"),
@@ -223,21 +223,18 @@ def test_what_cannot_have_raw_ids_is_refused_by_name() -> None:
             ),
             "init_fn and weight_init of table t must be left out where ids are raw",
         ),
-        (lambda: adaptive_rec.wrap(nn.Sequential(nn.Embedding(9, 4)), ids="raw", **how), "ids must be rows in wrap"),
+        (lambda: adaptive_rec.wrap(nn.Sequential(nn.Embedding(9, 4)), ids="raw", **how), "keys must name the modules"),
         (lambda: adaptive_rec.unwrap(nn.Sequential(AdaptiveEmbedding(9, 4, ids="raw", **how))), "those of 0 are raw"),
         (lambda: next(AdaptiveEmbedding(9, 4, **how).keys_and_rows()), "must be raw for keys_and_rows, they are rows"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=rule):
             make()
-    several: Any = SimpleNamespace(is_alone=False, ranks=3)
-    with pytest.raises(ConfigError, match="ids must not be raw where several processes train together, there are 3"):
-        Setup(ids="raw", group=several).build(
-            RowSpace.by_pool((TableSpec("t", 9, 4),)), named_rates("sgd", 0.1, None, None), torch.float64
-        )
-    table = AdaptiveEmbedding(9, 4, ids="raw", **how)
-    assert table.runtime is not None
-    with pytest.raises(ConfigError, match="evict_ratio must be 0 in a user's loop"):
-        table.runtime.set_knobs(evict_ratio=0.1)
+    table, numbered = AdaptiveEmbedding(9, 4, ids="raw", **how), AdaptiveEmbedding(9, 4, **how)
+    assert numbered.runtime is not None
+    with pytest.raises(ConfigError, match="evict_ratio must be 0 unless ids="):
+        numbered.runtime.set_knobs(evict_ratio=0.1)
+    with pytest.raises(ConfigError, match="admit_after must be 1 unless ids="):
+        numbered.runtime.set_knobs(admit_after=2)
     for copied in (copy.copy, copy.deepcopy, lambda module: torch.save(module, io.BytesIO())):
         with pytest.raises(TypeError, match="with raw ids must be saved and copied by its state_dict"):
             copied(table)
@@ -283,6 +280,24 @@ def test_within_a_loop_that_looks_ahead_calls_must_be_announced() -> None:
     assert table.runtime.stats().raw_ids["lookups"] == 9
 
 
+def test_a_loop_that_another_one_would_read_ahead_is_refused_and_counts_once() -> None:
+    users, items = (AdaptiveEmbedding(99, 4, ids="raw", **options(optimizer="sgd", lr=0.1)) for _ in range(2))
+    loader: Any = [(torch.arange(3) + step, torch.arange(5) - step) for step in range(4)]
+    outer, inner = users.runtime, items.runtime
+    assert outer is not None
+    assert inner is not None
+
+    def train(depth: int) -> None:
+        for user, item in outer.prefetch(inner.prefetch(loader, lambda pair: pair[1]), lambda pair: pair[0], depth):
+            (users(user).sum() + items(item).sum()).backward()
+
+    with pytest.raises(ConflictError, match="must not be read ahead by another one: .* or give the outer loop depth=0"):
+        train(depth=2)
+    assert outer.stats().raw_ids["lookups"] == inner.stats().raw_ids["lookups"] == 0
+    train(depth=0)
+    assert (outer.stats().raw_ids["lookups"], inner.stats().raw_ids["lookups"]) == (4 * 3, 4 * 5)
+
+
 def test_a_state_of_other_ids_is_not_taken_for_rows() -> None:
     how: dict[str, Any] = {"optimizer": "sgd", "lr": 0.1}
     raw, rows = AdaptiveEmbedding(8, 4, ids="raw", **how), AdaptiveEmbedding(9, 4, **how)
@@ -296,8 +311,10 @@ def test_a_state_of_other_ids_is_not_taken_for_rows() -> None:
         ({"raw_ids": pairs}, "raw_ids and weight must come together"),
         ({**state, "raw_ids": pairs[:, :1]}, r"raw_ids must be of shape \(K, 2\) and int64, got \(2, 1\)"),
         ({**state, "raw_ids": pairs.int()}, r"raw_ids must be of shape \(K, 2\) and int64"),
-        ({**state, "raw_ids": pairs + 1}, r"raw_ids must have the rows from 1 \(shared_rows\) on, got rows \[2, 3\]"),
-        ({**state, "raw_ids": pairs * torch.tensor([0, 1])}, "raw_ids must differ, some are given twice"),
+        ({**state, "raw_ids": pairs - torch.tensor([0, 1])}, r"must have rows in \[1, 9\), after those .* got 0 to 1"),
+        ({**state, "raw_ids": pairs + torch.tensor([0, 7])}, r"must have rows in \[1, 9\), after those .* got 8 to 9"),
+        ({**state, "raw_ids": pairs * torch.tensor([1, 0]) + 4}, "raw_ids must have different rows, some are given twice"),
+        ({**state, "raw_ids": pairs * torch.tensor([0, 1])}, "raw_ids must have different ids, some are given twice"),
         ({**state, "raw_ids": torch.arange(18).view(9, 2)}, "raw_ids must be at most 8, got 9"),
         ({**state, "weight": torch.ones(5, 4)}, r"weight must be of shape \(9, 4\), got \(5, 4\)"),
     ):

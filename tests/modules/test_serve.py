@@ -139,8 +139,12 @@ def test_a_served_loop_shows_its_raw_ids(tmp_path: Path, monkeypatch: pytest.Mon
     headers = {"Authorization": f"Bearer {about['control_token']}"}
     with httpx2.Client(base_url=url, headers=headers, timeout=20, trust_env=False, verify=False) as http:
         keys = http.get("/api/v1/stats").json()["keys"]
+        key, row = next(iter(zip(*table.runtime.raw_ids.keys_and_rows(0), strict=True)))
+        found = http.get(f"/api/v1/placement/weight/keys/{key}").json()
+        assert http.get("/api/v1/placement").json()["raw_ids"]
     table.runtime.close()
     assert keys["keys"] == 50
+    assert (found["id"], found["own_row"]) == (row, True)
     assert 0 < keys["shared_lookup_ratio"] < 1
     figures = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [line["keys"]["keys"] for line in figures if "keys" in line][-1] == 50

@@ -49,7 +49,7 @@ class Change:
 
 @dataclass(frozen=True)
 class NewKeys:
-    """What one batch has changed."""
+    """What one batch, or a part of one, has changed."""
 
     names_C: NDArray[np.int64]
     """The keys without a row in it that were counted, as the sketch counts them, and their lookups."""
@@ -65,6 +65,8 @@ class NewKeys:
     """Lookups of all keys, and of those without a row of their own."""
     given: Given
     """How far the rows of each table are given with this batch."""
+    last: bool = True
+    """Whether the batch has no more keys."""
 
     def admitted(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
         """Yield each table of admitted keys, with their ids and the keys."""

@@ -84,10 +84,10 @@ class KeyMap:
         return self._settled.estimate(name_N).astype(np.int64)
 
     def take(
-        self, key_N: NDArray[np.int64], offsets: NDArray[np.int64], admit_after: int
+        self, key_N: NDArray[np.int64], offsets: NDArray[np.int64], admit_after: int, last: bool = True
     ) -> tuple[NDArray[np.int64], NewKeys]:
-        """Return ids for the keys of the next batch, and what it has changed. A key is admitted with an estimate of `admit_after`
-        lookups; 1 admits all, uncounted."""
+        """Return ids for keys of the next batch, and what they have changed. A key is admitted with an estimate of `admit_after`
+        lookups; 1 admits all, uncounted. `last`: whether the batch has no more keys; a user's loop takes those of each call."""
         self._make_changes()
         id_N, unknown_C, table_C = self._find(key_N, offsets, kernels.LEAVING)
         key_U, table_U, lookups_U = _distinct(key_N[unknown_C], table_C)
@@ -105,15 +105,15 @@ class KeyMap:
             id_N, unknown_C, _ = self._find(key_N, offsets, kernels.LEAVING)
         refused_T = np.bincount(np.delete(table_W, got), minlength=len(self._first_T1) - 1)
         id_A = row_A - self._first_T1[table_A]
-        self.taken += 1
+        self.taken += last
         lookups = len(key_N), len(unknown_C)
         return id_N, NewKeys(
-            names_U, lookups_U[: len(names_U)], key_A, table_A, id_A, refused_T, *lookups, self._rows.given
+            names_U, lookups_U[: len(names_U)], key_A, table_A, id_A, refused_T, *lookups, self._rows.given, last
         )
 
     def settle(self, new: NewKeys) -> Change | None:
-        """Note that the step of a batch was made. Batches are settled in the order in which they were taken. Returns the change
-        that was made before this batch, if there was one."""
+        """Note that the step of a batch, or of a part of one, was made. They are settled in the order in which they were taken.
+        Returns the change that was made before this batch, if there was one, with the batch's first part."""
         change = self._changes[0] if self._changes and self._changes[0].batch == self.settled else None
         if change is not None:
             self._flag(change.key_L, change.table_L, kernels.LEAVING, kernels.LEAVING | kernels.NEW)
@@ -123,7 +123,7 @@ class KeyMap:
         self._flag(new.key_A, new.table_A, kernels.NEW, 0)
         self._settled.add(new.names_C, new.lookups_C)
         self._rows.settle(new.given)
-        self.settled += 1
+        self.settled += new.last
         return change
 
     def forget_ahead(self) -> None:
@@ -228,14 +228,18 @@ class KeyMap:
         kernels.list_keys(self._slots, kernels.NEW, first, key_R, has_R)
         return key_R, has_R
 
-    def begin_with(self, table: int, key_K: NDArray[np.int64]) -> None:
-        """Give distinct keys the rows of a table that has none, in order, before any batch is taken. Raises CheckpointError where
-        there are fewer rows."""
+    def begin_with(self, table: int, key_K: NDArray[np.int64], id_K: NDArray[np.int64] | None = None) -> None:
+        """Give distinct keys rows of a table that has none, before any batch is taken: those with these ids, or the first ones in
+        order. Rows in between are free. Raises CheckpointError where there are fewer rows."""
         if len(key_K) > self.own_T[table]:
             raise CheckpointError(f"table {table} must have at most {self.own_T[table]} keys, got {len(key_K)}")
-        _, row_K = self._rows.give(np.full(len(key_K), table), 0)
+        own = int(self._tables.shared_T[table])
+        row_K = self._first_T1[table] + (np.arange(own, own + len(key_K)) if id_K is None else id_K)
+        end = int(row_K.max(initial=self._first_T1[table] + own - 1)) + 1
+        _, row_R = self._rows.give(np.full(end - self._first_T1[table] - own, table), 0)
         self._rows.settle(self._rows.given)
         self._add(key_K, np.full(len(key_K), table), row_K, 0)
+        self._rows.leave(table, np.setdiff1d(row_R, row_K), 0)
 
     # Kept in a checkpoint --------------------------------------------------------------------------------------------
 

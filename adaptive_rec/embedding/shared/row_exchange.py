@@ -20,8 +20,11 @@ from adaptive_rec.errors import GroupError, TrainingError
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.system.group import Group
 
-LOOK_UP, UPDATE, READ, WRITE, NORM = range(5)
-VERBS = ("looks up", "updates", "reads the whole of", "writes to", "takes the norm of gradients of")
+LOOK_UP, UPDATE, READ, WRITE, NORM, TAKE, TOTAL = range(7)
+VERBS = (
+    "looks up", "updates", "reads the whole of", "writes to", "takes the norm of gradients of", "gives rows to raw ids of",
+    "adds up lookups of",
+)  # fmt: skip
 SAME_CALLS = (
     "ranks must make the same calls in the same order (forward and backward passes, optimizer steps, evaluation, state_dict)"
 )
@@ -94,6 +97,18 @@ class RowExchange:
     def ask(self, call: RankCall, row_U: NDArray[np.int64]) -> AskedRows:
         """Tell the owners of rows, by their numbers in the joint row space, that they are read or updated."""
         return AskedRows.ask(self.group, self.ownership, row_U, lambda sent_W: self.begin(call, sent_W))
+
+    def join(self, call: RankCall, arrays: Sequence[NDArray[np.int64]]) -> list[list[NDArray[np.int64]]]:
+        """Return the arrays of whole numbers of each rank, rank after rank. All ranks have equally many, of any lengths."""
+        own = np.concatenate([np.array([len(array) for array in arrays], dtype=np.int64), *arrays])
+        sent_W = np.full(self.group.ranks, len(own))
+        received_W = self.begin(call, sent_W)
+        found = self.group.exchange("requests", np.tile(own, self.group.ranks), sent_W, received_W)
+        joined = []
+        for part in np.split(found, np.cumsum(received_W)[:-1]):
+            lengths, rest = part[: len(arrays)], part[len(arrays) :]
+            joined.append(np.split(rest, np.cumsum(lengths)[:-1]))
+        return joined
 
     # Whole tables ----------------------------------------------------------------------------------------------------
 
