@@ -166,7 +166,7 @@ def _data_parts(config: Config, source: Source, batch: Batch | None) -> Iterator
     if config.data.source != "synthetic" and (held := array_bytes(origin)):
         yield MemoryPart("data", "host", held, DATA, held=True)
     if (raw_ids := raw_ids_of(source)) is not None:
-        yield MemoryPart("raw ids and their rows", "host", raw_ids.keys.most_bytes, "data.max_table_rows")
+        yield MemoryPart("raw ids and their rows", "host", raw_ids.most_bytes, "data.max_table_rows")
     if batch is None:
         return
     if isinstance(origin, TabularSource):

@@ -108,7 +108,7 @@ class KeyMap:
         self.taken += 1
         lookups = len(key_N), len(unknown_C)
         return id_N, NewKeys(
-            names_U, lookups_U[: len(names_U)], key_A, table_A, id_A, refused_T, *lookups, self._rows.given
+            names_U, lookups_U[: len(names_U)], key_A, table_A, id_A, refused_T, *lookups, self._rows.given, id_N, offsets
         )
 
     def settle(self, new: NewKeys) -> Change | None:

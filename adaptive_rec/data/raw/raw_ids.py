@@ -16,8 +16,9 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.knobs import MOST_AHEAD
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.raw.changes import COUNTED, NO_KEYS, Change, NewKeys, row_names
-from adaptive_rec.data.raw.eviction import Eviction, Popularity
+from adaptive_rec.data.raw.eviction import Eviction, Leaving, Limits, Popularity
 from adaptive_rec.data.raw.key_map import KeyMap
+from adaptive_rec.data.raw.last_lookups import LastLookups
 from adaptive_rec.data.raw.schedule import KnobSchedule
 from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.errors import DataError
@@ -26,6 +27,9 @@ from adaptive_rec.system.group import Group
 
 LATER = MOST_AHEAD + 4
 """Steps after which a changed knob takes effect: more than the batches that can be under way."""
+
+EVICTED_BY_AGE = "evicted_by_age"
+"""The name of a count: keys among those evicted that nobody had looked up for long."""
 
 Clear = Callable[[int, NDArray[np.int64]], None]
 """Clears rows of a table, by their ids, which no step looks up."""
@@ -67,8 +71,11 @@ class RawIds(Wrapped):
         """The end of the ids of each table that keys had, or shared, in the last state."""
         self._again: list[NDArray[np.int64]] = []
         """The names of rows below this that keys got since then."""
-        self._eviction = Eviction(self.keys, len(rows_T))
-        self._counts = dict.fromkeys(COUNTED, 0)
+        last = LastLookups(rows_T, table_F)
+        self._eviction = Eviction(self.keys, last, len(rows_T))
+        self.most_bytes = self.keys.most_bytes + (last.most_bytes if config.knobs.evict_after else 0)
+        """The most memory that keys take."""
+        self._counts = dict.fromkeys((*COUNTED, EVICTED_BY_AGE), 0)
         self._digest = 0
         """A number that shows which keys have lost and got which rows, in which order, since this object was made."""
 
@@ -88,11 +95,13 @@ class RawIds(Wrapped):
         """A batch that no thread may have taken yet, however far it reads ahead: the same one at each step of a replay."""
         return self.keys.settled + LATER
 
-    def end_window(self, evict_ratio: float, decay: float, popularity: Popularity, clear: Clear) -> dict[int, int]:
-        """Have the least popular keys leave tables that are full, at most this part of the rows of each, and their rows cleared
-        in a later window, when no step looks them up any more; other keys may have them then. While keys may leave, counts
-        of keys without a row decay, so that `admit_after` is about recent lookups. Returns how many leave each table. The
-        training thread calls it between two steps."""
+    def end_window(
+        self, evict_ratio: float, evict_after: int, decay: float, popularity: Popularity, clear: Clear
+    ) -> Leaving:
+        """Have keys leave as the knobs of these names say (see `Eviction.choose`), and their rows cleared in a later window, when
+        no step looks them up any more; other keys may have them then. While keys may leave, counts of keys without a row
+        decay, so that `admit_after` is about recent lookups. Returns the keys that leave. The training thread calls it between
+        two steps."""
         with self._lock:
             self._settle(self._position())
             left = self._eviction.take_left()
@@ -102,11 +111,12 @@ class RawIds(Wrapped):
             self._again = [np.unique(np.concatenate([NO_KEYS, *self._again]))]
             for table, ids in left:
                 self.keys.free(table, ids, self._later)
-            key_L, table_L, id_L = self._eviction.choose(evict_ratio, self._admit_after.newest, popularity)
-            if evict_ratio:
-                self.keys.change(Change(self._later, key_L, table_L, id_L, decay))
-        tables, keys = np.unique(table_L, return_counts=True)
-        return dict(zip(tables.tolist(), keys.tolist(), strict=True))
+            limits = Limits(evict_ratio, evict_after, self._admit_after.newest)
+            leaving = self._eviction.choose(limits, popularity)
+            if evict_ratio or evict_after:
+                aged = int(np.count_nonzero(leaving.aged_L))
+                self.keys.change(Change(self._later, leaving.key_L, leaving.table_L, leaving.id_L, decay, aged))
+        return leaving
 
     def key_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         """Yield training batches with keys for ids. None of them is taken."""
@@ -131,6 +141,7 @@ class RawIds(Wrapped):
 
     def _with_rows(self, batch: Batch) -> Batch:
         with self._lock:
+            self._settle(self._position())
             ids_N, new = self.keys.take(batch.ids_N, batch.offsets, self._admit_after.at(self.keys.taken))
             self._ahead.append((batch.position, new))
             if len(self._ahead) > LATER:
@@ -154,6 +165,7 @@ class RawIds(Wrapped):
             self._again.append(row_names(new.table_A[again], new.id_A[again]))
         left_L = NO_KEYS if change is None else change.key_L
         new.count_into(self._counts, len(left_L))
+        self._counts[EVICTED_BY_AGE] += 0 if change is None else change.aged
         self._digest = zlib.crc32(np.concatenate([left_L, new.key_A, new.id_A]).tobytes(), self._digest)
 
     def counts(self) -> dict[str, int]:
