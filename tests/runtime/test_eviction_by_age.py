@@ -1,4 +1,4 @@
-"""Ids that lose their rows as nobody has looked them up for long, beside a plain record of all lookups, on a stream that drifts."""
+"""Ids that lose their rows as nobody has looked them up for long: beside a plain record of lookups, on a stream that drifts."""
 
 from __future__ import annotations
 
