@@ -137,6 +137,24 @@ def test_ages_begin_when_the_knob_is_set_and_end_with_it(tmp_path: Path) -> None
     assert changed(9) == (told, found)
 
 
+def test_no_id_leaves_for_both_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assembling, "open_source", lambda config, trains: RawIds(ReplacedIds(config), config))
+    runtime = run_of(tmp_path, "knobs.evict_ratio=0.5", f"knobs.evict_after={AFTER}", "run.steps=200")
+    raw_ids = runtime.state.raw_ids
+    assert raw_ids is not None
+    reasons, choose = set(), raw_ids._eviction.choose
+
+    def choosing(*args: Any) -> Any:
+        leaving = choose(*args)
+        assert len(np.unique(leaving.table_L << 32 | leaving.id_L)) == len(leaving.id_L)
+        reasons.update(leaving.aged_L.tolist())
+        return leaving
+
+    raw_ids._eviction.choose = choosing  # type: ignore[method-assign]
+    list(runtime.run())
+    assert reasons == {False, True}
+
+
 def test_several_processes_let_the_ids_leave_that_one_process_lets_leave(tmp_path: Path) -> None:
     (_, counts, keys), _ = test_eviction_ranks.trained(tmp_path / "one", 1, *BY_AGE)
     two = test_eviction_ranks.trained(tmp_path / "two", 2, *BY_AGE, "knobs.prefetch_depth=9", stops=(150,))

@@ -124,7 +124,8 @@ class Eviction:
             if need:
                 lookups = popularity(table, ids)
                 lookups -= lookups.min()  # the sketch counts too much, of rows that nobody looks up as well
-                order = np.argsort(np.where(is_aged, np.inf, lookups), kind="stable")[: max(need - len(aged[-1]), 0)]
+                order = np.argsort(lookups, kind="stable")
+                order = order[~is_aged[order]][: max(need - len(aged[-1]), 0)]
                 others.append(own[order[lookups[order] < limits.admit_after]])
         chosen = np.concatenate(aged + others)
         aged_L = np.arange(len(chosen)) < sum(map(len, aged))
