@@ -29,7 +29,7 @@ from adaptive_rec.embedding.staged.homing import RETURNING_LIMIT
 from adaptive_rec.embedding.staged.staged_store import HEADROOM_BYTES
 from adaptive_rec.memory.dense import MakeOptimizer, living_bytes, optimizer_bytes, parameter_bytes
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan, Place
-from adaptive_rec.memory.rows import BUDGET, array_bytes, row_parts, row_rule, row_type, space_of
+from adaptive_rec.memory.rows import BUDGET, array_bytes, kept_parts, row_parts, row_rule, row_type, space_of
 from adaptive_rec.policy import Policy
 
 BATCH = "run.batch_size"
@@ -78,6 +78,7 @@ def plan_memory(
         MemoryPart("dense parameters", fast, parameters, DENSE),
         MemoryPart("dense gradients", fast, parameters, DENSE),
         *_data_parts(config, source, batch),
+        *kept_parts(config, source),
     ]
     if batch is None:
         parts.append(

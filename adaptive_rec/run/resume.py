@@ -157,7 +157,7 @@ def runtime_of(run: Path, generation: Path) -> Runtime:
     with ExitStack() as opened:
         scratch = opened.enter_context(_scratch_in(folders[0].parent)) if len(folders) > 1 else None
         rows = scratch.path if scratch else next(iter(folders), None)
-        options = RunOptions(rows=rows, own_rows=() if rows is None else {rows.resolve()})
+        options = RunOptions(rows=rows, own_rows=() if rows is None else {rows.resolve()}, keeps_evicted=False)
         runtime = assemble(config, policy=load_policy("hybrid"), options=options)
         checkpoint.load(runtime.parts, generation, verified=True)
         if scratch:

@@ -39,7 +39,7 @@ class Evictions:
         if source is None:
             return None
         knobs = state.knobs
-        leaving = source.end_window(knobs.evict_ratio, knobs.evict_after, knobs.decay, self._popularity, self._clear)
+        leaving = source.end_window(knobs.evict_ratio, knobs.evict_after, knobs.decay, self._popularity, self._clear, self._keep)
         ids = len(leaving.key_L)
         if not ids:
             return None
@@ -60,6 +60,10 @@ class Evictions:
         here, own_rows = store.owned(store.batch_space.table_first_row[table] + ids)
         lookups_C[here] = self._observer.tracker.estimate(own_rows, store.threads)
         return store.group.total(lookups_C) / self._state.knobs.sample_ratio
+
+    def _keep(self, table: int, ids: NDArray[np.int64], places: NDArray[np.int64]) -> None:
+        assert self._state.kept_rows is not None, "rows are kept where keys are"
+        self._state.kept_rows.keep(table, ids, places)
 
     def _clear(self, table: int, ids: NDArray[np.int64]) -> None:
         self._observer.forget(self._state.store.clear_rows(table, ids))

@@ -24,6 +24,18 @@ def row_names(table_C: NDArray[np.int64], id_C: NDArray[np.int64]) -> NDArray[np
     return table_C << 32 | id_C
 
 
+def distinct_keys(
+    key_C: NDArray[np.int64], table_C: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the distinct keys of tables in order, their tables, and how often each occurs."""
+    order = np.lexsort((key_C, table_C))
+    key_C, table_C = key_C[order], table_C[order]
+    is_new = np.ones(len(order), dtype=np.bool_)
+    is_new[1:] = (key_C[1:] != key_C[:-1]) | (table_C[1:] != table_C[:-1])
+    first_U = np.flatnonzero(is_new)
+    return key_C[first_U], table_C[first_U], np.diff(first_U, append=len(order))
+
+
 @dataclass(frozen=True)
 class Change:
     """What becomes of the map before a batch that was not taken yet when this was decided."""
@@ -70,12 +82,20 @@ class NewKeys:
     id_N: NDArray[np.int64]
     """The ids of all lookups, bag by bag, and the bounds of the bags."""
     offsets: NDArray[np.int64]
+    place_A: NDArray[np.int64]
+    """Where the values of admitted keys are kept that come back; -1 of the others."""
 
     def admitted(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
         """Yield each table of admitted keys, with their ids and the keys."""
         for table in np.unique(self.table_A).tolist():
             some = self.table_A == table
             yield table, self.id_A[some], self.key_A[some]
+
+    def back(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield each table of admitted keys that come back, with their ids and the places of their values."""
+        for table in np.unique(self.table_A[self.place_A >= 0]).tolist():
+            some = (self.table_A == table) & (self.place_A >= 0)
+            yield table, self.id_A[some], self.place_A[some]
 
     def count_into(self, counts: dict[str, int], evicted: int = 0) -> None:
         """Add this batch to counts of these names (COUNTED). `evicted`: keys that lost their rows before it."""
