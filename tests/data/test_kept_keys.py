@@ -25,10 +25,13 @@ class PlainKept:
 
     def leave(self, keys: list[int], later: int) -> None:
         lasting = sorted((entry[0], key) for key, entry in self.entries.items() if entry[2] == NEVER)
-        for _, key in lasting[: max(len(keys) + len(lasting) - MOST, 0)]:
+        ripe = [key for _, key in lasting if self.entries[key][1] < later]
+        room = MOST - len(lasting)
+        for key in ripe[: max(len(keys) - room, 0)]:
             self.entries[key][2] = later
-        self.entries |= {key: [later, NEVER, NEVER] for key in keys[:MOST]}
-        self.dropped += len(keys[MOST:])
+            room += 1
+        self.entries |= {key: [later, NEVER, NEVER] for key in keys[:room]}
+        self.dropped += len(keys[room:])
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -2,8 +2,8 @@
 
 A key has an entry from the moment it is chosen to leave. From the batch on that does not find it any more until its row can be
 given again it has no row; after that it comes back with its values if it is admitted. Where places are lacking, the keys that
-left first are dropped. Like all changes of the map these take effect at batches that no thread may have taken yet: what a batch
-finds depends on its number alone.
+left first are dropped, or those that leave now where no other could have come back yet. Like all changes of the map these take
+effect at batches that no thread may have taken yet: what a batch finds depends on its number alone.
 """
 
 from __future__ import annotations
@@ -91,13 +91,15 @@ class KeptKeys:
         return entry["row"][waiting], entry["place"][waiting]
 
     def leave(self, table: int, key_C: NDArray[np.int64], id_C: NDArray[np.int64], later: int) -> int:
-        """Have keys of a table, which have rows until batch `later`, wait for their values to be kept. Of those that are kept the
-        oldest ones end then where places are lacking. Returns how many of the keys got no place: they are dropped."""
+        """Have keys of a table, which have rows until batch `later`, wait for their values to be kept. Where places are lacking,
+        of those that may come back before that batch the ones that left first end with it. Returns how many of the keys got
+        no place: they are dropped."""
         entry = self._entry[table]
         (lasting,) = np.nonzero(entry["end"] == NEVER)
         free = np.ones(self._most, dtype=np.bool_)
         free[entry["place"][lasting]] = False
-        oldest = lasting[np.argsort(entry["left"][lasting], kind="stable")]
+        ripe = lasting[entry["first"][lasting] < later]  # others would be gone before they could come back
+        oldest = ripe[np.argsort(entry["left"][ripe], kind="stable")]
         ending = oldest[: max(len(key_C) - int(np.count_nonzero(free)), 0)]
         entry["end"][ending] = later
         free[entry["place"][ending]] = True
