@@ -18,6 +18,7 @@ from adaptive_rec.data.synthetic import SyntheticSource
 from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import ConfigError
+from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime import assemble as assembling
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
@@ -140,3 +141,5 @@ def test_it_is_refused_where_it_can_do_nothing(tmp_path: Path) -> None:
         run_of(tmp_path, "data.ids=auto", "data.shared_rows=1", "knobs.evict_ratio=0", "data.keep_evicted=12")
     with pytest.raises(ConfigError, match="run.disk must name a folder where data.keep_evicted is set"):
         run_of(None, "data.keep_evicted=12")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="keep_evicted must be 0 where several processes train together, got 12"):
+        assembling.check_group(load_config("tiny", {}, [*SETTINGS, "data.keep_evicted=12"]), load_policy("hotline"))

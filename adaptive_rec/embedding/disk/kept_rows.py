@@ -38,6 +38,8 @@ class KeptRows:
     def keep(self, table: int, row_C: NDArray[np.int64], place_C: NDArray[np.int64]) -> None:
         """Keep rows of a table, by their numbers in it, which become cold. No batch that is ahead may have looked them up. Raises
         DiskError. The training thread calls it."""
+        if not len(row_C):
+            return
         pool, low, _ = self._space.table_range(table)
         self._tier.append(pool, low + place_C, np.arange(len(place_C)), *self._store.read_rows(table, row_C))
 
