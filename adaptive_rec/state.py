@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Position
 from adaptive_rec.config.knobs import Knobs, within_bounds
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.raw.eviction import Popularity
-from adaptive_rec.data.raw.raw_ids import Clear, FoundKeys, RawIds
+from adaptive_rec.data.raw.eviction import Leaving, Popularity
+from adaptive_rec.data.raw.raw_ids import Clear, FoundKeys, Keep, RawIds
 from adaptive_rec.data.tabular.follow import FollowedSource
 from adaptive_rec.embedding.device import all_rows_bytes
+from adaptive_rec.embedding.disk.kept_rows import KeptRows
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.live.checkpoint_status import CheckpointStatus
@@ -48,8 +49,10 @@ class RawKeys(Protocol):
         """Return where keys of a table are. Any thread may call it."""
         ...
 
-    def end_window(self, evict_ratio: float, decay: float, popularity: Popularity, clear: Clear) -> dict[int, int]:
-        """Have the least popular keys leave full tables. Returns how many leave each table."""
+    def end_window(
+        self, evict_ratio: float, evict_after: int, decay: float, popularity: Popularity, clear: Clear, keep: Keep
+    ) -> Leaving:
+        """Have keys leave as the knobs of these names say. Returns the keys that leave."""
         ...
 
 
@@ -87,6 +90,8 @@ class RunState:
         """Number of commands carried out."""
         self.raw_ids: RawIds | None = None
         """The stream's source, where its ids are raw keys."""
+        self.kept_rows: KeptRows | None = None
+        """Rows of raw keys that have left."""
         self.keys: RawKeys | None = None
         """The raw keys of the source, or of a user's loop."""
         self.followed: FollowedSource | None = None
@@ -138,9 +143,10 @@ class RunState:
 
     # Change ----------------------------------------------------------------------------------------------------------
 
-    def read_keys_of(self, source: RawIds) -> None:
-        """Have the keys of a source follow this run: their rows are drawn in its store."""
-        source.attach(self.store.draw_rows, lambda: self.position)
+    def read_keys_of(self, source: RawIds, kept_rows: KeptRows | None) -> None:
+        """Have the keys of a source follow this run: their rows are drawn in its store, or restored from those that are kept."""
+        source.attach(self.store.draw_rows, lambda: self.position, None if kept_rows is None else kept_rows.restore)
+        self.kept_rows = kept_rows
         source.admit_after(self.knobs.admit_after)
         self.raw_ids = self.keys = source
 

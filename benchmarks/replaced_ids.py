@@ -66,9 +66,9 @@ def trained(rows: int, evict_ratio: float, steps: int, seed: int) -> dict[str, A
     choose = raw_ids._eviction.choose
 
     def choosing(*args: Any) -> Any:
-        key_L, table_L, id_L = choose(*args)
-        left.append((runtime.step_number, set(zip(table_L.tolist(), key_L.tolist(), strict=True))))
-        return key_L, table_L, id_L
+        leaving = choose(*args)
+        left.append((runtime.step_number, set(zip(leaving.table_L.tolist(), leaving.key_L.tolist(), strict=True))))
+        return leaving
 
     raw_ids._eviction.choose = choosing  # type: ignore[method-assign]
     for _ in runtime.run():

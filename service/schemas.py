@@ -175,7 +175,7 @@ class KeyStats(Answer):
     keys: Annotated[int, Field(description="Ids that have a row of their own")]
     admitted_per_step: Annotated[float, Field(description="Ids that got one")]
     shared_lookup_ratio: Annotated[float, Field(description="Part of the lookups whose id has no row of its own")]
-    evicted: Annotated[int, Field(description="Ids that have lost theirs to other ids, in all steps")]
+    evicted: Annotated[int, Field(description="Ids that have lost theirs, in all steps")]
     refused_per_step: Annotated[float, Field(description="Ids that were due for a row in tables that have none left")]
 
 

@@ -15,6 +15,7 @@ from adaptive_rec.checkpoint.disk_entry import folder_of, saved_logs
 from adaptive_rec.checkpoint.files import DISK, Files, os_errors
 from adaptive_rec.checkpoint.generation import generations, names_in, read_manifest
 from adaptive_rec.checkpoint.history import Found, names_in_use, newest_held, verify_all
+from adaptive_rec.checkpoint.kept_files import set_kept_rows
 from adaptive_rec.checkpoint.rows import SavedRows
 from adaptive_rec.checkpoint.run_state import Last, RunParts, set_state
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, array_type
@@ -75,6 +76,8 @@ def load(parts: RunParts, checkpoint: Path, verified: bool = False, files: Files
             _set_rows(store, rows)
         set_dense(parts.dense, all_arrays(ArraysFile(files, checkpoint / DENSE)))
         set_state(parts, ranks, lambda rank: saved_by(checkpoint, rank, files))
+        if parts.state.kept_rows is not None:
+            set_kept_rows(parts.state.kept_rows, checkpoint, files)
     except CheckpointError as error:
         raise CheckpointError(f"checkpoint {checkpoint} cannot be used: {error}") from None
     # Addresses are good in one folder: a checkpoint whose rows were copied to or from a disk is nothing to build on.

@@ -22,6 +22,7 @@ from adaptive_rec.checkpoint.files import DISK, Files
 from adaptive_rec.checkpoint.flatten import flatten
 from adaptive_rec.checkpoint.generation import names_in
 from adaptive_rec.checkpoint.history import ChainedGeneration, chain, names_in_use, prune, verify_all
+from adaptive_rec.checkpoint.kept_files import kept_name
 from adaptive_rec.checkpoint.manifest import DiskEntry, FileEntry
 from adaptive_rec.checkpoint.rows import is_shard, row_type, shard_name, state_names
 from adaptive_rec.checkpoint.run_state import Last, RunParts, state_of
@@ -92,6 +93,10 @@ class Writing:
             if isinstance(error, Exception) and not isinstance(error, CheckpointError):  # such as one of a user's policy
                 raise CheckpointError(f"{self.name} was abandoned after a {type(error).__name__}: {error}") from error
             raise
+        kept_rows, raw_ids = state.kept_rows, state.raw_ids
+        self._kept = None
+        if kept_rows is not None and raw_ids is not None and raw_ids.kept is not None:
+            self._kept = kept_rows.begin_snapshot(raw_ids.kept.places)
         self._error: CheckpointError | None = CheckpointError(f"{self.name} was never written")
         self._complaints: list[str] = []
         """What went wrong though it is written."""
@@ -135,6 +140,8 @@ class Writing:
             self._commit_together()
         self._draft.abandon()
         self._parts.state.store.end_snapshot(saved=self._error is None)
+        if self._kept is not None:
+            self._kept.end()
         if self._is_lost:
             self._parts.base.build_on(None)
         if self._error is None:
@@ -158,6 +165,8 @@ class Writing:
         for number, arrays in enumerate(store.shards(self._rows)):
             arrays[ROW] = arrays[ROW].astype(self._row_type)
             draft.arrays(shard_name(number, rank), arrays, _types(arrays))
+        for number, arrays in enumerate(self._kept.shards() if self._kept is not None else ()):
+            draft.arrays(kept_name(number), arrays, _types(arrays))
         if rank == 0:
             draft.arrays(DENSE, self._dense, _types(self._dense))
         values_name, arrays_name = state_names(rank)

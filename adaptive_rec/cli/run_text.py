@@ -71,7 +71,9 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     if keys := s.get("keys"):
         shared = f"{percent(ratio(keys['lookups_shared'], keys['lookups']))} of lookups share one"
         refused = f", {count(keys['refused'])} times an id was refused one" if keys["refused"] else ""
-        evicted = f", {count(keys['evicted'])} have lost theirs" if keys.get("evicted") else ""
+        by_age = f" ({count(keys['evicted_by_age'])} by age)" if keys.get("evicted_by_age") else ""
+        back = f", of {count(keys['kept'])} that were kept {count(keys['came_back'])} came back" if keys.get("kept") else ""
+        evicted = f", {count(keys['evicted'])} have lost theirs{by_age}{back}" if keys.get("evicted") else ""
         yield "raw ids", f"{count(keys['keys'])} have a row of their own{evicted}, {shared}{refused}"
     if disk := s.get("disk"):
         reads = f"{count(disk['rows_read'])} rows read from files, {count(disk['rows_found'])} found in new segments"

@@ -91,6 +91,14 @@ class DataConfig(Frozen):
     shared_rows: PositiveInt = knob(
         1, "rows", "Raw ids: rows besides, in each table, that ids without a row of their own share."
     )
+    keep_evicted: int = knob(
+        0,
+        "rows",
+        "Raw ids: ids of each table that are kept on the disk when they lose their row, with vector and optimizer state, and "
+        "come back with these; beyond that the oldest are dropped. 0 keeps none.",
+        ge=0,
+        le=1 << 30,
+    )
     in_memory_bytes: Bytes = knob(
         1 << 30, "bytes", "Largest file, by decompressed size, that auto holds in memory.", ge=0
     )
@@ -127,6 +135,8 @@ class DataConfig(Frozen):
     def _check_raw(self) -> DataConfig:
         if self.ids != "raw" and self.shared_rows != 1:
             raise ValueError(f"shared_rows must be 1 unless ids = \"raw\", got {self.shared_rows} with ids = {self.ids!r}")
+        if self.ids != "raw" and self.keep_evicted:
+            raise ValueError(f"keep_evicted must be 0 unless ids = \"raw\", got {self.keep_evicted} with ids = {self.ids!r}")
         if self.ids != "raw" and self.schema_file:
             raise ValueError(f"schema_file must be empty unless ids = \"raw\", got {self.schema_file!r} with ids = {self.ids!r}")
         if self.follow and self.ids != "raw":

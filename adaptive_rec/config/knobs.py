@@ -223,6 +223,14 @@ class Knobs(Frozen):
         ge=0,
         le=0.5,
     )
+    evict_after: int = knob(
+        0,
+        "steps",
+        "With data.ids=raw: steps without a lookup after which an id loses its row at the end of a window, full table or not; at "
+        "the latest after twice as many, and a window. 0 lets each id keep its row.",
+        ge=0,
+        le=MOST_STEPS,
+    )
     lr_factor: float = knob(
         1.0, "factor", "Factor of the learning rates, of the dense part and of rows, besides their schedule's.", ge=0, le=10
     )

@@ -67,8 +67,9 @@ class Config(Frozen):
 
     @model_validator(mode="after")
     def _check_eviction(self) -> Config:
-        if self.data.ids != "raw" and self.knobs.evict_ratio:
-            raise ValueError(f"knobs.evict_ratio must be 0 unless data.ids=raw, got {self.knobs.evict_ratio}")
+        for name in ("evict_ratio", "evict_after"):
+            if (value := getattr(self.knobs, name)) and self.data.ids != "raw":
+                raise ValueError(f"knobs.{name} must be 0 unless data.ids=raw, got {value}")
         return self
 
     @model_validator(mode="after")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.embedding.host import GivenRows, first_bound
+from adaptive_rec.embedding.host import Arrays, GivenRows, first_bound
 from adaptive_rec.embedding.tiered_rows import NO_ROWS, TieredRows
 from adaptive_rec.kernels.fill import fill_rows
 from adaptive_rec.placement import COLD, Migration, Placement
@@ -69,8 +69,16 @@ class SettableRows(TieredRows):
         host_rows = low + row_C
         weights, state = (np.zeros((len(row_C), like.shape[1]), like.dtype) for like in self.host.arrays(pool))
         fill_rows(np.uint64(self.seed % 2**64), table, first_bound(rows), key_C, weights)
-        self._set_drawn(pool, host_rows, weights, state)
-        self._drawn.append(_Drawn(pool, host_rows, (weights, state), self._any_hot(pool, host_rows)))
+        self._set_ahead(pool, host_rows, (weights, state))
+
+    def restore_rows(self, table: int, row_C: NDArray[np.int64], values: Arrays) -> None:
+        """Set rows that were drawn to other values, which `read_rows` has returned, under the same conditions."""
+        pool, low, _ = self.space.table_range(table)
+        self._set_ahead(pool, low + row_C, values)
+
+    def _set_ahead(self, pool: int, host_rows: NDArray[np.int64], values: Arrays) -> None:
+        self._set_drawn(pool, host_rows, *values)
+        self._drawn.append(_Drawn(pool, host_rows, values, self._any_hot(pool, host_rows)))
 
     def finish_draws(self) -> None:
         """Set drawn rows again if some were or are hot: a policy may make rows hot that nobody has looked up. The training thread
@@ -83,13 +91,27 @@ class SettableRows(TieredRows):
     def _any_hot(self, pool: int, host_rows: NDArray[np.int64]) -> bool:
         return bool((self.slot_of_row[host_rows + self.space.pools[pool].first_row] != COLD).any())
 
+    def read_rows(self, table: int, row_C: NDArray[np.int64]) -> Arrays:
+        """Make rows of a table cold, by their numbers in it, and return them with their optimizer state, as the host tier has
+        them."""
+        pool, low, _ = self.space.table_range(table)
+        self._make_cold(self.space.table_first_row[table] + row_C)
+        return self._read_cold(pool, low + row_C)
+
+    def _make_cold(self, rows: NDArray[np.int64]) -> None:
+        self.migrate(Migration(promote=NO_ROWS, demote=np.sort(rows[self.slot_of_row[rows] != COLD])))
+        self.settle()
+
+    def _read_cold(self, pool: int, host_rows: NDArray[np.int64]) -> Arrays:
+        weights, state = self.host.arrays(pool)
+        return weights[host_rows], state[host_rows]
+
     def clear_rows(self, table: int, row_C: NDArray[np.int64]) -> NDArray[np.int64]:
         """Set rows of a table, by their numbers in it, and their optimizer state to zero, and make them cold. No batch that is
         ahead may have looked them up. Returns the rows."""
         pool, low, _ = self.space.table_range(table)
         rows = self.space.table_first_row[table] + row_C
-        self.migrate(Migration(promote=NO_ROWS, demote=np.sort(rows[self.slot_of_row[rows] != COLD])))
-        self.settle()
+        self._make_cold(rows)
         weights, state = (np.zeros((len(row_C), like.shape[1]), like.dtype) for like in self.host.arrays(pool))
         self._overwrite(pool, low + row_C, (weights, state))
         self.changed_R[rows] = True

@@ -133,6 +133,17 @@ def find_ids(slots, tables, keys, hidden, id_N, unknown_N, table_N):
 
 
 @njit(**JIT)
+def mark_rows(first_T1, table_F, offsets, id_N, mark, mark_R):
+    """Set the mark of each joint row that a batch looks up. `first_T1`: the first joint row of each table; `id_N`: the ids of the
+    lookups, bag by bag."""
+    features = len(table_F)
+    for bag in range(len(offsets) - 1):
+        first = first_T1[table_F[bag % features]]
+        for n in range(offsets[bag], offsets[bag + 1]):
+            mark_R[first + id_N[n]] = mark
+
+
+@njit(**JIT)
 def scramble(tables, key_C, table_C, name_C):
     """Set a number for each key of a table, by which a sketch counts it."""
     for c in range(len(key_C)):

@@ -29,7 +29,7 @@ from adaptive_rec.embedding.staged.homing import RETURNING_LIMIT
 from adaptive_rec.embedding.staged.staged_store import HEADROOM_BYTES
 from adaptive_rec.memory.dense import MakeOptimizer, living_bytes, optimizer_bytes, parameter_bytes
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan, Place
-from adaptive_rec.memory.rows import BUDGET, array_bytes, row_parts, row_rule, row_type, space_of
+from adaptive_rec.memory.rows import BUDGET, array_bytes, kept_parts, row_parts, row_rule, row_type, space_of
 from adaptive_rec.policy import Policy
 
 BATCH = "run.batch_size"
@@ -78,6 +78,7 @@ def plan_memory(
         MemoryPart("dense parameters", fast, parameters, DENSE),
         MemoryPart("dense gradients", fast, parameters, DENSE),
         *_data_parts(config, source, batch),
+        *kept_parts(config, source),
     ]
     if batch is None:
         parts.append(
@@ -166,7 +167,7 @@ def _data_parts(config: Config, source: Source, batch: Batch | None) -> Iterator
     if config.data.source != "synthetic" and (held := array_bytes(origin)):
         yield MemoryPart("data", "host", held, DATA, held=True)
     if (raw_ids := raw_ids_of(source)) is not None:
-        yield MemoryPart("raw ids and their rows", "host", raw_ids.keys.most_bytes, "data.max_table_rows")
+        yield MemoryPart("raw ids and their rows", "host", raw_ids.most_bytes, "data.max_table_rows")
     if batch is None:
         return
     if isinstance(origin, TabularSource):

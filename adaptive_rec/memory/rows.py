@@ -5,6 +5,7 @@ The functions that allocate these things give the sizes. Buffers that fill up wh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.device import SLOT_RECORD_BYTES, all_rows_bytes, row_bytes, split_budget
-from adaptive_rec.embedding.disk.row_log import MOST_SPACE, PLACE_BYTES, log_memory_bytes, spare_bytes
+from adaptive_rec.embedding.disk.row_log import ADDRESS_BYTES, MOST_SPACE, PLACE_BYTES, log_memory_bytes, spare_bytes
 from adaptive_rec.embedding.host import SLOT_BYTES
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.memory.plan import HotBytes, MemoryPart, Place, RowParts, TableBytes
@@ -77,6 +78,18 @@ def _cold_rows(
     yield MemoryPart("places of rows", "host", placement, "data.max_table_rows", of_rows=True)
     yield MemoryPart(LOG, "host", buffers, "", of_rows=True)
     yield MemoryPart("rows on the disk", "disk", round(MOST_SPACE * rows_bytes) + spare, TABLES, of_rows=True)
+
+
+def kept_parts(config: Config, source: Source) -> Iterator[MemoryPart]:
+    """Yield the memory for rows of raw ids that leave and are kept on the disk, besides that of the ids."""
+    if not config.data.keep_evicted:
+        return
+    rule, itemsize, memory = row_rule(config), row_type(config).itemsize, 0
+    tables = Counter(table.dim for table in source.tables)
+    for dim, count in tables.items():
+        places, state = count * config.data.keep_evicted, rule.state_width(dim) * itemsize
+        memory += ADDRESS_BYTES * places + log_memory_bytes(places, rule.bytes_per_row(dim, itemsize) - state, state)
+    yield MemoryPart("rows on their way to the disk that are kept", "host", memory, "data.keep_evicted")
 
 
 def space_of(source: Source, policy: Policy) -> RowSpace:

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.data.raw.changes import COUNTED, NO_KEYS, Change, NewKeys
-from adaptive_rec.data.raw.eviction import Eviction, Popularity
+from adaptive_rec.data.raw.eviction import NOBODY, Eviction, Leaving, Limits, Popularity
 from adaptive_rec.data.raw.key_map import KeyMap
-from adaptive_rec.data.raw.raw_ids import LATER, Clear, FoundKeys
+from adaptive_rec.data.raw.last_lookups import LastLookups
+from adaptive_rec.data.raw.raw_ids import LATER, Clear, FoundKeys, Keep
 from adaptive_rec.data.raw.schedule import KnobSchedule
 from adaptive_rec.modules.own_rows import TableIds
 from adaptive_rec.saved import Saved
@@ -42,9 +43,13 @@ class LoopKeys:
 
     def _begin_with(self, keys: KeyMap, admit_after: KnobSchedule) -> None:
         self._keys, self._admit_after = keys, admit_after
-        self._eviction = Eviction(keys, len(self._rows_T))
+        self._eviction = self._eviction_of(keys)
         self._window_ended = -1
         """Batches that were settled when the last window ended."""
+
+    def _eviction_of(self, keys: KeyMap) -> Eviction:
+        tables = range(len(self._rows_T))
+        return Eviction(keys, LastLookups(self._rows_T, tables), len(tables))
 
     def _known(self) -> dict[str, int]:
         """Return what processes that train together must have alike before they take keys, by name."""
@@ -70,7 +75,7 @@ class LoopKeys:
         with self._lock:
             self._put_loaded()
             admit_after = self._admit_after.at(self._keys.taken)
-            id_N, new = self._keys.take(*self._joined(ids), admit_after, last)
+            id_N, new = self._keys.take(*self._joined(ids), admit_after, last=last)
         return _split(id_N, ids), new
 
     def _joined(self, ids: TableIds) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -95,13 +100,15 @@ class LoopKeys:
                 if len(left_L) or len(new.key_A):
                     self._digest = zlib.crc32(np.concatenate([left_L, new.key_A, new.id_A]).tobytes(), self._digest)
 
-    def end_window(self, evict_ratio: float, decay: float, popularity: Popularity, clear: Clear) -> dict[int, int]:
-        """Have the least popular keys leave tables that are full, as `RawIds.end_window` does. Returns how many leave each table.
-        The training thread calls it between two steps; a window in which no batch began changes nothing."""
+    def end_window(
+        self, evict_ratio: float, evict_after: int, decay: float, popularity: Popularity, clear: Clear, keep: Keep
+    ) -> Leaving:
+        """Have keys leave, as `RawIds.end_window` does; their rows are not kept. Returns the keys that leave. The training thread
+        calls it between two steps; a window in which no batch began changes nothing."""
         with self._lock:
             self._put_loaded()
             if self._keys.settled == self._window_ended:
-                return {}
+                return NOBODY
             self._window_ended, later = self._keys.settled, self._keys.settled + LATER
             left = self._eviction.take_left()
         for table, ids in left:
@@ -109,11 +116,10 @@ class LoopKeys:
         with self._lock:
             for table, ids in left:
                 self._keys.free(table, ids, later)
-            key_L, table_L, id_L = self._eviction.choose(evict_ratio, self._admit_after.newest, popularity)
+            leaving = self._eviction.choose(Limits(evict_ratio, evict_after, self._admit_after.newest), popularity)
             if evict_ratio:
-                self._keys.change(Change(later, key_L, table_L, id_L, decay))
-        tables, keys = np.unique(table_L, return_counts=True)
-        return dict(zip(tables.tolist(), keys.tolist(), strict=True))
+                self._keys.change(Change(later, leaving.key_L, leaving.table_L, leaving.id_L, decay))
+        return leaving
 
     # Keys ------------------------------------------------------------------------------------------------------------
 
@@ -204,7 +210,7 @@ class LoopKeys:
         made.set_state(found.part("map"))
         admit_after.set_array(found, "admit_after", made.settled)
         admit_after.change(now, made.settled, made.settled)
-        eviction, window_ended = Eviction(made, len(self._rows_T)), found.integer("window_ended")
+        eviction, window_ended = self._eviction_of(made), found.integer("window_ended")
         eviction.set_state(found.part("eviction"))
         self._begin_with(made, admit_after)
         self._eviction, self._window_ended = eviction, window_ended

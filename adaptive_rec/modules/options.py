@@ -270,6 +270,8 @@ def check_policy_fits(policy: Policy, knobs: Knobs, group: Group) -> None:
     for name, value in Knobs().model_dump(include=set(OF_RUNS)).items():
         if (given := getattr(knobs, name)) != value:
             raise ConfigError(f"knobs.{name} must be {value} in a user's loop, which sets its own rates and cadence, got {given}")
+    if knobs.evict_after:
+        raise ConfigError(f"knobs.evict_after must be 0 in a user's loop, whose ids do not leave by age, got {knobs.evict_after}")
     if policy.arranges_stream or policy.request_per_table:
         why = "arranges the stream" if policy.arranges_stream else "plans every table by itself"
         raise ConfigError(f"policy must leave the stream to the loop, {policy.name} {why}; it needs adaptive-rec train")

@@ -29,8 +29,8 @@ FIRST_WINDOW_STEPS = 8
 """The first windows are short and double in length, so that the first hot rows are found soon."""
 
 LIVES_REMEMBERED = 4
-"""Where `knobs.decay` is auto, counts last for so many times the windows in which cold rows could fill all slots anew: long enough
-to tell a row that is looked up again and again, though seldom, from one that was looked up once."""
+"""Where `knobs.decay` is auto, counts last for so many times the windows in which cold rows could fill all slots anew: long
+enough to tell a row that is looked up again and again, though seldom, from one that was looked up once."""
 FASTEST_DECAY, SLOWEST_DECAY = 0.6, 0.99
 """Bounds of it. In a sketch that forgets more slowly, the counts of too many rows add up."""
 

@@ -157,13 +157,14 @@ def runtime_of(run: Path, generation: Path) -> Runtime:
         config = config.model_copy(update={"run": config.run.model_copy(update={"device": "cpu"})})
     folders = checkpoint.rows_folders(generation)
     settings = {"disk": ""} if folders else {"host_memory": 0}
-    config = config.model_copy(update={"run": config.run.model_copy(update=settings)})
+    knobs = config.knobs.changed({"evict_ratio": 0.0})  # not under the policy here, and nothing leaves in an evaluation
+    config = config.model_copy(update={"run": config.run.model_copy(update=settings), "knobs": knobs})
     # Every row in host memory, or on the disk, wherever it was trained: where it is already, or a copy from where several ranks
     # have it.
     with ExitStack() as opened:
         scratch = opened.enter_context(_scratch_in(folders[0].parent)) if len(folders) > 1 else None
         rows = scratch.path if scratch else next(iter(folders), None)
-        options = RunOptions(rows=rows, own_rows=() if rows is None else {rows.resolve()})
+        options = RunOptions(rows=rows, own_rows=() if rows is None else {rows.resolve()}, keeps_evicted=False)
         runtime = assemble(config, policy=load_policy("hybrid"), options=options)
         checkpoint.load(runtime.parts, generation, verified=True)
         if scratch:

@@ -40,7 +40,7 @@ from adaptive_rec.runtime.events import shown
 from adaptive_rec.runtime.evictions import check_eviction
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.parts import PartOfBatches, RowsOfRank
-from adaptive_rec.runtime.rows_on_disk import check_disk, place_of_rows, rows_folder
+from adaptive_rec.runtime.rows_on_disk import check_disk, keep_rows, place_of_rows, rows_folder
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.cuda_driver import NO_CUDA
 from adaptive_rec.system.group import Group
@@ -148,7 +148,8 @@ def _join(
             dense = SharedReplayed(store.group, store.link, *parts, streams, -(-lines // store.group.ranks))
         else:
             dense = ReplayedDense(*parts, streams, lines)
-    return Runtime(config, source, policy, store, dense, options)
+    kept_rows = keep_rows(config, store, options) if config.data.keep_evicted and options.keeps_evicted else None
+    return Runtime(config, source, policy, store, dense, options, kept_rows)
 
 
 def check_raw(config: Config, policy: Policy) -> None:
@@ -210,6 +211,8 @@ def check_group(config: Config, policy: Policy, here: int = 0) -> None:
     """Raise ConfigError where several processes cannot train together under these settings, `here` of them on this machine."""
     if config.data.follow:
         raise ConfigError("data.follow must be false where several processes train together, got true")
+    if config.data.keep_evicted:
+        raise ConfigError(f"data.keep_evicted must be 0 where several processes train together, got {config.data.keep_evicted}")
     if policy.arranges_stream or policy.request_per_table:
         raise ConfigError(
             "knobs.policy must keep the order of the stream where several processes train together (hotline, slipstream), "

@@ -17,17 +17,17 @@ SHOWN_TABLES = 8
 
 def check_eviction(knobs: Knobs, policy: Policy, raw_ids: bool) -> None:
     """Raise ConfigError where ids cannot lose their rows."""
-    if not knobs.evict_ratio:
-        return
-    if not raw_ids:
-        raise ConfigError(f"knobs.evict_ratio must be 0 unless data.ids=raw, got {knobs.evict_ratio}")
-    if not policy.tracks_popularity:
+    for name in ("evict_ratio", "evict_after"):
+        if (value := getattr(knobs, name)) and not raw_ids:
+            raise ConfigError(f"knobs.{name} must be 0 unless data.ids=raw, got {value}")
+    if knobs.evict_ratio and not policy.tracks_popularity:
         rule = "knobs.evict_ratio must be 0 under a policy that does not track popularity"
         raise ConfigError(f"{rule}, got {knobs.evict_ratio} under {policy.name}")
 
 
 class Evictions:
-    """Has the least popular ids of full tables lose their rows, and clears rows when no step looks them up any more."""
+    """Has ids lose their rows: those that nobody has looked up for long, and the least popular ones of full tables. Clears rows
+    when no step looks them up any more."""
 
     def __init__(self, state: RunState, observer: Observer) -> None:
         self._state = state
@@ -39,13 +39,21 @@ class Evictions:
         if raw_keys is None:
             return None
         knobs = state.knobs
-        left_T = raw_keys.end_window(knobs.evict_ratio, decay, self._popularity, self._clear)
-        if not left_T:
+        leaving = raw_keys.end_window(
+            knobs.evict_ratio, knobs.evict_after, decay, self._popularity, self._clear, self._keep
+        )
+        ids, known = len(leaving.key_L), state.store.batch_space.tables
+        if not ids:
             return None
-        tables = {state.store.batch_space.tables[table].name: keys for table, keys in left_T.items()}
+        by_age, for_room = (
+            {known[table].name: keys for table, keys in leaving.per_table(aged).items()} for aged in (True, False)
+        )
+        tables = {table.name: by_age.get(table.name, 0) + for_room.get(table.name, 0) for table in known}
+        tables = {name: keys for name, keys in tables.items() if keys}
         names = ", ".join([*list(tables)[:SHOWN_TABLES], *(["..."] if len(tables) > SHOWN_TABLES else [])])
-        text = f"{sum(left_T.values()):,} ids lose their rows in {names}"
-        return Event(state.step, "evicted", text, {"ids": sum(left_T.values()), "tables": tables})
+        why = f" ({sum(by_age.values()):,} not looked up for {knobs.evict_after:,} steps)" if by_age else ""
+        found = {"ids": ids, "tables": tables, "by_age": by_age, "for_room": for_room}
+        return Event(state.step, "evicted", f"{ids:,} ids lose their rows in {names}{why}", found)
 
     def _popularity(self, table: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return how many lookups are remembered of rows of a table, by their owners. Ranks call it together."""
@@ -53,6 +61,10 @@ class Evictions:
         here, own_rows = store.owned(store.batch_space.table_first_row[table] + ids)
         lookups_C[here] = self._observer.tracker.estimate(own_rows, store.threads)
         return store.group.total(lookups_C) / self._state.knobs.sample_ratio
+
+    def _keep(self, table: int, ids: NDArray[np.int64], places: NDArray[np.int64]) -> None:
+        assert self._state.kept_rows is not None, "rows are kept where keys are"
+        self._state.kept_rows.keep(table, ids, places)
 
     def _clear(self, table: int, ids: NDArray[np.int64]) -> None:
         self._observer.forget(self._state.store.clear_rows(table, ids))

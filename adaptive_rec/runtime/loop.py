@@ -17,6 +17,7 @@ from adaptive_rec.data.source import Source
 from adaptive_rec.data.tabular.follow import followed
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.finite import step_check
+from adaptive_rec.embedding.disk.kept_rows import KeptRows
 from adaptive_rec.embedding.optimizer import schedule
 from adaptive_rec.embedding.records import Fetched, RowUpdate
 from adaptive_rec.embedding.staged.device_step import TOO_SMALL
@@ -52,14 +53,16 @@ class Runtime(Session):
         store: EmbeddingStore,
         dense: DensePart,
         options: RunOptions | None = None,
+        kept_rows: KeptRows | None = None,
     ) -> None:
+        """`kept_rows`: where rows of raw ids are kept that have left."""
         options = options or RunOptions()
         self.dense = dense
         super().__init__(config, policy, store, replaying=options.replayed is not None, times=options.times)
         self.source = source
         state, publisher = self.state, self.publisher
         if (raw_ids := raw_ids_of(source)) is not None:
-            state.read_keys_of(raw_ids)
+            state.read_keys_of(raw_ids, kept_rows)
         self.followed = followed(source)
         """The stream's source, where it is followed."""
         if self.followed is not None:
@@ -157,6 +160,8 @@ class Runtime(Session):
             pipeline.close()
             self.observer.close()
             self.store.close()
+            if self.state.kept_rows is not None:
+                self.state.kept_rows.close()
 
     def _works(self, pipeline: Pipeline, batches: Iterator[Batch]) -> Iterator[ClassifiedBatch | None]:
         """Return the batches of a phase, classified; None where data is followed and nothing came for a moment."""

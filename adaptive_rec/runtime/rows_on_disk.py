@@ -7,8 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from adaptive_rec.config.tree import Config
+from adaptive_rec.embedding.disk.kept_rows import KeptRows
 from adaptive_rec.embedding.disk.saved_segments import rank_folder, segment_files
+from adaptive_rec.embedding.disk.scratch import ScratchFolder
 from adaptive_rec.embedding.staged.streams import Streams
+from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError, UsageError
 from adaptive_rec.policy import Policy
 from adaptive_rec.runtime.run_options import RunOptions
@@ -34,6 +37,19 @@ def rows_folder(config: Config, options: RunOptions, group: Group | None = None)
     except OSError as error:
         raise UsageError(f"run.disk {path} cannot be used: {error.strerror}") from None
     return path
+
+
+def keep_rows(config: Config, store: EmbeddingStore, options: RunOptions) -> KeptRows:
+    """Make room on the disk for rows of raw ids that leave. Raises UsageError."""
+    path = place_of_rows(config, options)
+    if path is None:
+        raise ConfigError("run.disk must name a folder where data.keep_evicted is set and the run has no directory")
+    try:
+        make_folders(path)
+        folder = ScratchFolder(path, "kept-")
+    except OSError as error:
+        raise UsageError(f"run.disk {path} cannot be used: {error.strerror}") from None
+    return KeptRows(store, config.data.keep_evicted, folder)
 
 
 def place_of_rows(config: Config, options: RunOptions) -> Path | None:

@@ -15,7 +15,7 @@ const GROUPS = [
   ["Tracking", "How the popularity of rows is counted.", ["sample_ratio", "decay"]],
   ["Learning", "Factors of the learning rates, and a limit of gradients.", ["lr_factor", "embedding_lr_factor", "schedule_offset", "clip_norm"]],
   ["Loop", "Reading ahead, reporting, evaluations and checkpoints.",
-    ["prefetch_depth", "lookahead_batches", "admit_after", "evict_ratio", "report_every", "eval_every_steps", "checkpoint_every_steps", "checkpoint_every_seconds"]],
+    ["prefetch_depth", "lookahead_batches", "admit_after", "evict_ratio", "evict_after", "report_every", "eval_every_steps", "checkpoint_every_steps", "checkpoint_every_seconds"]],
 ];
 const OTHER = ["More", "", []];
 const fields = new Map();

@@ -66,6 +66,15 @@ def test_a_run_is_evaluated_without_its_policy_s_memory(tmp_path: Path) -> None:
     assert evaluate_run(out).quality.auc == pytest.approx(summary["eval"]["auc"], abs=1e-12)
 
 
+def test_a_run_whose_ids_leave_and_are_kept_is_evaluated_where_none_leave(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    settings = ("data.ids=raw", "data.keep_evicted=20", "knobs.evict_ratio=0.2", "knobs.evict_after=3")
+    summary, _ = train(out, "run.steps=130", "knobs.reclassify_every=10", *settings)
+
+    assert summary["keys"]["kept"] > 0
+    assert evaluate_run(out).quality.auc == pytest.approx(summary["eval"]["auc"], abs=1e-12)
+
+
 def test_skipping_returns_after_it_was_corrected_to_nothing() -> None:
     """A share corrected down until nothing was stale is raised again."""
     policy, rows = Slipstream(), 6

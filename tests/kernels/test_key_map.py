@@ -130,3 +130,14 @@ def test_keys_of_a_part_of_all_hashes_are_the_same_however_many_slots_there_are(
     listed = list(zip(*(part.tolist() for part in found), strict=True))
     assert set(listed) == plain.list_part(maps.rows, TABLES, *bounds, wanted)
     assert len(set(listed)) == len(listed)
+
+
+def test_marks_are_set_as_by_the_twin(maps: Maps) -> None:
+    batch = maps.batch(50, seed=3)
+    table_B = np.resize(TABLE_F, len(batch.offsets) - 1)
+    id_N = np.random.default_rng(4).integers(0, np.repeat(np.array(ROWS)[table_B], np.diff(batch.offsets)))
+    ours, theirs = (np.zeros(FIRST[-1], np.uint32) for _ in range(2))
+    kernels.mark_rows(FIRST, TABLE_F, batch.offsets, id_N, 2**32 - 1, ours)
+    plain.mark_rows(FIRST, TABLE_F, batch.offsets, id_N, 2**32 - 1, theirs)
+    assert 0 < np.count_nonzero(ours) < len(ours)
+    np.testing.assert_array_equal(ours, theirs)

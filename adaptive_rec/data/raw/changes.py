@@ -24,6 +24,18 @@ def row_names(table_C: NDArray[np.int64], id_C: NDArray[np.int64]) -> NDArray[np
     return table_C << 32 | id_C
 
 
+def distinct_keys(
+    key_C: NDArray[np.int64], table_C: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the distinct keys of tables in order, their tables, and how often each occurs."""
+    order = np.lexsort((key_C, table_C))
+    key_C, table_C = key_C[order], table_C[order]
+    is_new = np.ones(len(order), dtype=np.bool_)
+    is_new[1:] = (key_C[1:] != key_C[:-1]) | (table_C[1:] != table_C[:-1])
+    first_U = np.flatnonzero(is_new)
+    return key_C[first_U], table_C[first_U], np.diff(first_U, append=len(order))
+
+
 @dataclass(frozen=True)
 class Change:
     """What becomes of the map before a batch that was not taken yet when this was decided."""
@@ -36,6 +48,8 @@ class Change:
     id_L: NDArray[np.int64] = field(default_factory=NO_KEYS.copy)
     decay: float = 1.0
     """Factor of the counts of all keys without a row."""
+    aged: int = 0
+    """How many of the keys leave as nobody has looked them up for long."""
 
     def check(self, table: int, first: int, key_R: NDArray[np.int64], without: NDArray[np.int64]) -> None:
         """Raise CheckpointError where the keys of a table have other rows. `key_R`: the keys of the rows from id `first` on;
@@ -65,6 +79,11 @@ class NewKeys:
     """Lookups of all keys, and of those without a row of their own."""
     given: Given
     """How far the rows of each table are given with this batch."""
+    id_N: NDArray[np.int64]
+    """The ids of all lookups, bag by bag, and the bounds of the bags."""
+    offsets: NDArray[np.int64]
+    place_A: NDArray[np.int64]
+    """Where the values of admitted keys are kept that come back; -1 of the others."""
     last: bool = True
     """Whether the batch has no more keys."""
 
@@ -73,6 +92,12 @@ class NewKeys:
         for table in np.unique(self.table_A).tolist():
             some = self.table_A == table
             yield table, self.id_A[some], self.key_A[some]
+
+    def back(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield each table of admitted keys that come back, with their ids and the places of their values."""
+        for table in np.unique(self.table_A[self.place_A >= 0]).tolist():
+            some = (self.table_A == table) & (self.place_A >= 0)
+            yield table, self.id_A[some], self.place_A[some]
 
     def count_into(self, counts: dict[str, int], evicted: int = 0) -> None:
         """Add this batch to counts of these names (COUNTED). `evicted`: keys that lost their rows before it."""
@@ -90,6 +115,7 @@ def changes_state(changes: Sequence[Change]) -> dict[str, Any]:
         "batch": np.array([change.batch for change in changes], dtype=np.int64),
         "keys": np.array([len(change.key_L) for change in changes], dtype=np.int64),
         "decay": np.array([change.decay for change in changes], dtype=np.float64),
+        "aged": np.array([change.aged for change in changes], dtype=np.int64),
         **{name: np.concatenate(arrays) for name, arrays in parts.items()},
     }
 
@@ -98,12 +124,15 @@ def saved_changes(found: Saved) -> list[Change]:
     """Return the changes of a saved state. Raises CheckpointError; whether their keys are there is not checked."""
     batch_C = found.array("batch", np.int64, ANY)
     keys_C, decay_C = found.array("keys", np.int64, len(batch_C)), found.array("decay", np.float64, len(batch_C))
+    aged_C = found.array("aged", np.int64, len(batch_C))
     if (keys_C < 0).any():
         raise CheckpointError(f"keys that leave must not be fewer than none, got {keys_C.min()}")
+    if (aged_C < 0).any() or (aged_C > keys_C).any():
+        raise CheckpointError(f"keys that leave by age must be some of those that leave, got {aged_C.max()}")
     ends = np.cumsum(keys_C)
     arrays = [found.array(name, np.int64, int(keys_C.sum())) for name in ("key_L", "table_L", "id_L")]
     key_L, table_L, id_L = (
         [array[end - keys : end] for keys, end in zip(keys_C, ends, strict=True)] for array in arrays
     )
-    changes = zip(batch_C.tolist(), key_L, table_L, id_L, decay_C.tolist(), strict=True)
+    changes = zip(batch_C.tolist(), key_L, table_L, id_L, decay_C.tolist(), aged_C.tolist(), strict=True)
     return [Change(*change) for change in changes]

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.data.raw.changes import NO_KEYS, Change, NewKeys, changes_state, saved_changes
+from adaptive_rec.data.raw.changes import NO_KEYS, Change, NewKeys, changes_state, distinct_keys, saved_changes
 from adaptive_rec.data.raw.free_rows import FreeRows
+from adaptive_rec.data.raw.kept_keys import KeptKeys
 from adaptive_rec.data.raw.salts import salts
 from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.kernels import key_map as kernels
@@ -84,19 +85,25 @@ class KeyMap:
         return self._settled.estimate(name_N).astype(np.int64)
 
     def take(
-        self, key_N: NDArray[np.int64], offsets: NDArray[np.int64], admit_after: int, last: bool = True
-    ) -> tuple[NDArray[np.int64], NewKeys]:
-        """Return ids for keys of the next batch, and what they have changed. A key is admitted with an estimate of `admit_after`
-        lookups; 1 admits all, uncounted. `last`: whether the batch has no more keys; a user's loop takes those of each call."""
+        self, key_N: NDArray[np.int64], offsets: NDArray[np.int64], admit_after: int, kept: KeptKeys | None = None,
+        last: bool = True,
+    ) -> tuple[NDArray[np.int64], NewKeys]:  # fmt: skip
+        """Return ids for the keys of the next batch, and what it has changed. A key is admitted with an estimate of `admit_after`
+        lookups; 1 admits all, uncounted. `kept`: the kept ones of keys that have left. `last`: whether the batch has no more
+        keys; a user's loop takes those of each call."""
         self._make_changes()
         id_N, unknown_C, table_C = self._find(key_N, offsets, kernels.LEAVING)
-        key_U, table_U, lookups_U = _distinct(key_N[unknown_C], table_C)
+        key_U, table_U, lookups_U = distinct_keys(key_N[unknown_C], table_C)
         names_U, wanted_U = np.empty(0, dtype=np.int64), np.ones(len(key_U), dtype=np.bool_)
         if admit_after > 1:
             names_U = np.empty(len(key_U), dtype=np.int64)
             kernels.scramble(self._tables, key_U, table_U, names_U)
             self._counted.add(names_U, lookups_U)
             wanted_U = self._counted.estimate(names_U) >= admit_after
+        place_U = np.full(len(key_U), -1)
+        if kept is not None:
+            waits_U, place_U = kept.find(key_U, table_U, self.taken)
+            wanted_U &= ~waits_U
         key_W, table_W = key_U[wanted_U], table_U[wanted_U]
         got, row_A = self._rows.give(table_W, self.taken)
         key_A, table_A = key_W[got], table_W[got]
@@ -108,8 +115,9 @@ class KeyMap:
         self.taken += last
         lookups = len(key_N), len(unknown_C)
         return id_N, NewKeys(
-            names_U, lookups_U[: len(names_U)], key_A, table_A, id_A, refused_T, *lookups, self._rows.given, last
-        )
+            names_U, lookups_U[: len(names_U)], key_A, table_A, id_A, refused_T, *lookups, self._rows.given, id_N, offsets,
+            place_U[wanted_U][got], last,
+        )  # fmt: skip
 
     def settle(self, new: NewKeys) -> Change | None:
         """Note that the step of a batch, or of a part of one, was made. They are settled in the order in which they were taken.
@@ -283,15 +291,3 @@ class KeyMap:
         if (sketch := found.maybe("sketch")) is not None:
             self._settled.set_state(sketch)
             self._counted.set_state(Saved(self._settled.state()))
-
-
-def _distinct(
-    key_C: NDArray[np.int64], table_C: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the distinct keys of tables in order, their tables, and how often each occurs."""
-    order = np.lexsort((key_C, table_C))
-    key_C, table_C = key_C[order], table_C[order]
-    is_new = np.ones(len(order), dtype=np.bool_)
-    is_new[1:] = (key_C[1:] != key_C[:-1]) | (table_C[1:] != table_C[:-1])
-    first_U = np.flatnonzero(is_new)
-    return key_C[first_U], table_C[first_U], np.diff(first_U, append=len(order))

@@ -16,8 +16,10 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.knobs import MOST_AHEAD
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.raw.changes import COUNTED, NO_KEYS, Change, NewKeys, row_names
-from adaptive_rec.data.raw.eviction import Eviction, Popularity
+from adaptive_rec.data.raw.eviction import Eviction, Leaving, Limits, Popularity
+from adaptive_rec.data.raw.kept_keys import KeptKeys
 from adaptive_rec.data.raw.key_map import KeyMap
+from adaptive_rec.data.raw.last_lookups import LastLookups
 from adaptive_rec.data.raw.schedule import KnobSchedule
 from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.errors import DataError
@@ -27,8 +29,18 @@ from adaptive_rec.system.group import Group
 LATER = MOST_AHEAD + 4
 """Steps after which a changed knob takes effect: more than the batches that can be under way."""
 
+COUNTED_IN_RUNS = (*COUNTED, "evicted_by_age", "kept", "came_back", "dropped")
+"""What is counted in a run besides: keys among those evicted that nobody had looked up for long; of keys that have left, those
+whose values were kept, that came back with them, and that were dropped as there were too many."""
+
 Clear = Callable[[int, NDArray[np.int64]], None]
 """Clears rows of a table, by their ids, which no step looks up."""
+
+Keep = Callable[[int, NDArray[np.int64], NDArray[np.int64]], None]
+"""Keeps the values of rows of a table, by their ids, which no step looks up, at places."""
+
+Restore = Callable[[int, NDArray[np.int64], NDArray[np.int64]], None]
+"""Sets rows of a table, by their ids, to the values that are kept at places."""
 
 Draw = Callable[[int, NDArray[np.int64], NDArray[np.int64], int], None]
 """Sets rows of a table, by their ids, to the first values of their keys, as in a table of so many rows."""
@@ -62,19 +74,28 @@ class RawIds(Wrapped):
         """What batches have changed whose steps may be yet to come."""
         self._lock = threading.Lock()
         self._draw: Draw | None = None
+        self._restore: Restore | None = None
         self._position: Callable[[], Position] = Position
         self._saved_T = self.keys.end_T
         """The end of the ids of each table that keys had, or shared, in the last state."""
         self._again: list[NDArray[np.int64]] = []
         """The names of rows below this that keys got since then."""
-        self._eviction = Eviction(self.keys, len(rows_T))
-        self._counts = dict.fromkeys(COUNTED, 0)
+        last = LastLookups(rows_T, table_F)
+        self._eviction = Eviction(self.keys, last, len(rows_T))
+        most = config.data.keep_evicted
+        self.kept = KeptKeys(most, len(rows_T)) if most else None
+        """The keys that have left and may come back with their values."""
+        self._counts = dict.fromkeys(COUNTED_IN_RUNS, 0)
+        self.most_bytes = self.keys.most_bytes + (last.most_bytes if config.knobs.evict_after else 0)
+        """The most memory that keys take."""
+        if self.kept is not None:
+            self.most_bytes += self.kept.most_bytes
         self._digest = 0
         """A number that shows which keys have lost and got which rows, in which order, since this object was made."""
 
-    def attach(self, draw: Draw, position: Callable[[], Position]) -> None:
-        """Have rows drawn from now on; `position` returns the one after the last step that was made."""
-        self._draw, self._position = draw, position
+    def attach(self, draw: Draw, position: Callable[[], Position], restore: Restore | None = None) -> None:
+        """Have rows drawn and kept values restored from now on; `position` returns the one after the last step that was made."""
+        self._draw, self._position, self._restore = draw, position, restore
 
     def admit_after(self, lookups: int) -> None:
         """Set the knob of this name, from a batch on that no thread may have taken yet, however far it reads ahead: so a replay
@@ -88,25 +109,39 @@ class RawIds(Wrapped):
         """A batch that no thread may have taken yet, however far it reads ahead: the same one at each step of a replay."""
         return self.keys.settled + LATER
 
-    def end_window(self, evict_ratio: float, decay: float, popularity: Popularity, clear: Clear) -> dict[int, int]:
-        """Have the least popular keys leave tables that are full, at most this part of the rows of each, and their rows cleared
-        in a later window, when no step looks them up any more; other keys may have them then. While keys may leave, counts
-        of keys without a row decay, so that `admit_after` is about recent lookups. Returns how many leave each table. The
-        training thread calls it between two steps."""
+    def end_window(
+        self, evict_ratio: float, evict_after: int, decay: float, popularity: Popularity, clear: Clear, keep: Keep
+    ) -> Leaving:
+        """Have keys leave as the knobs of these names say (see `Eviction.choose`), and their rows kept and cleared in a later
+        window, when no step looks them up any more; other keys may have them then. While keys may leave, counts of keys without
+        a row decay, so that `admit_after` is about recent lookups. Returns the keys that leave. The training thread calls it
+        between two steps."""
         with self._lock:
             self._settle(self._position())
             left = self._eviction.take_left()
+            if self.kept is not None:
+                self._counts["dropped"] += self.kept.forget_ended(self.keys.settled)
         for table, ids in left:
+            if self.kept is not None:
+                with self._lock:
+                    kept_ids, places = self.kept.keep(table, ids, self._later)
+                keep(table, kept_ids, places)
+                self._counts["kept"] += len(places)
             clear(table, ids)
         with self._lock:
             self._again = [np.unique(np.concatenate([NO_KEYS, *self._again]))]
             for table, ids in left:
                 self.keys.free(table, ids, self._later)
-            key_L, table_L, id_L = self._eviction.choose(evict_ratio, self._admit_after.newest, popularity)
-            if evict_ratio:
-                self.keys.change(Change(self._later, key_L, table_L, id_L, decay))
-        tables, keys = np.unique(table_L, return_counts=True)
-        return dict(zip(tables.tolist(), keys.tolist(), strict=True))
+            limits = Limits(evict_ratio, evict_after, self._admit_after.newest)
+            leaving = self._eviction.choose(limits, popularity)
+            if self.kept is not None:
+                for table in np.unique(leaving.table_L).tolist():
+                    key_L, id_L = (part[leaving.table_L == table] for part in (leaving.key_L, leaving.id_L))
+                    self._counts["dropped"] += self.kept.leave(table, key_L, id_L, self._later)
+            if evict_ratio or evict_after:
+                aged = int(np.count_nonzero(leaving.aged_L))
+                self.keys.change(Change(self._later, leaving.key_L, leaving.table_L, leaving.id_L, decay, aged))
+        return leaving
 
     def key_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         """Yield training batches with keys for ids. None of them is taken."""
@@ -131,13 +166,18 @@ class RawIds(Wrapped):
 
     def _with_rows(self, batch: Batch) -> Batch:
         with self._lock:
-            ids_N, new = self.keys.take(batch.ids_N, batch.offsets, self._admit_after.at(self.keys.taken))
+            self._settle(self._position())
+            admit_after = self._admit_after.at(self.keys.taken)
+            ids_N, new = self.keys.take(batch.ids_N, batch.offsets, admit_after, self.kept)
             self._ahead.append((batch.position, new))
             if len(self._ahead) > LATER:
                 self._settle_oldest()
         if self._draw is not None:
             for table, id_A, key_A in new.admitted():
                 self._draw(table, id_A, key_A, self._source.tables[table].rows)
+        if self._restore is not None:
+            for table, id_A, place_A in new.back():
+                self._restore(table, id_A, place_A)
         return replace(batch, ids_N=ids_N)
 
     def _settle(self, position: Position) -> None:
@@ -154,6 +194,11 @@ class RawIds(Wrapped):
             self._again.append(row_names(new.table_A[again], new.id_A[again]))
         left_L = NO_KEYS if change is None else change.key_L
         new.count_into(self._counts, len(left_L))
+        self._counts["evicted_by_age"] += 0 if change is None else change.aged
+        if self.kept is not None:
+            back = new.place_A >= 0
+            self.kept.settle_back(new.key_A[back], new.table_A[back])
+            self._counts["came_back"] += int(np.count_nonzero(back))
         self._digest = zlib.crc32(np.concatenate([left_L, new.key_A, new.id_A]).tobytes(), self._digest)
 
     def counts(self) -> dict[str, int]:
@@ -209,12 +254,16 @@ class RawIds(Wrapped):
                 "counts": dict(self._counts),
                 "admit_after": self._admit_after.array(),
                 "eviction": self._eviction.state(),
+                "kept": None if self.kept is None else self.kept.state(),
             }
 
     def set_state(self, found: Saved) -> None:
         """Restore the keys of a checkpoint. Raises CheckpointError."""
         self.keys.set_state(found)
         self._eviction.set_state(found.part("eviction"))
+        kept = found.maybe("kept")
+        if self.kept is not None and kept is not None:
+            self.kept.set_state(kept)
         self._saved_T, counts = self.keys.end_T, found.part("counts")
         self._counts = {name: counts.integer(name) for name in self._counts}
         now = self._admit_after.newest

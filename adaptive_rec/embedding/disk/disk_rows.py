@@ -177,6 +177,11 @@ class DiskRows(DirectStore):
             kept[hot] = read
         return part.arrays
 
+    def _read_cold(self, pool: int, host_rows: NDArray[np.int64]) -> Arrays:
+        part = self.host.room_for(pool, len(host_rows))
+        self.host.read(pool, host_rows, np.arange(len(host_rows)), *part.arrays)
+        return part.arrays
+
     def _set_drawn(self, pool: int, host_rows: NDArray[np.int64], weights: NDArray[Any], state: NDArray[Any]) -> None:
         self.host.append(pool, host_rows, np.arange(len(host_rows)), weights, state)
 

@@ -37,7 +37,8 @@ _KEPT_BYTES = 16 << 20
 """Written segments of so many bytes stay in memory, at least one: rows used again soon are read from there, and so are rows that
 were read ahead and have changed since, or that become hot."""
 
-PLACE_BYTES = 4 + 1 + 4
+ADDRESS_BYTES = 4
+PLACE_BYTES = 4 + 1 + ADDRESS_BYTES
 """Host memory of a row: its slot, a flag whether it has changed since it was saved, its address."""
 
 MOST_SPACE = 2.5
@@ -202,6 +203,16 @@ class RowLog:
             self.counts.rows_read += read
             self.counts.rows_drawn += len(row_C) - found - read
         return stamp_C
+
+    def read_at(
+        self, address_C: NDArray[np.uint32], row_C: NDArray[np.int64], weights_CD: NDArray[Any], state_CK: NDArray[Any]
+    ) -> None:
+        """Read the values that rows had when they were at some addresses, whose segments are held. Raises DiskError."""
+        wanted = WantedRows(address_C, row_C, np.arange(len(row_C)))
+        with self.segments.reading():
+            with self.segments.lock:
+                files = self.segments.files()
+            read_at(self.layout, wanted, files, (as_bytes(weights_CD), as_bytes(state_CK)))
 
     def read_in_memory(
         self, row_C: NDArray[np.int64], line_C: NDArray[np.int64], weights_LD: NDArray[Any], state_LK: NDArray[Any]

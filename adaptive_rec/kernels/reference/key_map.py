@@ -36,6 +36,11 @@ def find_ids(
     return unknown
 
 
+def mark_rows(first_T1: Rows, table_F: Rows, offsets: Rows, id_N: Rows, mark: int, mark_R: NDArray[Any]) -> None:
+    table_B = np.resize(table_F, len(offsets) - 1)
+    mark_R[np.repeat(first_T1[table_B], np.diff(offsets)) + id_N] = mark
+
+
 def add_keys(rows: KeyRows, key_C: NDArray[Any], table_C: NDArray[Any], row_C: NDArray[Any], flags: int) -> None:
     for key, table, row in zip(key_C.tolist(), table_C.tolist(), row_C.tolist(), strict=True):
         rows[flags][table, key] = row

@@ -119,7 +119,7 @@ def _rows_bytes(config: Config, source: Source, ranks: int, lookups: int) -> int
     """Return the bytes of a rank's rows with all that follows from them, and of the raw ids, which each rank has whole."""
     rows = row_parts(config, RowsOfRank(source, ranks), load_policy(config.knobs.policy), "host", lookups).bytes_in("host")
     raw_ids = raw_ids_of(source)
-    return rows + (0 if raw_ids is None else raw_ids.keys.most_bytes)
+    return rows + (0 if raw_ids is None else raw_ids.most_bytes)
 
 
 def _work_seconds(

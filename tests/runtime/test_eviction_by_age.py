@@ -1,0 +1,162 @@
+"""Ids that lose their rows as nobody has looked them up for long: beside a plain record of lookups, on a stream that drifts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adaptive_rec import checkpoint
+from adaptive_rec.batch import Batch
+from adaptive_rec.config.tree import Config
+from adaptive_rec.data.raw.eviction import AGED_PART
+from adaptive_rec.data.raw.raw_ids import LATER, RawIds
+from adaptive_rec.live.telemetry import Event
+from adaptive_rec.runtime import assemble as assembling
+from adaptive_rec.runtime.loop import Runtime
+from tests.runtime import test_eviction_ranks
+from tests.runtime.test_eviction import ReplacedIds, outcome, run_of, trained
+
+AFTER, WINDOW = 30, 20
+BY_AGE = ["knobs.evict_ratio=0", f"knobs.evict_after={AFTER}", "run.steps=330"]
+
+
+class RoomyIds(ReplacedIds):
+    """Ids that are others every 80 batches, in tables that have room for all of them."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.tables = tuple(replace(table, rows=2000) for table in self.tables)
+
+
+@pytest.fixture(autouse=True)
+def roomy_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assembling, "open_source", lambda config, trains: RawIds(RoomyIds(config), config))
+
+
+def keys_of(runtime: Runtime, table: int) -> set[int]:
+    assert runtime.state.raw_ids is not None
+    return set(runtime.state.raw_ids.keys.keys_of(table)[1].tolist())
+
+
+def lookups(batch: Batch, tables: int) -> list[list[int]]:
+    """Return the keys of each feature, which has a table of its own."""
+    bags = [batch.ids_N[first:end] for first, end in zip(batch.offsets[:-1], batch.offsets[1:], strict=True)]
+    return [np.concatenate(bags[table::tables]).tolist() for table in range(tables)]
+
+
+def test_ids_leave_by_the_age_of_a_plain_record_whether_their_table_is_full_or_not(tmp_path: Path) -> None:
+    runtime = run_of(tmp_path, *BY_AGE)
+    raw_ids = runtime.state.raw_ids
+    assert raw_ids is not None
+    last: dict[tuple[int, int], int] = {}
+    chosen: dict[tuple[int, int], int] = {}
+    choose, stream = (
+        raw_ids._eviction.choose,
+        raw_ids.key_batches(runtime.state.position, runtime.config.run.batch_size),
+    )
+
+    def choosing(*args: Any) -> Any:
+        leaving = choose(*args)
+        for table, key in zip(leaving.table_L.tolist(), leaving.key_L.tolist(), strict=True):
+            age = runtime.step_number - last[table, key]
+            assert AFTER <= age < 2 * AFTER + 2 * WINDOW
+            chosen[table, key] = runtime.step_number
+        assert leaving.aged_L.all()
+        return leaving
+
+    raw_ids._eviction.choose = choosing  # type: ignore[method-assign]
+    tables, taken = len(runtime.source.tables), 0
+    events: list[Event] = []
+    for report in runtime.run():
+        while taken < runtime.step_number:
+            taken += 1
+            for table, keys in enumerate(lookups(next(stream), tables)):
+                last.update({(table, key): taken for key in keys})
+        if isinstance(report, Event) and report.kind == "evicted":
+            events.append(report)
+    counts, steps = raw_ids.counts(), runtime.step_number
+    assert counts["evicted"] == counts["evicted_by_age"] > 200
+    assert counts["refused"] == 0, "no table was ever full"
+    assert sum(sum(event.details["by_age"].values()) for event in events) == len(chosen) >= counts["evicted"]
+    assert f"not looked up for {AFTER} steps" in events[0].text
+    old = {name for name, at in last.items() if steps - at > 2 * AFTER + WINDOW + LATER}
+    assert len(old) > 200
+    assert not any(key in keys_of(runtime, table) for table, key in old)
+    young = {name for name, at in last.items() if steps - at <= AFTER and name not in chosen}
+    assert all(key in keys_of(runtime, table) for table, key in young)
+
+
+def test_at_most_a_part_of_a_table_leaves_in_a_window(tmp_path: Path) -> None:
+    runtime = run_of(tmp_path, "knobs.evict_ratio=0", "knobs.evict_after=1", "run.steps=60")
+    most = 2000 * AGED_PART
+    found = [report.details for report in runtime.run() if isinstance(report, Event) and report.kind == "evicted"]
+    assert max(max(each["by_age"].values()) for each in found) <= most
+
+
+@pytest.mark.parametrize("policy", ["hybrid", "device_only"])
+def test_the_same_ids_leave_however_far_is_read_ahead_and_after_a_resume(tmp_path: Path, policy: str) -> None:
+    settings = [*BY_AGE, f"knobs.policy={policy}", "knobs.hot_budget_bytes=2MiB"]
+    expected = outcome(trained(tmp_path, *settings, "knobs.prefetch_depth=0"))
+    assert expected[1]["evicted_by_age"] > 200
+    folder, step = None, 0
+    for stop in (1, 57, 150, 209, None):
+        runtime = run_of(tmp_path, *settings, "knobs.prefetch_depth=9")
+        if folder is not None:
+            checkpoint.load(runtime.parts, folder)
+        assert runtime.step_number == step
+        reports = runtime.run()
+        while stop is None or runtime.step_number < stop:
+            if next(reports, None) is None:
+                break
+        if stop is not None:
+            folder, step = checkpoint.save(runtime.parts, tmp_path / "checkpoints"), stop
+            reports.close()
+    assert outcome(runtime) == expected
+
+
+def test_ages_begin_when_the_knob_is_set_and_end_with_it(tmp_path: Path) -> None:
+    def changed(depth: int) -> Any:
+        runtime = run_of(tmp_path, *BY_AGE, "knobs.evict_after=0", f"knobs.prefetch_depth={depth}")
+        told = []
+        for report in runtime.run():
+            if isinstance(report, Event) and report.kind == "evicted":
+                told.append(report.step)
+            if runtime.step_number in (100, 250):
+                after = AFTER if runtime.step_number == 100 else 0
+                if runtime.knobs.evict_after != after:
+                    runtime.mailbox.change_knobs(evict_after=after)
+        return told, outcome(runtime)
+
+    told, found = changed(0)
+    assert told[0] == 160, "ages begin at the end of the window, at step 120"
+    assert max(told) <= 260
+    assert changed(9) == (told, found)
+
+
+def test_no_id_leaves_for_both_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assembling, "open_source", lambda config, trains: RawIds(ReplacedIds(config), config))
+    runtime = run_of(tmp_path, "knobs.evict_ratio=0.5", f"knobs.evict_after={AFTER}", "run.steps=200")
+    raw_ids = runtime.state.raw_ids
+    assert raw_ids is not None
+    reasons, choose = set(), raw_ids._eviction.choose
+
+    def choosing(*args: Any) -> Any:
+        leaving = choose(*args)
+        assert len(np.unique(leaving.table_L << 32 | leaving.id_L)) == len(leaving.id_L)
+        reasons.update(leaving.aged_L.tolist())
+        return leaving
+
+    raw_ids._eviction.choose = choosing  # type: ignore[method-assign]
+    list(runtime.run())
+    assert reasons == {False, True}
+
+
+def test_several_processes_let_the_ids_leave_that_one_process_lets_leave(tmp_path: Path) -> None:
+    (_, counts, keys), _ = test_eviction_ranks.trained(tmp_path / "one", 1, *BY_AGE)
+    two = test_eviction_ranks.trained(tmp_path / "two", 2, *BY_AGE, "knobs.prefetch_depth=9", stops=(150,))
+    assert counts["evicted_by_age"] > 200
+    assert two[0][1:] == (counts, keys)

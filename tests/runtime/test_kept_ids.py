@@ -1,0 +1,145 @@
+"""Ids that leave, are kept on the disk, and come back with their vectors and optimizer state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adaptive_rec import checkpoint
+from adaptive_rec.batch import Batch, Position
+from adaptive_rec.config.tree import Config, load_config
+from adaptive_rec.data.raw.raw_ids import RawIds
+from adaptive_rec.data.source import Wrapped
+from adaptive_rec.data.synthetic import SyntheticSource
+from adaptive_rec.embedding.disk import row_log
+from adaptive_rec.embedding.staged.late_streams import LateStreams
+from adaptive_rec.errors import ConfigError
+from adaptive_rec.policy.find import load_policy
+from adaptive_rec.runtime import assemble as assembling
+from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.run_options import RunOptions
+from tests.runtime.test_eviction import SETTINGS, outcome, run_of, trained
+
+KEPT = ["knobs.evict_ratio=0", "knobs.evict_after=25", "data.keep_evicted=500", "run.steps=360"]
+SOME_KEPT = ["data.keep_evicted=12", "knobs.evict_ratio=0.25", "knobs.evict_after=40", "run.steps=360"]
+CHANGED_EVERY = 120
+
+
+class ReturningIds(Wrapped):
+    """Synthetic samples with other ids for 120 batches, every other time those of before."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(SyntheticSource(config))
+        self.tables = tuple(replace(table, rows=110) for table in self._source.tables)
+
+    def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        for batch in self._source.train_batches(position, batch_size):
+            age = (batch.position.offset - 1) // (batch_size * CHANGED_EVERY)
+            yield replace(batch, ids_N=batch.ids_N + age % 2 * 10**12)
+
+
+@pytest.fixture(autouse=True)
+def returning_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assembling, "open_source", lambda config, trains: RawIds(ReturningIds(config), config))
+    monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
+    monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
+
+
+def counts_of(runtime: Runtime) -> dict[str, int]:
+    assert runtime.state.raw_ids is not None
+    return runtime.state.raw_ids.counts()
+
+
+@pytest.mark.parametrize("settings", [[], ["run.row_precision=bf16", "run.precision=float32"]], ids=["float64", "bf16"])
+def test_an_id_comes_back_with_the_values_that_it_left_with(tmp_path: Path, settings: list[str]) -> None:
+    runtime = run_of(tmp_path, *KEPT, *settings, "knobs.prefetch_depth=3")
+    raw_ids, store, kept_rows = runtime.state.raw_ids, runtime.store, runtime.state.kept_rows
+    assert raw_ids is not None
+    assert kept_rows is not None
+    left: dict[tuple[int, int], bytes] = {}
+    keep, restore, back = kept_rows.keep, raw_ids._restore, 0
+
+    def values_of(table: int, ids: Any) -> list[bytes]:
+        weights, state = store.export_table(table)
+        return [weights[row].tobytes() + state[row].tobytes() for row in ids]
+
+    def keeping(table: int, ids: Any, places: Any) -> None:
+        assert store.slot_of_row[store.space.table_first_row[table] + ids].max(initial=-1) >= -1
+        left.update(zip([(table, place) for place in places.tolist()], values_of(table, ids), strict=True))
+        keep(table, ids, places)
+
+    def restoring(table: int, ids: Any, places: Any) -> None:
+        nonlocal back
+        restore(table, ids, places)
+        back += len(ids)
+        assert values_of(table, ids) == [left[table, place] for place in places.tolist()]
+
+    kept_rows.keep, raw_ids._restore = keeping, restoring  # type: ignore[method-assign]
+    list(runtime.run())
+    found = counts_of(runtime)
+    assert found["came_back"] == back > 50
+    assert found["evicted"] >= found["kept"] > back
+    assert found["dropped"] == 0
+
+
+@pytest.mark.parametrize("settings", [KEPT, SOME_KEPT], ids=["all", "some"])
+def test_the_same_ids_come_back_however_far_is_read_ahead_and_wherever_rows_are(
+    tmp_path: Path, settings: list[str]
+) -> None:
+    expected = outcome(trained(tmp_path, *settings, "knobs.prefetch_depth=0"))
+    for others in (["knobs.prefetch_depth=64"], ["run.host_memory=1MiB", "knobs.prefetch_depth=6"]):
+        assert outcome(trained(tmp_path, *settings, *others)) == expected
+    counts = expected[1]
+    assert counts["came_back"] > 10
+    assert (counts["dropped"] > 50) == (settings is SOME_KEPT)
+    lost = outcome(trained(tmp_path, *settings, "data.keep_evicted=0"))
+    assert lost[0] != expected[0], "values that come back change the losses"
+    assert lost[1]["kept"] == lost[1]["came_back"] == lost[1]["dropped"] == 0
+
+
+def test_they_come_back_on_a_device_too(tmp_path: Path) -> None:
+    def on_device(depth: int) -> Any:
+        settings = [*SETTINGS, *SOME_KEPT, f"knobs.prefetch_depth={depth}", "run.cuda_graphs=false"]
+        config, streams = load_config("tiny", {}, settings), LateStreams(seed=depth)
+        runtime = assembling.assemble(config, streams=streams, options=RunOptions(rows=tmp_path))
+        list(runtime.run())
+        return outcome(runtime)
+
+    expected = on_device(0)
+    assert expected[1]["came_back"] > 10
+    assert on_device(9) == expected
+    assert outcome(trained(tmp_path, *SOME_KEPT))[1] == expected[1]
+
+
+@pytest.mark.parametrize("settings", [KEPT, SOME_KEPT], ids=["all", "some"])
+@pytest.mark.parametrize("where", ["run.host_memory=0", "run.host_memory=1MiB"])
+def test_a_run_resumes_amid_ids_that_are_kept(tmp_path: Path, settings: list[str], where: str) -> None:
+    settings = [*settings, where, "knobs.prefetch_depth=7", "knobs.admit_after=2"]
+    expected, folder, step = outcome(trained(tmp_path / "unbroken", *settings)), None, 0
+    for stop in (40, 141, 160, 199, 200, 251, 303, None):
+        runtime = run_of(tmp_path / str(stop), *settings)
+        if folder is not None:
+            checkpoint.load(runtime.parts, folder)
+        assert runtime.step_number == step
+        reports = runtime.run()
+        while stop is None or runtime.step_number < stop:
+            if next(reports, None) is None:
+                break
+        if stop is not None:
+            folder, step = checkpoint.save(runtime.parts, tmp_path / "checkpoints"), stop
+            reports.close()  # type: ignore[attr-defined]
+    assert outcome(runtime) == expected
+    assert expected[1]["came_back"] > 10
+
+
+def test_it_is_refused_where_it_can_do_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match='keep_evicted must be 0 unless ids = "raw", got 12'):
+        run_of(tmp_path, "data.ids=auto", "data.shared_rows=1", "knobs.evict_ratio=0", "data.keep_evicted=12")
+    with pytest.raises(ConfigError, match="run.disk must name a folder where data.keep_evicted is set"):
+        run_of(None, "data.keep_evicted=12")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="keep_evicted must be 0 where several processes train together, got 12"):
+        assembling.check_group(load_config("tiny", {}, [*SETTINGS, "data.keep_evicted=12"]), load_policy("hotline"))
