@@ -9,16 +9,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.data.new_rows import NewRows
+from adaptive_rec.batch import Batch
+from adaptive_rec.checkpoint.saved_columns import saved_columns
+from adaptive_rec.config.tree import Config, load_config
+from adaptive_rec.data.new_rows import CriteoRows, KeyedRows, NumberedRows, Unknown
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.dense.evaluate import logits_of
 from adaptive_rec.dense.metrics import quality
-from adaptive_rec.errors import DataError, UsageError
+from adaptive_rec.errors import DataError
 from adaptive_rec.live.telemetry import Evaluation, Quality
-from adaptive_rec.run.inputs import of_other_data
-from adaptive_rec.run.resume import trained_runtime
-from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.run.inputs import is_folder, of_other_data, reads_criteo
+from adaptive_rec.run.resume import newest_generation, runtime_of
 
 
 @dataclass
@@ -42,9 +44,16 @@ class Scorer:
         self, run: Path, paths: Sequence[Path], labelled: bool, warn: Callable[[str], None] = lambda text: None
     ) -> None:
         """Load the newest whole checkpoint of a run. Raises UsageError, DataError or CheckpointError."""
-        self._runtime = trained_runtime(run, warn)
-        source = prepared_source(self._runtime, run)
-        self.rows = NewRows(source, Path(self._runtime.config.data.source), paths, labelled)
+        with newest_generation(run, warn) as generation:
+            rows = new_rows(run, generation, paths, labelled)
+            self._runtime = runtime_of(run, generation, rows)
+        self._rows = rows
+        self.rows = 0
+        """Rows that were scored so far."""
+        self.unknown = rows.unknown if isinstance(rows, NumberedRows) else {}
+        """Lookups of each column, and those of values that the numbering of a prepared folder does not know."""
+        self.shared = {feature.name: Unknown() for feature in rows.features} if isinstance(rows, RawIds) else {}
+        """Where ids are raw: lookups of each feature, and those of ids without a row of their own."""
 
     @property
     def step(self) -> int:
@@ -53,8 +62,19 @@ class Scorer:
     def scored(self) -> Iterator[Scored]:
         """Yield all rows in order, some at a time."""
         runtime = self._runtime
-        for batch in self.rows.batches(runtime.config.eval.batch_size):
+        for batch in self._rows.test_batches(runtime.config.eval.batch_size):
+            self.rows += batch.size
+            if isinstance(self._rows, RawIds):
+                self._count_shared(batch, self._rows)
             yield Scored(batch.labels_B, logits_of(batch, runtime.store, runtime.dense))
+
+    def _count_shared(self, batch: Batch, keys: RawIds) -> None:
+        bag_lengths = np.diff(batch.offsets)
+        feature_N = np.repeat(np.arange(len(bag_lengths)) % len(keys.features), bag_lengths)
+        for f, feature in enumerate(keys.features):
+            ids_N = batch.ids_N[feature_N == f]
+            shared = int(np.count_nonzero(ids_N < keys.keys.shared_T[feature.table]))
+            self.shared[feature.name].count(len(ids_N), shared)
 
     def quality(self) -> Evaluation:
         """Score all rows and compare with their labels. Raises DataError where there is no row."""
@@ -66,12 +86,19 @@ class Scorer:
         return Evaluation(self.step, found)
 
 
-def prepared_source(runtime: Runtime, run: Path) -> PreparedSource:
-    """Return the data that a run was trained on. Raises UsageError where it has no schema and no names of values."""
-    source = runtime.source
-    if isinstance(source, RawIds):
-        rule = "new rows are scored, and models exported, by ids that are rows"
-        raise UsageError(f"{rule}, run {run} has data.ids=raw (checkpoint export --as store writes its rows by id)")
-    if not isinstance(source, PreparedSource):
-        raise of_other_data(run, runtime.config.data.source)
-    return source
+def new_rows(run: Path, generation: Path, paths: Sequence[Path], labelled: bool) -> NumberedRows | RawIds:
+    """Return files of new rows as a source of the ids that a run was trained on. Raises UsageError where that is not possible."""
+    config = load_config(str(run / "config.toml"), {})
+    if config.data.schema_file:
+        return RawIds(KeyedRows(config, saved_columns(generation), paths, labelled), config)
+    if reads_criteo(config.data):
+        return RawIds(CriteoRows(config, paths), config)
+    rows = NumberedRows(prepared_source(config, run), paths, labelled)
+    return RawIds(rows, config) if config.data.ids == "raw" else rows
+
+
+def prepared_source(config: Config, run: Path) -> PreparedSource:
+    """Return the folder that a run was trained on. Raises UsageError where its data is no such folder."""
+    if not is_folder(config.data):
+        raise of_other_data(run, config.data.source)
+    return PreparedSource(config)

@@ -125,9 +125,12 @@ class RawIds(Wrapped):
         with self._lock:
             self._settle(self._position())
         for batch in self._source.test_batches(batch_size, max_samples):
-            with self._lock:
-                ids_N = self.keys.look_up(batch.ids_N, batch.offsets)
-            yield replace(batch, ids_N=ids_N)
+            yield self.looked_up(batch)
+
+    def looked_up(self, batch: Batch) -> Batch:
+        """Return a batch of keys with the rows that they have, as far as settled; nothing changes."""
+        with self._lock:
+            return replace(batch, ids_N=self.keys.look_up(batch.ids_N, batch.offsets))
 
     def _with_rows(self, batch: Batch) -> Batch:
         with self._lock:
