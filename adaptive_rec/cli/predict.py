@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from adaptive_rec.run.scoring import Scorer
 
 ENDINGS = (".parquet", ".csv", ".tsv")
-MANY_UNKNOWN = 0.5
+MANY = {"unknown": 0.5, "shared": 0.95}
+"""Shares of unknown values, and of ids without a row of their own, from which on a column looks like another one. Many ids of new
+rows may be rare ones."""
 EXAMPLES = """\
 examples:
   adaptive-rec predict runs/NAME --data new.csv --out scores.parquet
@@ -129,7 +131,7 @@ def warn_of_strangers(found: dict[str, dict[str, Unknown]]) -> None:
     for name, of in found.items():
         what = "values of {} are unknown to the model" if name == "unknown" else "ids of {} have no row of their own"
         for column, each in of.items():
-            if each.ratio > MANY_UNKNOWN:
+            if each.ratio > MANY[name]:
                 told = f"{percent(each.ratio)} of the {what.format(readable(column))}; is it the same column?"
                 say(f"warning: {told}", sys.stderr)
 

@@ -50,7 +50,8 @@ class Scorer:
         self._rows = rows
         self.rows = 0
         """Rows that were scored so far."""
-        self.unknown = rows.unknown if isinstance(rows, NumberedRows) else {}
+        values = rows.origin if isinstance(rows, RawIds) else rows
+        self.unknown = values.unknown if isinstance(values, NumberedRows) else {}
         """Lookups of each column, and those of values that the numbering of a prepared folder does not know."""
         self.shared = {feature.name: Unknown() for feature in rows.features} if isinstance(rows, RawIds) else {}
         """Where ids are raw: lookups of each feature, and those of ids without a row of their own."""

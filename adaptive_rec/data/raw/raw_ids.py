@@ -20,7 +20,7 @@ from adaptive_rec.data.raw.eviction import Eviction, Popularity
 from adaptive_rec.data.raw.key_map import KeyMap
 from adaptive_rec.data.raw.schedule import KnobSchedule
 from adaptive_rec.data.source import Source, Wrapped
-from adaptive_rec.errors import DataError
+from adaptive_rec.errors import CheckpointError, DataError
 from adaptive_rec.saved import Saved
 from adaptive_rec.system.group import Group
 
@@ -176,7 +176,12 @@ class RawIds(Wrapped):
             return FoundKeys(id_N, id_N >= self.keys.shared_T[table], self.keys.counted(table, key_N))
 
     def begin_with(self, table: int, key_K: NDArray[np.int64]) -> None:
-        """Give keys the first rows of their own of a table, in order, before any batch is taken. Raises CheckpointError."""
+        """Give keys the first rows of their own of a table, in order, before any batch is taken. Raises CheckpointError where
+        they are more than the rows."""
+        own = int(self.keys.own_T[table])
+        if len(key_K) > own:
+            rule = f"table {self.tables[table].name!r} must have a row for each of the {len(key_K):,} ids that it begins with"
+            raise CheckpointError(f"{rule}, got {own:,} (data.table_rows, data.max_table_rows)")
         with self._lock:
             self.keys.begin_with(table, key_K)
             self._counts["keys"] += len(key_K)
