@@ -13,8 +13,11 @@ from adaptive_rec.batch import Batch
 from adaptive_rec.checkpoint.saved_columns import saved_columns
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.new_rows import CriteoRows, KeyedRows, NumberedRows, Unknown
+from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.raw.raw_ids import RawIds
+from adaptive_rec.data.tabular.follow import files_of_source
+from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.dense.evaluate import logits_of
 from adaptive_rec.dense.metrics import quality
 from adaptive_rec.errors import DataError
@@ -91,11 +94,21 @@ def new_rows(run: Path, generation: Path, paths: Sequence[Path], labelled: bool)
     """Return files of new rows as a source of the ids that a run was trained on. Raises UsageError where that is not possible."""
     config = load_config(str(run / "config.toml"), {})
     if config.data.schema_file:
-        return RawIds(KeyedRows(config, saved_columns(generation), paths, labelled), config)
+        return RawIds(KeyedRows(config, trained_columns(config, generation), paths, labelled), config)
     if reads_criteo(config.data):
         return RawIds(CriteoRows(config, paths), config)
     rows = NumberedRows(prepared_source(config, run), paths, labelled)
     return RawIds(rows, config) if config.data.ids == "raw" else rows
+
+
+def trained_columns(config: Config, generation: Path) -> TrainedColumns:
+    """Return the columns of the files that a run reads by raw ids: those in its checkpoint, or, where that is of a version that kept
+    none, those of the files."""
+    if (columns := saved_columns(generation)) is not None:
+        return columns
+    files = files_of_source(open_source(config, trains=True))
+    assert files is not None, "the configuration names files"
+    return files.trained_columns()
 
 
 def prepared_source(config: Config, run: Path) -> PreparedSource:

@@ -32,7 +32,7 @@ def nearest_values(
     config = load_config(str(run / "config.toml"), {})
     with newest_generation(run, warn) as generation:
         if config.data.ids == "raw":
-            return nearest_keys(config.data, generation, column, value, limit, names)
+            return nearest_keys(config, generation, column, value, limit, names)
         if names is not None:
             raise UsageError(
                 f"--data is for raw ids that are texts, the ids of {run} are numbers of values that it has"

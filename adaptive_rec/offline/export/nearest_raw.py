@@ -10,9 +10,8 @@ import numpy as np
 
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.rows import SavedRows
-from adaptive_rec.checkpoint.saved_columns import saved_columns
 from adaptive_rec.checkpoint.saved_keys import saved_keys
-from adaptive_rec.config.data import DataConfig
+from adaptive_rec.config.tree import Config
 from adaptive_rec.data.prepare.formats import check_source
 from adaptive_rec.data.prepare.meta import load_meta
 from adaptive_rec.data.prepare.values import TableValues, values_file
@@ -23,6 +22,7 @@ from adaptive_rec.data.tabular.values import categories, keys_of, raw_keys
 from adaptive_rec.errors import CheckpointError, UsageError, did_you_mean
 from adaptive_rec.offline.export.similar_rows import Neighbour, column_of, most_similar, table_weights
 from adaptive_rec.run.inputs import is_folder
+from adaptive_rec.run.scoring import trained_columns
 
 LARGEST = 1 << 63
 KEY_OF_MISSING = -LARGEST
@@ -32,12 +32,12 @@ ValueOf = Callable[[list[int]], dict[int, Any]]
 
 
 def nearest_keys(
-    data: DataConfig, generation: Path, column: str, value: str, limit: int, names: Path | None
+    config: Config, generation: Path, column: str, value: str, limit: int, names: Path | None
 ) -> list[Neighbour]:
     """Return the keys whose rows are most similar, of those that have a row of their own. Raises UsageError."""
     saved = SavedRows(DISK, generation)
     tables = [table.name for table in saved.tables]
-    name, key, value_of = _key_of(data, generation, tables, column, value, names)
+    name, key, value_of = _key_of(config, generation, tables, column, value, names)
     keys = saved_keys(generation, saved.tables)
     if keys is None:
         raise CheckpointError(f"{generation} must have the raw ids of its run, it has none")
@@ -46,7 +46,7 @@ def nearest_keys(
     if not len(places):
         rule = f"VALUE must be a value of {column} that has a row of its own"
         raise UsageError(
-            f"{rule}, got {value!r}, which shares one: it is new, or too rare for a row (knobs.admit_after)"
+            f"{rule}, got {value!r}, which shares one: it is new or rare (knobs.admit_after), or has lost its row"
         )
     weights_RD = table_weights(saved, name, int(found.row_K.max()) + 1)
     best = most_similar(weights_RD, found.row_K, int(found.row_K[places[0]]), limit)
@@ -55,11 +55,12 @@ def nearest_keys(
 
 
 def _key_of(
-    data: DataConfig, generation: Path, tables: list[str], column: str, value: str, names: Path | None
+    config: Config, generation: Path, tables: list[str], column: str, value: str, names: Path | None
 ) -> tuple[str, int, ValueOf]:
     """Return the table of a column, the key of a value, and what finds values of other keys."""
+    data = config.data
     if data.schema_file:
-        schema = saved_columns(generation).schema
+        schema = trained_columns(config, generation).schema
         of = column_of(schema, column, "the training data")
         if of.type != "integer":
             return of.table_name, _key_in(of, value), lambda keys: _texts_of(schema, of.table_name, keys, names)

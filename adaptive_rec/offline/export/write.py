@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.checkpoint.export import write_tables
-from adaptive_rec.checkpoint.saved_columns import saved_columns
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.new_rows import KeyedRows, folder_columns, folder_values
 from adaptive_rec.data.prepared import PreparedSource
@@ -30,7 +29,7 @@ from adaptive_rec.errors import UsageError
 from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MISSING_ID
 from adaptive_rec.offline.export.raw import looked_up, made_up_batches, write_tables_of_keys
 from adaptive_rec.run.resume import newest_generation, runtime_of
-from adaptive_rec.run.scoring import prepared_source
+from adaptive_rec.run.scoring import prepared_source, trained_columns
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.system.durable import new_folder
 from adaptive_rec.system.version import __version__
@@ -95,7 +94,7 @@ def trained_data(run: Path, generation: Path) -> tuple[PreparedSource | RawIds, 
     values that other programs could look up."""
     config = load_config(str(run / "config.toml"), {})
     if config.data.schema_file:
-        columns = saved_columns(generation)
+        columns = trained_columns(config, generation)
         return RawIds(KeyedRows(config, columns, (), labelled=False), config), columns
     source = prepared_source(config, run)
     if config.data.ids == "raw":
