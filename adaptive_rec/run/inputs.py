@@ -43,9 +43,10 @@ def check_own_data(run: Path, scored: bool = False) -> None:
 
 
 def check_has_ids(run: Path) -> None:
-    """Raise UsageError where no value stands for a row: data has no names of columns, or is gone. Raw ids need neither."""
+    """Raise UsageError where rows cannot be found by values: data has no names of columns, or is gone. Raw ids of synthetic data
+    and of a Criteo file are numbers themselves."""
     data = load_config(str(run / "config.toml"), {}).data
-    if data.ids != "raw" or is_folder(data):
+    if not (reads_criteo(data) or (data.ids == "raw" and data.source == "synthetic")):
         check_own_data(run)
 
 

@@ -102,8 +102,8 @@ def new_rows(run: Path, generation: Path, paths: Sequence[Path], labelled: bool)
 
 
 def trained_columns(config: Config, generation: Path) -> TrainedColumns:
-    """Return the columns of the files that a run reads by raw ids: those in its checkpoint, or, where that is of a version that kept
-    none, those of the files."""
+    """Return the columns of the files that a run reads by raw ids: those in its checkpoint, or those of the files, where the
+    checkpoint is of a version that kept none."""
     if (columns := saved_columns(generation)) is not None:
         return columns
     files = files_of_source(open_source(config, trains=True))

@@ -31,7 +31,13 @@ from adaptive_rec.saved import ANY
 HELD_OUT = 400
 SETTINGS = ["run.batch_size=32", "model.bottom_mlp=[8]", "model.top_mlp=[8]", "eval.batch_size=150"]
 ON_DISK = ["run.host_memory=1MiB", "knobs.hot_budget_bytes=8KiB"]
-FULL = ["data.max_table_rows=120", "knobs.admit_after=2", "knobs.evict_ratio=0.2", "knobs.reclassify_every=8"]
+FULL = [
+    "data.max_table_rows=120",
+    "data.shared_rows=3",
+    "knobs.admit_after=2",
+    "knobs.evict_ratio=0.2",
+    "knobs.reclassify_every=8",
+]
 EDGES = ["", -(2**63) + 1, 2**63 - 1, 0]
 
 
