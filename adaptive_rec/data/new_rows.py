@@ -21,7 +21,6 @@ from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.prepared_arrays import ColumnBags, LoadedSamples, offsets_of, to_batch
 from adaptive_rec.data.source import Wrapped
-from adaptive_rec.data.standard import Standard
 from adaptive_rec.data.tabular.file_rows import loaded
 from adaptive_rec.data.tabular.reader import TabularReader
 from adaptive_rec.data.tabular.schema import Schema
@@ -93,11 +92,7 @@ class KeyedRows:
 
     def __init__(self, config: Config, columns: TrainedColumns, paths: Sequence[Path], labelled: bool) -> None:
         """Raises DataError where a file does not fit the columns, UsageError where the checkpoint is of a run without rows."""
-        schema = columns.schema
-        if columns.standard is None and schema.standard_columns:
-            names = ", ".join(schema.dense[x].column for x in schema.standard_columns)
-            raise UsageError(f"the run must have read rows to scale {names} as it was trained on, it has read none")
-        self._standard = columns.standard or Standard.of((), (), ())
+        schema, self._standard = columns.schema, columns.figures()
         self._readers = open_files(paths, columns, labelled)
         sparse = zip(schema.sparse, columns.bag_C, strict=True)
         column_C = tuple(SparseColumn(column.feature, column.table_name, bag) for column, bag in sparse)

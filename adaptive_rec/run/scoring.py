@@ -73,12 +73,13 @@ class Scorer:
             yield Scored(batch.labels_B, logits_of(batch, runtime.store, runtime.dense))
 
     def _count_shared(self, batch: Batch, keys: RawIds) -> None:
-        bag_lengths = np.diff(batch.offsets)
-        feature_N = np.repeat(np.arange(len(bag_lengths)) % len(keys.features), bag_lengths)
-        for f, feature in enumerate(keys.features):
-            ids_N = batch.ids_N[feature_N == f]
-            shared = int(np.count_nonzero(ids_N < keys.keys.shared_T[feature.table]))
-            self.shared[feature.name].count(len(ids_N), shared)
+        bag_lengths, features = np.diff(batch.offsets), len(keys.features)
+        feature_N = np.repeat(np.arange(len(bag_lengths)) % features, bag_lengths)
+        rows_F = keys.keys.shared_T[[feature.table for feature in keys.features]]
+        is_shared_N = batch.ids_N < rows_F[feature_N]
+        lookups_F, shared_F = (np.bincount(part, minlength=features) for part in (feature_N, feature_N[is_shared_N]))
+        for f, counted in enumerate(self.shared.values()):
+            counted.count(int(lookups_F[f]), int(shared_F[f]))
 
     def quality(self) -> Evaluation:
         """Score all rows and compare with their labels. Raises DataError where there is no row."""

@@ -26,6 +26,14 @@ class TrainedColumns:
     standard: Standard | None
     """None where dense columns are measured on rows of which none was read yet."""
 
+    def figures(self) -> Standard:
+        """Return how dense columns are scaled. Raises UsageError where that is not known."""
+        if self.standard is not None:
+            return self.standard
+        if names := ", ".join(self.schema.dense[x].column for x in self.schema.standard_columns):
+            raise UsageError(f"the run must have read rows, by which {names} is scaled, it has read none")
+        return Standard.of((), (), ())
+
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
         standard = self.standard

@@ -105,8 +105,7 @@ def trained_data(run: Path, generation: Path) -> tuple[PreparedSource | RawIds, 
 
 def facts_of(runtime: Runtime, columns: TrainedColumns) -> dict[str, Any]:
     """Return what ``model.json`` says: columns, transforms, tables."""
-    schema, standard, space = columns.schema, columns.standard, runtime.store.space
-    assert standard is not None, "a source was made of these columns"
+    schema, standard, space = columns.schema, columns.figures(), runtime.store.space
     measured = {x: (standard.mean_X[k], standard.deviation_X[k]) for k, x in enumerate(standard.columns)}
     dense = []
     for x, column in enumerate(schema.dense):
