@@ -182,6 +182,11 @@ def test_an_exported_model_scores_alike_without_this_package(
     assert main(["predict", str(place / "runs" / run), "--data", data, "--out", str(scores)]) == 0
     ours = pa.parquet.read_table(scores).column("score").to_numpy()
     np.testing.assert_allclose(np.array(scored.stdout.split(), dtype=float), ours, atol=1e-6)
+    loaded, row = model.Model(out), {"item": ["item, 1"], "kinds": [["new"]], "price": [None]}
+    for user in (2**63, -(2**63), 1.5, "x"):
+        with pytest.raises(ValueError, match="column 'user_id', row 1: must be a whole number"):
+            loaded.scores({"user_id": [user], **row})
+    assert loaded.scores({"user_id": [None], **row}) == loaded.scores({"user_id": [""], **row})
 
 
 def test_an_exported_model_hashes_texts_as_training_does() -> None:
