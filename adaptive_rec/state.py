@@ -19,6 +19,7 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.data.raw.eviction import Leaving, Popularity
 from adaptive_rec.data.raw.raw_ids import Clear, FoundKeys, Keep, RawIds
 from adaptive_rec.data.tabular.follow import FollowedSource
+from adaptive_rec.data.tabular.stream import TabularSource
 from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.embedding.disk.kept_rows import KeptRows
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -94,6 +95,8 @@ class RunState:
         """Rows of raw keys that have left."""
         self.keys: RawKeys | None = None
         """The raw keys of the source, or of a user's loop."""
+        self.files: TabularSource | FollowedSource | None = None
+        """The source behind it, where it reads a user's own files by raw keys."""
         self.followed: FollowedSource | None = None
         """The source behind it, where it is followed."""
         self.evaluation: Evaluation | None = None
@@ -154,9 +157,14 @@ class RunState:
         """Have the keys of a user's loop follow the knobs, and be reported."""
         self.keys = keys
 
-    def follow(self, source: FollowedSource) -> None:
-        """Have checkpoints keep where a source that is followed stands."""
-        self.followed = source
+    def read_files_of(self, source: TabularSource | FollowedSource) -> None:
+        """Have checkpoints keep what scoring other files takes, and where a source that is followed stands."""
+        self.files = source
+        self.followed = source if isinstance(source, FollowedSource) else None
+
+    def columns_state(self) -> dict[str, Any] | None:
+        """Return what scoring other files by raw keys takes; None where no file of the user's own is read so."""
+        return None if self.files is None else self.files.trained_columns().state()
 
     def followed_state(self) -> dict[str, Any] | None:
         """Return where the source that is followed stands; None where none is."""

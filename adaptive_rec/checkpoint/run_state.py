@@ -95,6 +95,7 @@ def state_of(parts: RunParts) -> dict[str, Any]:
         "splitting": parts.splitting.state(),
         "keys": parts.state.keys_state(),
         "followed": parts.state.followed_state(),
+        "columns": parts.state.columns_state(),
         "loss_sum": float(store.fetch(parts.dense.loss_sum)),
         "left_out_in_a_row": parts.finite.in_a_row,
     }
@@ -116,13 +117,14 @@ def set_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Saved]) -> 
         disk = found.part("store").part("disk")
         state.store.set_disk_counts({name: disk.integer(name) for name in disk.all_numbers()})
     _set_keys(state.raw_ids, found, saved_by)
-    place = found.maybe("followed") if found.has("followed") else None  # older versions had none
-    if place is not None and state.followed is None:
-        raise CheckpointError("data.follow must be true as in the checkpoint, got false")
-    if state.followed is not None and place is None:
-        raise CheckpointError("data.follow must be false as in the checkpoint, got true")
-    if state.followed is not None and place is not None:
+    if state.followed is not None:
+        place = found.maybe("followed") if found.has("followed") else None  # older versions had none
+        if place is None:
+            raise CheckpointError("data.follow must be false as in the checkpoint, got true")
         state.followed.set_state(place)
+    for name in ("followed", "columns"):  # a run that scores other data has no use for them
+        if found.has(name):
+            found.ignore(name)
     loss_sum = found.number("loss_sum")
     state.store.launch(lambda: parts.dense.loss_sum.fill_(loss_sum))
     policy, how = found.text("policy"), (found.integer("budget_bytes"), found.flag("monitored"))

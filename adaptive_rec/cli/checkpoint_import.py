@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from adaptive_rec.cli.output import columns, pairs, print_json, show, text
 from adaptive_rec.cli.parser import Parser, add_command, add_settings
 from adaptive_rec.cli.signals import ended_by_sigterm
-from adaptive_rec.errors import ConfigError
+from adaptive_rec.errors import ConfigError, UsageError
 from adaptive_rec.system.durable import new_folder
 from adaptive_rec.units import printable, whole
 
@@ -58,11 +58,17 @@ def import_tables(args: argparse.Namespace) -> int:
     from adaptive_rec.policy.find import load_policy
 
     config = load_config(args.config, os.environ, args.set)
+    if not args.path.exists():
+        raise UsageError(f"FILE must be a file or a folder that exists, got {args.path}")
     has_keys = (args.path / STORE).is_file()
-    if (config.data.ids == "raw") != has_keys:
-        what = "rows by their raw ids (export --as store)" if has_keys else "tables, whose rows have no keys"
-        rule = "be raw exactly where the imported rows have raw ids"
-        raise ConfigError(f"data.ids must {rule}, got {config.data.ids} for {args.path}, which has {what}")
+    if has_keys and config.data.ids != "raw":
+        rule = "data.ids must be raw for rows by their raw ids (export --as store)"
+        raise ConfigError(f"{rule}, as {args.path} has them, got {config.data.ids}")
+    if config.data.ids == "raw" and not has_keys:
+        raise UsageError(
+            "FILE must say which id each row has where data.ids=raw: a folder that `checkpoint export RUN --as store` wrote in "
+            f"full of a run with raw ids (with {STORE}), got {args.path}"
+        )
     load_policy(config.knobs.policy)  # an error here comes before the seconds that torch takes
     try:
         with ended_by_sigterm(), new_folder(args.out) as draft:

@@ -9,6 +9,7 @@ from typing import Any
 
 from adaptive_rec.cli.output import columns, pairs, print_json, say, show, text, waiting
 from adaptive_rec.cli.parser import add_command, whole_number
+from adaptive_rec.data.tabular.files import files_of
 from adaptive_rec.errors import UsageError
 from adaptive_rec.units import size, whole
 
@@ -39,6 +40,8 @@ def add_commands(subparsers: Any) -> None:
     add("column", metavar="COLUMN", help="a sparse column of the training data")
     add("value", metavar="VALUE", help="one of its values")
     add("--limit", metavar="N", default="10", help=f"values to list, at most {MOST_NEAREST} (default: 10)")
+    named = "raw ids that are texts: CSV, TSV or Parquet data with that column, to find the texts in"
+    add("--data", metavar="PATH", type=Path, help=named)
     add("--json", action="store_true", help="print them as JSON")
 
 
@@ -60,7 +63,8 @@ def export(args: argparse.Namespace) -> int:
         return 0
     show(columns(("file", "size>"), [(str(path), size(path.stat().st_size)) for path in made.files]))
     difference = f"the largest difference is {made.largest_difference:.1e}"
-    checked = f"{whole(made.checked_rows)} held-out rows, scored by {args.to / 'model.py'} too: {difference}"
+    kind = "made-up" if made.made_up else "held-out"
+    checked = f"{whole(made.checked_rows)} {kind} rows, scored by {args.to / 'model.py'} too: {difference}"
     show(pairs([("step", whole(made.step)), ("checked", checked)]))
     return 0
 
@@ -72,21 +76,22 @@ def nearest(args: argparse.Namespace) -> int:
         args.value.encode()
     except UnicodeEncodeError:
         raise UsageError(f"VALUE must be text in UTF-8, got {args.value!r}") from None
-    from adaptive_rec.run.inputs import check_own_data, check_trained
+    from adaptive_rec.run.inputs import check_has_ids, check_trained
 
     check_trained(args.directory)
-    check_own_data(args.directory)
+    check_has_ids(args.directory)
+    if args.data is not None:
+        files_of(args.data)
     waiting(f"loading {args.directory}")
     from adaptive_rec.offline.export.nearest import nearest_values
 
-    found = nearest_values(
-        args.directory, args.column, args.value, limit, lambda words: say(f"warning: {words}", sys.stderr)
-    )
+    def warn(words: str) -> None:
+        say(f"warning: {words}", sys.stderr)
+
+    found = nearest_values(args.directory, args.column, args.value, limit, warn, args.data)
     if args.json:
-        print_json(
-            [{"value": value, "id": row, "similarity": round(similarity, 6)} for value, row, similarity in found]
-        )
+        print_json([{"value": each.value, "id": each.id, "similarity": round(each.similarity, 6)} for each in found])
         return 0
-    rows = [(str(value), whole(row), f"{similarity:.4f}") for value, row, similarity in found]
+    rows = [("" if each.value is None else str(each.value), str(each.id), f"{each.similarity:.4f}") for each in found]
     show(text(f"{args.column}: most like {args.value}"), columns(("value", "id>", "similarity>"), rows))
     return 0

@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from adaptive_rec.data.new_rows import Unknown
+    from adaptive_rec.run.scoring import Scorer
 
 ENDINGS = (".parquet", ".csv", ".tsv")
-MANY_UNKNOWN = 0.5
+MANY = {"unknown": 0.5, "shared": 0.95}
+"""Shares of unknown values, and of ids without a row of their own, from which on a column looks like another one. Many ids of new
+rows may be rare ones."""
 EXAMPLES = """\
 examples:
   adaptive-rec predict runs/NAME --data new.csv --out scores.parquet
@@ -74,24 +77,17 @@ def predict(args: argparse.Namespace) -> int:
     with written(out) as append:
         for part in scorer.scored():
             append(part.scores_B)
-        if not scorer.rows.rows:
+        if not scorer.rows:
             raise DataError(f"--data must hold at least one row, {args.data} has none")
     seconds = time.monotonic() - loaded
-    unknown = unknown_ratios(scorer.rows.unknown)
-    figures = {
-        "rows": scorer.rows.rows,
-        "step": scorer.step,
-        "seconds": round(time.monotonic() - started, 3),
-        "unknown": unknown,
-        "out": str(out),
-    }
+    found = strangers(scorer)
     if args.json:
-        print_json(figures)
+        figures = {"rows": scorer.rows, "step": scorer.step, "seconds": round(time.monotonic() - started, 3)}
+        print_json({**figures, **ratios(found), "out": str(out)})
     else:
-        told = ", ".join(f"{name} {percent(ratio)}" for name, ratio in unknown.items() if ratio)
-        rate = f"{whole(scorer.rows.rows)}, {count(scorer.rows.rows / max(seconds, 1e-9))} a second once the model was loaded"
-        show(pairs([("rows", rate), ("unknown", told or "no value was unknown to the model"), ("scores", str(out))]))
-    warn_of_unknown(unknown)
+        rate = f"{whole(scorer.rows)}, {count(scorer.rows / max(seconds, 1e-9))} a second once the model was loaded"
+        show(pairs([("rows", rate), *[(name, in_words(name, of)) for name, of in found.items()], ("scores", str(out))]))
+    warn_of_strangers(found)
     return 0
 
 
@@ -101,26 +97,43 @@ def inputs_of(run: Path, data: Path) -> list[Path]:
     from adaptive_rec.run.inputs import check_own_data, check_trained
 
     check_trained(run)
-    check_own_data(run)
+    check_own_data(run, scored=True)
     files = files_of(data)
     for file in files:
         check_source(file)
     return files
 
 
-def unknown_ratios(unknown: dict[str, Unknown]) -> dict[str, float]:
+def strangers(scorer: Scorer) -> dict[str, dict[str, Unknown]]:
+    """Return what the model does not know, by column: values without a number (`unknown`), raw ids without a row of their own
+    (`shared`)."""
+    return {name: found for name, found in (("unknown", scorer.unknown), ("shared", scorer.shared)) if found}
+
+
+def ratios(found: dict[str, dict[str, Unknown]]) -> dict[str, dict[str, float]]:
     """Return the share of each column's lookups whose value the model does not know."""
-    return {name: round(column.unknown / max(1, column.lookups), 6) for name, column in unknown.items()}
+    return {name: {column: each.ratio for column, each in of.items()} for name, of in found.items()}
 
 
-def warn_of_unknown(unknown: dict[str, float]) -> None:
+def in_words(name: str, found: dict[str, Unknown]) -> str:
+    """Say which share of the lookups are of values that the model does not know, and of which columns."""
+    columns = ", ".join(f"{column} {percent(each.ratio)}" for column, each in found.items() if each.unknown)
+    if name == "unknown":
+        return columns or "no value was unknown to the model"
+    shared, lookups = sum(each.unknown for each in found.values()), sum(each.lookups for each in found.values())
+    if not shared:
+        return "no lookup: each id has a row of its own"
+    return f"{percent(shared / lookups)} of the lookups are of ids without a row of their own: {columns}"
+
+
+def warn_of_strangers(found: dict[str, dict[str, Unknown]]) -> None:
     """Warn of columns most of whose values are unknown: their type or their meaning may be another one."""
-    for name, ratio in unknown.items():
-        if ratio > MANY_UNKNOWN:
-            say(
-                f"warning: {percent(ratio)} of the values of {readable(name)} are unknown to the model; is it the same column?",
-                sys.stderr,
-            )
+    for name, of in found.items():
+        what = "values of {} are unknown to the model" if name == "unknown" else "ids of {} have no row of their own"
+        for column, each in of.items():
+            if each.ratio > MANY[name]:
+                told = f"{percent(each.ratio)} of the {what.format(readable(column))}; is it the same column?"
+                say(f"warning: {told}", sys.stderr)
 
 
 @contextmanager

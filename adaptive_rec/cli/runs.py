@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import columns, print_json, say, show, shown, waiting
 from adaptive_rec.cli.parser import (
@@ -20,9 +20,12 @@ from adaptive_rec.cli.parser import (
     on_terminal,
     serve_options,
 )
-from adaptive_rec.cli.predict import inputs_of, unknown_ratios, warn_of_unknown
+from adaptive_rec.cli.predict import in_words, inputs_of, ratios, strangers, warn_of_strangers
 from adaptive_rec.errors import UsageError
 from adaptive_rec.units import clock
+
+if TYPE_CHECKING:
+    from adaptive_rec.data.new_rows import Unknown
 
 
 def add_commands(subparsers: Any) -> None:
@@ -117,20 +120,24 @@ def evaluate(args: argparse.Namespace) -> int:
     def warn(text: str) -> None:
         say(f"warning: {text}", sys.stderr)
 
+    shared: dict[str, dict[str, Unknown]] = {}
     if files is None:
         result = evaluate_run(args.directory, warn)
     else:
         scorer = Scorer(args.directory, files, labelled=True, warn=warn)
-        result = scorer.quality()
-        warn_of_unknown(unknown_ratios(scorer.rows.unknown))
+        result, found = scorer.quality(), strangers(scorer)
+        shared = {name: of for name, of in found.items() if name == "shared"}
+        warn_of_strangers(found)
     if math.isnan(result.quality.auc):
         warn("all rows have the same label: there is no AUC and no normalized entropy")
     figures = {"step": result.step, **asdict(result.quality)}
     if args.json:
-        print(to_json(figures))
+        print(to_json({**figures, **ratios(shared)}))
         return 0
     for name, value in figures.items():
         print(f"{name.replace('_', ' '):<20}", f"{value:,}" if isinstance(value, int) else f"{value:.4f}")
+    for name, of in shared.items():
+        print(f"{name:<20}", in_words(name, of))
     return 0
 
 

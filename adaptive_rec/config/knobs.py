@@ -128,8 +128,8 @@ class Knobs(Frozen):
     decay: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] = knob(
         0.6,
         "ratio",
-        "Factor of a window's counts at its end; a smaller one forgets faster. auto remembers for as long as hot rows last, and is "
-        "the default where run.host_memory is set. The policy adaptive finds its own.",
+        "Factor of a window's counts at its end; a smaller one forgets faster. auto remembers for as long as hot rows last, and "
+        "is the default where run.host_memory is set. The policy adaptive finds its own.",
     )
     action: Literal["freeze", "drop", "subsample"] = knob(
         "subsample",

@@ -1,25 +1,31 @@
 """New rows for a trained model: files whose values become the ids, and whose numbers the features, that the model was trained
-on."""
+on. They are sources, all of whose rows are held out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch
+from adaptive_rec.batch import Batch, Position
+from adaptive_rec.config.tree import Config
+from adaptive_rec.data.criteo import open_criteo
 from adaptive_rec.data.prepare.formats import check_source
 from adaptive_rec.data.prepare.meta import Meta
-from adaptive_rec.data.prepare.raw import MISSING_KEY, RawBlock
+from adaptive_rec.data.prepare.raw import MISSING_KEY, RawBlock, SparseColumn
 from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.data.prepared import PreparedSource
-from adaptive_rec.data.prepared_arrays import ColumnBags, LoadedSamples, offsets_of
+from adaptive_rec.data.prepared_arrays import ColumnBags, LoadedSamples, offsets_of, to_batch
+from adaptive_rec.data.source import Wrapped
+from adaptive_rec.data.tabular.file_rows import loaded
 from adaptive_rec.data.tabular.reader import TabularReader
 from adaptive_rec.data.tabular.schema import Schema
+from adaptive_rec.data.tabular.stream import columns_of, specs
+from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.data.tabular.values import keys_of
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MISSING_ID
@@ -30,61 +36,43 @@ if TYPE_CHECKING:
 
 @dataclass
 class Unknown:
-    """Lookups of a column whose value is new to the model. They read the row of infrequent values."""
+    """Lookups of a column, and those that read a row which ids share, as theirs is new to the model, or too rare."""
 
     lookups: int = 0
     unknown: int = 0
 
-
-class NewRows:
-    """Files of new rows as batches, in their order. Values that the model does not know are counted."""
-
-    def __init__(self, source: PreparedSource, folder: Path, paths: Sequence[Path], labelled: bool) -> None:
-        """`source` is the data that the model was trained on, prepared in `folder`. Raises UsageError where it has no schema,
-        DataError
-        where a file does not fit it."""
-        self._source, meta = source, source.meta
-        schema = schema_of(meta, folder)
-        self._values = {table.name: TableValues(folder / values_file(table.name)) for table in meta.tables}
-        schema = with_types(schema, {name: values.type for name, values in self._values.items()})
-        self._maps = {name: KeyedIds(values) for name, values in self._values.items()}
-        for path in paths:
-            check_source(path)
-        self._readers = [TabularReader(path, schema, skip_bad_rows=False, labelled=labelled) for path in paths]
-        self._columns = meta.columns
-        for path, reader in zip(paths, self._readers, strict=True):
-            for column, trained in zip(reader.columns, meta.columns, strict=True):
-                if column.bag != trained.bag:
-                    wanted, got = ("lists", "single values") if trained.bag else ("single values", "lists")
-                    raise DataError(
-                        f"{path}, column {column.name}: must hold {wanted}, as the model was trained on, got {got}"
-                    )
-        self.unknown = {column.name: Unknown() for column in meta.columns}
-        self.rows = 0
-        """Rows that `batches` has yielded so far."""
+    def count(self, lookups: int, unknown: int) -> None:
+        self.lookups += lookups
+        self.unknown += unknown
 
     @property
-    def read_ratio(self) -> float:
-        return sum(reader.read_ratio for reader in self._readers) / len(self._readers)
+    def ratio(self) -> float:
+        return round(self.unknown / max(1, self.lookups), 6)
 
-    def batches(self, batch_size: int) -> Iterator[Batch]:
-        """Yield all rows, file by file. Raises DataError for a malformed one."""
-        for reader in self._readers:
-            for block in reader.blocks():
-                samples = self._samples(block)
-                rows = len(samples.labels_B)
-                for start in range(0, rows, batch_size):
-                    part = samples[start : min(start + batch_size, rows)]
-                    self.rows += len(part.labels_B)
-                    yield self._source.batch_of(part)
+
+class NumberedRows(Wrapped):
+    """Files with the columns of a prepared folder. Values that its tables do not know are counted."""
+
+    def __init__(self, source: PreparedSource, paths: Sequence[Path], labelled: bool) -> None:
+        """Raises UsageError where the folder has no schema, DataError where a file does not fit it."""
+        super().__init__(source)
+        self._folder, meta = source, source.meta
+        columns, values = folder_columns(source), folder_values(source)
+        self._maps = {name: KeyedIds(each) for name, each in values.items()}
+        self._columns = meta.columns
+        self._readers = open_files(paths, columns, labelled)
+        self.unknown = {column.name: Unknown() for column in meta.columns}
+
+    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+        """Yield all rows. Raises DataError for a malformed one."""
+        for samples in cut(map(self._samples, blocks_of(self._readers)), batch_size):
+            yield self._folder.batch_of(samples)
 
     def _samples(self, block: RawBlock) -> LoadedSamples:
         singles, bags = [], []
         for column, keys_N, lengths_B in zip(self._columns, block.values_F, block.lengths_F, strict=True):
             ids_N = self._maps[column.table].ids(keys_N)
-            counted = self.unknown[column.name]
-            counted.lookups += len(ids_N)
-            counted.unknown += int(np.count_nonzero(ids_N == INFREQUENT_ID))
+            self.unknown[column.name].count(len(ids_N), int(np.count_nonzero(ids_N == INFREQUENT_ID)))
             if lengths_B is None:
                 singles.append(ids_N)
             else:
@@ -92,6 +80,94 @@ class NewRows:
         labels_B = block.labels_B.astype(np.int32)
         ids_BC = np.stack(singles, axis=1) if singles else np.empty((len(labels_B), 0), dtype=np.int32)
         return LoadedSamples(block.dense_BX, labels_B, ids_BC, tuple(bags))
+
+
+class KeyedRows:
+    """Files with the columns of files that were trained on by raw keys. Ids are raw keys."""
+
+    sequence = None
+    train_samples = test_samples = malformed_rows = 0
+    """How many rows there are is not known."""
+    epochs = 1
+
+    def __init__(self, config: Config, columns: TrainedColumns, paths: Sequence[Path], labelled: bool) -> None:
+        """Raises DataError where a file does not fit the columns, UsageError where the checkpoint is of a run without rows."""
+        schema, self._standard = columns.schema, columns.figures()
+        self._readers = open_files(paths, columns, labelled)
+        sparse = zip(schema.sparse, columns.bag_C, strict=True)
+        column_C = tuple(SparseColumn(column.feature, column.table_name, bag) for column, bag in sparse)
+        self.tables, self.features = specs(config, column_C)
+        self.dense_features = max(1, len(schema.dense))
+        self._columns = columns_of(column_C)
+
+    def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        """There are no rows to train on."""
+        return iter(())
+
+    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+        """Yield all rows. Raises DataError for a malformed one."""
+        for samples in cut(map(loaded, blocks_of(self._readers)), batch_size):
+            batch = to_batch([samples], self._columns, Position())
+            yield replace(batch, dense_BX=self._standard.apply(batch.dense_BX))
+
+
+class CriteoRows(Wrapped):
+    """Criteo files with raw keys for ids, one after another."""
+
+    def __init__(self, config: Config, paths: Sequence[Path]) -> None:
+        """Raises DataError where a file cannot be read."""
+        self._files = []
+        for path in paths:
+            check_source(path)
+            whole = {"source": str(path), "train_range": (0.0, 1.0), "test_range": (0.0, 1.0), "on_bad_row": "error"}
+            data = config.data.model_copy(update=whole)
+            self._files.append(open_criteo(config.model_copy(update={"data": data})))
+        super().__init__(self._files[0])
+
+    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+        """Yield all rows, file by file. Raises DataError for a malformed one."""
+        for file in self._files:
+            yield from file.test_batches(batch_size)
+
+
+def open_files(paths: Sequence[Path], columns: TrainedColumns, labelled: bool) -> list[TabularReader]:
+    """Open files of new rows. Raises DataError where one does not fit the columns that were trained on."""
+    for path in paths:
+        check_source(path)
+    readers = [TabularReader(path, columns.schema, skip_bad_rows=False, labelled=labelled) for path in paths]
+    for path, reader in zip(paths, readers, strict=True):
+        for column, bag in zip(reader.columns, columns.bag_C, strict=True):
+            if column.bag != bag:
+                wanted, got = ("lists", "single values") if bag else ("single values", "lists")
+                raise DataError(
+                    f"{path}, column {column.name}: must hold {wanted}, as the model was trained on, got {got}"
+                )
+    return readers
+
+
+def blocks_of(readers: Iterable[TabularReader]) -> Iterator[RawBlock]:
+    """Yield the rows of all files, block by block."""
+    for reader in readers:
+        yield from reader.blocks()
+
+
+def cut(parts: Iterable[LoadedSamples], batch_size: int) -> Iterator[LoadedSamples]:
+    """Cut samples that come in parts into batches of one size; the last one may be smaller. So scores do not depend on where
+    blocks and files end."""
+    pieces: list[LoadedSamples] = []
+    rows = 0
+    for part in parts:
+        pieces.append(part)
+        rows += len(part.labels_B)
+        if rows < batch_size:
+            continue
+        joined = LoadedSamples.joined(pieces)
+        full = rows - rows % batch_size
+        for start in range(0, full, batch_size):
+            yield joined[start : start + batch_size]
+        pieces, rows = [joined[full:rows]], rows - full
+    if rows:
+        yield LoadedSamples.joined(pieces)
 
 
 class KeyedIds:
@@ -114,6 +190,18 @@ class KeyedIds:
         return ids_N
 
 
+def folder_values(source: PreparedSource) -> dict[str, TableValues]:
+    """Return the values of a prepared folder's tables."""
+    return {table.name: TableValues(source.folder / values_file(table.name)) for table in source.meta.tables}
+
+
+def folder_columns(source: PreparedSource) -> TrainedColumns:
+    """Return the columns of a prepared folder. Raises UsageError where it was made of a format without a schema."""
+    schema = schema_of(source.meta, source.folder)
+    kind_of = {name: kind(values.type) for name, values in folder_values(source).items()}
+    return TrainedColumns(schema.with_types(kind_of), tuple(c.bag for c in source.meta.columns), source.standard)
+
+
 def schema_of(meta: Meta, folder: Path) -> Schema:
     """Return the schema of a prepared folder. Raises UsageError where it was made of another format."""
     if meta.columns_schema is None:
@@ -124,13 +212,8 @@ def schema_of(meta: Meta, folder: Path) -> Schema:
     return meta.columns_schema
 
 
-def with_types(schema: Schema, kinds: dict[str, pa.DataType]) -> Schema:
-    """Return a schema whose columns have the types that their tables' values have, whatever kind of file comes next."""
+def kind(values: pa.DataType) -> str:
+    """Return the type of a table's values as a schema has it: so columns have it in whatever kind of file comes next."""
     import pyarrow as pa
 
-    def kind(table: str) -> str:
-        found = kinds[table]
-        return "integer" if pa.types.is_integer(found) else "text" if pa.types.is_string(found) else ""
-
-    columns = [column.model_copy(update={"type": kind(column.table_name)}) for column in schema.sparse]
-    return schema.model_copy(update={"sparse": tuple(columns)})
+    return "integer" if pa.types.is_integer(values) else "text" if pa.types.is_string(values) else ""

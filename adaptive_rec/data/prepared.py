@@ -65,7 +65,7 @@ class PreparedSource:
         columns = schema.standard_columns if schema else ()
         starts = range(self._train.start, self._train.stop, MEASURED_ROWS) if columns else ()
         parts = (self._arrays.dense(start, min(start + MEASURED_ROWS, self._train.stop)) for start in starts)
-        return Standard.of(columns, tuple(schema.dense[x].missing for x in columns) if schema else (), parts)
+        return Standard.of(columns, schema.standard_missing if schema else (), parts)
 
     def first_dense(self, rows: int) -> NDArray[np.float32]:
         """Return the dense features of at most so many of the first training rows, as batches have them."""

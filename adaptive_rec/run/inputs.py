@@ -7,6 +7,7 @@ from pathlib import Path
 
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.generation import generations, names_in
+from adaptive_rec.config.data import DataConfig
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.prepare.meta import META
 from adaptive_rec.errors import UsageError
@@ -27,21 +28,36 @@ def check_trained(run: Path) -> None:
         raise UsageError(f"RUN must be a run directory with a checkpoint, {run} has none")
 
 
-def check_own_data(run: Path) -> Path:
-    """Return the folder that a run was trained on. Raises UsageError where its data has no names of columns, or is gone, or where
-    its ids are no rows."""
+def check_own_data(run: Path, scored: bool = False) -> None:
+    """Raise UsageError where a run's data has no names of columns, or is gone. A checkpoint has the columns of files that were
+    trained on by raw ids. `scored`: Criteo files may be scored where they were trained on by raw ids."""
     data = load_config(str(run / "config.toml"), {}).data
-    if data.schema_file:
-        rule = "new rows are scored, models are exported and neighbours are found where ids are rows"
-        raise UsageError(f"{rule}, {run} has data.ids=raw")
-    source = data.source
-    if source == "synthetic" or os.path.isfile(source):
-        raise of_other_data(run, source)
-    if not os.path.isfile(Path(source) / META):
+    if data.schema_file or (scored and reads_criteo(data)):
+        return
+    if data.source == "synthetic" or os.path.isfile(data.source):
+        raise of_other_data(run, data.source)
+    if not is_folder(data):
         raise UsageError(
-            f"{run} needs the folder that it was trained on, which has the values of its ids, {source} is gone"
+            f"{run} needs the folder that it was trained on, which has the values of its ids, {data.source} is gone"
         )
-    return Path(source)
+
+
+def check_has_ids(run: Path) -> None:
+    """Raise UsageError where rows cannot be found by values: data has no names of columns, or is gone. Raw ids of synthetic data
+    and of a Criteo file are numbers themselves."""
+    data = load_config(str(run / "config.toml"), {}).data
+    if not (reads_criteo(data) or (data.ids == "raw" and data.source == "synthetic")):
+        check_own_data(run)
+
+
+def reads_criteo(data: DataConfig) -> bool:
+    """Return whether a run reads a Criteo file by raw ids."""
+    return data.ids == "raw" and not data.schema_file and os.path.isfile(data.source)
+
+
+def is_folder(data: DataConfig) -> bool:
+    """Return whether a run's data is a prepared folder."""
+    return not data.schema_file and os.path.isfile(Path(data.source) / META)
 
 
 def of_other_data(run: Path, source: str) -> UsageError:

@@ -12,6 +12,7 @@ from adaptive_rec import checkpoint
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.history import Found, set_aside
 from adaptive_rec.config.tree import Config, load_config
+from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.disk.scratch import ScratchFolder
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.mailbox import Command
@@ -150,14 +151,15 @@ def newest_generation(run: Path, warn: Callable[[str], None] = lambda text: None
         yield found.generation
 
 
-def runtime_of(run: Path, generation: Path) -> Runtime:
-    """Return a runtime with the tables and the dense part of a checkpoint that was verified."""
+def runtime_of(run: Path, generation: Path, source: Source | None = None) -> Runtime:
+    """Return a runtime with the tables and the dense part of a checkpoint that was verified. `source`: what it is to score, by
+    default the run's own data."""
     config = load_config(str(run / "config.toml"), {}, ["run.device=auto", "run.compile=false"])
     if config.run.row_precision != "float32":  # no device carries such rows
         config = config.model_copy(update={"run": config.run.model_copy(update={"device": "cpu"})})
     folders = checkpoint.rows_folders(generation)
     settings = {"disk": ""} if folders else {"host_memory": 0}
-    knobs = config.knobs.changed({"evict_ratio": 0.0})  # not under the policy here, and nothing leaves in an evaluation
+    knobs = config.knobs.changed({"evict_ratio": 0.0})  # which not every policy can have; no window ends here
     config = config.model_copy(update={"run": config.run.model_copy(update=settings), "knobs": knobs})
     # Every row in host memory, or on the disk, wherever it was trained: where it is already, or a copy from where several ranks
     # have it.
@@ -165,7 +167,7 @@ def runtime_of(run: Path, generation: Path) -> Runtime:
         scratch = opened.enter_context(_scratch_in(folders[0].parent)) if len(folders) > 1 else None
         rows = scratch.path if scratch else next(iter(folders), None)
         options = RunOptions(rows=rows, own_rows=() if rows is None else {rows.resolve()}, keeps_evicted=False)
-        runtime = assemble(config, policy=load_policy("hybrid"), options=options)
+        runtime = assemble(config, source, policy=load_policy("hybrid"), options=options)
         checkpoint.load(runtime.parts, generation, verified=True)
         if scratch:
             scratch.keep_for(runtime.store)

@@ -9,16 +9,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.data.new_rows import NewRows
+from adaptive_rec.batch import Batch
+from adaptive_rec.checkpoint.saved_columns import saved_columns
+from adaptive_rec.config.tree import Config, load_config
+from adaptive_rec.data.new_rows import CriteoRows, KeyedRows, NumberedRows, Unknown
+from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.raw.raw_ids import RawIds
+from adaptive_rec.data.tabular.follow import files_of_source
+from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.dense.evaluate import logits_of
 from adaptive_rec.dense.metrics import quality
-from adaptive_rec.errors import DataError, UsageError
+from adaptive_rec.errors import DataError
 from adaptive_rec.live.telemetry import Evaluation, Quality
-from adaptive_rec.run.inputs import of_other_data
-from adaptive_rec.run.resume import trained_runtime
-from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.run.inputs import is_folder, of_other_data, reads_criteo
+from adaptive_rec.run.resume import newest_generation, runtime_of
 
 
 @dataclass
@@ -42,9 +47,17 @@ class Scorer:
         self, run: Path, paths: Sequence[Path], labelled: bool, warn: Callable[[str], None] = lambda text: None
     ) -> None:
         """Load the newest whole checkpoint of a run. Raises UsageError, DataError or CheckpointError."""
-        self._runtime = trained_runtime(run, warn)
-        source = prepared_source(self._runtime, run)
-        self.rows = NewRows(source, Path(self._runtime.config.data.source), paths, labelled)
+        with newest_generation(run, warn) as generation:
+            rows = new_rows(run, generation, paths, labelled)
+            self._runtime = runtime_of(run, generation, rows)
+        self._rows = rows
+        self.rows = 0
+        """Rows that were scored so far."""
+        values = rows.origin if isinstance(rows, RawIds) else rows
+        self.unknown = values.unknown if isinstance(values, NumberedRows) else {}
+        """Lookups of each column, and those of values that the numbering of a prepared folder does not know."""
+        self.shared = {feature.name: Unknown() for feature in rows.features} if isinstance(rows, RawIds) else {}
+        """Where ids are raw: lookups of each feature, and those of ids without a row of their own."""
 
     @property
     def step(self) -> int:
@@ -53,8 +66,20 @@ class Scorer:
     def scored(self) -> Iterator[Scored]:
         """Yield all rows in order, some at a time."""
         runtime = self._runtime
-        for batch in self.rows.batches(runtime.config.eval.batch_size):
+        for batch in self._rows.test_batches(runtime.config.eval.batch_size):
+            self.rows += batch.size
+            if isinstance(self._rows, RawIds):
+                self._count_shared(batch, self._rows)
             yield Scored(batch.labels_B, logits_of(batch, runtime.store, runtime.dense))
+
+    def _count_shared(self, batch: Batch, keys: RawIds) -> None:
+        bag_lengths, features = np.diff(batch.offsets), len(keys.features)
+        feature_N = np.repeat(np.arange(len(bag_lengths)) % features, bag_lengths)
+        rows_F = keys.keys.shared_T[[feature.table for feature in keys.features]]
+        is_shared_N = batch.ids_N < rows_F[feature_N]
+        lookups_F, shared_F = (np.bincount(part, minlength=features) for part in (feature_N, feature_N[is_shared_N]))
+        for f, counted in enumerate(self.shared.values()):
+            counted.count(int(lookups_F[f]), int(shared_F[f]))
 
     def quality(self) -> Evaluation:
         """Score all rows and compare with their labels. Raises DataError where there is no row."""
@@ -66,12 +91,29 @@ class Scorer:
         return Evaluation(self.step, found)
 
 
-def prepared_source(runtime: Runtime, run: Path) -> PreparedSource:
-    """Return the data that a run was trained on. Raises UsageError where it has no schema and no names of values."""
-    source = runtime.source
-    if isinstance(source, RawIds):
-        rule = "new rows are scored, and models exported, by ids that are rows"
-        raise UsageError(f"{rule}, run {run} has data.ids=raw (checkpoint export --as store writes its rows by id)")
-    if not isinstance(source, PreparedSource):
-        raise of_other_data(run, runtime.config.data.source)
-    return source
+def new_rows(run: Path, generation: Path, paths: Sequence[Path], labelled: bool) -> NumberedRows | RawIds:
+    """Return files of new rows as a source of the ids that a run was trained on. Raises UsageError where that is not possible."""
+    config = load_config(str(run / "config.toml"), {})
+    if config.data.schema_file:
+        return RawIds(KeyedRows(config, trained_columns(config, generation), paths, labelled), config)
+    if reads_criteo(config.data):
+        return RawIds(CriteoRows(config, paths), config)
+    rows = NumberedRows(prepared_source(config, run), paths, labelled)
+    return RawIds(rows, config) if config.data.ids == "raw" else rows
+
+
+def trained_columns(config: Config, generation: Path) -> TrainedColumns:
+    """Return the columns of the files that a run reads by raw ids: those in its checkpoint, or those of the files, where the
+    checkpoint is of a version that kept none."""
+    if (columns := saved_columns(generation)) is not None:
+        return columns
+    files = files_of_source(open_source(config, trains=True))
+    assert files is not None, "the configuration names files"
+    return files.trained_columns()
+
+
+def prepared_source(config: Config, run: Path) -> PreparedSource:
+    """Return the folder that a run was trained on. Raises UsageError where its data is no such folder."""
+    if not is_folder(config.data):
+        raise of_other_data(run, config.data.source)
+    return PreparedSource(config)

@@ -14,7 +14,7 @@ from adaptive_rec.config.knobs import KnobError, Knobs
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.raw.raw_ids import raw_ids_of
 from adaptive_rec.data.source import Source
-from adaptive_rec.data.tabular.follow import followed
+from adaptive_rec.data.tabular.follow import files_of_source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.finite import step_check
 from adaptive_rec.embedding.disk.kept_rows import KeptRows
@@ -63,10 +63,10 @@ class Runtime(Session):
         state, publisher = self.state, self.publisher
         if (raw_ids := raw_ids_of(source)) is not None:
             state.read_keys_of(raw_ids, kept_rows)
-        self.followed = followed(source)
+        if (files := files_of_source(source)) is not None:
+            state.read_files_of(files)
+        self.followed = state.followed
         """The stream's source, where it is followed."""
-        if self.followed is not None:
-            state.follow(self.followed)
         self.progressive = None if self.followed is None else Progressive()
         in_stream = source.epochs * -(-source.train_samples // config.run.batch_size)
         limit = min(in_stream, config.run.steps or in_stream) if self.followed is None else config.run.steps or None

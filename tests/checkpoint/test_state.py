@@ -113,9 +113,9 @@ def leaves(values: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     return [path]
 
 
-FREE = {("recorder",), ("times",), ("position",), ("keys",), ("followed",), ("store", "disk")}
-"""Names of clocks and counters are whatever they are; a reader may stand anywhere; older versions had no raw ids, no disk, and
-followed no data."""
+FREE = {("recorder",), ("times",), ("position",), ("keys",), ("followed",), ("columns",), ("store", "disk")}
+"""Names of clocks and counters are whatever they are; a reader may stand anywhere; older versions had no raw ids, no disk, no
+columns, and followed no data."""
 
 
 def test_no_value_may_be_missing_doubled_or_of_another_kind(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def twice(arrays: dict[str, Any]) -> None:
     (with_arrays(nan), [], "row 3 of table 'C1' must hold finite numbers of float32, got nan"),
     (with_arrays(lambda arrays: arrays.pop("id")), [], "must hold id and weight"),
     (with_arrays(lambda arrays: arrays.update(id=arrays["id"][1:])), [], r"must hold id \(N\) of int64 and weight \(N, 8\)"),
-    (lambda folder: None, ["--set", "data.table_rows=[20,300,200,12]"], "table 0 must have at most 20 keys"),
+    (lambda folder: None, ["--set", "data.table_rows=[20,300,200,12]"], "table 'C1' must have a row for each of .* got 20 "),
     (lambda folder: None, ["--set", "model.embedding_dim=4", "--set", "model.bottom_mlp=[8,4]"], r"weight \(N, 4\)"),
     (lambda folder: (folder / "C2.safetensors").unlink(), [], "C2.safetensors: reading failed: No such file"),
 ])  # fmt: skip
@@ -124,8 +124,14 @@ def test_what_does_not_fit_is_refused_and_nothing_is_left(
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
 
 
-def test_raw_ids_go_into_a_run_of_raw_ids_only(
+def test_rows_with_raw_ids_go_into_a_run_of_raw_ids_and_no_others(
     tmp_path: Path, exported: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert imported(exported, tmp_path / "run", raw=[]) == 2
-    assert "data.ids must be raw exactly where the imported rows have raw ids, got auto for" in capsys.readouterr().err
+    assert "data.ids must be raw for rows by their raw ids (export --as store), as" in capsys.readouterr().err
+    (tmp_path / "tables").mkdir()
+    np.save(tmp_path / "tables" / "C1.npy", np.zeros((3, 8), dtype=np.float32))
+    assert imported(tmp_path / "tables", tmp_path / "run") == 2
+    assert "FILE must say which id each row has where data.ids=raw: a folder that" in capsys.readouterr().err
+    assert imported(tmp_path / "none", tmp_path / "run") == 2
+    assert "FILE must be a file or a folder that exists, got" in capsys.readouterr().err

@@ -66,15 +66,6 @@ def test_nothing_is_prepared_and_the_schema_of_the_run_is_its_own(
     ("words", "rule"),
     [
         (
-            ["eval", "runs/whole", "--data", "clicks/1.csv"],
-            "new rows are scored, models are exported and neighbours are found",
-        ),
-        (
-            ["predict", "runs/whole", "--data", "clicks/1.csv", "--out", "scores.csv"],
-            "where ids are rows, .* has data.ids=raw",
-        ),
-        (["export", "runs/whole", "--to", "model"], "where ids are rows, .* has data.ids=raw"),
-        (
             ["train", "--data", "clicks", "--set", "data.schema_file=x.toml", "--set", "data.ids=auto"],
             'schema_file must be empty unless ids = "raw"',
         ),

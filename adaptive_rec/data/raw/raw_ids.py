@@ -22,7 +22,7 @@ from adaptive_rec.data.raw.key_map import KeyMap
 from adaptive_rec.data.raw.last_lookups import LastLookups
 from adaptive_rec.data.raw.schedule import KnobSchedule
 from adaptive_rec.data.source import Source, Wrapped
-from adaptive_rec.errors import DataError
+from adaptive_rec.errors import CheckpointError, DataError
 from adaptive_rec.saved import Saved
 from adaptive_rec.system.group import Group
 
@@ -160,9 +160,12 @@ class RawIds(Wrapped):
         with self._lock:
             self._settle(self._position())
         for batch in self._source.test_batches(batch_size, max_samples):
-            with self._lock:
-                ids_N = self.keys.look_up(batch.ids_N, batch.offsets)
-            yield replace(batch, ids_N=ids_N)
+            yield self.looked_up(batch)
+
+    def looked_up(self, batch: Batch) -> Batch:
+        """Return a batch of keys with the rows that they have, as far as settled; nothing changes."""
+        with self._lock:
+            return replace(batch, ids_N=self.keys.look_up(batch.ids_N, batch.offsets))
 
     def _with_rows(self, batch: Batch) -> Batch:
         with self._lock:
@@ -218,7 +221,12 @@ class RawIds(Wrapped):
             return FoundKeys(id_N, id_N >= self.keys.shared_T[table], self.keys.counted(table, key_N))
 
     def begin_with(self, table: int, key_K: NDArray[np.int64]) -> None:
-        """Give keys the first rows of their own of a table, in order, before any batch is taken. Raises CheckpointError."""
+        """Give keys the first rows of their own of a table, in order, before any batch is taken. Raises CheckpointError where
+        they are more than the rows."""
+        own = int(self.keys.own_T[table])
+        if len(key_K) > own:
+            rule = f"table {self.tables[table].name!r} must have a row for each of the {len(key_K):,} ids that it begins with"
+            raise CheckpointError(f"{rule}, got {own:,} (data.table_rows, data.max_table_rows)")
         with self._lock:
             self.keys.begin_with(table, key_K)
             self._counts["keys"] += len(key_K)

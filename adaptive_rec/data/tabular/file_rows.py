@@ -31,7 +31,7 @@ class FileRows:
         for path in paths:
             check_source(path)
             common.check(path, self._reader(path))
-        self.columns, self.dense_names = common.columns, common.dense_names
+        self.columns, self.dense_names, self.kind_of = common.columns, common.dense_names, common.kind_of
         self._marks: list[list[Mark]] = []
         self._first = [0]
         """The first row of each file, and the end of the last one."""
@@ -74,6 +74,11 @@ class CommonColumns:
         self._first: Path | None = None
         self._kinds: dict[str, tuple[str, str]] = {}
         """The type of each table's values, and where it was found."""
+
+    @property
+    def kind_of(self) -> dict[str, str]:
+        """The type of each table's values, integer or text; a table without any has none."""
+        return {table: kind for table, (kind, _) in self._kinds.items()}
 
     def check(self, path: Path, reader: TabularReader) -> None:
         """Raise DataError where a file has other columns than the first one."""

@@ -22,7 +22,8 @@ from adaptive_rec.data.tabular.followed_files import FollowedFiles
 from adaptive_rec.data.tabular.growing_file import bytes_before, gone, has_line, may_grow, size_of
 from adaptive_rec.data.tabular.reader import START, Mark, TabularReader
 from adaptive_rec.data.tabular.schema import load_schema
-from adaptive_rec.data.tabular.stream import columns_of, specs
+from adaptive_rec.data.tabular.stream import TabularSource, columns_of, specs
+from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.errors import DataError
 from adaptive_rec.saved import ANY, Saved
 
@@ -127,9 +128,12 @@ class FollowedSource:
 
     def _measured(self, samples: LoadedSamples) -> Standard:
         """Measure dense columns on the first batch of the stream: that does not depend on when rows come."""
-        columns = self._schema.standard_columns
-        missing = tuple(self._schema.dense[x].missing for x in columns)
-        return Standard.of(columns, missing, [samples.dense_BX])
+        return Standard.of(self._schema.standard_columns, self._schema.standard_missing, [samples.dense_BX])
+
+    def trained_columns(self) -> TrainedColumns:
+        """Return what scoring other files takes, as far as it is known now."""
+        schema, bag_C = self._schema.with_types(self._common.kind_of), tuple(c.bag for c in self._common.columns)
+        return TrainedColumns(schema, bag_C, self._standard)
 
     # Files -----------------------------------------------------------------------------------------------------------
 
@@ -283,13 +287,13 @@ class FollowedSource:
             self._saved_files = set(read.split("/"))
         if (figures := found.maybe("standard")) is not None:
             columns = self._schema.standard_columns
-            missing = np.array([self._schema.dense[x].missing for x in columns], dtype=np.float32)
+            missing = np.array(self._schema.standard_missing, dtype=np.float32)
             mean_X, deviation_X = (figures.array(name, np.float64, ANY) for name in ("mean", "deviation"))
             self._standard = Standard(columns, mean_X, deviation_X, missing)
 
 
-def followed(source: Source) -> FollowedSource | None:
-    """Return the source behind a source where it is followed."""
+def files_of_source(source: Source) -> TabularSource | FollowedSource | None:
+    """Return the source behind a source where it reads a user's own files by raw keys."""
     while isinstance(source, Wrapped):
         source = source.origin
-    return source if isinstance(source, FollowedSource) else None
+    return source if isinstance(source, TabularSource | FollowedSource) else None

@@ -167,6 +167,16 @@ class Schema(Frozen):
         """The dense columns with the transform `standard`, by number."""
         return tuple(x for x, column in enumerate(self.dense) if column.transform == "standard")
 
+    @property
+    def standard_missing(self) -> tuple[float, ...]:
+        """What a missing number of each of them becomes."""
+        return tuple(self.dense[x].missing for x in self.standard_columns)
+
+    def with_types(self, kind_of: Mapping[str, str]) -> Schema:
+        """Return the schema with the types of its tables' values, by table, for files of whatever kind."""
+        columns = [column.model_copy(update={"type": kind_of.get(column.table_name, "")}) for column in self.sparse]
+        return self.model_copy(update={"sparse": tuple(columns)})
+
 
 def load_schema(path: Path, option: str = "--schema") -> Schema:
     """Read a schema that an option names; raises UsageError for what breaks its rules."""

@@ -20,6 +20,7 @@ from adaptive_rec.data.standard import Standard
 from adaptive_rec.data.tabular.file_rows import FileRows
 from adaptive_rec.data.tabular.files import files_of
 from adaptive_rec.data.tabular.schema import load_schema
+from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.errors import ConfigError, DataError
 
 
@@ -42,9 +43,14 @@ class TabularSource:
         self._columns = columns_of(rows.columns)
         self.dense_features = len(rows.dense_names)
         self.epochs = config.data.epochs
-        missing = tuple(schema.dense[x].missing for x in schema.standard_columns)
         parts = self._dense_parts() if schema.standard_columns else iter(())
-        self._standard = Standard.of(schema.standard_columns, missing, parts)
+        self._standard = Standard.of(schema.standard_columns, schema.standard_missing, parts)
+        bag_C = tuple(column.bag for column in rows.columns)
+        self._trained = TrainedColumns(schema.with_types(rows.kind_of), bag_C, self._standard)
+
+    def trained_columns(self) -> TrainedColumns:
+        """Return what scoring other files takes."""
+        return self._trained
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         """Yield the batches from `position` on; its seed has no effect."""

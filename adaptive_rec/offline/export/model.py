@@ -2,8 +2,8 @@
 ``python model.py rows.csv``, which prints a score for each row.
 
 A column has one value for each row: a number, a text, or None, "" and NaN for a missing one; a column of lists has a list
-(or a text with the schema's separator). Values that were not in the training data share one row of their table. What cannot be
-scored raises ValueError. Needs torch and numpy.
+(or a text with the schema's separator). Values that were not in the training data share one row of their table; raw ids without a
+row of their own share its first ones. What cannot be scored raises ValueError. Needs torch and numpy.
 """
 
 import csv
@@ -13,6 +13,7 @@ import re
 import signal
 import sys
 import zlib
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 
@@ -24,6 +25,8 @@ WORDS = ("", "NA", "N/A", "NaN", "nan", "NULL", "Null", "null", "None", "none", 
 NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 INTEGER = re.compile(r"(0|-?[1-9][0-9]*)(\.0+)?")
 LARGEST = float(np.finfo(np.float32).max)
+BITS = (1 << 64) - 1
+P1, P2, P3, P4, P5 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
 
 
 class Model(nn.Module):
@@ -39,10 +42,7 @@ class Model(nn.Module):
             self.weights[name] = torch.from_numpy(
                 np.load(folder / "tables" / table["weights"], mmap_mode="c", allow_pickle=False)
             )
-            with (folder / "ids" / table["ids"]).open(encoding="utf-8") as lines:
-                self.ids[name] = {
-                    json.loads(line): row % table["rows"] for row, line in enumerate(lines, self.facts["first_id"])
-                }
+            self.ids[name] = KeyRows(folder, table) if self.facts["raw"] else NumberedIds(folder, table, self.facts)
             self.maps[name] = state.get(f"rows.maps.{table['map']}.weight")
         self.bottom, self.top = mlp(state, "bottom"), mlp(state, "top")[:-1]
         self.down, self.up = (
@@ -97,13 +97,88 @@ class Model(nn.Module):
 
     def rows_of(self, column, columns):
         """Return the ids (S, L) of a sparse column's values."""
-        known = self.ids[column["table"]]
-        bags = of_all(columns[column["column"]], column, lambda value: values_of(value, column))
+        bags = of_all(columns[column["column"]], column, lambda value: values_of(value, column, self.facts["raw"]))
         ids = torch.full((len(bags), max(1, *map(len, bags)) if bags else 1), -1)
-        for bag, row in zip(bags, ids, strict=True):
-            for place, value in enumerate(bag):
-                row[place] = self.facts["missing_id"] if value is None else known.get(value, self.facts["unknown_id"])
+        lengths = torch.tensor([len(bag) for bag in bags], dtype=torch.int64)
+        found = self.ids[column["table"]].of(list(chain.from_iterable(bags)))
+        ids[torch.arange(ids.shape[1]) < lengths[:, None]] = torch.from_numpy(found)
         return ids
+
+
+class NumberedIds:
+    """The ids of a table's values, which are numbered."""
+
+    def __init__(self, folder, table, facts):
+        self.missing, self.unknown = facts["missing_id"], facts["unknown_id"]
+        with (folder / "ids" / table["ids"]).open(encoding="utf-8") as lines:
+            self.known = {json.loads(line): row % table["rows"] for row, line in enumerate(lines, facts["first_id"])}
+
+    def of(self, values):
+        ids = [self.missing if value is None else self.known.get(value, self.unknown) for value in values]
+        return np.array(ids, dtype=np.int64)
+
+
+class KeyRows:
+    """The rows of a table's raw ids. A whole number is its own key, a text has XXH64 of its bytes as one, a missing value the
+    smallest number of 64 bits. Keys without a row of their own share the table's first rows."""
+
+    def __init__(self, folder, table):
+        self.keys, self.rows = (
+            np.load(folder / "ids" / table[name], mmap_mode="r", allow_pickle=False) for name in ("keys", "key_rows")
+        )
+        self.salt, self.shared = np.uint64(int(table["salt"], 16)), np.uint64(table["shared_rows"])
+
+    def of(self, values):
+        keys = [xxh64(value) if isinstance(value, str) else -(2**63) if value is None else value for value in values]
+        return self.look_up(np.array(keys, dtype=np.int64))
+
+    def look_up(self, keys):
+        """Return the row of each key (N)."""
+        mixed = keys.view(np.uint64) ^ self.salt
+        mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(31)
+        rows = ((mixed >> np.uint64(32)) % self.shared).astype(np.int64)
+        if len(self.keys):
+            places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+            own = self.keys[places] == keys
+            rows[own] = self.rows[places[own]]
+        return rows
+
+
+@lru_cache(1 << 16)
+def xxh64(text):
+    """Return XXH64 of a text's bytes in UTF-8, with seed 0, as a number with a sign."""
+
+    def rotated(value, bits):
+        return (value << bits | value >> 64 - bits) & BITS
+
+    def mixed(lane, word):
+        return rotated(lane + word * P2 & BITS, 31) * P1 & BITS
+
+    data = text.encode()
+    words = [int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data) - 7, 8)]
+    value, first = P5, len(data) // 32 * 4
+    if first:
+        lanes = [P1 + P2 & BITS, P2, 0, -P1 & BITS]
+        for at, word in enumerate(words[:first]):
+            lanes[at % 4] = mixed(lanes[at % 4], word)
+        value = sum(map(rotated, lanes, (1, 7, 12, 18))) & BITS
+        for lane in lanes:
+            value = (value ^ mixed(0, lane)) * P1 + P4 & BITS
+    value = value + len(data) & BITS
+    for word in words[first:]:
+        value = rotated(value ^ mixed(0, word), 27) * P1 + P4 & BITS
+    rest = data[len(words) * 8 :]
+    if len(rest) >= 4:
+        word, rest = int.from_bytes(rest[:4], "little"), rest[4:]
+        value = rotated(value ^ word * P1 & BITS, 23) * P2 + P3 & BITS
+    for byte in rest:
+        value = rotated(value ^ byte * P5 & BITS, 11) * P1 & BITS
+    value = (value ^ value >> 33) * P2 & BITS
+    value = (value ^ value >> 29) * P3 & BITS
+    value ^= value >> 32
+    return value - (value >> 63 << 64)
 
 
 def mlp(state, prefix):
@@ -152,20 +227,21 @@ def number(value, transform):
     return found
 
 
-def values_of(value, column):
-    """Return the values of a row's field, None for a missing one, as the model knows them: whole numbers or texts."""
+def values_of(value, column, raw=False):
+    """Return the values of a row's field, None for a missing one, as the model knows them: whole numbers, of 64 bits where they
+    are raw ids, or texts."""
     if column["separator"] and isinstance(value, str):
         value = value.split(column["separator"]) if value else []
     if not column["list"]:
-        return [one(value, column["type"])]
+        return [one(value, column["type"], raw)]
     if isinstance(value, (list, tuple, np.ndarray)):
-        return [one(each, column["type"]) for each in value]
+        return [one(each, column["type"], raw) for each in value]
     if value is None or value != value:
         return []
     raise ValueError("must be a list of values")
 
 
-def one(value, kind):
+def one(value, kind, raw):
     value = value.item() if hasattr(value, "item") else value  # of numpy and torch
     if value is None or value == "" or value != value:
         return None
@@ -178,6 +254,8 @@ def one(value, kind):
     found = INTEGER.fullmatch(str(value))
     if found is None:
         raise ValueError("must be a whole number")
+    if raw and kind == "integer" and not -(2**63) < int(found[1]) < 2**63:
+        raise ValueError("must be a whole number of 64 bits above -2^63")
     return int(found[1]) if kind == "integer" else found[1]
 
 

@@ -1,13 +1,13 @@
-"""Writes a run's model to a folder that needs torch and numpy alone: dense part, tables, values of ids, transforms, and the
-loader
-``model.py``. Before the folder appears, the loader scores held-out rows, and its scores are compared with the run's."""
+"""Writes a run's model to a folder that needs torch and numpy alone: dense part, tables, values of ids or raw keys, transforms,
+and the loader ``model.py``. Before the folder appears, the loader scores held-out rows, or made-up ones where ids are raw, and
+its scores are compared with the run's."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,22 +18,25 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.checkpoint.export import write_tables
-from adaptive_rec.data.new_rows import schema_of, with_types
-from adaptive_rec.data.prepare.values import TableValues, values_file
+from adaptive_rec.config.tree import Config, load_config
+from adaptive_rec.data.new_rows import KeyedRows, folder_columns, folder_values
 from adaptive_rec.data.prepared import PreparedSource
+from adaptive_rec.data.raw.raw_ids import RawIds
+from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.dense.evaluate import logits_of
 from adaptive_rec.dense.models.dlrm import DLRM
 from adaptive_rec.errors import UsageError
 from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MISSING_ID
+from adaptive_rec.offline.export.raw import looked_up, made_up_batches, write_tables_of_keys
 from adaptive_rec.run.resume import newest_generation, runtime_of
-from adaptive_rec.run.scoring import prepared_source
+from adaptive_rec.run.scoring import prepared_source, trained_columns
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.system.durable import new_folder
 from adaptive_rec.system.version import __version__
 
 LOADER = Path(__file__).with_name("model.py")
 CHECKED_ROWS, MOST_DIFFERENCE = 10_000, 1e-6
-"""Held-out rows that are scored both ways, and the largest difference of two probabilities."""
+"""Rows that are scored both ways, and the largest difference of two probabilities."""
 ONNX_OPSET = 18
 
 
@@ -44,6 +47,8 @@ class Exported:
     files: list[Path]
     step: int
     checked_rows: int
+    made_up: bool
+    """Whether the checked rows were made up; else they were held out."""
     largest_difference: float
     """Of the probabilities of the run and of the loader, over the checked rows."""
 
@@ -55,38 +60,52 @@ def export_model(run: Path, out: Path, onnx: bool = False, warn: Callable[[str],
     if onnx:
         check_onnx()
     with newest_generation(run, warn) as generation:
-        runtime = runtime_of(run, generation)
-        source, folder = prepared_source(runtime, run), Path(runtime.config.data.source)
+        source, columns = trained_data(run, generation)
+        runtime = runtime_of(run, generation, source)
         if not isinstance(runtime.dense.model, DLRM):
             raise UsageError(f"model.name must be dlrm to be exported, got {runtime.config.model.name}")
-        facts = facts_of(runtime, source, folder)
+        facts = facts_of(runtime, columns)
         with new_folder(out, "--to") as draft:
             draft.mkdir()
-            tables = write_tables(generation, draft / "tables", out / "tables", "npy")
-            for table, path in zip(facts["tables"], tables, strict=True):
-                table["weights"] = path.name
-            write_values(facts, folder, draft / "ids")
+            if isinstance(source, RawIds):
+                write_tables_of_keys(facts["tables"], generation, draft, out)
+            else:
+                tables = write_tables(generation, draft / "tables", out / "tables", "npy")
+                for table, path in zip(facts["tables"], tables, strict=True):
+                    table["weights"] = path.name
+                write_values(facts, source, draft / "ids")
             weights = {
                 name: value.detach().float().cpu().numpy() for name, value in runtime.dense.model.state_dict().items()
             }
             np.savez(draft / "dense.npz", **weights)
             (draft / "model.json").write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             shutil.copyfile(LOADER, draft / "model.py")
-            checked, difference = compare(runtime, source, draft)
+            model = load(draft)
+            checked, difference = compare(runtime, model, checked_batches(source, columns, model, runtime.config))
             if onnx:
-                write_onnx(draft, source)
+                write_onnx(draft, source, columns)
             names = sorted(path.relative_to(draft) for path in draft.rglob("*") if path.is_file())
-    return Exported([out / name for name in names], runtime.step_number, checked, difference)
+    made_up = isinstance(source, RawIds)
+    return Exported([out / name for name in names], runtime.step_number, checked, made_up, difference)
 
 
-def facts_of(runtime: Runtime, source: PreparedSource, folder: Path) -> dict[str, Any]:
+def trained_data(run: Path, generation: Path) -> tuple[PreparedSource | RawIds, TrainedColumns]:
+    """Return a source with the ids that a run was trained on, and the columns of its data. Raises UsageError where ids have no
+    values that other programs could look up."""
+    config = load_config(str(run / "config.toml"), {})
+    if config.data.schema_file:
+        columns = trained_columns(config, generation)
+        return RawIds(KeyedRows(config, columns, (), labelled=False), config), columns
+    source = prepared_source(config, run)
+    if config.data.ids == "raw":
+        rule = "ids must be numbers or raw keys to be exported, not raw keys of the numbers of a prepared folder"
+        raise UsageError(f"{rule}, as in {run} (checkpoint export --as store writes its rows by these numbers)")
+    return source, folder_columns(source)
+
+
+def facts_of(runtime: Runtime, columns: TrainedColumns) -> dict[str, Any]:
     """Return what ``model.json`` says: columns, transforms, tables."""
-    meta, space, standard = source.meta, runtime.store.space, source.standard
-    kinds = {table.name: TableValues(folder / values_file(table.name)).type for table in meta.tables}
-    schema = with_types(schema_of(meta, folder), kinds)
-    for each in schema.sparse:
-        if "binary" in str(kinds[each.table_name]):
-            raise UsageError(f"columns must hold whole numbers or texts to be exported, {each.column} holds bytes")
+    schema, standard, space = columns.schema, columns.figures(), runtime.store.space
     measured = {x: (standard.mean_X[k], standard.deviation_X[k]) for k, x in enumerate(standard.columns)}
     dense = []
     for x, column in enumerate(schema.dense):
@@ -99,9 +118,9 @@ def facts_of(runtime: Runtime, source: PreparedSource, folder: Path) -> dict[str
             "table": column.table_name,
             "type": column.type or "text",
             "separator": column.separator,
-            "list": trained.bag,
+            "list": bag,
         }
-        for column, trained in zip(schema.sparse, meta.columns, strict=True)
+        for column, bag in zip(schema.sparse, columns.bag_C, strict=True)
     ]
     return {
         "made_by": f"adaptive-rec {__version__}",
@@ -115,37 +134,52 @@ def facts_of(runtime: Runtime, source: PreparedSource, folder: Path) -> dict[str
             for table in space.tables
         ],
         "pooling": runtime.config.data.pooling,
+        "raw": runtime.state.raw_ids is not None,
         "missing_id": MISSING_ID,
         "unknown_id": INFREQUENT_ID,
         "first_id": FIRST_ID,
     }
 
 
-def write_values(facts: dict[str, Any], folder: Path, out: Path) -> None:
+def write_values(facts: dict[str, Any], source: PreparedSource, out: Path) -> None:
     """Write the values of each table's ids, one JSON value a line; line k is id k + `first_id`."""
     out.mkdir()
+    values = folder_values(source)
+    for each in facts["sparse"]:
+        if "binary" in str(values[each["table"]].type):
+            raise UsageError(f"columns must hold whole numbers or texts to be exported, {each['column']} holds bytes")
     for number, table in enumerate(facts["tables"]):
         table["ids"] = f"{Path(table['weights']).stem or number}.jsonl"
         with (out / table["ids"]).open("w", encoding="utf-8") as lines:
-            for chunk in TableValues(folder / values_file(table["name"])).all().chunks:
+            for chunk in values[table["name"]].all().chunks:
                 lines.writelines(json.dumps(value, ensure_ascii=False) + "\n" for value in chunk.to_pylist())
 
 
-def compare(runtime: Runtime, source: PreparedSource, draft: Path) -> tuple[int, float]:
-    """Score held-out rows with the run's model and with the loader; return their number and the largest difference. Raises
-    UsageError
+def checked_batches(
+    source: PreparedSource | RawIds, columns: TrainedColumns, model: Any, config: Config
+) -> Iterator[tuple[Batch, Batch]]:
+    """Yield batches to compare both models by, with the ids of the run's and those of the exported one."""
+    if isinstance(source, RawIds):
+        for batch in made_up_batches(source, columns.bag_C, CHECKED_ROWS, config.eval.batch_size):
+            yield source.looked_up(batch), looked_up(batch, source, model)
+    else:
+        for batch in source.test_batches(config.eval.batch_size, CHECKED_ROWS):
+            yield batch, batch
+
+
+def compare(runtime: Runtime, model: Any, batches: Iterator[tuple[Batch, Batch]]) -> tuple[int, float]:
+    """Score rows with the run's model and with the loader; return their number and the largest difference. Raises UsageError
     where it is too large."""
-    model, rows, largest = load(draft), 0, 0.0
-    for batch in source.test_batches(runtime.config.eval.batch_size, CHECKED_ROWS):
+    rows, largest = 0, 0.0
+    for batch, same in batches:
         ours = torch.sigmoid(torch.from_numpy(np.asarray(logits_of(batch, runtime.store, runtime.dense))).double())
         with torch.no_grad():
-            theirs = torch.sigmoid(
-                model(torch.from_numpy(batch.dense_BX), *padded_ids(batch, len(source.features))).double()
-            )
+            ids = padded_ids(same, len(runtime.source.features))
+            theirs = torch.sigmoid(model(torch.from_numpy(same.dense_BX), *ids).double())
         largest, rows = max(largest, float((ours - theirs).abs().max())), rows + batch.size
     if largest > MOST_DIFFERENCE and runtime.config.run.precision == "float32":
         raise UsageError(
-            f"an exported model must score held-out rows as the run does, to {MOST_DIFFERENCE}, they differ by {largest:.2g}"
+            f"an exported model must score rows as the run does, to {MOST_DIFFERENCE}, they differ by {largest:.2g}"
         )
     return rows, largest
 
@@ -181,10 +215,13 @@ def check_onnx() -> None:
         raise UsageError(f"--onnx needs {' and '.join(missing)}: pip install onnx onnxscript")
 
 
-def write_onnx(draft: Path, source: PreparedSource) -> None:
+def write_onnx(draft: Path, source: PreparedSource | RawIds, columns: TrainedColumns) -> None:
     """Write ``model.onnx``: dense features (S, X) after their transforms, and ids (S, L) of each sparse column, to logits
     (S,)."""
-    batch = next(source.train_batches(Position(), 2))
+    if isinstance(source, RawIds):
+        batch = source.looked_up(next(made_up_batches(source, columns.bag_C, 2, 2)))
+    else:
+        batch = next(source.train_batches(Position(), 2))
     ids = padded_ids(batch, len(source.features))
     rows, names = torch.export.Dim("rows", min=1), [feature.name for feature in source.features]
     lengths = [torch.export.Dim(f"values_{f}", min=1) if ids_SL.shape[1] > 1 else None for f, ids_SL in enumerate(ids)]
