@@ -86,7 +86,7 @@ class Session(ABC):
         if after.policy != before.policy:
             check_policy(after, self.policy)
         check_eviction(after, load_policy(after.policy), self.state.raw_ids is not None)
-        if self.store.on_disk:
+        if self.store.on_disk and self.store.memory is None:  # hot rows are in host memory
             check_memory(self.config.run.host_memory, load_policy(after.policy).budget_bytes(after, self.state.all_rows_bytes))
 
     def checked(self) -> Iterator[Event]:
