@@ -100,10 +100,12 @@ class Session(ABC):
     # Between two steps -----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Place rows before the first step, where they are not placed already."""
+        """Place rows before the first step, where they are not placed already; a checkpoint does not say which are in memory."""
         if not self.state.rows_placed:
             self.reclassifier.begin(self.step_number, self.knobs)
             self.state.place_rows()
+        else:
+            self.reclassifier.place_in_memory(self.knobs)
         self.publisher.placement()
         self.reports.start()
 

@@ -44,9 +44,14 @@ class MemorySlots:
     def capacities(self) -> list[int]:
         return [len(rows) for rows in self.row_of_slot]
 
+    def rows_of(self, pool: int) -> NDArray[np.int64]:
+        """Return the rows of a pool that have a slot, in the order of the slots."""
+        rows = self.row_of_slot[pool]
+        return rows[rows >= 0]
+
     @property
     def rows(self) -> int:
-        """Rows that have a slot."""
+        """Number of all rows that have a slot."""
         return sum(int(np.count_nonzero(rows >= 0)) for rows in self.row_of_slot)
 
     def arrays(self, pool: int) -> Arrays:

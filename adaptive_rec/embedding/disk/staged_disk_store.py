@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.embedding.disk.disk_tier import DiskTier
@@ -20,6 +21,7 @@ from adaptive_rec.embedding.disk.two_homes import RowsInTwoHomes
 from adaptive_rec.embedding.host import Arrays, GivenRows
 from adaptive_rec.embedding.staged.in_flight import Flight
 from adaptive_rec.embedding.staged.staged_store import StagedStore
+from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.placement import Migration
 
 
@@ -32,6 +34,7 @@ class StagedDiskStore(LoggedRows, StagedStore):
         """`arguments`: those of a `StagedStore`; `folder` must exist. `memory_bytes`: limit of the rows in host memory."""
         self._memory_bytes = memory_bytes
         super().__init__(*arguments, folder=folder)
+        self.threads = usable_threads(torch.get_num_threads())
 
     def _cold_tier(self, drawn: bool) -> DiskTier:  # type: ignore[override]
         self.memory = MemorySlots(self.space, self.rule, self.numpy_dtype, self._memory_bytes)
