@@ -67,7 +67,7 @@ class DiskRows(LoggedRows, DirectStore):
     def changed_bytes(self) -> int:
         return super().changed_bytes + INDEX_BYTES * self._slots.unsaved_slots
 
-    def _unwritten(self, everything: bool) -> tuple[DeviceTier, list[NDArray[np.int64]]]:
+    def _to_append(self, everything: bool) -> tuple[DeviceTier, list[NDArray[np.int64]]]:
         self._flag_moved(everything)
         slots = self._slots_in_memory(np.flatnonzero(self.changed_R))
         for rows in self._slots.take_unsaved(self.device.row_of_slot):

@@ -64,14 +64,14 @@ class LoggedRows(EmbeddingStore):
     def begin_snapshot(self, everything: bool) -> DiskSnapshot:  # type: ignore[override]
         assert self.disk_snapshot is None, "a snapshot must end before another one starts"
         held = self.host.hold_live()  # first, as compaction goes on meanwhile
-        in_memory, slots = self._unwritten(everything)
+        in_memory, slots = self._to_append(everything)
         changed = np.flatnonzero(self.changed_R)
         self.disk_snapshot = DiskSnapshot(self.space, in_memory, self.host, slots, changed, held)
         self.changed_R[changed] = False
         return self.disk_snapshot
 
     @abstractmethod
-    def _unwritten(self, everything: bool) -> tuple[RowsInSlots, list[NDArray[np.int64]]]:
+    def _to_append(self, everything: bool) -> tuple[RowsInSlots, list[NDArray[np.int64]]]:
         """Flag all rows of the next snapshot as changed. Returns those in memory, and for each pool the slots of those whose
         values it must append."""
 

@@ -64,6 +64,12 @@ class MemorySlots:
         slots[slots < 0] = behind
         return np.where(self._filled[pool][slots], slots, behind) if filled else slots
 
+    def share(self, slot_R: NDArray[np.int32]) -> None:
+        """Keep the slots of all rows in this memory from now on, which other processes read."""
+        with self.moving:
+            slot_R[:] = self.slot_of_row
+            self.slot_of_row = slot_R
+
     # Values ----------------------------------------------------------------------------------------------------------
 
     def fill(self, pool: int, slots: NDArray[np.int64], changed: NDArray[np.int64]) -> None:

@@ -93,7 +93,7 @@ class StagedDiskStore(LoggedRows, StagedStore):
 
     # Saving, whole tables, rows that are set -------------------------------------------------------------------------
 
-    def _unwritten(self, everything: bool) -> tuple[MemorySlots, list[NDArray[np.int64]]]:
+    def _to_append(self, everything: bool) -> tuple[MemorySlots, list[NDArray[np.int64]]]:
         self.settle()
         for pool, spec in enumerate(self.space.pools):
             row_of_slot = self.device.row_of_slot[pool]
