@@ -64,7 +64,7 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
         yield "skipped", f"{percent(share)} of row updates, {percent(ratio(seen - trained, seen))} of samples"
     stale = f", {count(s['stale_rows'])} of them stale at the end" if skips else ""
     of_all = f"{percent(ratio(s['hot_rows'], s['total_rows']))} of {count(s['total_rows'])}"
-    memory = "" if s["memory_rows"] is None else f", {count(s['memory_rows'])} cold ones in host memory"
+    memory = "" if s.get("memory_rows") is None else f", {count(s['memory_rows'])} cold ones in host memory"
     yield "rows", f"{count(s['hot_rows'])} hot ({of_all}){stale}{memory}"
     where = "hot tier" if s["device"] == "cpu" else "device"
     moved = f"{size(s['host_to_device_bytes'])} to the {where}, {size(s['device_to_host_bytes'])} back"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adaptive_rec.data.raw.raw_ids import raw_ids_of
 from adaptive_rec.embedding.disk.memory_slots import MemorySlots
 from adaptive_rec.embedding.disk.staged_disk_store import StagedDiskStore
 from adaptive_rec.embedding.staged.host_rows import RowCopier
@@ -148,3 +149,17 @@ def test_rows_that_are_read_while_others_get_their_slots(
     else:
         with pytest.raises(AssertionError):
             assert_same_bits(outcome, plain)
+
+
+def test_rows_of_raw_ids_come_and_go_in_three_homes_as_in_two(train: Any, small_segments: None, tmp_path: Path) -> None:
+    settings = [
+        "data.ids=raw", "data.shared_rows=2", "data.max_table_rows=150", "knobs.evict_ratio=0.3", "knobs.reclassify_every=20",
+    ]  # fmt: skip
+    arguments = {"device": "late", "budget_bytes": 20_000, "depth": 4, "precision": "float32", "steps": 200}
+
+    outcome = train("hotline", "adagrad", "one-hot", **arguments, settings=[*settings, *three_homes(tmp_path)])
+
+    other = train("hotline", "adagrad", "one-hot", **arguments, settings=settings)
+    assert_same_bits(outcome, other)
+    evicted = [raw_ids_of(each.runtime.source).counts()["evicted"] for each in (outcome, other)]  # type: ignore[union-attr]
+    assert evicted[0] == evicted[1] > 0

@@ -161,7 +161,7 @@ def test_a_run_in_three_homes_killed_twice_ends_as_the_uninterrupted_one(
 ) -> None:
     seed = int(os.environ.get("ADAPTIVE_REC_KILL_SEED", random.randrange(1 << 30)))
     print(f"seed of the kills: {seed} (ADAPTIVE_REC_KILL_SEED={seed} makes them again)")
-    dice, out, steps = random.Random(seed), tmp_path / "run", 300
+    dice, out, steps = random.Random(seed), tmp_path / "run", 150
     settings = ["run.threads=1", "run.split=never", "data.epochs=100", "checkpoint.every_steps=9", f"run.steps={steps}"]
     words = ["tiny", "--no-serve", "--json", *(f"--set={each}" for each in settings)]
     assert main(["train", *words, "--set=knobs.hot_budget_bytes=8KiB", "--out", str(tmp_path / "plain")]) == 0
@@ -176,7 +176,7 @@ def test_a_run_in_three_homes_killed_twice_ends_as_the_uninterrupted_one(
 
     with open(tmp_path / "log.txt", "wb") as log:
         for _ in range(2):
-            target, process = newest_step() + dice.randrange(1, 120), start(log)
+            target, process = newest_step() + dice.randrange(1, 60), start(log)
             end = time.monotonic() + 120
             while newest_step() < target and process.poll() is None and time.monotonic() < end:
                 time.sleep(0.002)
