@@ -7,6 +7,7 @@ memory is not read for that: it comes home to its new place with the next batch 
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ class StagedDiskStore(LoggedRows, StagedStore):
     def __init__(self, *arguments: Any, folder: Path, memory_bytes: int) -> None:
         """`arguments`: those of a `StagedStore`; `folder` must exist. `memory_bytes`: limit of the rows in host memory."""
         self._memory_bytes = memory_bytes
+        self._keeping = threading.Lock()
+        """Held while a snapshot keeps rows, and while it ends: the homing thread writes meanwhile."""
         super().__init__(*arguments, folder=folder)
         self.threads = usable_threads(torch.get_num_threads())
 
@@ -88,8 +91,9 @@ class StagedDiskStore(LoggedRows, StagedStore):
 
     def _keep(self, pool: int, slots: NDArray[np.int64]) -> None:
         """Have the snapshot, if there is one, append rows in host memory that are about to change or to leave."""
-        if self.disk_snapshot is not None:
-            self.disk_snapshot.keep(pool, slots)
+        with self._keeping:
+            if self.disk_snapshot is not None:
+                self.disk_snapshot.keep(pool, slots)
 
     # Saving, whole tables, rows that are set -------------------------------------------------------------------------
 
@@ -113,8 +117,9 @@ class StagedDiskStore(LoggedRows, StagedStore):
         self._moves.down(pool, slots, append)
 
     def end_snapshot(self, saved: bool) -> None:
-        snapshot = self.disk_snapshot
-        super().end_snapshot(saved)
+        with self._keeping:
+            snapshot = self.disk_snapshot
+            super().end_snapshot(saved)
         if snapshot is not None and not saved:
             self.memory.flag_changed(snapshot.changed)
 
