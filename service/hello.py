@@ -67,6 +67,8 @@ class Hello:
     """The step at which the effective values took effect."""
     on_disk: bool = False
     """Whether it is known which cold rows lie on a disk: those of a run of one process."""
+    in_memory: bool = False
+    """Whether some cold rows are in host memory and others lie on a disk, as of a run on a device."""
     raw_ids: bool = False
     """Whether rows are looked up by raw ids too."""
 
@@ -78,7 +80,7 @@ class Hello:
             values = {key: line[key] for key in ABOUT}
             knobs = {key: knob_values(line[key]) for key in ("defaults", "desired", "effective")}
             rest = {"tables": tables, "policies": line["policies"], "step": line.get("step", 0)}
-            rest |= {name: line.get(name, False) for name in ("on_disk", "raw_ids")}
+            rest |= {name: line.get(name, False) for name in ("on_disk", "in_memory", "raw_ids")}
             return HELLO.validate_python({"live": line["mode"] == "live", **values, **knobs, **rest})
         except ValidationError as error:
             first = error.errors()[0]

@@ -17,9 +17,10 @@ from adaptive_rec.kernels.sketch_numpy import sketch_estimate
 from adaptive_rec.live.shared_state import PlacementArrays
 from adaptive_rec.service.hello import Table
 
-Class = Literal["hot", "stale", "cold", "disk", "unwritten"]
-COLD: tuple[Class, ...] = ("cold", "disk", "unwritten")
-"""Classes of cold rows. Where cold rows lie on a disk, each is there or was never written."""
+Class = Literal["hot", "stale", "cold", "memory", "disk", "unwritten"]
+COLD: tuple[Class, ...] = ("cold", "memory", "disk", "unwritten")
+"""Classes of cold rows. Where cold rows lie on a disk, each is there, was never written or, of a run on a device, is in host
+memory."""
 Rows = list[dict[str, Any]]
 Ids = NDArray[np.int64]
 
@@ -44,7 +45,10 @@ def rows_at(arrays: PlacementArrays, table: Table, ids_R: Ids) -> Rows:
     movement_R[hot_R] = arrays.movement[table.pool][slots]
     cold: Iterable[str] = repeat("cold", len(ids_R))
     if len(arrays.address):
-        cold = np.where(arrays.address[table.first_row + ids_R] == NOWHERE, "unwritten", "disk").tolist()
+        homes_R = np.where(arrays.address[table.first_row + ids_R] == NOWHERE, "unwritten", "disk")
+        if len(arrays.memory_slot):
+            homes_R = np.where(arrays.memory_slot[table.first_row + ids_R] >= 0, "memory", homes_R)
+        cold = homes_R.tolist()
     return [
         {
             "id": row,
@@ -99,14 +103,17 @@ def _are(arrays: PlacementArrays, wanted: Class, rows: slice) -> NDArray[np.bool
         return is_hot_C
     if wanted == "cold":
         return ~is_hot_C
-    return ~is_hot_C & ((arrays.address[rows] == NOWHERE) == (wanted == "unwritten"))
+    in_memory_C = arrays.memory_slot[rows] >= 0 if len(arrays.memory_slot) else np.zeros(len(is_hot_C), np.bool_)
+    if wanted == "memory":
+        return ~is_hot_C & in_memory_C
+    return ~is_hot_C & ~in_memory_C & ((arrays.address[rows] == NOWHERE) == (wanted == "unwritten"))
 
 
-def count_on_disk(arrays: PlacementArrays, table: Table) -> int:
-    """Return how many cold rows of a table are on the disk: one pass over its rows."""
+def count_cold(arrays: PlacementArrays, table: Table, wanted: Class) -> int:
+    """Return how many cold rows of a table are of a class: one pass over its rows."""
     end = table.first_row + table.rows
     chunks = (slice(start, min(start + CHUNK, end)) for start in range(table.first_row, end, CHUNK))
-    return sum(int(np.count_nonzero(_are(arrays, "disk", chunk))) for chunk in chunks)
+    return sum(int(np.count_nonzero(_are(arrays, wanted, chunk))) for chunk in chunks)
 
 
 def next_by_estimate(

@@ -17,7 +17,7 @@ from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.service import row_schemas, schemas
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Table, Values, read_json
-from adaptive_rec.service.placement import COLD, Class, count_on_disk, next_by_estimate, next_by_id, rows_at
+from adaptive_rec.service.placement import COLD, Class, count_cold, next_by_estimate, next_by_id, rows_at
 from adaptive_rec.service.problems import Json, ProblemError
 from adaptive_rec.service.row_values import RowValues
 from adaptive_rec.service.run_view import RunView
@@ -25,10 +25,13 @@ from adaptive_rec.service.tiers import per_table, tiers
 
 T = TypeVar("T")
 Sort = Literal["id", "estimate"]
+Homes = tuple[int | None, int]
+"""Cold rows of a table in host memory, where some may be, and on the disk."""
 TableName = Annotated[str, Path(description="Index of the table, or its exact name.", examples=["0"], max_length=1000)]
 CLASSES = (
-    "hot lists stale rows too. Where cold rows lie on a disk, cold lists those on the disk and those that were never written "
-    "(unwritten), which have their first value; disk and unwritten are refused elsewhere."
+    "hot lists stale rows too. Where cold rows lie on a disk, cold lists those on the disk, those that were never written "
+    "(unwritten), which have their first value, and of a run on a device those in host memory (memory); these three are refused "
+    "elsewhere."
 )
 PATIENCE_SECONDS = 1.0
 MAX_ROW = 2**53
@@ -42,8 +45,8 @@ def router(view: RunView) -> APIRouter:
     @routes.get("", **answers(schemas.Placement, 503), operation_id="get_placement")
     async def get_placement() -> Json:
         """Rows and bytes of every table, by class, as of the last time rows moved."""
-        on_disk = await run_in_threadpool(counts.on_disk) if view.hello.on_disk and view.hello.live else None
-        return Json(overview(view, on_disk))
+        cold = await run_in_threadpool(counts.by_table) if view.hello.on_disk and view.hello.live else None
+        return Json(overview(view, cold))
 
     @routes.get("/{table}", **answers(row_schemas.PlacementPage, 404, 409, 503), operation_id="list_rows")
     async def list_rows(
@@ -59,6 +62,9 @@ def router(view: RunView) -> APIRouter:
         if wanted in COLD[1:] and not view.hello.on_disk:
             rule = "where all rows are in memory, or belong to several processes"
             raise ProblemError(422, f"class must be hot, stale or cold {rule}, got {wanted}")
+        if wanted == "memory" and not view.hello.in_memory:
+            rule = "hot, stale, cold, disk or unwritten in a run on a CPU, whose rows in memory are hot"
+            raise ProblemError(422, f"class must be {rule}, got memory")
         found, after = view.table_in_path(table), read_cursor(cursor, wanted, sort)
         body = await read(lambda arrays: page(arrays, found, wanted, sort, limit, after))
         return Json(await valued(found, body, body["rows"]))
@@ -132,25 +138,30 @@ def heading(table: Table) -> Values:
 
 
 class HomeCounts:
-    """Counts the cold rows of a run that lie on its disk, once for each placement: it looks at all rows."""
+    """Counts the cold rows of a run by their homes, once for each placement: it looks at all rows."""
 
     def __init__(self, view: RunView) -> None:
         self._view = view
-        self._counted: tuple[int, list[int]] = (-1, [])
+        self._counted: tuple[int, list[Homes]] = (-1, [])
 
-    def on_disk(self) -> list[int]:
-        """Return the number for each table. Any thread may call it."""
+    def by_table(self) -> list[Homes]:
+        """Return the numbers for each table. Any thread may call it."""
         return self._view.placement(self._look, PATIENCE_SECONDS)
 
-    def _look(self, arrays: PlacementArrays) -> list[int]:
+    def _look(self, arrays: PlacementArrays) -> list[Homes]:
+        hello = self._view.hello
         if self._counted[0] != arrays.step:
-            self._counted = arrays.step, [count_on_disk(arrays, table) for table in self._view.hello.tables]
+            found = []
+            for table in hello.tables:
+                memory = count_cold(arrays, table, "memory") if hello.in_memory else None
+                found.append((memory, count_cold(arrays, table, "disk")))
+            self._counted = arrays.step, found
         return self._counted[1]
 
 
-def overview(view: RunView, on_disk: list[int] | None) -> Values:
-    """Return the answer of /placement, with lookups up to the newest snapshot. `on_disk`: cold rows of each table on the disk;
-    None where all rows are in memory, or the run has ended."""
+def overview(view: RunView, cold: list[Homes] | None) -> Values:
+    """Return the answer of /placement, with lookups up to the newest snapshot. `cold`: the homes of each table's cold rows; None
+    where all rows are in memory, or the run has ended."""
     now = tiers(view)
     counts = (view.board().get("snapshot") or {}).get("tables") or {}
     found, lookups = per_table(view, counts.get("lookups_hot")), per_table(view, counts.get("lookups"))
@@ -162,7 +173,7 @@ def overview(view: RunView, on_disk: list[int] | None) -> Values:
             "hot": hot,
             "stale": stale,
             "cold": table.rows - hot,
-            **homes(table.rows - hot, None if on_disk is None else on_disk[table.index]),
+            **homes(table.rows - hot, None if cold is None else cold[table.index]),
             "device_bytes": hot * row_bytes,
             "hot_lookup_ratio": ratio(found[table.index], lookups[table.index]),
         }
@@ -180,12 +191,13 @@ def overview(view: RunView, on_disk: list[int] | None) -> Values:
     }
 
 
-def homes(cold: int, on_disk: int | None) -> Values:
-    """Return how many cold rows of a table are on the disk, and how many were never written."""
-    if on_disk is None:
-        return {"disk": None, "unwritten": None}
-    on_disk = min(on_disk, cold)  # rows may have moved since they were counted
-    return {"disk": on_disk, "unwritten": cold - on_disk}
+def homes(cold: int, counted: Homes | None) -> Values:
+    """Return how many cold rows of a table are in host memory, on the disk, and were never written."""
+    if counted is None:
+        return {"memory": None, "disk": None, "unwritten": None}
+    memory = None if counted[0] is None else min(counted[0], cold)  # rows may have moved since they were counted
+    on_disk = min(counted[1], cold - (memory or 0))
+    return {"memory": memory, "disk": on_disk, "unwritten": cold - (memory or 0) - on_disk}
 
 
 def page(

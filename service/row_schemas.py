@@ -9,10 +9,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, S
 from adaptive_rec.service.schemas import Answer, example
 
 RowClass = Annotated[
-    Literal["hot", "stale", "cold", "disk", "unwritten"],
+    Literal["hot", "stale", "cold", "memory", "disk", "unwritten"],
     Field(
         alias="class",
-        description="Where cold rows lie on a disk, a cold row is on the disk, or was never written and has its first value",
+        description="Where cold rows lie on a disk, a cold row is there, or was never written and has its first value, or, in a "
+        "run on a device, is in host memory",
     ),
 ]
 

@@ -232,7 +232,7 @@ class Events(Answer):
 
 
 class TablePlacement(Answer):
-    """Rows of one table by class; stale rows are hot rows too, rows on the disk and those never written are cold ones."""
+    """Rows of one table by class. Stale rows are hot rows too; those in host memory, on the disk and never written are cold."""
 
     index: int
     table: str
@@ -241,6 +241,9 @@ class TablePlacement(Answer):
     hot: int
     stale: int
     cold: int
+    memory: Annotated[
+        int | None, Field(description="Cold rows in host memory; null unless hot rows are on a device and others on a disk")
+    ]
     disk: Annotated[int | None, Field(description="Cold rows on the disk; null where all are in memory, or the run has ended")]
     unwritten: Annotated[
         int | None, Field(description="Cold rows that were never written, which have their first value; null as disk")

@@ -22,7 +22,7 @@ from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, ar
 from adaptive_rec.checkpoint.saved_state import DENSE, all_arrays, read_values, saved_by
 from adaptive_rec.config.data import DataConfig
 from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.embedding.disk.disk_store import DiskStore
+from adaptive_rec.embedding.disk.logged_rows import LoggedRows
 from adaptive_rec.embedding.disk.saved_segments import SavedLog, remove_unused
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, DiskError
@@ -81,13 +81,13 @@ def load(parts: RunParts, checkpoint: Path, verified: bool = False, files: Files
     except CheckpointError as error:
         raise CheckpointError(f"checkpoint {checkpoint} cannot be used: {error}") from None
     # Addresses are good in one folder: a checkpoint whose rows were copied to or from a disk is nothing to build on.
-    stays = is_adopted or not (rows.logs or isinstance(store, DiskStore))
+    stays = is_adopted or not (rows.logs or isinstance(store, LoggedRows))
     parts.base.build_on(Last(checkpoint.parent, checkpoint.name, ()) if stays else None)
 
 
 def _is_adopted(store: EmbeddingStore, rows: SavedRows, checkpoint: Path) -> bool:
     """Take over rows that lie on a disk where the store of each rank has its own. Returns False where they must be copied."""
-    if not rows.logs or not isinstance(store, DiskStore):
+    if not rows.logs or not isinstance(store, LoggedRows):
         return False
     group = store.group
     own = rows.logs[group.rank] if len(rows.logs) == group.ranks else None
@@ -116,7 +116,7 @@ def remove_unused_rows(
 ) -> None:
     """Remove the files in some folders of `rows` that neither the run nor its checkpoints in use need. Ranks call it together."""
     group = store.group
-    present = group.share([str(path) for path in store.present_log.files] if isinstance(store, DiskStore) else [])
+    present = group.share([str(path) for path in store.present_log.files] if isinstance(store, LoggedRows) else [])
     if group.rank == 0:
         needed = {Path(path) for of_rank in present for path in of_rank}
         for logs in _logs_of(files, folder, names_in_use(files, folder, keep)):

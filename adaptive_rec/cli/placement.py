@@ -12,9 +12,10 @@ from adaptive_rec.errors import UsageError, did_you_mean
 from adaptive_rec.units import count, percent, size, whole
 
 MOST_ROWS = 1000
-CLASSES = ("hot", "stale", "cold", "disk", "unwritten")
-COLD = ("cold", "disk", "unwritten")
-"""Classes of cold rows; the last two where these lie on a disk."""
+HOMES = ("memory", "disk", "unwritten")
+"""Classes of cold rows where these lie on a disk."""
+COLD = ("cold", *HOMES)
+CLASSES = ("hot", "stale", *COLD)
 
 
 def add_commands(subparsers: Any) -> None:
@@ -24,7 +25,8 @@ def add_commands(subparsers: Any) -> None:
     add("id", nargs="?", metavar="ID", help="a row of that table, to show all facts about it")
     add("--key", metavar="RAW_ID", help="a raw id of that table (data.ids=raw), to show the row that it reads")
     add("--class", dest="row_class", choices=CLASSES, default="hot",
-        help="rows to list (default: hot, stale included); with a disk, cold ones are there (disk) or were never written")
+        help="rows to list (default: hot, stale included); with a disk, cold ones are there (disk), were never written or, on a "
+        "device, are in host memory (memory)")
     add("--limit", metavar="N", default="20", help=f"rows to list, at most {MOST_ROWS} (default: 20)")
     add("--sort", choices=("id", "estimate"), help="order (default: estimate, the most popular first; for cold rows id)")
     add_client_options(parser)
@@ -80,8 +82,8 @@ def tables(overview: Mapping[str, Any]) -> Any:
     """Return the tables with their rows by class, and a last line for all of them. Counts are exact in pipes."""
     shown = count if on_terminal() else str
     listed = overview["tables"]
-    on_disk = any(table.get("disk") is not None for table in listed)
-    classes = ("rows", "hot", "stale", *(COLD if on_disk else COLD[:1]))
+    homes = (name for name in HOMES if any(table.get(name) is not None for table in listed))
+    classes = ("rows", "hot", "stale", "cold", *homes)
     cells = []
     for table in listed:
         looked_up = table["hot_lookup_ratio"]

@@ -66,8 +66,9 @@ class RunConfig(Frozen):
     host_memory: Bytes = knob(
         0,
         "bytes",
-        "On a CPU, memory of each process for rows with their optimizer state; cold rows then lie on a disk. 0: all rows lie in "
-        "memory. A layer that sets it without knobs.hot_budget_bytes gives seven eighths of it to hot rows.",
+        "Host memory of each process for rows with their optimizer state; all others then lie on a disk. 0: all rows lie in "
+        "memory. On a CPU a layer that sets it without knobs.hot_budget_bytes gives seven eighths of it to hot rows; on a device "
+        "these hold the most popular cold rows.",
         ge=0,
         le=MOST_BYTES,
     )

@@ -23,6 +23,7 @@ from adaptive_rec.config.model import ModelConfig, OptimizerConfig
 from adaptive_rec.config.policy import PolicyConfig
 from adaptive_rec.config.run import RunConfig
 from adaptive_rec.errors import ConfigError, did_you_mean
+from adaptive_rec.system.cuda_driver import may_have_cuda
 from adaptive_rec.units import parse_size
 
 ENVIRONMENT_PREFIX = "ADAPTIVE_REC_"
@@ -48,7 +49,8 @@ class EvalConfig(Frozen):
 
 
 HOT_PART = 7, 8
-"""The part of `run.host_memory` that hot rows take; batches on their way and the newest rows of the log take the rest."""
+"""The part of `run.host_memory` for rows that stay there: on a CPU the hot ones, on a device the most popular cold ones. Rows on
+their way and the newest rows of the log take the rest."""
 ON_DISK: Mapping[str, Any] = {"hysteresis": 1.0, "decay": "auto"}
 """Knobs where `run.host_memory` is set: a row that leaves memory is written, and read again with its next lookup."""
 
@@ -105,6 +107,7 @@ def presets() -> list[str]:
 def load_config(source: str | None, environment: Mapping[str, str], settings: Sequence[str] = ()) -> Config:
     """Build the configuration from a preset name or TOML path, the environment, and ``section.key=value`` strings."""
     tree: dict[str, Any] = {}
+    layer: dict[str, Any] = {}
     if source is not None:
         path = Path(source)
         if not path.suffix and not os.path.exists(path):
@@ -117,39 +120,40 @@ def load_config(source: str | None, environment: Mapping[str, str], settings: Se
         if path.with_name(DESCRIPTION).exists() and isinstance(layer.get("knobs"), dict):  # a run wrote the file
             layer["knobs"] = within_bounds(layer["knobs"])
         _merge(tree, layer, f"in {source}")
-        _share_host_memory(tree, layer)
     overrides: dict[str, Any] = {}
     _merge_overrides(overrides, environment, settings)
     _merge(tree, overrides, "in --set")
-    _share_host_memory(tree, overrides)
+    _share_host_memory(tree, (layer, overrides), tree.get("run", {}).get("device", "auto"))
     return validate(tree)
 
 
-def _share_host_memory(tree: dict[str, Any], layer: Mapping[str, Any]) -> None:
-    """Give hot rows their part of the host memory that a layer sets, unless the layer sets that too; and choose knobs that suit a
-    disk, unless any layer sets them."""
-    given = layer.get("run", {}).get("host_memory")
-    if not given:
-        return
-    with suppress(ValueError):  # a value that is no size is reported with all other faults
-        size_bytes = parse_size(given) if isinstance(given, str) else int(given)
-        knobs = tree.setdefault("knobs", {})
-        if "hot_budget_bytes" not in layer.get("knobs", {}):
-            knobs["hot_budget_bytes"] = hot_part(size_bytes)
-        if size_bytes:
-            knobs.update({**ON_DISK, **knobs})
+def _share_host_memory(tree: dict[str, Any], layers: Sequence[Mapping[str, Any]], device: Any) -> None:
+    """Give hot rows of a CPU run their part of the host memory, unless a layer that sets it, or a later one, sets that too;
+    and choose knobs that suit a disk, unless a layer sets them."""
+    shared, memory = None, 0
+    for layer in layers:
+        if given := layer.get("run", {}).get("host_memory"):
+            with suppress(TypeError, ValueError):  # a value that is no size is reported with all other faults
+                shared = memory = parse_size(given) if isinstance(given, str) else int(given)
+        if "hot_budget_bytes" in layer.get("knobs", {}):
+            shared = None
+    on_device = device == "cuda" or (device == "auto" and may_have_cuda())
+    if shared is not None and not on_device:
+        tree.setdefault("knobs", {})["hot_budget_bytes"] = hot_part(shared)
+    if memory:
+        tree["knobs"] = {**ON_DISK, **tree.get("knobs", {})}
 
 
 def hot_part(host_memory: int) -> int:
-    """Return the part of the memory for rows that hot rows take, where nothing else is given."""
+    """Return the part of the memory for rows that those take which stay there, where nothing else is given."""
     return host_memory * HOT_PART[0] // HOT_PART[1]
 
 
-def overridden_knobs(environment: Mapping[str, str], settings: Sequence[str]) -> set[str]:
-    """Return the names of the knobs that the environment or the settings override."""
+def overridden_knobs(environment: Mapping[str, str], settings: Sequence[str], device: str = "auto") -> set[str]:
+    """Return the names of the knobs that the environment or the settings override in a run on a device of this name."""
     tree: dict[str, Any] = {}
     _merge_overrides(tree, environment, settings)
-    _share_host_memory(tree, tree)
+    _share_host_memory(tree, (tree,), device)
     return set(tree.get("knobs", {}))
 
 

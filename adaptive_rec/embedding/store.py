@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.disk.memory_slots import MemorySlots
 from adaptive_rec.embedding.records import Fetched, MicroBatch, RowUpdate
 from adaptive_rec.embedding.settable_rows import SettableRows
 from adaptive_rec.live.state_writer import Tier
-from adaptive_rec.placement import RowSpace
+from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.system.group import ALONE, Group
 from adaptive_rec.tracking.rules import RowMovement
 
@@ -48,6 +49,8 @@ class EmbeddingStore(SettableRows):
     """Whether a batch that was staged can be updated only once."""
     on_disk = False
     """Whether cold rows lie on a disk."""
+    memory: MemorySlots | None = None
+    """The cold rows that are in host memory, where others lie on a disk and hot ones on a device; else None."""
     group: Group = ALONE
     """The processes that train together."""
 
@@ -164,6 +167,10 @@ class EmbeddingStore(SettableRows):
 
     def share_addresses(self, address_R: NDArray[np.uint32]) -> None:
         """Keep the addresses of rows on a disk (R, of all pools) in this memory from now on, which other processes read."""
+
+    def place_in_memory(self, migration: Migration) -> None:
+        """Move cold rows from the disk to host memory (`promote`) and back, where there is `memory`. No value changes, nor does
+        the placement."""
 
     def drop_ahead(self) -> None:
         """Drop the batches that were staged and never will be trained."""

@@ -39,15 +39,19 @@ class StateBusy(AdaptiveRecError):
     """The placement kept changing until the reader's deadline."""
 
 
-def plan_layout(pool_rows: Sequence[int], sketch_cells: int, board_limit_bytes: int, on_disk: bool) -> dict[str, Any]:
+def plan_layout(
+    pool_rows: Sequence[int], sketch_cells: int, board_limit_bytes: int, on_disk: bool, in_memory: bool
+) -> dict[str, Any]:
     """Return the place of every array in the block. Each pool may grow to as many slots as it has rows, and the sketch to
-    `sketch_cells`; the system takes memory only for the parts that are used. `on_disk`: whether cold rows lie on a disk."""
+    `sketch_cells`; the system takes memory only for the parts that are used. `on_disk`: whether cold rows lie on a disk;
+    `in_memory`: whether others of them are in host memory."""
     arrays: dict[str, tuple[str, tuple[int, ...]]] = {
         "words": ("int64", (len(WORDS),)),
         "pulse_seconds": ("float64", (1,)),
         "board": ("uint8", (board_limit_bytes,)),
         "capacities": ("int64", (len(pool_rows),)),
         "address": ("uint32", (sum(pool_rows) if on_disk else 0,)),
+        "memory_slot": ("int32", (sum(pool_rows) if in_memory else 0,)),
         "slots_plus_one": ("int32", (sum(pool_rows),)),
         "sketch_cells": ("uint32", (sketch_cells,)),
         "sketch_seeds": ("uint64", (SKETCH_DEPTH_LIMIT,)),
@@ -91,6 +95,9 @@ class PlacementArrays:
         self.address: NDArray[np.uint32] = arrays["address"]
         """For each row of the joint row space its address on the disk, as it is right now; 0 where it was never written. Empty
         where all rows are in memory."""
+        self.memory_slot: NDArray[np.int32] = arrays["memory_slot"]
+        """For each row of the joint row space its slot in host memory, as it is right now; -1 where it has none. Empty unless
+        some cold rows are in host memory and others on a disk."""
 
     @property
     def version(self) -> int:

@@ -46,9 +46,11 @@ class StateWriter:
     """Writes the shared block. A reader needs its `fd` and `layout`."""
 
     def __init__(
-        self, pool_rows: Sequence[int], sketch_cells: int, tables: int, ranks: int = 1, on_disk: bool = False
-    ) -> None:
-        self.layout = plan_layout(pool_rows, sketch_cells, (1 << 18) + 1024 * (tables + ranks), on_disk)
+        self, pool_rows: Sequence[int], sketch_cells: int, tables: int, ranks: int = 1, on_disk: bool = False,
+        in_memory: bool = False,
+    ) -> None:  # fmt: skip
+        """The last two are as in `plan_layout`."""
+        self.layout = plan_layout(pool_rows, sketch_cells, (1 << 18) + 1024 * (tables + ranks), on_disk, in_memory)
         self.fd = _open_block(block_bytes(self.layout))
         self._arrays = view(self.fd, self.layout, mmap.ACCESS_WRITE)
         self._words = self._arrays["words"]
@@ -62,6 +64,12 @@ class StateWriter:
     def address_R(self) -> NDArray[np.uint32]:
         """The addresses of all rows on the disk, in the joint row space, for their owner to keep there; empty without a disk."""
         return self._arrays["address"]
+
+    @property
+    def memory_slot_R(self) -> NDArray[np.int32]:
+        """The slots of all rows in host memory, in the joint row space, for their owner to keep there; empty where cold rows have
+        one home."""
+        return self._arrays["memory_slot"]
 
     def pulse(self, step: int) -> None:
         """Publish that a step is done. This is cheap enough for every step."""

@@ -90,11 +90,12 @@ def plan_memory(
             MemoryPart(WHILE_TRAINING[1], "host", parameters + state if _saves_while_training(config) else 0, SAVING)
         )
         parts.append(_process_part(parts, model))
-    if config.run.host_memory and batch is not None:
+    if config.run.host_memory and fast == "host" and batch is not None:
         parts.append(MemoryPart("cold rows on their way", "host", _staging_bytes(config, source, policy, batch), BATCHES))
     if fast == "device" and batch is not None:
         staging = _staging_bytes(config, source, policy, batch)
-        parts += [MemoryPart("staging", place, staging, BATCHES) for place in available_bytes]
+        places: tuple[Place, ...] = "host", "device"
+        parts += [MemoryPart("staging", place, staging, BATCHES) for place in places]
     if fast == "device":
         used = sum(part.bytes for part in parts if part.place == fast and part.keys in (BATCHES, BATCH))
         parts.append(MemoryPart("kept free for graphs and libraries", fast, max(0, HEADROOM_BYTES - used), BUDGET))

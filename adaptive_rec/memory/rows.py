@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from adaptive_rec.config.tree import Config
+from adaptive_rec.config.tree import Config, hot_part
 from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.device import SLOT_RECORD_BYTES, all_rows_bytes, row_bytes, split_budget
+from adaptive_rec.embedding.disk import memory_slots
 from adaptive_rec.embedding.disk.row_log import ADDRESS_BYTES, MOST_SPACE, PLACE_BYTES, log_memory_bytes, spare_bytes
 from adaptive_rec.embedding.host import SLOT_BYTES
 from adaptive_rec.embedding.optimizer import RowRule
@@ -34,6 +35,8 @@ COPIES = "copies for a checkpoint"
 
 LOG = "newest rows of the log"
 
+IN_MEMORY = "cold rows in memory"
+
 JUDGED_BYTES = 4 * MEASURES + 8 * MEASURES + 8 + 4
 """Bytes of a slot while its staleness is judged: the monitor's measures, the same in float64, touches, the rule's answer."""
 
@@ -43,15 +46,18 @@ def row_parts(config: Config, source: Source, policy: Policy, fast: Place, looku
     space, rule, itemsize = space_of(source, policy), row_rule(config), row_type(config).itemsize
     sizes = row_bytes(space, rule, itemsize, policy.tracks_movement)
     slots = split_budget(space, sizes, policy.budget_bytes(config.knobs, all_rows_bytes(space, sizes)))
-    tables = list(_tables(space, rule, itemsize, PLACE_BYTES if config.run.host_memory else SLOT_BYTES))
+    in_memory = slots_in_memory(config, space) if fast == "device" and config.run.host_memory else []
+    place = PLACE_BYTES if config.run.host_memory else SLOT_BYTES
+    tables = list(_tables(space, rule, itemsize, place + (memory_slots.PLACE_BYTES if in_memory else 0)))
     hot = list(_hot_rows(space, rule, itemsize, sizes, slots))
     records = sum(slots) * SLOT_RECORD_BYTES
     movement = sum(pool.movement_bytes for pool in hot)
-    trackers = list(_trackers(space, policy, sum(slots), lookups))
+    trackers = list(_trackers(space, policy, sum(slots), sum(in_memory), lookups))
     saved = records + movement + sum(part.bytes for part in trackers)
     judged = sum(slots) * JUDGED_BYTES if policy.tracks_movement else 0
     parts = [
         *_cold_rows(config, space, rule, itemsize, tables),
+        *_rows_in_memory(space, rule, itemsize, in_memory),
         MemoryPart("hot rows", fast, sum(pool.bytes for pool in hot), BUDGET, of_rows=True),
         MemoryPart("records of slots", "host", records, BUDGET, of_rows=True),
         *trackers,
@@ -92,6 +98,19 @@ def kept_parts(config: Config, source: Source) -> Iterator[MemoryPart]:
     yield MemoryPart("rows on their way to the disk that are kept", "host", memory, "data.keep_evicted")
 
 
+def slots_in_memory(config: Config, space: RowSpace) -> list[int]:
+    """Return the slots of each pool in host memory, of a device run whose other cold rows lie on a disk."""
+    sizes = row_bytes(space, row_rule(config), row_type(config).itemsize, monitored=False)
+    return split_budget(space, sizes, hot_part(config.run.host_memory))
+
+
+def _rows_in_memory(space: RowSpace, rule: RowRule, itemsize: int, slots_P: list[int]) -> Iterator[MemoryPart]:
+    sizes = row_bytes(space, rule, itemsize, monitored=False)
+    held = sum(slots * (size + memory_slots.SLOT_BYTES) for slots, size in zip(slots_P, sizes, strict=False))
+    if held:
+        yield MemoryPart(IN_MEMORY, "host", held, "run.host_memory", of_rows=True)
+
+
 def space_of(source: Source, policy: Policy) -> RowSpace:
     return RowSpace.of(source.tables, source.features, policy.request_per_table)
 
@@ -127,11 +146,12 @@ def _hot_rows(space: RowSpace, rule: RowRule, itemsize: int, sizes: list[int], s
         )
 
 
-def _trackers(space: RowSpace, policy: Policy, hot_rows: int, lookups: int) -> Iterator[MemoryPart]:
-    sketch = 4 * DEPTH * width_for(hot_rows, space.rows, SKETCH_LIMIT_BYTES)
+def _trackers(space: RowSpace, policy: Policy, hot_rows: int, in_memory: int, lookups: int) -> Iterator[MemoryPart]:
+    placed = hot_rows + in_memory
+    sketch = 4 * DEPTH * width_for(placed, space.rows, SKETCH_LIMIT_BYTES)
     yield MemoryPart("sketch", "host", sketch, BUDGET, of_rows=True)
     if policy.tracks_popularity:
-        rows = max(4 * hot_rows, MIN_BUFFER_ROWS) + lookups
+        rows = max(4 * placed, MIN_BUFFER_ROWS) + lookups
         yield MemoryPart("candidates", "host", rows * np.dtype(np.int64).itemsize, BUDGET, of_rows=True)
     if policy.adapts_memory:
         yield MemoryPart("trials of memories", "host", array_bytes(MemoryTrials(hot_rows)), "knobs.policy", of_rows=True)

@@ -50,8 +50,8 @@ class Observer:
 
     def __init__(self, store: EmbeddingStore, seed: int, times: StageTimes) -> None:
         self.store = store
-        hot_rows = sum(store.device.capacities)
-        self._tracker = PopularityTracker(self._sketch(hot_rows, seed), capacity_rows=hot_rows)
+        rows = self._placed_rows(sum(store.device.capacities))
+        self._tracker = PopularityTracker(self._sketch(rows, seed), capacity_rows=rows)
         self._seed = seed
         self.trials: MemoryTrials | None = None
         """Finds out which memory suits the data, for policies that adapt it."""
@@ -62,8 +62,13 @@ class Observer:
         self._probes = 0
         """Probe steps since measuring began."""
 
-    def _sketch(self, hot_rows: int, seed: int) -> CountMinSketch:
-        return CountMinSketch(width_for(hot_rows, self.store.space.rows, SKETCH_LIMIT_BYTES), seed=seed)
+    def _sketch(self, rows: int, seed: int) -> CountMinSketch:
+        return CountMinSketch(width_for(rows, self.store.space.rows, SKETCH_LIMIT_BYTES), seed=seed)
+
+    def _placed_rows(self, hot_rows: int) -> int:
+        """Return how many rows are placed by popularity: hot ones, and cold ones in host memory where others lie on a disk."""
+        memory = self.store.memory
+        return hot_rows + (sum(memory.capacities) if memory is not None else 0)
 
     @property
     def tracker(self) -> PopularityTracker:
@@ -81,16 +86,17 @@ class Observer:
 
     def resize(self, hot_rows: int) -> None:
         """Set how many rows may be hot. A sketch that is too narrow for them is replaced by a wider one, which starts with the
-        estimates of the hot rows and the candidates."""
-        counter = self.tracker.counter
+        estimates of the placed rows and the candidates."""
+        counter, placed_rows = self.tracker.counter, self._placed_rows(hot_rows)
         if isinstance(counter, CountMinSketch):
-            wider = self._sketch(hot_rows, counter.seed)
+            wider = self._sketch(placed_rows, counter.seed)
             if wider.counters.size > counter.counters.size:
-                hot = np.concatenate(self.store.device.row_of_slot)
-                rows = np.union1d(hot[hot >= 0], self.tracker.candidates())
+                memory = self.store.memory
+                placed = np.concatenate([*self.store.device.row_of_slot, *(memory.row_of_slot if memory else ())])
+                rows = np.union1d(placed[placed >= 0], self.tracker.candidates())
                 wider.add(rows, np.ceil(counter.estimate(rows)).astype(np.int64))
                 self.tracker.replace_counter(wider)
-        self.tracker.resize(hot_rows)
+        self.tracker.resize(placed_rows)
         if self.trials is not None:
             self.trials.resize(hot_rows)
         self._probes = 0  # the monitors are new
@@ -233,6 +239,8 @@ class Observer:
         self._take_sketch(found.part("tracker").part("counter"))
         self._saved_candidates(found)
         self._tracker.set_state(found.part("tracker"))
+        if self.store.memory is not None:  # it may be another one than that of the saved run
+            self._tracker.resize(self._placed_rows(sum(self.store.device.capacities)))
         trials = found.maybe("trials")
         self.try_memories(trials is not None)
         if trials is not None and self.trials is not None:

@@ -18,6 +18,7 @@ from adaptive_rec.placement import Migration
 from adaptive_rec.policy import AccessView, MovementView, Policy, SkippingPolicy, Verdict, fills_budget
 from adaptive_rec.reclassify.guard_rails import plan_migration
 from adaptive_rec.reclassify.listed_rows import ListedRows
+from adaptive_rec.reclassify.memory_rows import place_in_memory
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.quality_guard import QualityGuard
 from adaptive_rec.saved import Saved
@@ -227,7 +228,13 @@ class Reclassifier:
         migration = self._migrate(views, knobs, knobs.max_moved_bytes)
         self._observer.end_window(decay, migration)
         self._stale.count()
+        self.place_in_memory(knobs)
         return migration
+
+    def place_in_memory(self, knobs: Knobs) -> None:
+        """Choose the cold rows in host memory, where others lie on a disk and hot rows on a device."""
+        if self.policy.tracks_popularity:
+            place_in_memory(self.store, self._observer, knobs)
 
     def _migrate(self, views: list[AccessView], knobs: Knobs, max_moved_bytes: int) -> Migration:
         """Move the rows that the policy wishes for, within the guard rails. Returns what moved."""

@@ -35,6 +35,7 @@ def description(
         "device": str(session.device),
         "precision": session.config.run.precision,
         "on_disk": store.shows_addresses,
+        "in_memory": store.memory is not None,
         "raw_ids": session.state.keys is not None,
         "tables": tables,
         "policies": policy_choices(knobs.policy),

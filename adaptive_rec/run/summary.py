@@ -44,6 +44,7 @@ def summary_of(runtime: Runtime, resumed_at_step: int, seconds: float, evaluatio
         "hot_lookup_ratio": ratio(totals["lookups_hot"], totals["lookups"]),
         "popular_sample_ratio": ratio(totals["samples_popular"], totals["samples_seen"]),
         "hot_rows": hot_rows,
+        "memory_rows": None if store.memory is None else store.memory.rows,
         "stale_rows": stale_rows,
         "total_rows": store.batch_space.rows,
         "host_to_device_bytes": totals["host_to_device_bytes"],

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from adaptive_rec.config.run import processes_here, rank_here
-from adaptive_rec.config.tree import Config
+from adaptive_rec.config.tree import Config, hot_part
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
@@ -20,6 +20,7 @@ from adaptive_rec.dense.shared import SharedDense, SharedReplayed
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.disk.disk_store import DiskStore
+from adaptive_rec.embedding.disk.staged_disk_store import StagedDiskStore
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.shared.shared_device_store import SharedDeviceStore
 from adaptive_rec.embedding.shared.shared_disk_store import SharedDiskStore
@@ -258,12 +259,15 @@ def build_store(
     rounded, movement = config.run.transport == "bf16", policy.tracks_movement
     direct = (space, rule, config.run.seed, dtype, torch.device("cpu"), budget, movement)
     if rows is not None:
-        check_disk(config, policy, streams, budget)
-        return SharedDiskStore(shared, *direct, rounded=rounded, folder=rows) if shared else DiskStore(*direct, folder=rows)
+        check_disk(config, policy, streams is not None, shared is None, budget)
     if streams is None:
+        if rows is not None:
+            return SharedDiskStore(shared, *direct, rounded=rounded, folder=rows) if shared else DiskStore(*direct, folder=rows)
         return SharedStore(shared, *direct, drawn=drawn, rounded=rounded) if shared else DirectStore(*direct, drawn)
     copy_threads = config.run.thread_budget(stages_ahead=True).copy
     staged = (space, rule, config.run.seed, dtype, streams, budget, movement, copy_threads)
+    if rows is not None:
+        return StagedDiskStore(*staged, folder=rows, memory_bytes=hot_part(config.run.host_memory))
     return SharedDeviceStore(shared, *staged, drawn=drawn, rounded=rounded) if shared else StagedStore(*staged, drawn)
 
 

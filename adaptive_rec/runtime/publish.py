@@ -36,9 +36,12 @@ class Publisher:
         """Start to publish, with the run as it is now."""
         store, space = self._state.store, self._state.store.batch_space
         group, pool_rows = store.group, [pool.rows for pool in space.pools]
-        self.writer = StateWriter(pool_rows, SKETCH_LIMIT_BYTES // 4, len(space.tables), group.ranks, store.shows_addresses)
+        homes = store.shows_addresses, store.memory is not None
+        self.writer = StateWriter(pool_rows, SKETCH_LIMIT_BYTES // 4, len(space.tables), group.ranks, *homes)
         if store.shows_addresses:
             store.share_addresses(self.writer.address_R)
+        if store.memory is not None:
+            store.memory.share(self.writer.memory_slot_R)
         if group.is_alone:
             self.placement()
         else:  # until the ranks place their rows together, none is hot

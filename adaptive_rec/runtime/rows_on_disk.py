@@ -10,7 +10,6 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.embedding.disk.kept_rows import KeptRows
 from adaptive_rec.embedding.disk.saved_segments import rank_folder, segment_files
 from adaptive_rec.embedding.disk.scratch import ScratchFolder
-from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError, UsageError
 from adaptive_rec.policy import Policy
@@ -57,15 +56,16 @@ def place_of_rows(config: Config, options: RunOptions) -> Path | None:
     return Path(config.run.disk) if config.run.disk else options.rows
 
 
-def check_disk(config: Config, policy: Policy, streams: Streams | None, budget: int) -> None:
-    """Raise ConfigError where cold rows cannot lie on a disk."""
-    if streams is not None:
+def check_disk(config: Config, policy: Policy, on_device: bool, alone: bool, budget: int) -> None:
+    """Raise ConfigError where cold rows cannot lie on a disk. `budget`: bytes of hot rows; `alone`: in one process."""
+    if on_device and not alone:
         raise ConfigError(
-            "run.host_memory must be 0 on a device, whose cold rows lie in host memory yet; set run.device=cpu"
+            "run.host_memory must be 0 where several processes train with a device each, whose cold rows lie in host memory "
+            f"yet, got {exact_size(config.run.host_memory)}; set run.device=cpu or start one process"
         )
     if policy.request_per_table:
         raise ConfigError(f"run.host_memory must be 0 under a policy that lays out tables separately, got {policy.name}")
-    if budget > config.run.host_memory:
+    if not on_device and budget > config.run.host_memory:
         raise ConfigError(
             f"hot rows must fit in run.host_memory={exact_size(config.run.host_memory)}, policy {policy.name} wants "
             f"{exact_size(budget)} for them; lower knobs.hot_budget_bytes or take another policy"

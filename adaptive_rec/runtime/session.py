@@ -86,7 +86,7 @@ class Session(ABC):
         if after.policy != before.policy:
             check_policy(after, self.policy)
         check_eviction(after, load_policy(after.policy), self.state.keys is not None)
-        if self.store.on_disk:
+        if self.store.on_disk and self.store.memory is None:  # hot rows are in host memory
             check_memory(self.config.run.host_memory, load_policy(after.policy).budget_bytes(after, self.state.all_rows_bytes))
 
     def checked(self) -> Iterator[Event]:
@@ -100,10 +100,12 @@ class Session(ABC):
     # Between two steps -----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Place rows before the first step, where they are not placed already."""
+        """Place rows before the first step, where they are not placed already; a checkpoint does not say which are in memory."""
         if not self.state.rows_placed:
             self.reclassifier.begin(self.step_number, self.knobs)
             self.state.place_rows()
+        else:
+            self.reclassifier.place_in_memory(self.knobs)
         self.publisher.placement()
         self.reports.start()
 

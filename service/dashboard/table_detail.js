@@ -7,9 +7,9 @@ import { store } from "./store.js";
 
 const PAGE = 100;
 const CLASSES = ["hot", "stale", "cold"];
-const ON_DISK = ["disk", "unwritten"]; // cold rows on the disk, and those that were never written
+const ON_DISK = ["memory", "disk", "unwritten"]; // cold rows in host memory (of a run on a device), on the disk, and those that were never written
 const COLD = ["cold", ...ON_DISK];
-const HOMES = { cold: "none (host memory)", disk: "none (on the disk)", unwritten: "none (never written: it has its first value)" };
+const HOMES = { cold: "none (host memory)", memory: "none (host memory)", disk: "none (on the disk)", unwritten: "none (never written: it has its first value)" };
 
 export class TableDialog {
   constructor(element) {
@@ -53,7 +53,7 @@ export class TableDialog {
     const table = placement.tables.find((entry) => entry.index === this.index);
     if (!this.element.open || !table) return;
     setText(this.title, nameOf(table.table));
-    this.tabs.slice(CLASSES.length).forEach((tab) => { tab.hidden = table.disk === null; });
+    ON_DISK.forEach((name, at) => { this.tabs[CLASSES.length + at].hidden = table[name] === null; });
     if (this.raw !== placement.raw_ids) this.#ask(placement.raw_ids);
     const hot = `${count(table.hot)} hot (${percent(table.rows ? table.hot / table.rows : 0)}), ${count(table.stale)} of them stale`;
     setText(this.facts, `${count(table.rows)} rows × ${table.dim} · ${hot} · ${bytes(table.device_bytes)} on the device`);

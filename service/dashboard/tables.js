@@ -136,6 +136,14 @@ function arrange() {
   if (placement?.tables.length) message.replaceChildren(...(wanted.length ? [] : [notice(`No table name contains “${filter.value}”.`)]));
 }
 
+/** Where the cold rows of all tables are. */
+function homes(total) {
+  const has = (name) => placement.tables.some((table) => table[name] !== null);
+  if (!has("disk")) return store.stats?.disk ? "on the disk" : "in host memory";
+  const memory = has("memory") ? `${count(total("memory"))} in host memory, ` : "";
+  return `${memory}${count(total("disk"))} on the disk, ${count(total("unwritten"))} never written`;
+}
+
 function summarise() {
   const total = (key) => placement.tables.reduce((sum, table) => sum + (table[key] ?? 0), 0);
   const { device_bytes: used, budget_bytes: budget } = placement;
@@ -145,7 +153,7 @@ function summarise() {
     ...(staging || peak ? [["Staging memory", bytes(staging), `whole process at its peak: ${bytes(peak)}`]] : []),
     ["Hot rows", count(total("hot")), `${percent(share({ hot: total("hot"), rows: total("rows") }))} of ${count(total("rows"))}`],
     ["Stale rows", count(total("stale")), `${percent(total("hot") ? total("stale") / total("hot") : 0)} of the hot ones`],
-    ["Cold rows", count(total("cold")), placement.tables.some((table) => table.disk !== null) ? `${count(total("disk"))} on the disk, ${count(total("unwritten"))} never written` : store.stats?.disk ? "on the disk" : "in host memory"],
+    ["Cold rows", count(total("cold")), homes(total)],
   ];
   if (summary.childElementCount !== facts.length) {
     summary.replaceChildren(...facts.map(([label]) => h("div", { class: "card tile" }, h("span", { class: "label" }, label), h("b"), h("span", { class: "muted" }))));

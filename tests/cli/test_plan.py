@@ -15,6 +15,7 @@ from adaptive_rec.batch import Position
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.open import open_source
+from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.memory.parts import WHILE_TRAINING
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan
@@ -266,6 +267,20 @@ def test_a_run_reads_no_more_cold_rows_than_was_predicted(told: Any, tmp_path: P
     assert last.disk.rows_ahead_per_step == pytest.approx(homes["cold_rows_per_step"], rel=0.2)
     assert (homes["memory_rows"], homes["keeps_up"]) == (sum(runtime.store.device.capacities), None)
     assert homes["memory_rows"] + homes["disk_rows"] == runtime.store.space.rows
+
+
+def test_a_device_run_reads_as_many_rows_from_the_disk_as_was_predicted(told: Any, tmp_path: Path) -> None:
+    data = ("data.synthetic.samples=16000", "run.host_memory=12KiB", "knobs.hot_budget_bytes=8KiB")
+    words = ("--gpu-memory", "2GiB", *(word for each in ("run.device=auto", *data) for word in ("--set", each)))
+    homes = told("--no-rehearsal", *words)["homes"]
+    config = tiny("run.steps=120", "knobs.reclassify_every=20", "knobs.report_every=60", *data)
+    runtime = assemble(config, streams=LateStreams(3), options=RunOptions(rows=tmp_path / "rows"))
+    last = [report for report in runtime.run() if isinstance(report, Snapshot)][-1]
+    assert last.disk is not None
+    assert runtime.store.memory is not None
+    assert last.disk.rows_ahead_per_step == pytest.approx(homes["cold_rows_per_step"], rel=0.2)
+    assert (homes["device_rows"], homes["memory_rows"]) == (runtime.store.device.hot_rows, runtime.store.memory.rows)
+    assert sum(homes[f"{home}_rows"] for home in ("device", "memory", "disk")) == runtime.store.space.rows
 
 
 def test_whether_the_disk_keeps_up_follows_from_its_costs(told: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

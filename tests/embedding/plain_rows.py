@@ -21,9 +21,10 @@ TOLERANCE = {np.dtype(np.float64): 1e-11, np.dtype(np.float32): 3e-5}
 
 def rows_of(store: EmbeddingStore) -> Rows:
     """Copies of all that a store holds."""
-    found: Rows = [
-        (np.empty_like(w), np.empty_like(s)) for w, s in zip(store.host.weights, store.host.state, strict=True)
-    ]
+    found: Rows = []
+    for spec, *kept in zip(store.space.pools, store.host.weights, store.host.state, strict=True):
+        weights, state = (np.empty((spec.rows, like.shape[1]), like.dtype) for like in kept)
+        found.append((weights, state))
     for table in range(len(store.space.tables)):
         pool, low, high = store.space.table_range(table)
         for target, part in zip(found[pool], store.export_table(table), strict=True):

@@ -107,10 +107,11 @@ def bring_rows_home_unsaved(patch: pytest.MonkeyPatch) -> None:
     land = Homing._land
 
     def landed(homing: Homing, *arguments: object) -> None:
-        snapshot = homing._host._snapshot
-        homing._host.save_into(None)
+        host = homing._rows._host  # type: ignore[attr-defined]
+        snapshot = host._snapshot
+        host.save_into(None)
         land(homing, *arguments)  # type: ignore[arg-type]
-        homing._host.save_into(snapshot)
+        host.save_into(snapshot)
 
     patch.setattr(Homing, "_land", landed)
 

@@ -9,8 +9,9 @@ import pytest
 
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.staged.homing import RETURNING_LIMIT, Homing
+from adaptive_rec.embedding.staged.host_rows import RowCopier
 from adaptive_rec.embedding.staged.late_streams import LateStreams
-from adaptive_rec.embedding.staged.stager import RowCopier, Stager
+from adaptive_rec.embedding.staged.stager import Stager
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.pipeline import Pipeline
 from adaptive_rec.system.background import BEHIND_LIMIT

@@ -112,16 +112,19 @@ class FakeRun:
     """The trainer's part of a run."""
 
     def __init__(
-        self, folder: Path, tables: list[Values] | None = None, live: bool = True, on_disk: bool = False
-    ) -> None:
+        self, folder: Path, tables: list[Values] | None = None, live: bool = True, on_disk: bool = False, in_memory: bool = False,
+    ) -> None:  # fmt: skip
         self.folder = folder
         self.tables = tables or make_tables(("C1", 1000, 4), ("C2", 50, 4), ("<img onerror=x>", 3000, 8))
         self.placement = Placement(self.tables)
         cells = self.placement.counters.size
-        self.writer = StateWriter(self.placement.pool_rows, cells, len(self.tables), on_disk=on_disk)
-        self.on_disk = on_disk
+        self.writer = StateWriter(self.placement.pool_rows, cells, len(self.tables), on_disk=on_disk, in_memory=in_memory)
+        self.on_disk, self.in_memory = on_disk, in_memory
+        random = np.random.default_rng(3)
         if on_disk:  # rows that were never written have address 0
-            self.writer.address_R[:] = np.random.default_rng(3).integers(0, 3, sum(self.placement.pool_rows))
+            self.writer.address_R[:] = random.integers(0, 3, sum(self.placement.pool_rows))
+        if in_memory:
+            self.writer.memory_slot_R[:] = random.integers(-1, 1, sum(self.placement.pool_rows))
         self.knobs, self.knobs_step = Knobs().model_dump(), 0
         self.mailbox = Mailbox(Knobs())
         self.patches = KnobPatches(self.mailbox, {"policies": POLICIES, "defaults": self.knobs})
@@ -147,7 +150,7 @@ class FakeRun:
             "run_name": self.folder.name,
             "started": 1_770_000_000.0,
             **{"seed": 1, "device": "cpu", "precision": "float32", "version": "0.0.0"},
-            "on_disk": self.on_disk,
+            **{"on_disk": self.on_disk, "in_memory": self.in_memory},
             "tables": self.tables,
             "policies": POLICIES,
             **{"defaults": Knobs().model_dump(), "desired": self.knobs, "effective": self.knobs, "step": 0},
@@ -285,6 +288,14 @@ def run(tmp_path: Path) -> Iterator[FakeRun]:
 def run_on_disk(tmp_path: Path) -> Iterator[FakeRun]:
     """A run whose cold rows lie on a disk, but for those that were never written."""
     fake = FakeRun(tmp_path, on_disk=True)
+    yield fake
+    fake.writer.close()
+
+
+@pytest.fixture
+def run_in_three_homes(tmp_path: Path) -> Iterator[FakeRun]:
+    """A run on a device, some of whose cold rows are in host memory."""
+    fake = FakeRun(tmp_path, on_disk=True, in_memory=True)
     yield fake
     fake.writer.close()
 

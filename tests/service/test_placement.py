@@ -40,6 +40,9 @@ def truth_on_disk(run: Any, table: int) -> Rows:
     """The same of a run with a disk."""
     first, rows = run.tables[table]["first_row"], truth(run, table)
     homes = ["unwritten" if address == 0 else "disk" for address in run.writer.address_R[first : first + len(rows)].tolist()]
+    if run.in_memory:
+        slots = run.writer.memory_slot_R[first : first + len(rows)].tolist()
+        homes = ["memory" if slot >= 0 else home for home, slot in zip(homes, slots, strict=True)]
     return [{**row, "class": home if row["class"] == "cold" else row["class"]} for row, home in zip(rows, homes, strict=True)]
 
 
@@ -156,12 +159,30 @@ def test_cold_rows_are_on_the_disk_or_were_never_written(run_on_disk: Any, clien
     assert client.get(f"/api/v1/placement/{table}/rows/{expected[0]['id']}").json()["class"] == "disk"
 
 
+@pytest.mark.parametrize("table", TABLES)
+def test_cold_rows_of_a_device_run_are_in_memory_too(run_in_three_homes: Any, client_on: Any, table: int) -> None:
+    client, everything = client_on(run_in_three_homes), truth_on_disk(run_in_three_homes, table)
+    counted = client.get("/api/v1/placement").json()["tables"][table]
+    for wanted in ("memory", "disk", "unwritten"):
+        expected = [row for row in everything if row["class"] == wanted]
+        assert len(expected) == counted[wanted] > 0
+        assert walk(client, table, 37, **{"class": wanted}) == expected
+    assert counted["memory"] + counted["disk"] + counted["unwritten"] == counted["cold"]
+    cold = [row for row in everything if row["class"] not in ("hot", "stale")]
+    assert walk(client, table, 1000, **{"class": "cold"}) == cold
+
+
 def test_rows_on_a_disk_are_asked_for_only_where_there_is_one(client: Any, run_on_disk: Any, client_on: Any) -> None:
-    assert {(t["disk"], t["unwritten"]) for t in client.get("/api/v1/placement").json()["tables"]} == {(None, None)}
+    counted = client.get("/api/v1/placement").json()["tables"]
+    assert {(t["memory"], t["disk"], t["unwritten"]) for t in counted} == {(None, None, None)}
     answer = client.get("/api/v1/placement/0", params={"class": "disk"})
     assert answer.status_code == 422
     assert answer.json()["detail"] == (
         "class must be hot, stale or cold where all rows are in memory, or belong to several processes, got disk"
+    )
+    answer = client_on(run_on_disk).get("/api/v1/placement/0", params={"class": "memory"})
+    assert answer.json()["detail"] == (
+        "class must be hot, stale, cold, disk or unwritten in a run on a CPU, whose rows in memory are hot, got memory"
     )
     answer = client_on(run_on_disk).get("/api/v1/placement/0", params={"class": "unwritten", "sort": "estimate"})
     assert answer.json()["detail"] == "sort must be id where class is unwritten, got estimate"

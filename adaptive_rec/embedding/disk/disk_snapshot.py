@@ -1,7 +1,7 @@
-"""A snapshot of rows of which most lie on the disk already: it appends the hot rows that have changed, and saves an index.
+"""A snapshot of rows of which most lie on the disk already: it appends the rows in memory that have changed, and saves an index.
 
-As in `embedding/snapshot.py` nothing is copied at its moment. A hot row is *pending* until it is appended: by the saving thread,
-which passes over all slots, or by a caller of `keep` that is about to change or move it.
+As in `embedding/snapshot.py` nothing is copied at its moment. A row in memory is *pending* until it is appended: by the saving
+thread, which passes over all slots, or by a caller of `keep` that is about to change or move it.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.embedding.device import DeviceTier
 from adaptive_rec.embedding.disk.disk_tier import DiskTier
 from adaptive_rec.embedding.disk.saved_segments import SegmentEntry
 from adaptive_rec.embedding.disk.segment import Segment
+from adaptive_rec.embedding.host import Arrays
 from adaptive_rec.embedding.shard_arrays import ADDRESS, ROW
 from adaptive_rec.placement import RowSpace
 
@@ -28,17 +28,29 @@ _SHARD_ROWS = 1 << 21
 """Limit of rows in a shard of the index."""
 
 
+class RowsInSlots(Protocol):
+    """Rows in memory: the hot ones of a CPU run, or those that a device run keeps in host memory."""
+
+    @property
+    def capacities(self) -> list[int]: ...
+
+    @property
+    def row_of_slot(self) -> list[NDArray[np.int64]]: ...
+
+    def arrays(self, pool: int) -> Arrays: ...
+
+
 class DiskSnapshot:
-    """The rows that changed since the last one. The training thread calls `keep`; another one calls `shards` once."""
+    """The rows that changed since the last one. Who changes or moves rows calls `keep`; the saving thread `shards`."""
 
     def __init__(
-        self, space: RowSpace, device: DeviceTier, host: DiskTier, slots: list[NDArray[np.int64]], changed: NDArray[np.int64],
+        self, space: RowSpace, in_memory: RowsInSlots, host: DiskTier, slots: list[NDArray[np.int64]], changed: NDArray[np.int64],
         held: list[list[Segment]],
     ) -> None:  # fmt: skip
         """`changed` are the rows that changed since the last snapshot, by their numbers in the joint row space, ascending;
         `slots`: for each pool those that have the values of such rows; `held`: for each pool the segments kept for the snapshot,
         from before `changed` was found."""
-        self._space, self._device, self._host = space, device, host
+        self._space, self._in_memory, self._host = space, in_memory, host
         self.changed = changed
         self.rows = len(changed)
         self.kept_seconds = 0.0
@@ -51,7 +63,7 @@ class DiskSnapshot:
         for pool, spec in enumerate(space.pools):
             low, high = np.searchsorted(changed, (spec.first_row, spec.end_row))
             rows = changed[low:high]
-            pending_H = np.zeros(device.capacities[pool], np.bool_)
+            pending_H = np.zeros(in_memory.capacities[pool], np.bool_)
             pending_H[slots[pool]] = True
             self._pending.append(pending_H)
             self._address_C[low:high] = host.logs[pool].address_R[rows - spec.first_row]
@@ -89,8 +101,8 @@ class DiskSnapshot:
         if not len(slots):
             return
         spec, log = self._space.pools[pool], self._host.logs[pool]
-        rows = self._device.row_of_slot[pool][slots]
-        self._host.append(pool, rows - spec.first_row, slots, *self._device.arrays(pool))
+        rows = self._in_memory.row_of_slot[pool][slots]
+        self._host.append(pool, rows - spec.first_row, slots, *self._in_memory.arrays(pool))
         self._address_C[np.searchsorted(self.changed, rows)] = log.address_R[rows - spec.first_row]
         self._pending[pool][slots] = False
         self._hold(pool)

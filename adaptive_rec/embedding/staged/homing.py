@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from adaptive_rec.embedding.host import HostTier
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.embedding.staged.host_rows import HostRows
 from adaptive_rec.embedding.staged.in_flight import Flight, InFlight, Staged
-from adaptive_rec.embedding.staged.stager import RowCopier
 from adaptive_rec.embedding.staged.streams import Event, Streams
 
 RETURNING_LIMIT = 4
@@ -17,28 +19,27 @@ RETURNING_LIMIT = 4
 class Homing:
     """Writes rows back on one thread, in the order of the steps, so the last batch that held a row decides its value."""
 
-    def __init__(self, streams: Streams, host: HostTier, copier: RowCopier, in_flight: InFlight) -> None:
+    def __init__(self, streams: Streams, rows: HostRows, in_flight: InFlight) -> None:
         self._streams = streams
-        self._host = host
-        self._copier = copier
+        self._rows = rows
         self._in_flight = in_flight
         self._thread: ThreadPoolExecutor | None = None
         self._returning: deque[Future[None]] = deque()
 
-    def bring(self, flight: Flight, staged: Staged) -> None:
-        """Queue the way home of a batch's rows, after the computation queued so far. Ends its flight when they are home."""
+    def bring(self, flight: Flight, staged: Staged, changed: list[NDArray[np.bool_]]) -> None:
+        """Queue the way home of a batch's rows, after the computation queued so far. Ends its flight when they are home.
+        `changed` has for each pool which of them its step updates."""
         event = staged.slot.download(staged.rows_start, staged.stop)
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="homing")
-        self._returning.append(self._thread.submit(self._land, flight, staged, event))
+        self._returning.append(self._thread.submit(self._land, flight, staged, changed, event))
         if len(self._returning) > RETURNING_LIMIT:
             self._returning.popleft().result()
 
-    def _land(self, flight: Flight, staged: Staged, event: Event) -> None:
+    def _land(self, flight: Flight, staged: Staged, changed: list[NDArray[np.bool_]], event: Event) -> None:
         self._streams.host_waits(event)
-        for pool, parts in enumerate(staged.pools):
-            self._host.keep(pool, parts.host_rows_C)
-            self._copier.scatter(self._host.arrays(pool), parts.host_rows_C, parts.pinned_rows(staged.slot))
+        for pool, (parts, changed_C) in enumerate(zip(staged.pools, changed, strict=True)):
+            self._rows.write(pool, parts.host_rows_C, parts.pinned_rows(staged.slot), changed_C)
         self._in_flight.end(flight)
         staged.slot.release(None)  # the download came after all computation with the slot
 

@@ -99,6 +99,8 @@ class Staged:
     rows_start: int = 0
     stop: int = 0
     """Bytes `rows_start` to `stop` of the slot hold the rows and their optimizer state."""
+    rows_read: int = 0
+    """Rows that were not in host memory."""
 
     def on_device(self, part: PackedArray) -> Tensor:
         return part.device(self.slot)
@@ -110,6 +112,10 @@ class Staged:
     def sent_rows(self, event: Event) -> None:
         """Set the event at which rows have arrived."""
         self.rows_here = event
+
+    def count_read(self, rows: int) -> None:
+        """Count rows that were not in host memory."""
+        self.rows_read += rows
 
     def use_rows(self) -> bool:
         """Return whether the computation must wait for rows now: they travel, and this is the first call."""

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from adaptive_rec.embedding.host import Arrays
 from adaptive_rec.embedding.records import Fetched
+from adaptive_rec.embedding.staged.host_rows import HostRows
 from adaptive_rec.embedding.staged.packing import INT32, PackedArray, SlotLayout, send
 from adaptive_rec.embedding.staged.ring import Slot, StagingRing
-from adaptive_rec.embedding.staged.stager import RowCopier
 from adaptive_rec.embedding.staged.streams import Event, Streams
 from adaptive_rec.embedding.store import EmbeddingStore
 
@@ -50,20 +50,18 @@ class FetchedLate(Fetched):
 class SlotMoves:
     """Copies between slots of the device tier and arrays in host memory. Only the training thread calls it."""
 
-    def __init__(self, store: EmbeddingStore, streams: Streams, copier: RowCopier) -> None:
+    def __init__(self, store: EmbeddingStore, streams: Streams) -> None:
         self._store = store
         self._streams = streams
-        self._copier = copier
         self.ring = StagingRing(streams, at_least=SLOTS)
         """Slots for these copies only: those that carried rows up can carry them down when the device's memory is full."""
 
-    def up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
-        """Copy rows of the host tier into slots, with their optimizer state."""
+    def up(self, pool: int, rows: HostRows, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+        """Copy rows of the host tier, which are read from `rows`, into slots, with their optimizer state."""
         device, kernels = self._store.device, self._streams.kernels
         for chunk in self._chunks(pool, len(slots)):
             slot, index, (weights, state) = self._take(pool, slots[chunk])
-            pinned = weights.pinned(slot), state.pinned(slot)
-            self._copier.gather(self._store.host.arrays(pool), host_rows[chunk], pinned)
+            rows.read(pool, host_rows[chunk], (weights.pinned(slot), state.pinned(slot)))
             self._streams.compute_waits(slot.upload(0, state.stop))
             here = index.device(slot), weights.device(slot), state.device(slot)
 
@@ -74,8 +72,8 @@ class SlotMoves:
             self._streams.launch(unpack)
             slot.release(self._streams.compute_event())
 
-    def down(self, pool: int, slots: NDArray[np.int64], targets: Arrays, target_rows: NDArray[np.int64]) -> None:
-        """Copy slots into rows of two arrays, weights and optimizer state."""
+    def down(self, pool: int, slots: NDArray[np.int64], take: Callable[[slice, Arrays], None]) -> None:
+        """Copy slots down. `take` is given some of them and their weights and optimizer state, valid until it returns."""
         device, kernels = self._store.device, self._streams.kernels
         coming: deque[tuple[slice, Chunk, Event]] = deque()
         for chunk in self._chunks(pool, len(slots)):
@@ -90,14 +88,14 @@ class SlotMoves:
             self._streams.launch(pack)
             coming.append((chunk, taken, slot.download(weights.start, state.stop)))
             if len(coming) == SLOTS:
-                self._land(coming.popleft(), targets, target_rows)
+                self._land(coming.popleft(), take)
         while coming:
-            self._land(coming.popleft(), targets, target_rows)
+            self._land(coming.popleft(), take)
 
-    def _land(self, coming: tuple[slice, Chunk, Event], targets: Arrays, target_rows: NDArray[np.int64]) -> None:
+    def _land(self, coming: tuple[slice, Chunk, Event], take: Callable[[slice, Arrays], None]) -> None:
         chunk, (slot, _, (weights, state)), event = coming
         self._streams.host_waits(event)
-        self._copier.scatter(targets, target_rows[chunk], (weights.pinned(slot), state.pinned(slot)))
+        take(chunk, (weights.pinned(slot), state.pinned(slot)))
         slot.release(None)
 
     def reserve(self) -> None:

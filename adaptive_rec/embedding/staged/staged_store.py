@@ -25,10 +25,11 @@ from adaptive_rec.embedding.records import Fetched, MicroBatch, RowUpdate
 from adaptive_rec.embedding.snapshot import Tiers
 from adaptive_rec.embedding.staged.device_step import DeviceStep
 from adaptive_rec.embedding.staged.homing import Homing
+from adaptive_rec.embedding.staged.host_rows import HostRows, RowCopier, RowsInMemory
 from adaptive_rec.embedding.staged.in_flight import Flight, InFlight, Staged
 from adaptive_rec.embedding.staged.moves import SlotMoves
 from adaptive_rec.embedding.staged.ring import StagingRing
-from adaptive_rec.embedding.staged.stager import RowCopier, Stager
+from adaptive_rec.embedding.staged.stager import Stager
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import first_line
@@ -59,19 +60,24 @@ class StagedStore(EmbeddingStore):
     ) -> None:
         self.streams = streams
         self._copier = RowCopier(copy_threads)
-        self._moves = SlotMoves(self, streams, self._copier)
+        self._moves = SlotMoves(self, streams)
         super().__init__(space, rule, seed, dtype, streams.device, budget_bytes, monitored, drawn)
+        self._rows = self._host_rows()
         self.ring = StagingRing(streams)
-        self._stager = Stager(space, self.host, dtype, self.ring, self._copier)
-        self._aside = Stager(space, self.host, dtype, StagingRing(streams), self._copier)
+        self._stager = Stager(space, self.host, self._rows, dtype, self.ring)
+        self._aside = Stager(space, self.host, self._rows, dtype, StagingRing(streams))
         """For batches that are not trained, which may be larger."""
         self._in_flight = InFlight()
-        self._homing = Homing(streams, self.host, self._copier, self._in_flight)
+        self._homing = Homing(streams, self._rows, self._in_flight)
         self._step = DeviceStep(space, rule, streams)
         self._complaints: list[str] = []
         self._complained = False
         self._step_first = False
         """Whether a step was short of memory: until it is made, no batch is sent ahead."""
+
+    def _host_rows(self) -> HostRows:
+        """Return where cold rows are read and written."""
+        return RowsInMemory(self.host, self._copier)
 
     @property
     def peak_bytes(self) -> int:
@@ -196,13 +202,13 @@ class StagedStore(EmbeddingStore):
         measured = update.measure and self.monitored
         self.changed_R[work.distinct_U[active_U]] = True
         self.traffic.add_bytes(to_device=self._step.update(work, staged, self.device, update, active_U, measured))
+        changed = []
         for pool in range(len(self.space.pools)):
             span = work.pool_range(pool)
-            hot_active_U = active_U[span] & (work.source_U[span] >= 0)
-            self.traffic.add_updates(
-                *(int(np.count_nonzero(each)) for each in (touched_U[span], active_U[span], hot_active_U))
-            )
-        self._fly_home(work, staged, changed=True)
+            changed.append(active_U[span][work.source_U[span] < 0])
+            touched, active, cold = (int(np.count_nonzero(each)) for each in (touched_U[span], active_U[span], changed[-1]))
+            self.traffic.add_updates(touched, active, active - cold)
+        self._fly_home(work, staged, changed)
 
     def _touched(self, work: ClassifiedBatch, update: RowUpdate) -> NDArray[np.bool_]:
         touched_U = np.ones(len(work.source_U), dtype=np.bool_)
@@ -224,16 +230,17 @@ class StagedStore(EmbeddingStore):
             return
         staged = self._staged(work)
         self._rows_ready(staged)  # later batches may take rows over
-        self._fly_home(work, staged, changed=False)
+        self._fly_home(work, staged, None)
 
-    def _fly_home(self, work: ClassifiedBatch, staged: Staged, changed: bool) -> None:
-        """End a batch: send its cold rows back to the host tier, if it has any and they changed."""
+    def _fly_home(self, work: ClassifiedBatch, staged: Staged, changed: list[NDArray[np.bool_]] | None) -> None:
+        """End a batch: send its cold rows back to the host tier, if it has any. `changed` has for each pool which of them its
+        step updates; None: it updates none."""
         self._step_first = False
         flight: Flight = work.staged
         work.attach(None)
-        if changed and staged.rows_here is not None:
+        if changed is not None and staged.rows_here is not None:
             self.traffic.add_bytes(to_host=staged.stop - staged.rows_start)
-            self._homing.bring(flight, staged)
+            self._homing.bring(flight, staged, changed)
         else:
             self._in_flight.end(flight)
             staged.slot.release(self.streams.compute_event())
@@ -285,13 +292,15 @@ class StagedStore(EmbeddingStore):
         return tier
 
     def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
-        self.host.keep(pool, host_rows)
-        self._moves.down(pool, slots, self.host.arrays(pool), host_rows)
+        changed_C = self.changed_R[host_rows + self.space.pools[pool].first_row]
+        self._moves.down(
+            pool, slots, lambda some, packed: self._rows.write(pool, host_rows[some], packed, changed_C[some])
+        )
         if self.monitored:
             self._moves.forget(pool, slots)
 
     def send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
-        self._moves.up(pool, host_rows, slots)
+        self._moves.up(pool, self._rows, host_rows, slots)
 
     def _make_readable(self, pending_R: NDArray[np.bool_]) -> None:
         """Copy the hot rows to be saved to the host tier, where they can be read while they stay hot."""
@@ -299,12 +308,18 @@ class StagedStore(EmbeddingStore):
             row_of_slot = self.device.row_of_slot[pool]
             hot = np.flatnonzero(row_of_slot >= 0)
             slots = hot[pending_R[row_of_slot[hot]]]
-            self._moves.down(pool, slots, self.host.arrays(pool), row_of_slot[slots] - spec.first_row)
+            self._copy_down(pool, slots, self.host.arrays(pool), row_of_slot[slots] - spec.first_row)
+
+    def _copy_down(
+        self, pool: int, slots: NDArray[np.int64], targets: Arrays, target_rows: NDArray[np.int64]
+    ) -> None:
+        """Copy slots into rows of two arrays, weights and optimizer state."""
+        self._moves.down(pool, slots, lambda some, packed: self._copier.scatter(targets, target_rows[some], packed))
 
     def _where(self, pool: int) -> Tiers:
         return np.empty(0, np.int32), *self.host.arrays(pool), *self.host.arrays(pool)
 
     def _read_slots(self, pool: int, slots: NDArray[np.int64]) -> Arrays:
         weights, state = (np.empty((len(slots), kept.shape[1]), self.host.dtype) for kept in self.host.arrays(pool))
-        self._moves.down(pool, slots, (weights, state), np.arange(len(slots)))
+        self._copy_down(pool, slots, (weights, state), np.arange(len(slots)))
         return weights, state

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.embedding.host import Arrays, HostTier
+from adaptive_rec.embedding.host import ColdTier
+from adaptive_rec.embedding.staged.host_rows import HostRows
 from adaptive_rec.embedding.staged.in_flight import Flight, Forward, PoolParts, Staged, TravellingRows, find_origins
 from adaptive_rec.embedding.staged.packing import INT32, PackedArray, SlotLayout
 from adaptive_rec.embedding.staged.ring import StagingRing
@@ -20,57 +20,16 @@ from adaptive_rec.placement import RowSpace
 PIECE_LOOKUPS = 256
 """Gradients that one program on the device adds up; a longer segment is cut into pieces."""
 
-_CHUNK_BYTES = 1 << 20
-"""Least size of a thread's share of a copy."""
-
-
-class RowCopier:
-    """Copies rows and their optimizer state out of and into a pool's arrays, in several threads where this is worth it."""
-
-    def __init__(self, threads: int) -> None:
-        self._threads = threads
-        self._pool: ThreadPoolExecutor | None = None
-
-    def gather(self, arrays: Arrays, rows_C: NDArray[np.int64], packed: Arrays) -> None:
-        for table_RD, out_CD in zip(arrays, packed, strict=True):
-            self._share(staging.gather_rows, table_RD, rows_C, out_CD)
-
-    def scatter(self, arrays: Arrays, rows_C: NDArray[np.int64], packed: Arrays) -> None:
-        for table_RD, in_CD in zip(arrays, packed, strict=True):
-            self._share(staging.scatter_rows, table_RD, rows_C, in_CD)
-
-    def _share(self, kernel: Any, table_RD: NDArray[Any], rows_C: NDArray[np.int64], packed_CD: NDArray[Any]) -> None:
-        parts = min(self._threads, packed_CD.nbytes // _CHUNK_BYTES)
-        if parts < 2:
-            kernel(table_RD, rows_C, packed_CD)
-            return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="rows")
-        bounds = np.linspace(0, len(rows_C), parts + 1).astype(np.int64)
-        jobs = [
-            self._pool.submit(kernel, table_RD, rows_C[low:high], packed_CD[low:high])
-            for low, high in zip(bounds[:-1], bounds[1:], strict=True)
-        ]
-        for job in jobs:
-            job.result()
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
-
-
 class Stager:
     """Stages one batch at a time, and finds the rows that earlier batches still hold."""
 
     def __init__(
-        self, space: RowSpace, host: HostTier, dtype: torch.dtype, ring: StagingRing, copier: RowCopier
+        self, space: RowSpace, host: ColdTier, rows: HostRows, dtype: torch.dtype, ring: StagingRing
     ) -> None:
         self._space = space
-        self._host = host
+        self._host, self._rows = host, rows
         self._dtype = dtype
         self.ring = ring
-        self._copier = copier
 
     def stage(self, work: ClassifiedBatch, earlier: list[tuple[Flight, Staged]]) -> Staged:
         """Stage a batch. `earlier` are the batches before it that are still on their way, in order, with their slots held."""
@@ -104,7 +63,7 @@ class Stager:
             parts[1].pinned(staged.slot)[:] = to_C
         if any(len(rows_C) for rows_C in host_rows):
             for pool, of_pool in enumerate(pools):
-                self._copier.gather(self._host.arrays(pool), of_pool.host_rows_C, of_pool.pinned_rows(staged.slot))
+                staged.count_read(self._rows.read(pool, of_pool.host_rows_C, of_pool.pinned_rows(staged.slot)))
             staged.sent_rows(staged.slot.upload(indices_stop, layout.nbytes))
         return staged
 

@@ -67,9 +67,10 @@ class Fitting:
         return all(policy.budget_bytes(each, most) == size for size, each in knobs.items())
 
     def largest_budget(self, others: Sequence[Setting] = ()) -> int:
-        """Return the largest hot budget that fits together with other settings. Places too small for any do not count. With
-        rows on a disk it is at most `run.host_memory`."""
-        most = min(self.everything_bytes(), self.config.run.host_memory or self.everything_bytes())
+        """Return the largest hot budget that fits together with other settings. Places too small for any do not count. On a CPU
+        with rows on a disk it is at most `run.host_memory`."""
+        host_memory = 0 if self._on_device else self.config.run.host_memory
+        most = min(self.everything_bytes(), host_memory or self.everything_bytes())
         least, everything = LEAST_BUDGET_BYTES, max(most, LEAST_BUDGET_BYTES)
 
         def too_small(size: int) -> set[Place]:

@@ -7,7 +7,9 @@ from typing import Any
 
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
+from adaptive_rec.embedding.device import row_bytes
 from adaptive_rec.memory.plan import MemoryPlan
+from adaptive_rec.memory.rows import row_rule, row_type, slots_in_memory, space_of
 from adaptive_rec.offline.planning.prediction import HotLookups, Prediction
 from adaptive_rec.offline.simulate.hardware import Hardware
 from adaptive_rec.offline.simulate.lane import StepCounts
@@ -18,9 +20,12 @@ from adaptive_rec.policy.find import load_policy
 
 @dataclass(frozen=True)
 class Homes:
-    """Rows in memory and on the disk, once learnt, and what a step does with the cold ones. A step without a time: no hardware
-    profile was given, or nothing is known of the lookups."""
+    """Rows on the device, in memory and on the disk, once learnt, and what a step does with those on the disk. A step without a
+    time: no hardware profile was given, nothing is known of the lookups, or the hot rows are on a device."""
 
+    device_rows: int
+    """0 on a CPU, where hot rows are in memory."""
+    device_bytes: int
     memory_rows: int
     memory_bytes: int
     disk_rows: int
@@ -28,7 +33,8 @@ class Homes:
     disk_bytes: int
     """With optimizer state, each row once."""
     cold_rows_per_step: float | None
-    """Distinct cold rows of a batch: those that a step reads at the most, and writes back. None where no lookups were counted."""
+    """Distinct rows of a batch in no memory: those that a step reads from the disk at the most, and writes back. None where no
+    lookups were counted."""
     disk_seconds: float | None = None
     """Time of the disk for these."""
     step_seconds: float | None = None
@@ -52,7 +58,9 @@ def homes_of(config: Config, source: Source, plan: MemoryPlan, lookups: HotLooku
     hot = sum(pool.slots for pool in plan.hot)
     hot_bytes = sum(pool.bytes for pool in plan.hot)
     of_hot = sum(pool.weights_bytes + pool.state_bytes for pool in plan.hot)
-    where = hot, hot_bytes, rows - hot, all_bytes - of_hot
+    if "device" in plan.available_bytes:
+        return _three_homes(config, source, plan, lookups, all_bytes - of_hot)
+    where = 0, 0, hot, hot_bytes, rows - hot, all_bytes - of_hot
     if lookups is None:
         return Homes(*where, None)
     found = lookups.at(hot_bytes)
@@ -62,6 +70,25 @@ def homes_of(config: Config, source: Source, plan: MemoryPlan, lookups: HotLooku
     load = _load(config, source, plan, lookups, found, all_bytes / rows)
     alone = hardware.model_copy(update={"disk": hardware.disk.model_copy(update={"read_us": 0.0})})
     return Homes(*where, cold, disk_seconds(load, hardware), predict(load, alone))
+
+
+def _three_homes(
+    config: Config, source: Source, plan: MemoryPlan, lookups: HotLookups | None, cold_bytes: int
+) -> Homes:
+    """Predict the homes of a device run's rows; `cold_bytes` are those of all that are not hot."""
+    space = space_of(source, load_policy(config.knobs.policy))
+    slots, sizes = slots_in_memory(config, space), row_bytes(space, row_rule(config), row_type(config).itemsize, False)
+    in_memory = [min(count, pool.rows - pool.slots) for count, pool in zip(slots, plan.hot, strict=True)]
+    memory_bytes = sum(count * size for count, size in zip(in_memory, sizes, strict=True))
+    hot, hot_bytes, all_rows = (
+        sum(each) for each in zip(*((pool.slots, pool.bytes, pool.rows) for pool in plan.hot), strict=True)
+    )
+    disk = all_rows - hot - sum(in_memory), cold_bytes - memory_bytes
+    where = hot, hot_bytes, sum(in_memory), memory_bytes, *disk
+    if lookups is None:
+        return Homes(*where, None)
+    found = lookups.at(hot_bytes + memory_bytes)
+    return Homes(*where, found.cold_rows * config.run.batch_size / lookups.batch_size)
 
 
 def _load(

@@ -236,7 +236,7 @@ def keep_what_a_migration_overtook(patch: pytest.MonkeyPatch) -> None:
 
 def land_rows_before_they_came_down(patch: pytest.MonkeyPatch) -> None:
     land = Homing._land
-    patch.setattr(Homing, "_land", lambda homing, flight, staged, event: land(homing, flight, staged, DONE))
+    patch.setattr(Homing, "_land", lambda homing, flight, staged, changed, _: land(homing, flight, staged, changed, DONE))
 
 
 def read_slots_before_they_came_down(patch: pytest.MonkeyPatch) -> None:
@@ -257,7 +257,7 @@ def move_rows_before_they_are_home(patch: pytest.MonkeyPatch) -> None:
 
 def skip_batches_without_passing_rows_on(patch: pytest.MonkeyPatch) -> None:
     def release(store: Any, work: ClassifiedBatch) -> None:
-        store._fly_home(work, store._staged(work), changed=False)
+        store._fly_home(work, store._staged(work), None)
 
     patch.setattr(StagedStore, "release", release)
 

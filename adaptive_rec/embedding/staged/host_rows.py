@@ -1,0 +1,77 @@
+"""Cold rows of a device run, as they leave the host for the device and come back."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.embedding.host import Arrays, HostTier
+from adaptive_rec.kernels import staging
+
+_CHUNK_BYTES = 1 << 20
+"""Least size of a thread's share of a copy."""
+
+
+class HostRows(Protocol):
+    """Where cold rows are read and written. `packed` are weights and optimizer state that lie side by side (C). The staging
+    worker reads while the homing thread writes; a row that an earlier flight still holds is forwarded, whatever is read here."""
+
+    def read(self, pool: int, rows_C: NDArray[np.int64], packed: Arrays) -> int:
+        """Copy rows, by their numbers within the pool, into `packed`. Returns how many were not in host memory."""
+
+    def write(self, pool: int, rows_C: NDArray[np.int64], packed: Arrays, changed_C: NDArray[np.bool_]) -> None:
+        """Copy `packed` to rows, by their numbers within the pool; `changed_C`: which have changed since they were read."""
+
+
+class RowCopier:
+    """Copies rows and their optimizer state out of and into a pool's arrays, in several threads where this is worth it."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+
+    def gather(self, arrays: Arrays, rows_C: NDArray[np.int64], packed: Arrays) -> None:
+        for table_RD, out_CD in zip(arrays, packed, strict=True):
+            self._share(staging.gather_rows, table_RD, rows_C, out_CD)
+
+    def scatter(self, arrays: Arrays, rows_C: NDArray[np.int64], packed: Arrays) -> None:
+        for table_RD, in_CD in zip(arrays, packed, strict=True):
+            self._share(staging.scatter_rows, table_RD, rows_C, in_CD)
+
+    def _share(self, kernel: Any, table_RD: NDArray[Any], rows_C: NDArray[np.int64], packed_CD: NDArray[Any]) -> None:
+        parts = min(self._threads, packed_CD.nbytes // _CHUNK_BYTES)
+        if parts < 2:
+            kernel(table_RD, rows_C, packed_CD)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="rows")
+        bounds = np.linspace(0, len(rows_C), parts + 1).astype(np.int64)
+        jobs = [
+            self._pool.submit(kernel, table_RD, rows_C[low:high], packed_CD[low:high])
+            for low, high in zip(bounds[:-1], bounds[1:], strict=True)
+        ]
+        for job in jobs:
+            job.result()
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+
+class RowsInMemory:
+    """Cold rows that are all in host memory."""
+
+    def __init__(self, host: HostTier, copier: RowCopier) -> None:
+        self._host, self._copier = host, copier
+
+    def read(self, pool: int, rows_C: NDArray[np.int64], packed: Arrays) -> int:
+        self._copier.gather(self._host.arrays(pool), rows_C, packed)
+        return 0
+
+    def write(self, pool: int, rows_C: NDArray[np.int64], packed: Arrays, changed_C: NDArray[np.bool_]) -> None:
+        self._host.keep(pool, rows_C)
+        self._copier.scatter(self._host.arrays(pool), rows_C, packed)
