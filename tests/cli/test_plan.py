@@ -273,8 +273,8 @@ def test_a_device_run_reads_as_many_rows_from_the_disk_as_was_predicted(told: An
     data = ("data.synthetic.samples=16000", "run.host_memory=12KiB", "knobs.hot_budget_bytes=8KiB")
     words = ("--gpu-memory", "2GiB", *(word for each in ("run.device=auto", *data) for word in ("--set", each)))
     homes = told("--no-rehearsal", *words)["homes"]
-    config = tiny("run.steps=120", "knobs.reclassify_every=20", "knobs.report_every=60", *data)
-    runtime = assemble(config, streams=LateStreams(3), options=RunOptions(rows=tmp_path / "rows"))
+    own = ("run.steps=120", "knobs.reclassify_every=20", "knobs.report_every=60", "knobs.prefetch_depth=0")
+    runtime = assemble(tiny(*own, *data), streams=LateStreams(3), options=RunOptions(rows=tmp_path / "rows"))
     last = [report for report in runtime.run() if isinstance(report, Snapshot)][-1]
     assert last.disk is not None
     assert runtime.store.memory is not None

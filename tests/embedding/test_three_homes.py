@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -35,26 +36,49 @@ STEPS = 300
 
 
 class Saver(threading.Thread):
-    """The thread that saves a snapshot. It stands still before each few slots, until `go` lets it on."""
+    """The thread that saves a snapshot. It stands still after each few slots, until `go` lets it on."""
 
     def __init__(self, store: StagedDiskStore, snapshot: DiskSnapshot) -> None:
         super().__init__(daemon=True)
         self.store, self.snapshot = store, snapshot
         self.index: list[dict[str, Any]] = []
-        self.gate, self.fails = threading.Semaphore(0), False
+        self.gate, self.stands = threading.Semaphore(0), threading.Semaphore(0)
+        self.fails = self.is_done = False
         self.start()
+        assert self.stands.acquire(timeout=60)
 
     def run(self) -> None:
-        with suppress(OSError):
-            self.index = [dict(shard) for shard in self.store.shards(self.snapshot)]
+        try:
+            with suppress(OSError):
+                self.index = [dict(shard) for shard in self.store.shards(self.snapshot)]
+        finally:
+            self.is_done = True
+            self.stands.release()
 
-    def sleep(self, _: float) -> None:
+    def stand(self) -> None:
+        """Called by the thread itself."""
+        self.stands.release()
         self.gate.acquire()
         if self.fails:
             raise OSError("the disk is full")
 
     def go(self, slices: int) -> None:
-        self.gate.release(slices)
+        while slices and not self.is_done:
+            self.gate.release()
+            assert self.stands.acquire(timeout=60), "a snapshot must come to an end"
+            slices -= 1
+
+
+class SaverClock:
+    """The module `time` of a snapshot: its thread stands still where it would sleep."""
+
+    perf_counter = staticmethod(time.perf_counter)
+
+    @staticmethod
+    def sleep(_: float) -> None:
+        thread = threading.current_thread()
+        assert isinstance(thread, Saver)
+        thread.stand()
 
 
 class Homes(DrivenStore):
@@ -62,7 +86,7 @@ class Homes(DrivenStore):
 
     store: StagedDiskStore
 
-    def __init__(self, folder: Path, precision: str, rule: str, seed: int, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, precision: str, rule: str, seed: int) -> None:
         self.counts: Counter[str] = Counter()
         self.saver: Saver | None = None
         settings = [
@@ -72,7 +96,6 @@ class Homes(DrivenStore):
             f"run.disk={folder}",
         ]
         super().__init__(load_config(None, {}, [*SETTINGS, *settings]), "late", seed)
-        patch.setattr(disk_snapshot.time, "sleep", lambda seconds: self.saver.sleep(seconds) if self.saver else None)
         self.first = self.plain.copy()
         self.moment: Rows = []
         self.address_R = np.zeros(self.store.space.rows, np.uint32)
@@ -204,12 +227,11 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 4096)
     monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
     monkeypatch.setattr(disk_snapshot, "_SLICE", 4)
+    monkeypatch.setattr(disk_snapshot, "time", SaverClock)
 
 
-def drive(
-    folder: Path, kind: tuple[str, str], seed: int, patch: pytest.MonkeyPatch, steps: int = STEPS
-) -> Counter[str]:
-    homes, dice = Homes(folder, *kind, seed, patch), random.Random(seed)
+def drive(folder: Path, kind: tuple[str, str], seed: int, steps: int = STEPS) -> Counter[str]:
+    homes, dice = Homes(folder, *kind, seed), random.Random(seed)
     try:
         for number, name in enumerate(dice.choices(list(WEIGHTS), list(WEIGHTS.values()), k=steps)):
             homes.do(name, dice.getrandbits(32))
@@ -227,11 +249,8 @@ def drive(
 @pytest.mark.parametrize(
     ("precision", "rule"), [("float64", "sgd"), ("float32", "sgd"), ("float32", "adagrad"), ("float64", "lazy_adam")]
 )
-def test_rows_in_three_homes_equal_plain_arrays(
-    tmp_path: Path, small_parts: None, monkeypatch: pytest.MonkeyPatch, precision: str, rule: str
-) -> None:
-    counts = drive(tmp_path, (precision, rule), 3, monkeypatch)
-    print(counts)
+def test_rows_in_three_homes_equal_plain_arrays(tmp_path: Path, small_parts: None, precision: str, rule: str) -> None:
+    counts = drive(tmp_path, (precision, rule), 3)
     assert min(counts[name] for name in ("to memory", "from memory", "hot", "saved", "failed")) > 0
 
 
@@ -290,7 +309,7 @@ def test_a_mistake_is_found(tmp_path: Path, small_parts: None, monkeypatch: pyte
 
     def drives() -> Iterator[None]:
         for seed in range(6):
-            drive(tmp_path / str(seed), ("float64", "sgd"), seed, monkeypatch)
+            drive(tmp_path / str(seed), ("float64", "sgd"), seed)
             yield
 
     with pytest.raises(AssertionError):
