@@ -38,7 +38,7 @@ class MemorySlots:
         """The last one of each pool stands for rows without a slot."""
         self._changed = [np.zeros(slots, np.bool_) for slots in slots_P]
         self.moving = threading.Lock()
-        """Held while slots get other rows, and while another thread than that which moves rows reads them."""
+        """Held while slots get other rows, and while a thread reads slots that another one may give away."""
 
     @property
     def capacities(self) -> list[int]:
@@ -59,7 +59,8 @@ class MemorySlots:
         return self._rows.arrays(pool)
 
     def lines(self, pool: int, rows: NDArray[np.int64], filled: bool = False) -> NDArray[np.int64]:
-        """Return the slot of each row of a pool, or the number behind the last slot. `filled`: also for those in empty slots."""
+        """Return the slot of each row of a pool; the number behind the last slot for rows that have none or, with `filled`, an
+        empty one."""
         slots, behind = self.slot_of_row[rows].astype(np.int64), len(self.row_of_slot[pool])
         slots[slots < 0] = behind
         return np.where(self._filled[pool][slots], slots, behind) if filled else slots
