@@ -75,7 +75,7 @@ def test_host_memory_sets_the_budget_of_hot_rows_on_a_cpu_only(
     default = load_config(None, {}, []).knobs.hot_budget_bytes
     found = load_config(str(tmp_path / "own.toml"), {}, on_device)
     assert found.knobs.hot_budget_bytes == (7 << 20 if shared else default), "the device may be named in another layer"
-    assert overridden_knobs({}, on_disk, device) == ({"hot_budget_bytes"} if shared else set())
+    assert overridden_knobs({}, on_disk, device) == {"hysteresis", "decay"} | ({"hot_budget_bytes"} if shared else set())
 
 
 def test_several_processes_with_devices_are_refused_by_name() -> None:
