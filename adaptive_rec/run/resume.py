@@ -159,7 +159,7 @@ def runtime_of(run: Path, generation: Path, source: Source | None = None) -> Run
         config = config.model_copy(update={"run": config.run.model_copy(update={"device": "cpu"})})
     folders = checkpoint.rows_folders(generation)
     settings = {"disk": ""} if folders else {"host_memory": 0}
-    knobs = config.knobs.changed({"evict_ratio": 0.0})  # which not every policy can have; no window ends here
+    knobs = config.knobs.changed({"evict_ratio": 0.0})  # not under the policy here, and nothing leaves in an evaluation
     config = config.model_copy(update={"run": config.run.model_copy(update=settings), "knobs": knobs})
     # Every row in host memory, or on the disk, wherever it was trained: where it is already, or a copy from where several ranks
     # have it.
