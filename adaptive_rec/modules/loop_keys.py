@@ -54,10 +54,10 @@ class LoopKeys:
     def _known(self) -> dict[str, int]:
         """Return what processes that train together must have alike before they take keys, by name."""
         self._put_loaded()
-        admit_after = self._admit_after.at(self._keys.taken)
         return {
+            "seed": self._seed,
             "steps with raw ids": self._keys.taken,
-            "knobs.admit_after": admit_after,
+            "knobs.admit_after": self._admit_after.at(self._keys.taken),
             "the digest of raw ids with rows": self._digest,
         }
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import adaptive_rec
 from adaptive_rec import AdaptiveEmbedding, AdaptiveEmbeddingBag, AdaptiveEmbeddingBagCollection
-from adaptive_rec.errors import GroupError
+from adaptive_rec.errors import ConfigError, GroupError
 from adaptive_rec.system.group import Alone, Group
 
 from .jagged import Jagged
@@ -200,3 +201,27 @@ def test_a_collection_of_several_tables_is_the_same_on_ranks(on_ranks: Any) -> N
     assert expected[1][0][0]["lookups_shared"] > 100
     for found in on_ranks(2, work):
         assert_same(found, expected)
+
+
+def test_ranks_wrap_the_same_values_or_none(on_ranks: Any) -> None:
+    def work(group: Group) -> Tensor:
+        model = nn.ModuleDict({"words": nn.Embedding(9, 4, dtype=torch.float64)})
+        how: dict[str, Any] = {"ids": "raw", "optimizer": "sgd", "lr": 0.1}
+        with torch.no_grad():
+            model["words"].weight.fill_(group.rank)
+        if not group.is_alone:
+            with pytest.raises(
+                ConfigError, match="values of rows must be the same on all ranks where ids are raw, those of words"
+            ):
+                adaptive_rec.wrap(model, keys={"words": torch.arange(5)}, **how)
+        adaptive_rec.wrap(model, keys={"words": None}, **how)
+        vectors: Tensor = model["words"](torch.tensor([7, -7])).detach()
+        model = nn.ModuleDict({"words": nn.Embedding(9, 4, dtype=torch.float64)})
+        with torch.no_grad():
+            model["words"].weight.copy_(torch.arange(36).view(9, 4))
+        adaptive_rec.wrap(model, keys={"words": torch.arange(5) - 50}, **how)
+        return torch.cat([vectors, model["words"](torch.tensor([-47, -50])).detach()])
+
+    expected = work(Alone())
+    assert torch.equal(expected[2:], torch.tensor([[12.0, 13, 14, 15], [0, 1, 2, 3]], dtype=torch.float64))
+    assert all(torch.equal(found, expected) for found in on_ranks(2, work))
