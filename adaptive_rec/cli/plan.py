@@ -26,6 +26,7 @@ from adaptive_rec.units import comparable_size, count, counted, exact_size, fine
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
+    from adaptive_rec.data.source import Source
     from adaptive_rec.memory.plan import MemoryPlan, Place
     from adaptive_rec.offline.planning.survey import Survey
     from adaptive_rec.offline.processes.forecast import Processes
@@ -41,6 +42,8 @@ SHOWN_TABLES = 40
 """Tables that are printed, the largest ones; ``--json`` has them all."""
 MOMENTS = {"": "always", "step": "a step runs", "window": "a window ends", "evaluation": "an evaluation runs"}
 FOLLOWED_NOTE = "a batch of the rows that are there now stands for those to come"
+ONE_LOOK_SECONDS = 1e-3
+"""How long a plan waits for data that comes."""
 DRY_RUN_NOTE = "figures that do not follow from the rows are estimates; adaptive-rec plan measures them and suggests a hot budget"
 
 
@@ -128,13 +131,15 @@ def dry_run(config: Config, as_json: bool, ranks: int, ranks_here: int) -> int:
     """Print the plan of a run on this machine, or of one of its ranks, of which the machine has `ranks_here`; estimated only.
     Returns 1 where it does not fit."""
     waiting("planning")
+    from adaptive_rec.data.open import open_source
     from adaptive_rec.runtime.assemble import plan_run
 
-    notes = [DRY_RUN_NOTE]
+    notes, opened = [DRY_RUN_NOTE], config
     if config.data.follow:
-        here = config.data.model_copy(update={"follow": False, "follow_idle_seconds": 0.0})
-        config, notes = config.model_copy(update={"data": here}), [*notes, FOLLOWED_NOTE]
-    estimated = plan_run(config) if ranks == 1 else plan_rank(config, ranks, ranks_here)
+        here = config.data.model_copy(update={"follow_idle_seconds": ONE_LOOK_SECONDS})
+        notes, opened = [*notes, FOLLOWED_NOTE], config.model_copy(update={"data": here})
+    source = open_source(opened, trains=config.data.follow)
+    estimated = plan_run(config, source) if ranks == 1 else plan_rank(config, source, ranks, ranks_here)
     if as_json:
         print_json(estimated.as_dict())
     else:
@@ -142,9 +147,8 @@ def dry_run(config: Config, as_json: bool, ranks: int, ranks_here: int) -> int:
     return 1 if estimated.problems else 0
 
 
-def plan_rank(config: Config, ranks: int, ranks_here: int) -> MemoryPlan:
+def plan_rank(config: Config, source: Source, ranks: int, ranks_here: int) -> MemoryPlan:
     """Return the estimated plan of a rank. Raises ConfigError where several processes cannot train together."""
-    from adaptive_rec.data.open import open_source
     from adaptive_rec.offline.processes.rank_memory import rank_plan
     from adaptive_rec.offline.processes.traffic import Nodes
     from adaptive_rec.policy.find import load_policy
@@ -152,7 +156,7 @@ def plan_rank(config: Config, ranks: int, ranks_here: int) -> MemoryPlan:
     from adaptive_rec.system.host_memory import available_bytes
 
     check_group(config, load_policy(config.knobs.policy))
-    return rank_plan(config, open_source(config), Nodes(ranks, ranks_here), available_bytes(), rehearsed=False)
+    return rank_plan(config, source, Nodes(ranks, ranks_here), available_bytes(), rehearsed=False)
 
 
 def memory_bytes(option: str, typed: str | None) -> int | None:

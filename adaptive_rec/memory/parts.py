@@ -22,6 +22,7 @@ from adaptive_rec.data.lines import CHUNK_BYTES
 from adaptive_rec.data.prepared import BLOCK_ROWS, GROUP_BLOCKS, PreparedSource
 from adaptive_rec.data.raw.raw_ids import RawIds, raw_ids_of
 from adaptive_rec.data.source import Source, Wrapped
+from adaptive_rec.data.tabular.follow import FollowedSource
 from adaptive_rec.data.tabular.reader import BLOCK_ROWS as BLOCK_ROWS_READ
 from adaptive_rec.data.tabular.stream import TabularSource
 from adaptive_rec.embedding.snapshot import SHARD_BYTES
@@ -171,9 +172,10 @@ def _data_parts(config: Config, source: Source, batch: Batch | None) -> Iterator
         yield MemoryPart("raw ids and their rows", "host", raw_ids.most_bytes, "data.max_table_rows")
     if batch is None:
         return
-    if isinstance(origin, TabularSource):
+    if isinstance(origin, TabularSource | FollowedSource):
+        most = BLOCK_ROWS_READ if isinstance(origin, FollowedSource) else min(BLOCK_ROWS_READ, source.train_samples)
         samples = array_bytes(batch) // max(1, batch.size)
-        blocks = READ_COPIES * samples * min(BLOCK_ROWS_READ, source.train_samples) + READ_COPIES * CHUNK_BYTES
+        blocks = READ_COPIES * samples * most + READ_COPIES * CHUNK_BYTES
         yield MemoryPart("data being read", "host", blocks, "")
     if isinstance(origin, PreparedSource) and config.data.shuffle:
         rows = 2 * min(GROUP_BLOCKS * BLOCK_ROWS, source.train_samples)

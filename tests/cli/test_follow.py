@@ -121,3 +121,17 @@ def test_losses_lead_back_to_the_logits() -> None:
     extreme = logits_of_losses(np.array([0.0, 0.0, 1e30]), np.array([1.0, 0.0, 1.0]))
     assert (extreme > 0).tolist() == [True, False, False]
     assert np.isfinite(extreme).all()
+
+
+def test_a_run_that_follows_is_planned_on_the_rows_that_are_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "clicks.csv"
+    words = ["train", "--data", str(path), *SETTINGS, "--out", str(tmp_path / "runs" / "a"), "--json", "--follow"]
+    plans = []
+    for count in (400, 20):  # more than a batch, and less
+        path.write_text("label,item,price\n" + lines(count, 1) + '0,"half a li')
+        assert main([*words, "--dry-run"]) == 0
+        plans.append({part["name"]: part["bytes"] for part in json.loads(capsys.readouterr().out)["parts"]})
+    assert plans[0].keys() == plans[1].keys() >= {"raw ids and their rows", "data being read", "batches ahead"}
+    assert not (tmp_path / "runs" / "a").exists()

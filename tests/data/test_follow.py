@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 import time
 from collections.abc import Iterator
@@ -282,13 +283,21 @@ def skipping(folder: Path, source: Path) -> FollowedSource:
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("form", ["grows", "folder", "gz"])
 def test_malformed_rows_behind_the_last_row_are_counted_once(
-    tmp_path: Path, is_killed: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, is_killed: bool, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines, "CHUNK_BYTES", 96)
-    path = tmp_path / "clicks.csv"
-    path.write_text(HEAD + "".join(map(line, range(8))) + "7,user,1\n" * 30)
-    source = skipping(tmp_path, path)
+    (tmp_path / "parts").mkdir()
+    path = tmp_path / "parts" / "1.csv"
+    text = HEAD + "".join(map(line, range(8))) + "7,user,1\n" * 30
+    path.write_text(text)
+    if form == "gz":
+        path.unlink()
+        path = path.with_suffix(".csv.gz")
+        path.write_bytes(gzip.compress(text.encode()))
+    data = path if form == "grows" else path.parent
+    source = skipping(tmp_path, data)
     batches = list(source.train_batches(Position(), 4))
     counted, last = sum(batch.malformed_rows for batch in batches), batches[-1].position
     assert 0 < counted < 30  # those in the chunk of the last row come with it
@@ -297,9 +306,13 @@ def test_malformed_rows_behind_the_last_row_are_counted_once(
     assert (counted + at_the_end, source.end(last)) == (30, 0)
     if not is_killed:
         saved, counted = Saved(source.state(last), "followed"), counted + at_the_end
-    with path.open("a") as file:
-        file.write("7,user,1\n" + "".join(map(line, range(8, 12))))
-    source = skipping(tmp_path, path)
+    more = "7,user,1\n" + "".join(map(line, range(8, 12)))
+    if form == "grows":
+        with path.open("a") as file:
+            file.write(more)
+    else:
+        (path.parent / "2.csv").write_text(HEAD + more)
+    source = skipping(tmp_path, data)
     source.set_state(saved)
     assert counted + sum(batch.malformed_rows for batch in source.train_batches(last, 4)) == 31
 

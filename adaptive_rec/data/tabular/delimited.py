@@ -105,6 +105,7 @@ class DelimitedFile:
                 "mark inside a field twice and the field in quotation marks"
             )
         if rest:
+            self.end = place + len(rest)
             yield place, rest
 
     def _texts(self, place: int) -> Iterator[bytes]:

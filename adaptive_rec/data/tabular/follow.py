@@ -185,8 +185,7 @@ class FollowedSource:
                     yield loaded(block), reader.bad_rows - bad
                     bad = reader.bad_rows
                 self._left_out += reader.bad_rows - bad
-                if grows:
-                    mark, tail = reader.end, self._pass(path, first_row, reader.end)
+                mark, tail = reader.end, self._pass(path, first_row, reader.end)
             if not grows:
                 return
             if first_row + mark.rows < row:

@@ -32,7 +32,7 @@ class RowFile(Protocol):
     """Rows that `batches` could not read and has skipped."""
     read_ratio: float
     end: int
-    """The place behind the last row that was read, of a file that grows."""
+    """The place behind the last row, once all were read."""
     place: int | None
     """The place at which the batch begins that was yielded last; None: reading cannot begin there."""
 
@@ -44,13 +44,13 @@ class RowFile(Protocol):
 class ParquetFile:
     """A Parquet file, opened."""
 
-    bad_rows = end = 0
+    bad_rows = 0
 
     def __init__(self, path: Path) -> None:
         import pyarrow
         import pyarrow.parquet
 
-        self.path, self.read_ratio = path, 0.0
+        self.path, self.read_ratio, self.end = path, 0.0, 0
         self.place: int | None = 0
         try:
             self._file = pyarrow.parquet.ParquetFile(path)
@@ -71,6 +71,7 @@ class ParquetFile:
                     yield batch
                     self.place = None
                 self.read_ratio = (group + 1) / groups
+            self.end = groups
         except (OSError, pyarrow.ArrowException) as error:
             raise DataError(f"{self.path} must be a complete Parquet file: {error}") from None
 
@@ -134,7 +135,7 @@ class TabularReader:
         self.mark: Mark | None = START
         """The mark at which the block begins that was yielded last; None: reading cannot begin there."""
         self.end = START
-        """The mark behind all that was read, of a file that grows."""
+        """The mark behind all rows, once all were read."""
 
     @property
     def bad_rows(self) -> int:
