@@ -20,3 +20,6 @@ TINY = [
     "knobs.sample_ratio=1.0", "knobs.hysteresis=0.0", "knobs.hot_budget_bytes=2000",
 ]  # fmt: skip
 """A run of well under a second with small windows; a test appends its own settings, the last one of a key wins."""
+
+AS_IN_MEMORY = ["knobs.hysteresis=0.1", "knobs.decay=0.6"]
+"""Knobs of a run with all rows in memory, which start with other values where rows lie on a disk."""

@@ -43,13 +43,9 @@ class LoopKeys:
 
     def _begin_with(self, keys: KeyMap, admit_after: KnobSchedule) -> None:
         self._keys, self._admit_after = keys, admit_after
-        self._eviction = self._eviction_of(keys)
+        self._eviction = self._new_eviction(keys)
         self._window_ended = -1
         """Batches that were settled when the last window ended."""
-
-    def _eviction_of(self, keys: KeyMap) -> Eviction:
-        tables = range(len(self._rows_T))
-        return Eviction(keys, LastLookups(self._rows_T, tables), len(tables))
 
     def _known(self) -> dict[str, int]:
         """Return what processes that train together must have alike before they take keys, by name."""
@@ -60,6 +56,9 @@ class LoopKeys:
             "knobs.admit_after": self._admit_after.at(self._keys.taken),
             "the digest of raw ids with rows": self._digest,
         }
+
+    def _new_eviction(self, keys: KeyMap) -> Eviction:
+        return Eviction(keys, LastLookups(self._rows_T, range(len(self._rows_T))), len(self._rows_T))
 
     # Batches ---------------------------------------------------------------------------------------------------------
 
@@ -103,8 +102,8 @@ class LoopKeys:
     def end_window(
         self, evict_ratio: float, evict_after: int, decay: float, popularity: Popularity, clear: Clear, keep: Keep
     ) -> Leaving:
-        """Have keys leave, as `RawIds.end_window` does; their rows are not kept. Returns the keys that leave. The training thread
-        calls it between two steps; a window in which no batch began changes nothing."""
+        """Have keys leave as `RawIds.end_window` does; no values are kept. The training thread calls it between two steps; a
+        window in which no batch began changes nothing."""
         with self._lock:
             self._put_loaded()
             if self._keys.settled == self._window_ended:
@@ -117,8 +116,9 @@ class LoopKeys:
             for table, ids in left:
                 self._keys.free(table, ids, later)
             leaving = self._eviction.choose(Limits(evict_ratio, evict_after, self._admit_after.newest), popularity)
-            if evict_ratio:
-                self._keys.change(Change(later, leaving.key_L, leaving.table_L, leaving.id_L, decay))
+            if evict_ratio or evict_after:
+                aged = int(np.count_nonzero(leaving.aged_L))
+                self._keys.change(Change(later, leaving.key_L, leaving.table_L, leaving.id_L, decay, aged))
         return leaving
 
     # Keys ------------------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class LoopKeys:
         made.set_state(found.part("map"))
         admit_after.set_array(found, "admit_after", made.settled)
         admit_after.change(now, made.settled, made.settled)
-        eviction, window_ended = self._eviction_of(made), found.integer("window_ended")
+        eviction, window_ended = self._new_eviction(made), found.integer("window_ended")
         eviction.set_state(found.part("eviction"))
         self._begin_with(made, admit_after)
         self._eviction, self._window_ended = eviction, window_ended

@@ -260,7 +260,7 @@ OF_RUNS = (
 
 def check_knobs_of_ids(knobs: Knobs, raw: bool) -> None:
     """Raise ConfigError where a knob is set that is for raw ids, and ids are numbers of rows."""
-    for name, unset in (("admit_after", 1), ("evict_ratio", 0)):
+    for name, unset in (("admit_after", 1), ("evict_ratio", 0), ("evict_after", 0)):
         if not raw and (value := getattr(knobs, name)) != unset:
             raise ConfigError(f'knobs.{name} must be {unset} unless ids="raw", got {value}')
 
@@ -270,8 +270,6 @@ def check_policy_fits(policy: Policy, knobs: Knobs, group: Group) -> None:
     for name, value in Knobs().model_dump(include=set(OF_RUNS)).items():
         if (given := getattr(knobs, name)) != value:
             raise ConfigError(f"knobs.{name} must be {value} in a user's loop, which sets its own rates and cadence, got {given}")
-    if knobs.evict_after:
-        raise ConfigError(f"knobs.evict_after must be 0 in a user's loop, whose ids do not leave by age, got {knobs.evict_after}")
     if policy.arranges_stream or policy.request_per_table:
         why = "arranges the stream" if policy.arranges_stream else "plans every table by itself"
         raise ConfigError(f"policy must leave the stream to the loop, {policy.name} {why}; it needs adaptive-rec train")

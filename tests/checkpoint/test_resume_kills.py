@@ -20,6 +20,7 @@ from adaptive_rec.checkpoint.history import names_in_use
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.run.training_run import TrainingRun
 from tests.checkpoint.contents import newest_contents
+from tests.settings import AS_IN_MEMORY
 
 TINY_SEGMENTS = (
     "from adaptive_rec.embedding.disk import row_log; row_log._LEAST_SEGMENT_BYTES, row_log._KEPT_BYTES = 8192, 0; "
@@ -33,7 +34,7 @@ SETTINGS = [
     "knobs.target_skip_ratio=0.6", "knobs.stale_metric=max_abs",
 ]  # fmt: skip
 RUN = ["tiny", "--no-serve", "--json", "--set=checkpoint.every_steps=9", *(f"--set={setting}" for setting in SETTINGS)]
-ON_DISK = ["run.host_memory=1MiB", "knobs.hot_budget_bytes=16KiB"]
+ON_DISK = ["run.host_memory=1MiB", "knobs.hot_budget_bytes=16KiB", *AS_IN_MEMORY]
 WAIT_SECONDS = 120
 STARTED_SECONDS = 4.0
 """By then a run trains."""

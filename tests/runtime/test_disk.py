@@ -18,10 +18,9 @@ from adaptive_rec.live.shared_state import StateReader
 from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.run_options import RunOptions
+from tests.settings import AS_IN_MEMORY
 
 ON_DISK = ["run.host_memory=1MiB", "knobs.hot_budget_bytes=24KiB"]
-AS_IN_MEMORY = ["knobs.hysteresis=0.1", "knobs.decay=0.6"]
-"""Knobs of a run with all rows in memory, which a disk changes."""
 
 
 def test_host_memory_sets_the_budget_of_hot_rows_unless_that_is_given_too() -> None:

@@ -19,8 +19,9 @@ from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.late_threads import LateThreads
 from tests.runtime.test_eviction import SETTINGS, replaced_ids  # noqa: F401
+from tests.settings import AS_IN_MEMORY
 
-ON_DISK = ["run.host_memory=1MiB"]
+ON_DISK = ["run.host_memory=1MiB", *AS_IN_MEMORY]
 
 
 def outcome(runtime: Runtime) -> Any:

@@ -23,6 +23,7 @@ from adaptive_rec.runtime import assemble as assembling
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
 from tests.runtime.test_eviction import SETTINGS, outcome, run_of, trained
+from tests.settings import AS_IN_MEMORY
 
 KEPT = ["knobs.evict_ratio=0", "knobs.evict_after=25", "data.keep_evicted=500", "run.steps=360"]
 SOME_KEPT = ["data.keep_evicted=12", "knobs.evict_ratio=0.25", "knobs.evict_after=40", "run.steps=360"]
@@ -91,7 +92,7 @@ def test_the_same_ids_come_back_however_far_is_read_ahead_and_wherever_rows_are(
     tmp_path: Path, settings: list[str]
 ) -> None:
     expected = outcome(trained(tmp_path, *settings, "knobs.prefetch_depth=0"))
-    for others in (["knobs.prefetch_depth=64"], ["run.host_memory=1MiB", "knobs.prefetch_depth=6"]):
+    for others in (["knobs.prefetch_depth=64"], ["run.host_memory=1MiB", *AS_IN_MEMORY, "knobs.prefetch_depth=6"]):
         assert outcome(trained(tmp_path, *settings, *others)) == expected
     counts = expected[1]
     assert counts["came_back"] > 10

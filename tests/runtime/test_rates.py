@@ -117,4 +117,4 @@ def test_evaluations_and_checkpoints_keep_another_time(tmp_path: Path) -> None:
 
 def test_a_loop_of_the_users_own_sets_its_own_rates() -> None:
     with pytest.raises(ConfigError, match=r"knobs\.lr_factor must be 1\.0 in a user's loop.*got 0\.5"):
-        AdaptiveEmbeddingBag(10, 4, knobs={"lr_factor": 0.5})
+        AdaptiveEmbeddingBag(10, 4, optimizer="sgd", lr=0.1, knobs={"lr_factor": 0.5})

@@ -25,6 +25,7 @@ from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.group import Alone, Group
 from adaptive_rec.system.late_threads import LateThreads
 from tests.runtime.test_processes import config, trained
+from tests.settings import AS_IN_MEMORY
 
 RAW = ["data.ids=raw", "knobs.admit_after=2", "data.shared_rows=3", "knobs.prefetch_depth=4", "checkpoint.every_steps=7"]
 
@@ -68,7 +69,7 @@ def assert_same_keys(one: Path, other: Path) -> None:
         np.testing.assert_array_equal(np.stack(mine), np.stack(theirs))
 
 
-@pytest.mark.parametrize("where", [[], ["run.host_memory=1MiB"]], ids=["memory", "disk"])
+@pytest.mark.parametrize("where", [[], ["run.host_memory=1MiB", *AS_IN_MEMORY]], ids=["memory", "disk"])
 def test_ids_keep_their_rows_under_any_number_of_ranks(tmp_path: Path, full: list[str], where: list[str]) -> None:
     whole = trained(tmp_path / "whole", 1, *full)
     out = tmp_path / "run"
@@ -97,7 +98,7 @@ def test_the_same_ranks_go_on_bit_by_bit(tmp_path: Path, policy: str) -> None:
         np.testing.assert_array_equal(mine, theirs)
 
 
-@pytest.mark.parametrize("where", [[], ["run.host_memory=1MiB"]], ids=["memory", "disk"])
+@pytest.mark.parametrize("where", [[], ["run.host_memory=1MiB", *AS_IN_MEMORY]], ids=["memory", "disk"])
 def test_each_rank_draws_and_saves_the_rows_that_it_owns(tmp_path: Path, where: list[str]) -> None:
     """Rows 10 to 29 of the second table get first values of ids, as in one process, and are saved though no step changes them."""
     row_C, key_C = np.arange(10, 30), 7 ** np.arange(20)

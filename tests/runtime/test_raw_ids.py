@@ -19,6 +19,7 @@ from adaptive_rec.errors import ConfigError
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
+from tests.settings import AS_IN_MEMORY
 
 COMMON = ["run.precision=float64", "knobs.reclassify_every=10", "knobs.hot_budget_bytes=40KiB", "eval.max_samples=300"]
 RAW = ["data.ids=raw"]
@@ -54,7 +55,7 @@ def test_admitting_all_ids_trains_as_ids_that_are_rows(
     monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
     monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
     settings = [f"knobs.policy={policy}", f"knobs.prefetch_depth={depth}", "run.steps=60"]
-    where = ["run.host_memory=1MiB"] if on_disk else []
+    where = ["run.host_memory=1MiB", *AS_IN_MEMORY] if on_disk else []
     raw, plain = run_of(tmp_path, *settings, *RAW, *where), run_of(tmp_path, *settings)
     for runtime in (raw, plain):
         for _ in runtime.run():
@@ -104,7 +105,7 @@ def test_a_resumed_run_goes_on_bit_by_bit(tmp_path: Path, admit_after: int, poli
             np.testing.assert_array_equal(mine[:taken], theirs[:taken])
 
 
-@pytest.mark.parametrize("where", [(), ("--set", "run.host_memory=1MiB")], ids=["memory", "disk"])
+@pytest.mark.parametrize("where", [(), ("run.host_memory=1MiB", *AS_IN_MEMORY)], ids=["memory", "disk"])
 def test_a_run_of_the_command_line_resumes_with_its_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], where: tuple[str, ...]
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_run_of_the_command_line_resumes_with_its_ids(
     monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
     words = "--set data.ids=raw --set knobs.admit_after=2 --set knobs.hot_budget_bytes=8KiB".split()
     words += "--set checkpoint.every_steps=7 --no-serve".split()
+    where = tuple(f"--set={setting}" for setting in where)
 
     def train(name: str, steps: int, *more: str) -> dict[str, int]:
         assert main(["train", "tiny", "--set", f"run.steps={steps}", *words, *more, "--out", str(tmp_path / name)]) == 0

@@ -80,7 +80,7 @@ class Eviction:
 
     def settle(self, new: NewKeys, change: Change | None) -> None:
         """Note what the batch of a step has changed, and the change before it."""
-        self._last.settle(new, self._keys.settled)
+        self._last.settle(new, self._keys.settled + (not new.last))
         self._due_T += new.refused_T + np.bincount(new.table_A, minlength=len(self._due_T))
         if len(new.id_A):
             self._young[1].append(row_names(new.table_A, new.id_A))
