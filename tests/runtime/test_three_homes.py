@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,10 @@ from adaptive_rec.cli import main
 from adaptive_rec.config import tree
 from adaptive_rec.config.tree import load_config, overridden_knobs
 from adaptive_rec.embedding.disk import row_log
+from adaptive_rec.embedding.disk.disk_tier import DiskTier
 from adaptive_rec.embedding.disk.staged_disk_store import StagedDiskStore
 from adaptive_rec.embedding.staged.late_streams import LateStreams
-from adaptive_rec.errors import ConfigError
+from adaptive_rec.errors import ConfigError, DiskError
 from adaptive_rec.live.shared_state import StateReader
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.memory.rows import IN_MEMORY
@@ -94,6 +96,30 @@ def test_hot_rows_on_a_device_may_take_more_than_the_host_memory(simulated_devic
         "knobs"
     ]
     assert runtime.store.device.hot_rows * 36 > 8 << 10
+
+
+@pytest.mark.parametrize(("method", "thread"), [("append", "homing"), ("read", "prefetch-stage")])
+@pytest.mark.timeout(120)
+def test_an_error_of_the_disk_in_a_worker_ends_the_run_soon(
+    simulated_device: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str, thread: str
+) -> None:
+    whole, calls = getattr(DiskTier, method), 0
+
+    def fails_once(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += threading.current_thread().name.startswith(thread)
+        if calls == 20:
+            raise DiskError("the disk broke")
+        return whole(*arguments)
+
+    monkeypatch.setattr(DiskTier, method, fails_once)
+    settings = ["run.host_memory=8KiB", "knobs.hot_budget_bytes=4KiB", "run.steps=200", "run.classify_threads=1"]
+    runtime = assemble(load_config("tiny", {}, settings), options=RunOptions(rows=tmp_path / "rows"))
+    before = threading.active_count()
+    with pytest.raises(DiskError, match="the disk broke"):
+        list(runtime.run())
+    assert 0 < runtime.step_number < 60
+    assert threading.active_count() <= before, "no worker is left behind"
 
 
 def test_the_plan_has_the_rows_in_memory_to_the_byte(simulated_device: None, tmp_path: Path) -> None:
