@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as settings_of_tests
 from hypothesis import strategies as st
 
 from adaptive_rec.config import reference as config_reference
@@ -41,6 +42,7 @@ def lookup(config: Config, key: str) -> object:
     return value
 
 
+@settings_of_tests(deadline=None)
 @given(file=LAYER, environment=LAYER, settings=LAYER)
 def test_the_later_layer_wins(tmp_path_factory, file, environment, settings):
     """Defaults < TOML file < environment < --set, key by key."""
@@ -56,6 +58,7 @@ def test_the_later_layer_wins(tmp_path_factory, file, environment, settings):
     assert {key: lookup(found, key) for key in VALUES} == expected
 
 
+@settings_of_tests(deadline=None)
 @given(settings=LAYER)
 def test_the_resolved_configuration_gives_itself_again(tmp_path_factory, settings):
     resolved = load_config(
