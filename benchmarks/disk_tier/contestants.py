@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import TableSpec
-from adaptive_rec.config.tree import Config
+from adaptive_rec.config.tree import ON_DISK, Config
 from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.device import SLOT_RECORD_BYTES, all_rows_bytes, row_bytes
 from adaptive_rec.embedding.host import first_bound
@@ -97,7 +97,7 @@ class Ours:
         if folder is not None:
             run = config.run.model_copy(update={"host_memory": memory_bytes})
             hot = {"hot_budget_bytes": memory_bytes * 7 // 8, "max_moved_bytes": memory_bytes}
-            config = config.model_copy(update={"run": run, "knobs": config.knobs.changed(hot)})
+            config = config.model_copy(update={"run": run, "knobs": config.knobs.changed({**ON_DISK, **hot})})
         self.runtime = assemble(config, source, options=RunOptions(rows=folder))
         self._folder = folder
         if folder is not None:
