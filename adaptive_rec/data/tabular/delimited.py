@@ -132,7 +132,9 @@ class DelimitedFile:
         )
         parse = arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=judge)
         kinds = dict.fromkeys(columns, pyarrow.string())
-        convert = arrow_csv.ConvertOptions(column_types=kinds, include_columns=list(columns), strings_can_be_null=False)
+        convert = arrow_csv.ConvertOptions(
+            column_types=kinds, include_columns=list(columns), strings_can_be_null=False, check_utf8=False
+        )
         table = arrow_csv.read_csv(pyarrow.BufferReader(text), read, parse, convert)
         batch = pyarrow.record_batch([column.combine_chunks() for column in table.columns], schema=table.schema)
         return self._in_encoding(batch) if OTHER_BYTES.encode() in text else batch

@@ -19,7 +19,7 @@ from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.data.standard import Standard
 from adaptive_rec.data.tabular.file_rows import CommonColumns, loaded
 from adaptive_rec.data.tabular.followed_files import FollowedFiles
-from adaptive_rec.data.tabular.growing_file import bytes_before, gone, has_line, may_grow, size_of
+from adaptive_rec.data.tabular.growing_file import bytes_before, gone, has_line, may_grow
 from adaptive_rec.data.tabular.reader import START, Mark, TabularReader
 from adaptive_rec.data.tabular.schema import load_schema
 from adaptive_rec.data.tabular.stream import TabularSource, columns_of, specs
@@ -169,10 +169,10 @@ class FollowedSource:
         tail, size = "", 0
         while True:
             grows = may_grow(path) and self.files.later(path) is None
-            if size and not self.files.has(path):
+            if (now := self.files.size_of(path, was_read=size > 0)) is None:
                 self.files.warn_of_removed(path, size, size - mark.place if self._has_bytes(path) else 0)
                 return
-            size = size_of(path)
+            size = now
             self._check_tail(path, mark, tail)
             if not grows or has_line(path):
                 reader = self._reader(path, grows)
@@ -191,10 +191,10 @@ class FollowedSource:
             if first_row + mark.rows < row:
                 missing = row - first_row - mark.rows
                 raise DataError(f"{path} must still have all rows that were trained on, {missing} of them are gone")
-            while self.files.has(path) and size_of(path) == size and self.files.later(path) is None:
+            while (now := self.files.size_of(path, was_read=True)) == size and self.files.later(path) is None:
                 if not self._wait():
                     return
-            if self.files.has(path) and (now := size_of(path)) < size:
+            if now is not None and now < size:
                 raise DataError(f"{path} must only grow while it is followed, it had {size} bytes, got {now}")
 
     def unread(self) -> str:
@@ -202,9 +202,8 @@ class FollowedSource:
         closes; empty where that is nothing."""
         place = self._places[-1]
         path = self.files.path_of(place.file)
-        if not self._is_over or not self._has_bytes(path) or not self.files.has(path):
-            return ""
-        left = size_of(path) - place.mark.place
+        size = self.files.size_of(path, was_read=True) if self._is_over and self._has_bytes(path) else None
+        left = 0 if size is None else size - place.mark.place
         return f"{left:,} bytes at the end of {path} were not read, as they are no whole line" if left > 0 else ""
 
     def _tail(self, path: Path, mark: Mark) -> str:
@@ -241,7 +240,12 @@ class FollowedSource:
 
     def _pass(self, path: Path, first_row: int, mark: Mark) -> str:
         """Keep a place, unless the stream has ended; returns the last bytes before it."""
-        tail = self._tail(path, mark)
+        try:
+            tail = self._tail(path, mark)
+        except DataError:
+            if not self.files.is_folder:
+                raise
+            tail = ""  # the file was removed after it was read
         with self._lock:
             if not self._stopped.is_set():
                 self._places.append(Place(path.name, first_row, mark, tail, self._left_out))

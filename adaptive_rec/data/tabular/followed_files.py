@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 from adaptive_rec.data.tabular.files import files_of, found_in, natural
+from adaptive_rec.data.tabular.growing_file import gone
 from adaptive_rec.errors import DataError
 
 
@@ -64,9 +65,15 @@ class FollowedFiles:
                 self._read.add(new.name)
         return new
 
-    def has(self, path: Path) -> bool:
-        """Whether a file is still where it was; one that is followed alone must be."""
-        return not self.is_folder or path.exists()
+    def size_of(self, path: Path, was_read: bool) -> int | None:
+        """Return a file's size in bytes; None where it is gone and may be, as a file of the folder that was read. Raises
+        DataError."""
+        try:
+            return path.stat().st_size
+        except OSError as error:
+            if was_read and self.is_folder and isinstance(error, FileNotFoundError):
+                return None
+            raise gone(path, error) from None
 
     def warn_of_removed(self, path: Path, size: int, left_bytes: int) -> None:
         """Warn that a file of the folder was removed when it had been read."""

@@ -17,14 +17,6 @@ def may_grow(path: Path) -> bool:
     return ending(path) != ".parquet" and path.suffix not in COMPRESSED
 
 
-def size_of(path: Path) -> int:
-    """Return a file's size in bytes. Raises DataError where it is gone."""
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise gone(path, error) from None
-
-
 def has_line(path: Path) -> bool:
     """Whether the line that names the columns is there. Raises DataError where the file is gone."""
     return b"\n" in _part(path, 0, PROBE_BYTES)
