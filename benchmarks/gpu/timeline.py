@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from adaptive_rec.embedding.staged.stager import RowCopier
+from adaptive_rec.embedding.staged.host_rows import RowCopier
 from adaptive_rec.live.telemetry import StageTimes
 from benchmarks.common.contestants import Ours, Where, record_all_sizes
 from benchmarks.gpu.intervals import Intervals, cut, device_kinds, marks, overlap
