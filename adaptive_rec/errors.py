@@ -79,9 +79,9 @@ def first_line(error: BaseException) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean X?"`` for a known name that is near, in either case, or has this one as a part; otherwise an
-    empty string."""
+    """Return ``"; did you mean X?"`` for a known name that is near, in either case, or is the only one that has this one as a
+    part; otherwise an empty string."""
     names, typed = {other.lower(): other for other in known}, name.lower()
     parts = [other for other in names if typed and typed in re.split(r"[_.-]", other)]
-    nearest = difflib.get_close_matches(typed, list(names), n=1, cutoff=NEAR) or parts
+    nearest = difflib.get_close_matches(typed, list(names), n=1, cutoff=NEAR) or (parts if len(parts) == 1 else [])
     return f"; did you mean {names[nearest[0]]}?" if nearest else ""

@@ -82,8 +82,6 @@ class Reclassifier:
         """The threshold that made the present stale classes."""
         self.window = Window()
         self.guard = QualityGuard()
-        self.decay = 1.0
-        """The factor of the counts at the end of the last window."""
         self.memory: Memory | None = None
         """How long popularity is remembered; None where the knobs set it."""
         self._listed = ListedRows()
@@ -128,8 +126,7 @@ class Reclassifier:
         The first, short windows only place rows: they hold too few probe steps to judge which rows have settled.
         """
         policy, skipped_ratio = self.policy, None
-        ticks = max(1, (step - self.window.began) // knobs.reclassify_every)
-        self.decay = decay = self._decay(knobs, ticks)
+        decay = self.window_decay(step, knobs)
         if self.window.is_full(step, self.window_steps(knobs)):
             self.window = Window(step, first=False)
             if policy.tracks_movement and not policy.arranges_stream:
@@ -139,10 +136,10 @@ class Reclassifier:
             self._judge(policy, record.movement, record.own_H)
         return self._place(record.access, knobs, decay) if policy.tracks_popularity else NOTHING
 
-    def _decay(self, knobs: Knobs, ticks: int) -> float:
-        """Return the factor of a window's counts. Ranks call it together."""
+    def window_decay(self, step: int, knobs: Knobs) -> float:
+        """Return the factor of the counts of a window that ends with this step. Ranks call it together."""
         if self.memory:
-            return self.memory.decay**ticks
+            return self.memory.decay ** max(1, (step - self.window.began) // knobs.reclassify_every)
         if not isinstance(knobs.decay, str):
             return knobs.decay
         own = np.array([self._observer.tracker.cold_met, sum(self.store.device.capacities)])

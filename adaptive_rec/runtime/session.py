@@ -131,8 +131,9 @@ class Session(ABC):
             yield from self._end_tick()
         if self.reclassifier.window_ends(step, knobs):
             with self.times("reclassify"):
+                decay = self.reclassifier.window_decay(step, knobs)
                 moved = self.reclassifier.end_window(step, knobs, self.state.counts())
-                evicted = None if self.reclassifier.window.first else self.evictions.end_window(self.reclassifier.decay)
+                evicted = None if self.reclassifier.window.first else self.evictions.end_window(decay)
                 self.publisher.placement()
             if self.policy.tracks_popularity:
                 yield reclassified(self.state, self.reclassifier, moved)

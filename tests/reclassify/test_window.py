@@ -66,6 +66,7 @@ def test_counts_last_for_as_long_as_hot_rows_do(steps: int, sample_ratio: float,
     reclassifier = Reclassifier(Hotline(), store, observer)
     for step in range(0, steps, round(1 / sample_ratio)):
         observer.tracker.observe(np.arange(2) + 10 * step, np.arange(3), np.full(2, -1, np.int32))
-    reclassifier.end_window(8, Knobs(decay=told, sample_ratio=sample_ratio, max_moved_bytes=0), {})
-    assert reclassifier.decay == pytest.approx(decay)
+    knobs = Knobs(decay=told, sample_ratio=sample_ratio, max_moved_bytes=0)
+    assert reclassifier.window_decay(8, knobs) == pytest.approx(decay)
+    reclassifier.end_window(8, knobs, {})
     assert observer.tracker.cold_met == 0
