@@ -95,17 +95,15 @@ def router(view: RunView) -> APIRouter:
 
 def change_to_undo(view: RunView, number: int | None) -> Values:
     """Return the event of a change of knobs: that of an id, or the last one that neither undoes another nor was undone."""
-    events = [event for event in view.events.events if event["kind"] == "knobs" and "undoes" not in event["details"]]
     if number is not None:
-        found = next((event for event in events if event["id"] == number), None)
-        if found is None:
+        found = next((event for event in view.events.changes if event["id"] == number), None)
+        if found is None or "undoes" in found["details"]:
             raise ProblemError(404, f"event must be the id of a change of knobs that is no undo, got {number}")
         return found
-    undone = {event["details"].get("undoes") for event in view.events.events if event["kind"] == "knobs"}
-    found = next((event for event in reversed(events) if event["id"] not in undone), None)
-    if found is None:
+    left = view.events.changes_in_effect()
+    if not left:
         raise ProblemError(409, "there is no change of knobs left to undo")
-    return found
+    return left[-1]
 
 
 async def requested(view: RunView, patch: Values, versions: list[str] | None, dry_run: bool, **note: Any) -> Response:
@@ -119,6 +117,9 @@ async def requested(view: RunView, patch: Values, versions: list[str] | None, dr
     if reply is None:
         raise ProblemError(503, NO_ANSWER, {"Retry-After": "1"})
     if "error" in reply:
+        if reply["status"] == 412 and "undoes" in note:
+            rule = "the knobs have changed while this undo was under way"
+            raise ProblemError(409, f"{rule}: see what they are, and ask again")
         headers = {"ETag": etag(knobs.desired)} if reply["status"] == 412 else None
         errors = {"errors": reply["errors"]} if "errors" in reply else {}
         raise ProblemError(reply["status"], reply["error"], headers, **errors)

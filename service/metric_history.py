@@ -13,6 +13,8 @@ POINTS_KEPT = 4096
 WHOLE_BYTES = 16 << 20
 """If the metrics file is longer at the start, the sidecar reads a sample, so that the start does not take seconds."""
 EVENTS_KEPT = 4096
+SAVED_KEPT = 1024
+"""Checkpoints of which the end in the journal is known: a run goes on from one of its newest."""
 
 TRAFFIC = ("host_to_device_bytes", "device_to_host_bytes")
 """Columns from a snapshot's totals."""
@@ -113,6 +115,10 @@ class EventLog:
         self.last_id = 0
         self.knobs: dict[str, Any] = {}
         """The knobs changed since the last start of the run, with their last values."""
+        self.changes: deque[dict[str, Any]] = deque(maxlen=limit)
+        """The changes of knobs in the course of the run, oldest first. Those that a resumed run lost are left out."""
+        self._saved: dict[str, int] = {}
+        """By checkpoint, the last event that it includes."""
         self.knobs_step = 0
         self.counts: dict[str, int] = {}
         self.end: dict[str, Any] | None = None
@@ -133,13 +139,46 @@ class EventLog:
         }
         self.events.append(event)
         self.counts[event["kind"]] = self.counts.get(event["kind"], 0) + 1
+        checkpoint = event["details"].get("checkpoint")
         if event["kind"] == "started":
             self.knobs, self.knobs_step, self.end = {}, event["step"], None
+            self._go_back(checkpoint)
+        elif event["kind"] == "checkpoint_failed":
+            self._saved.pop(str(checkpoint), None)
+        elif event["kind"] == "saving" or (event["kind"] == "checkpoint" and str(checkpoint) not in self._saved):
+            self._saved.pop(str(checkpoint), None)
+            self._saved[str(checkpoint)] = self.last_id
+            if len(self._saved) > SAVED_KEPT:
+                del self._saved[next(iter(self._saved))]
         if event["kind"] in ("finished", "failed"):
             self.end = event
         if event["kind"] == "knobs":
             self.knobs.update({name: change["new"] for name, change in event["details"]["changed"].items()})
             self.knobs_step = event["step"]
+            self.changes.append(event)
+
+    def changes_in_effect(self) -> list[dict[str, Any]]:
+        """Return the changes of knobs that are no undo and were not undone, oldest first.
+
+        The change that an undo has reversed is found by its values: the numbers of events in a replay are others.
+        """
+        left: list[dict[str, Any]] = []
+        for event in self.changes:
+            if "undoes" not in event["details"]:
+                left.append(event)
+                continue
+            back = {name: (each["new"], each.get("old")) for name, each in event["details"]["changed"].items()}
+            for number, each in reversed(list(enumerate(left))):
+                if back == {name: (one.get("old"), one["new"]) for name, one in each["details"]["changed"].items()}:
+                    del left[number]
+                    break
+        return left
+
+    def _go_back(self, checkpoint: Any) -> None:
+        """Leave out what a run lost that has started again, from a checkpoint or from its beginning."""
+        last = 0 if checkpoint is None else self._saved.get(str(checkpoint), self.last_id)
+        self.changes = deque((each for each in self.changes if each["id"] <= last), self.changes.maxlen)
+        self._saved = {name: number for name, number in self._saved.items() if number <= last}
 
     def page(self, since: int | None, limit: int, kind: str | None) -> tuple[list[dict[str, Any]], int]:
         """Return events, oldest first, and the `since` of the next page. Without `since`, return the newest events."""

@@ -363,3 +363,44 @@ def test_what_a_client_says_of_a_change_is_bounded(client: Any) -> None:
     assert patch(client, {"alpha": 0.8}, why="x" * 501).status_code == 422
     assert undo(client, event=2**60).status_code == 422
     assert undo(client, event=0).status_code == 422
+
+
+def journalled(run: Any, knob: str, old: float, new: float, **note: Any) -> None:
+    """A change of a knob in the journal alone."""
+    run.event("knobs", changed={knob: {"old": old, "new": new}}, **note)
+
+
+def test_changes_that_a_resumed_run_lost_are_not_undone(client: Any, run: Any) -> None:
+    run.event("started")
+    patch(client, {"alpha": 0.8})
+    first = last_event(client)["id"]
+    run.event("saving", checkpoint="step-000000010")
+    journalled(run, "decay", 0.6, 0.5)
+    lost = last_event(client)["id"]
+    journalled(run, "alpha", 0.8, 0.9, undoes=first)
+    run.event("started", checkpoint="step-000000010")
+    assert undo(client, event=lost).status_code == 404
+    assert undo(client).json()["changed"] == {"alpha": {"old": 0.8, "new": 0.9}}
+    run.event("started")
+    assert undo(client).status_code == 409, "the run has started from its beginning"
+
+
+def test_changes_that_were_undone_in_a_replayed_run_are_found_by_their_values(client: Any, run: Any) -> None:
+    """Events of a replay have numbers of their own."""
+    patch(client, {"alpha": 0.8})
+    journalled(run, "decay", 0.6, 0.5)
+    journalled(run, "decay", 0.5, 0.6, undoes=1000)
+    assert undo(client).json()["changed"] == {"alpha": {"old": 0.8, "new": 0.9}}
+
+
+def test_an_undo_beside_another_change_names_what_happened(
+    client: Any, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch(client, {"alpha": 0.8})
+    taken = run.patches.take
+    monkeypatch.setattr(
+        run.patches, "take", lambda message, answer: taken({**message, "versions": ["another"]}, answer)
+    )
+    refused = undo(client)
+    assert refused.status_code == 409
+    assert "the knobs have changed while this undo was under way" in refused.json()["detail"]
