@@ -120,7 +120,7 @@ def train(args: argparse.Namespace) -> int:
     if wanted.processes > 1 and not processes.are_under_way():
         return launch(args.argv, wanted, config, out)
     if processes.are_under_way():
-        named = overridden_knobs(os.environ, overrides(args), config.run.device)
+        named = overridden_knobs(os.environ, overrides(args))
         return processes.train(args, config, named, partial(train_here, config, args, out, options, given))
     return train_here(config, args, out, options, given, None)
 
@@ -271,7 +271,7 @@ def begin(
     source = config.data.source
     reading = "" if source == "synthetic" else f"reading {Path(source).name}, "
     screen.status(f"{reading}building tables")
-    overridden = overridden_knobs(os.environ, overrides(args), config.run.device)
+    overridden = overridden_knobs(os.environ, overrides(args))
     training = TrainingRun(config, out, args.resume, args.replay, args.argv, overridden, write_report, group)
     if group is not None:
         group.report_to(lambda text: training.note("failed", text))

@@ -134,7 +134,9 @@ def _share_host_memory(tree: dict[str, Any], layers: Sequence[Mapping[str, Any]]
     for layer in layers:
         if given := layer.get("run", {}).get("host_memory"):
             with suppress(TypeError, ValueError):  # a value that is no size is reported with all other faults
-                shared = memory = parse_size(given) if isinstance(given, str) else int(given)
+                size_bytes = parse_size(given) if isinstance(given, str) else int(given)
+                if size_bytes != memory:  # a layer that repeats it leaves what was chosen for it
+                    shared = memory = size_bytes
         if "hot_budget_bytes" in layer.get("knobs", {}):
             shared = None
     on_device = device == "cuda" or (device == "auto" and may_have_cuda())
@@ -149,11 +151,10 @@ def hot_part(host_memory: int) -> int:
     return host_memory * HOT_PART[0] // HOT_PART[1]
 
 
-def overridden_knobs(environment: Mapping[str, str], settings: Sequence[str], device: str = "auto") -> set[str]:
-    """Return the names of the knobs that the environment or the settings override in a run on a device of this name."""
+def overridden_knobs(environment: Mapping[str, str], settings: Sequence[str]) -> set[str]:
+    """Return the names of the knobs that the environment or the settings name."""
     tree: dict[str, Any] = {}
     _merge_overrides(tree, environment, settings)
-    _share_host_memory(tree, (tree,), device)
     return set(tree.get("knobs", {}))
 
 

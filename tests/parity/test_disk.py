@@ -14,7 +14,6 @@ import pytest
 from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.embedding.disk.disk_store import DiskStore
 from adaptive_rec.placement import Migration
-from tests.settings import AS_IN_MEMORY
 
 CHANGES = {
     10: [{"hot_budget_bytes": 20_000}], 40: [{"prefetch_depth": 0}], 41: [{"prefetch_depth": 5}], 80: [{"policy": "hybrid"}],
@@ -30,7 +29,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on_disk(folder: Path) -> list[str]:
-    return ["run.host_memory=8MiB", f"run.disk={folder}", *AS_IN_MEMORY]
+    return ["run.host_memory=8MiB", f"run.disk={folder}", "knobs.decay=0.6"]
 
 
 def assert_same_bits(one: Any, other: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from adaptive_rec.cli import main
-from adaptive_rec.config.tree import load_config
+from adaptive_rec.config.tree import load_config, overridden_knobs
 from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.embedding.disk.disk_store import DiskStore
 from adaptive_rec.errors import AdaptiveRecError, ConflictError
@@ -37,6 +37,15 @@ def test_knobs_suit_a_disk_unless_they_are_given() -> None:
     assert chosen() == chosen("run.host_memory=0B") == (0.1, 0.6)
     assert chosen("run.host_memory=8MiB") == (1, "auto")
     assert chosen("run.host_memory=8MiB", "knobs.hysteresis=0.2", "knobs.decay=0.5") == (0.2, 0.5)
+
+
+def test_a_size_of_memory_that_is_given_again_changes_no_knob(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('[run]\nhost_memory = "8MiB"\n[knobs]\nhot_budget_bytes = "1MiB"\nhysteresis = 0.2\n')
+    again = load_config(str(path), {}, ["run.host_memory=8MiB"]).knobs
+    assert (again.hot_budget_bytes, again.hysteresis, again.decay) == (1 << 20, 0.2, "auto")
+    assert load_config(str(path), {}, ["run.host_memory=16MiB"]).knobs.hot_budget_bytes == 14 << 20
+    assert overridden_knobs({}, ["run.host_memory=8MiB", "knobs.alpha=0.5"]) == {"alpha"}
 
 
 @pytest.mark.parametrize(
