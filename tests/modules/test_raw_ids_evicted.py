@@ -23,8 +23,8 @@ from .raw_keys import rows_by_key as keys_and_values
 from .test_resume import through_file
 
 STEPS = 260
-KNOBS = "reclassify_every", "sample_ratio", "evict_ratio", "evict_after", "admit_after"
-RUN = ["knobs.evict_after=60", "run.split=never", "knobs.admit_after=2", "optimizer.embedding=adagrad"]
+KNOBS = "reclassify_every", "sample_ratio", "evict_ratio", "evict_after", "admit_after", "decay"
+RUN = ["knobs.evict_after=60", "knobs.decay=0.6", "run.split=never", "knobs.admit_after=2", "optimizer.embedding=adagrad"]
 
 
 def jagged(batch: Batch, names: list[str]) -> Jagged:
