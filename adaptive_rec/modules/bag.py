@@ -197,6 +197,7 @@ def make_weight(
     elif setup.padded:
         shared = np.arange(setup.shared_rows)
         runtime.rows.draw(0, shared, shared, rows - 1)  # as in a table without the row of padding
+        runtime.rows.finish_draws()  # or they would overwrite rows that are loaded before the first call
         runtime.set_rows(0, np.array([rows - 1]), torch.zeros(1, shape[1]))
     made = TieredWeight(runtime, 0)
     runtime.hold(0, made)

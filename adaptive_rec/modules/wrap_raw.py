@@ -120,7 +120,7 @@ def _check_modules(table: MovableTable) -> int | None:
     gradient = table.weight.grad
     if gradient is not None and bool((gradient._values() if gradient.is_sparse else gradient).any()):
         raise ConfigError(
-            f"the weight of {table.name} must have no gradient when its ids become raw: zero it, or step before"
+            f"the weight of {table.name} must have no gradient when its ids become raw: zero it (after its step)"
         )
     return next(iter(paddings))
 

@@ -24,7 +24,7 @@ from .test_resume import through_file
 
 STEPS = 260
 KNOBS = "reclassify_every", "sample_ratio", "evict_ratio", "evict_after", "admit_after", "hysteresis", "decay"
-RUN = ["knobs.evict_after=60", "run.split=never", "knobs.admit_after=2", "optimizer.embedding=adagrad"]
+RUN = ["knobs.evict_after=60", "knobs.decay=0.6", "run.split=never", "knobs.admit_after=2", "optimizer.embedding=adagrad"]
 
 
 def jagged(batch: Batch, names: list[str]) -> Jagged:

@@ -89,6 +89,33 @@ def test_a_fresh_module_resumes_exactly(prefetch: bool, on_disk: bool, tmp_path:
             assert torch.equal(state[name][some], value[some]), name
 
 
+@pytest.mark.parametrize("padding", [{}, {"padding_idx": PADDING}], ids=["no padding", "padding"])
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+def test_a_module_that_made_no_call_keeps_shared_rows_that_are_loaded(
+    padding: dict[str, int], on_disk: bool, tmp_path: Path
+) -> None:
+    batches, cut = [keys_at(places) for places in drawn(20)], 12
+
+    def made(name: str) -> Any:
+        how = options(tmp_path / name if on_disk else None, knobs={"admit_after": 3}, optimizer="adagrad", lr=0.1)
+        return AdaptiveEmbedding(60, DIM, ids="raw", shared_rows=4, **padding, **how)
+
+    def losses(table: Any, items: list[Tensor]) -> list[float]:
+        found = []
+        for ids in items:
+            loss = table(ids).sin().sum()
+            loss.backward()
+            found.append(loss.item())
+        return found
+
+    whole, resumed = made("whole"), made("resumed")
+    losses(whole, batches[:cut])
+    saved = through_file({"table": whole.state_dict(), "runtime": whole.runtime.state_dict()})
+    resumed.load_state_dict(saved["table"])
+    resumed.runtime.load_state_dict(saved["runtime"])
+    assert losses(resumed, batches[cut:]) == losses(whole, batches[cut:])
+
+
 def in_use(module: Any, shared_rows: int = 2) -> dict[str, Tensor]:
     """A module's state without the rows that no id has: a loop that looks ahead draws some of them early."""
     state = module.state_dict()

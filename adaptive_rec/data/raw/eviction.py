@@ -136,7 +136,7 @@ class Eviction:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Return the keys of wanted tables in the next part of all hashes, with their tables and ids."""
         first = self._hand
-        end = min(first + int(min(part, 1.0) * PARTS), PARTS)
+        end = min(first + math.ceil(min(part, 1.0) * PARTS), PARTS)  # rounded down, a third would take four windows
         self._hand = end % PARTS
         return self._keys.some_keys(first << 32, (end << 32) - 1, wanted_T)
 
