@@ -116,7 +116,7 @@ def test_a_wrong_change_of_knobs_changes_nothing_and_is_not_in_the_journal(train
     before = mailbox.desired
     version = knobs_version(before.model_dump())
     changes = [
-        ({"alpha": 2, "decay": "low", "hysteresis": 0.2}, [version], 422),
+        ({"alpha": 2, "sample_ratio": "low", "hysteresis": 0.2}, [version], 422),
         ({"policy": "adaptive_rec.policies.hybrid:POLICY"}, None, 422),
         ({"policy": "fae"}, None, 409),
         ({"alpha": 0.8}, ["0" * 32], 412),
@@ -129,7 +129,7 @@ def test_a_wrong_change_of_knobs_changes_nothing_and_is_not_in_the_journal(train
             assert (answer["id"], answer["status"]) == (number, status)
             if number == 0:
                 assert answer["errors"] == [
-                    {"knob": "decay", "detail": "must be a number, got 'low'"},
+                    {"knob": "sample_ratio", "detail": "must be a number, got 'low'"},
                     {"knob": "alpha", "detail": "must be at most 1, got 2"},
                 ]
     assert mailbox.desired == before
