@@ -20,7 +20,7 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.synthetic import SyntheticSource
 from adaptive_rec.reclassify.guard_rails import plan_migration
 from adaptive_rec.reclassify.observer import SKETCH_LIMIT_BYTES
-from adaptive_rec.reclassify.window import FASTEST_DECAY, LIVES_REMEMBERED, SLOWEST_DECAY
+from adaptive_rec.reclassify.window import lasting_decay
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
 
 WINDOW, BATCH, ROW_BYTES = 100, 2048, 68
@@ -71,12 +71,11 @@ class Memory:
         self.slot_R[moved.demote], self.slot_R[moved.promote] = -1, 0
         self.empty_R[moved.demote], self.empty_R[moved.promote] = False, True
         self.met = np.union1d(np.setdiff1d(met, moved.promote, assume_unique=True), moved.demote)[-4 * self.slots :]
-        lasting = 1 - self.cold_met / self.slots / LIVES_REMEMBERED
-        self.sketch.decay(self.decay or max(FASTEST_DECAY, min(lasting, SLOWEST_DECAY)))
+        self.sketch.decay(self.decay or lasting_decay(self.cold_met, self.slots))
         self.cold_met = 0
 
-    def take_counts(self) -> tuple[float, float]:
-        """Return the rows read and written a step since the last call."""
+    def take_counts(self) -> tuple[int, int]:
+        """Return the rows read and written since the last call."""
         counts = self.read, self.written
         self.read = self.written = 0
         return counts

@@ -36,6 +36,12 @@ FASTEST_DECAY, SLOWEST_DECAY = 0.6, 0.99
 """Bounds of it. In a sketch that forgets more slowly, the counts of too many rows add up."""
 
 
+def lasting_decay(cold_met: float, slots: int) -> float:
+    """Return the factor of a window's counts that has them last for as long as hot rows do. `cold_met`: cold rows of the window's
+    steps, a row once for each step."""
+    return max(FASTEST_DECAY, min(1 - cold_met / max(1, slots) / LIVES_REMEMBERED, SLOWEST_DECAY))
+
+
 @dataclass
 class Window:
     """The steps since the last full window ended, or since the policy started."""
@@ -144,8 +150,7 @@ class Reclassifier:
             return knobs.decay
         own = np.array([self._observer.tracker.cold_met, sum(self.store.device.capacities)])
         cold_met, slots = self.store.group.total(own).tolist()
-        replaced = cold_met / knobs.sample_ratio / max(1, slots)
-        return max(FASTEST_DECAY, min(1 - replaced / LIVES_REMEMBERED, SLOWEST_DECAY))
+        return lasting_decay(cold_met / knobs.sample_ratio, slots)
 
     def judge_quality(self, knobs: Knobs) -> Verdict | None:
         """Let the policy judge the losses of the guard's samples, at a tick's end."""
