@@ -47,7 +47,7 @@ def _environment() -> dict[str, str]:
 
 
 def own_modules_only() -> dict[str, str]:
-    """Environment for a Python process that runs this package and imports no module from the working directory."""
-    package = str(Path(__file__).parents[2])
-    path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
+    """Environment for a Python process that runs this package and imports no module from the working directory. An empty place in
+    PYTHONPATH would stand for it, too."""
+    places = [str(Path(__file__).parents[2]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(filter(None, dict.fromkeys(places)))}
