@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from adaptive_rec.config.trust import TRUST
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.telemetry import COMPILING, to_json
 from adaptive_rec.offline.compare.plan import Turn
@@ -135,6 +136,7 @@ class RunProcesses:
             f"--seed={turn.seed}",
             f"--out={run}",
             "--no-serve",
+            *TRUST.words(),
         ]
         started, clock = time.time(), time.monotonic()
         log.write_bytes(b"")
