@@ -24,6 +24,7 @@ from adaptive_rec.live.telemetry import COMPILING, to_json
 from adaptive_rec.offline.compare.plan import Turn
 from adaptive_rec.offline.compare.warm_process import WarmProcess
 from adaptive_rec.offline.pages.page import write_page
+from adaptive_rec.system.own_files import open_draft, open_own
 
 OUTCOME = "outcome.json"
 LOG = "log.txt"
@@ -74,7 +75,7 @@ class RunProgress:
 @contextmanager
 def alone_in(out: Path) -> Iterator[IO[bytes]]:
     """Lock a comparison's directory. A run that outlives a killed comparison keeps the lock, as it inherits the open file."""
-    with open(out / LOCK, "ab") as lock:
+    with open(open_own(out / LOCK, os.O_WRONLY | os.O_APPEND), "ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -139,7 +140,7 @@ class RunProcesses:
             *TRUST.words(),
         ]
         started, clock = time.time(), time.monotonic()
-        log.write_bytes(b"")
+        os.close(open_draft(log))
         code = self.warm.run(words, log, lambda: self.watch(progress(run / "metrics.jsonl")))
         seconds = time.monotonic() - clock
         text = log.read_text(encoding="utf-8", errors="replace")
