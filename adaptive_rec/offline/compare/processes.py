@@ -44,10 +44,12 @@ class ProcessEnd:
     code: str
     """Digest of the sources."""
     started: float
-    """Seconds since the epoch."""
+    """Seconds since the epoch, for people."""
     process_seconds: float
     """Duration of the whole run: data files, tables, training, evaluations, checkpoint."""
     last_lines: tuple[str, ...] = ()
+    clock: float | None = None
+    """The start on the monotonic clock, which events have, too; None in outcomes of older versions."""
     compiled: bool = False
     """Whether kernels were compiled during the run, which lengthens its wall clock."""
 
@@ -145,7 +147,7 @@ class RunProcesses:
         seconds = time.monotonic() - clock
         text = log.read_text(encoding="utf-8", errors="replace")
         last = tuple(text.splitlines()[-LAST_LINES:]) if code else ()
-        return ProcessEnd(code, self.conditions, self.code, started, seconds, last, COMPILING in text)
+        return ProcessEnd(code, self.conditions, self.code, started, seconds, last, clock, COMPILING in text)
 
 
 def progress(metrics: Path) -> RunProgress | None:
