@@ -1,13 +1,13 @@
 """adaptive-rec: train recommendation models whose embedding tables do not fit in GPU memory."""
 
-from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING, Any
-
+# Nothing of the standard library is imported here: in `python -m adaptive_rec` the working directory is still the first place
+# of modules, and `typing.py` there would be executed.
 from adaptive_rec.system.version import __version__ as __version__
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from adaptive_rec.errors import AdaptiveRecError as AdaptiveRecError
     from adaptive_rec.errors import ConfigError as ConfigError
     from adaptive_rec.modules.bag import AdaptiveEmbedding as AdaptiveEmbedding
@@ -48,12 +48,14 @@ _PUBLIC = {
 __all__ = [*_PUBLIC, "__version__"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
+    import importlib
+
     if name not in _PUBLIC:
         raise AttributeError(f"module adaptive_rec has no attribute {name!r}")
     found = globals()[name] = getattr(importlib.import_module(f"adaptive_rec.{_PUBLIC[name]}"), name)
     return found
 
 
-def __dir__() -> list[str]:
+def __dir__() -> "list[str]":
     return sorted({*globals(), *_PUBLIC})

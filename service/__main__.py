@@ -9,9 +9,11 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 import socket
 import sys
 from contextlib import suppress
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import NoReturn
@@ -78,6 +80,17 @@ class PrintableFormatter(logging.Formatter):
         return printable(super().format(record), keep="\n")
 
 
+class OwnFileHandler(RotatingFileHandler):
+    """Writes into the directory of a run, which may be somebody else's: it follows no link."""
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding=self.encoding, opener=open_no_link)
+
+
+def open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 def log_to(handler: logging.Handler) -> None:
     handler.setFormatter(PrintableFormatter(LOG_FORMAT))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
@@ -87,7 +100,7 @@ def bound_log(path: Path) -> None:
     """Let messages go to a file that is set aside as NAME.1 when it has LOG_BYTES; older ones are removed. Where it cannot be
     written, they go on to stderr."""
     with suppress(OSError):
-        handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8")
+        handler = OwnFileHandler(path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8")
         log_to(handler)
 
 

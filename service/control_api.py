@@ -45,7 +45,7 @@ def public_router(view: RunView) -> APIRouter:
     async def livez() -> Json:
         """200 while the sidecar answers and, where the run trains, a step was done in the last 300 seconds."""
         pulse = view.pulse()
-        if view.board().get("phase") == "training" and pulse and time.time() - pulse[1] > STALL_AFTER_SECONDS:
+        if view.board().get("phase") == "training" and pulse and time.monotonic() - pulse[1] > STALL_AFTER_SECONDS:
             raise ProblemError(
                 503, f"the run trains, but no step was done in the last {STALL_AFTER_SECONDS:.0f} seconds"
             )

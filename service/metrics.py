@@ -6,6 +6,7 @@ tables, tiers, stages and kinds, never rows.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Annotated
 
@@ -166,7 +167,7 @@ def about_run(make: Families, view: RunView) -> Iterator[Metric]:
     yield from make.gauge("eta_seconds", "Seconds of training left at this pace.", now["eta_seconds"])
     pulse = view.pulse()
     last = "Last sign of life of training: a step, a change of phase, or being paused."
-    yield from make.gauge("last_step_timestamp_seconds", last, pulse[1] if pulse else None)
+    yield from make.gauge("last_step_timestamp_seconds", last, time_of(pulse[1]) if pulse else None)
     yield from make.gauge(
         "device_staging_bytes", "Device memory beside the hot tier; 0 on a CPU.", now["staging_bytes"]
     )
@@ -175,6 +176,12 @@ def about_run(make: Families, view: RunView) -> Iterator[Metric]:
     yield from make.gauge("evaluation_auc", "Area under the ROC curve at the last evaluation.", evaluation.get("auc"))
     yield from make.gauge("evaluation_logloss", "Log loss at the last evaluation.", evaluation.get("logloss"))
     yield from make.gauge("evaluation_step", "Step of the last evaluation.", evaluation.get("step"))
+
+
+def time_of(monotonic_seconds: float) -> float:
+    """Return a moment of the monotonic clock in seconds since the epoch, as the wall clock counts now. Scrapers subtract it from
+    their own time, so a wall clock that was set meanwhile must not count."""
+    return round(time.time() - time.monotonic() + monotonic_seconds, 3)
 
 
 def about_checkpoints(make: Families, view: RunView) -> Iterator[Metric]:

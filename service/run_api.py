@@ -110,7 +110,7 @@ def status(view: RunView, scope: str, session: bool = False) -> Values:
         "checkpoint": board.get("checkpoint"),
         "staging_bytes": memory.staging_bytes,
         "peak_bytes": memory.peak_bytes,
-        "last_step_age_seconds": round(max(0.0, time.time() - pulse[1]), 3) if pulse else None,
+        "last_step_age_seconds": round(time.monotonic() - pulse[1], 3) if pulse else None,
         "ranks": [{"rank": rank, **found} for rank, found in enumerate(snapshot.get("ranks", ()))],
         "straggler": snapshot.get("straggler"),
     }

@@ -57,7 +57,7 @@ class Security:
     limits: RequestLimits = field(default_factory=RequestLimits)
     sessions: BrowserSessions = field(default_factory=BrowserSessions, repr=False)
     codes_since: float = 0.0
-    """Sign-in codes made before are refused, seconds since the epoch: an earlier sidecar of the run may have accepted them."""
+    """Sign-in codes made before are refused, by their clock: an earlier sidecar of the run may have accepted them."""
 
 
 class Bucket:

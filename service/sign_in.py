@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 
-from adaptive_rec.live.sign_in_code import VALID_SECONDS, made_at
+from adaptive_rec.live.sign_in_code import VALID_SECONDS, code_clock, made_at
 
 SESSION_PATH = "/api/v1/session"
 
@@ -28,7 +27,7 @@ class SignInCodes:
 
     def redeem(self, code: bytes) -> str | None:
         """Return the scope of the token that the code was made with, or None if the code is wrong, used or too old."""
-        now = time.time()
+        now = code_clock()
         self._used = {used: made for used, made in self._used.items() if now - made <= VALID_SECONDS}
         for scope, token in self._tokens.items():
             made = made_at(token, code)

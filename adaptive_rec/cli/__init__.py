@@ -28,6 +28,7 @@ from adaptive_rec.cli import (
 )
 from adaptive_rec.cli.output import say
 from adaptive_rec.cli.parser import Parser
+from adaptive_rec.config.trust import OPTION, TRUST, settings_in, taken_out
 from adaptive_rec.errors import (
     AdaptiveRecError,
     MemoryPlanError,
@@ -36,6 +37,7 @@ from adaptive_rec.errors import (
     first_line,
     is_out_of_memory,
 )
+from adaptive_rec.system.numba_settings import ignore_file
 from adaptive_rec.system.openmp import wait_briefly
 from adaptive_rec.system.version import __version__
 from adaptive_rec.units import readable
@@ -69,10 +71,13 @@ def main(argv: list[str] | None = None) -> int:
     wait_briefly(os.environ)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # do not fail at a name that the terminal cannot show
-    sys.path.append(os.getcwd())  # for policies in the user's folder; last, so that it shadows nothing
+    words = sys.argv[1:] if argv is None else argv
     try:
-        args = parse(sys.argv[1:] if argv is None else argv)
-        code: int = args.command(args)
+        args = parse(words)
+        if warning := ignore_file():
+            say(f"warning: {warning}", sys.stderr)
+        with TRUST.only([*words, *settings_in(os.environ)]):
+            code: int = args.command(args)
         sys.stdout.flush()
         return code
     except AdaptiveRecError as error:
@@ -108,16 +113,19 @@ def parse(argv: list[str]) -> argparse.Namespace:
         epilog=EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"adaptive-rec {__version__}")
+    trusted = "import the classes that files name, such as the policy of a run; with =NAME,... only these (any command)"
+    parser.add_argument(OPTION, nargs="?", metavar="NAME", help=trusted)
     subparsers = parser.add_subparsers(metavar="COMMAND", title="commands")
     for module in COMMANDS:
         module.add_commands(subparsers)
     commands: dict[str, Parser] = subparsers.choices
-    name = next((word for word in argv if not word.startswith("-")), None)
+    words = taken_out(argv)
+    name = next((word for word in words if not word.startswith("-")), None)
     if name is not None and name not in commands:
         raise UsageError(f"unknown command {name}{did_you_mean(name, commands)} (commands: {', '.join(commands)})")
-    args, unknown = parser.parse_known_args(argv)
+    args, unknown = parser.parse_known_args(words)
     if unknown:
-        options = commands[name].options if name else parser.options
+        options = [*commands[name].options, OPTION] if name else parser.options
         option = next((word for word in unknown if word.startswith("-")), unknown[0]).partition("=")[0]
         if option in options:
             raise UsageError(f"options must come before --, after which all words are values, got {option} after it")

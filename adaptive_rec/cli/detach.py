@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from adaptive_rec.cli.output import say, shown
 from adaptive_rec.cli.parser import on_terminal
 from adaptive_rec.errors import AdaptiveRecError, UsageError
+from adaptive_rec.system.own_files import open_own
 
 if TYPE_CHECKING:
     import subprocess
@@ -75,7 +77,7 @@ def _start(words: list[str], out: Path, log: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "adaptive_rec", *words, f"--out={out}"]
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with open(log, "ab") as stream:
+        with open(open_own(log, os.O_WRONLY | os.O_APPEND), "ab") as stream:
             child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=own_modules_only(),
                 start_new_session=True,

@@ -61,10 +61,12 @@ class Wanted:
 
 def launch(words: list[str], wanted: Wanted, config: Config, out: Path) -> int:
     """Start the same command line in several processes of this machine by torchrun. Returns their exit code at their end."""
+    from adaptive_rec.live.sidecar_process import own_modules_only
     from adaptive_rec.policy.find import load_policy
     from adaptive_rec.runtime.assemble import check_group
 
     check_group(config, load_policy(config.knobs.policy), wanted.processes)
+    os.environ.update(own_modules_only())
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // wanted.processes)))
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # else a restart finds the addresses of the processes before it

@@ -16,6 +16,7 @@ from adaptive_rec.cli.output import pairs, print_json, say, show, waiting
 from adaptive_rec.cli.parser import add_command
 from adaptive_rec.data.tabular.files import files_of
 from adaptive_rec.errors import DataError, UsageError
+from adaptive_rec.system.own_files import open_draft
 from adaptive_rec.units import count, percent, readable, whole
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ def written(out: Path) -> Iterator[Any]:
 
     try:
         with errors_of(out):
+            os.close(open_draft(draft))
             if out.suffix == ".parquet":
                 writer: Any = parquet.ParquetWriter(draft, schema)
             else:

@@ -6,7 +6,6 @@ import argparse
 import math
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +63,7 @@ def runs(args: argparse.Namespace) -> int:
     if not files:
         print("no run is under way (adaptive-rec train starts one)", file=sys.stderr)
         return 0
-    ages = [clock(max(0.0, time.time() - file.started)) for file in files]
+    ages = [clock(file.age_seconds) for file in files]
     rows = [(str(file.pid), file.name, age, file.url, file.run) for file, age in zip(files, ages, strict=True)]
     show(columns(("pid", "name", "up>", "url", "directory"), rows))
     return 0

@@ -15,6 +15,7 @@ import sys
 from typing import Any
 
 from adaptive_rec.cli import main
+from adaptive_rec.system.numba_settings import ignore_file
 from adaptive_rec.system.openmp import wait_briefly
 
 LOADED = ("adaptive_rec.run.training_run", "adaptive_rec.offline.report.run_report", "torch._dynamo")
@@ -24,6 +25,7 @@ LOADED = ("adaptive_rec.run.training_run", "adaptive_rec.offline.report.run_repo
 def serve() -> int:
     """Return the exit code of a command in the process of that command, and 0 in this one."""
     wait_briefly(os.environ)
+    ignore_file()
     for name in LOADED:
         importlib.import_module(name)
     for line in sys.stdin:
@@ -38,7 +40,7 @@ def serve() -> int:
 def execute(order: dict[str, Any]) -> int:
     """Execute one command line whose output goes to a log."""
     nothing = os.open(os.devnull, os.O_RDONLY)
-    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
     for place, opened in enumerate((nothing, log, log)):
         os.dup2(opened, place)
     return main(order["words"])

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
+from adaptive_rec.config.trust import TRUST
 from adaptive_rec.errors import ConfigError, did_you_mean
 
 
 def find_plugin(key: str, name: str, built_in: Mapping[str, str], group: str) -> Any:
-    """Return the class that `name` stands for. Raises ConfigError.
+    """Return the class that `name` stands for. Raises ConfigError, also where it may not be imported.
 
     `key` is the setting that holds the name, `built_in` maps names to ``package.module:Class``, `group` is that of entry points.
     """
+    TRUST.check(key, name)
     place = built_in.get(name, name)
     try:
         if ":" in place:
-            module, _, attribute = place.partition(":")
-            return getattr(importlib.import_module(module), attribute)
+            return TRUST.load(place)
         points = {point.name: point for point in entry_points(group=group)}
         if name in points:
             return points[name].load()

@@ -22,11 +22,11 @@ from adaptive_rec.config.knobs import Frozen, Knobs, knob, within_bounds
 from adaptive_rec.config.model import ModelConfig, OptimizerConfig
 from adaptive_rec.config.policy import PolicyConfig
 from adaptive_rec.config.run import RunConfig
+from adaptive_rec.config.trust import ENVIRONMENT_PREFIX
 from adaptive_rec.errors import ConfigError, did_you_mean
 from adaptive_rec.system.cuda_driver import may_have_cuda
 from adaptive_rec.units import parse_size
 
-ENVIRONMENT_PREFIX = "ADAPTIVE_REC_"
 DESCRIPTION = "run.json"
 """The file beside the `config.toml` of a run's directory."""
 PRESETS_FOLDER = Path(__file__).parents[1] / "configs"

@@ -17,8 +17,8 @@ class CheckpointStatus:
         self.stall_seconds = 0.0
         """Time that training stood still for all checkpoints."""
 
-        self.newest_timestamp_seconds: float | None = None
-        """When the newest one was written, seconds since the epoch."""
+        self._newest_at: float | None = None
+        """When the newest one was written, on the monotonic clock."""
         self.every_steps: int | None = None
         self.every_seconds: float | None = None
         """The present intervals; None where the run writes no checkpoints of its own."""
@@ -44,4 +44,9 @@ class CheckpointStatus:
         self.failed += 1
 
     def set_newest(self, newest: dict[str, Any]) -> None:
-        self.newest, self.newest_timestamp_seconds = newest, time.time()
+        self.newest, self._newest_at = newest, time.monotonic()
+
+    @property
+    def newest_timestamp_seconds(self) -> float | None:
+        """When the newest one was written, in seconds since the epoch as the wall clock counts now."""
+        return None if self._newest_at is None else round(time.time() - time.monotonic() + self._newest_at, 3)

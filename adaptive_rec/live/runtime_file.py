@@ -12,6 +12,7 @@ import os
 import secrets
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -39,6 +40,13 @@ class RuntimeFile:
     started: float
     process_start: int | None = None
     """Start time of the process, which distinguishes it from a later one with the same id. `write` fills it in."""
+
+    @property
+    def age_seconds(self) -> float:
+        """How long the process has lived, whatever became of the wall clock; since `started` where the system does not say."""
+        if self.process_start is None:
+            return max(0.0, time.time() - self.started)
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - self.process_start / os.sysconf("SC_CLK_TCK")
 
     @property
     def name(self) -> str:
@@ -108,7 +116,7 @@ def under_way() -> list[RuntimeFile]:
                     _unlink(directory, pid)
                 elif file is not None and file.pid == pid:
                     found.append(file)
-    return sorted(found, key=lambda file: (file.started, file.pid))
+    return sorted(found, key=lambda file: (file.process_start or 0, file.started, file.pid))
 
 
 def find(run: str | None) -> RuntimeFile:

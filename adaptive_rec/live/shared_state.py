@@ -171,7 +171,7 @@ class StateReader:
         self._arrays = view(fd, layout, mmap.ACCESS_READ)
 
     def pulse(self) -> tuple[int, float]:
-        """Return the last finished step and its time (seconds since the epoch)."""
+        """Return the last finished step and its time, on the monotonic clock, which is one for all processes of a machine."""
         return self._word("pulse_step"), float(self._arrays["pulse_seconds"][0])
 
     def board_version(self) -> int:

@@ -33,7 +33,9 @@ from adaptive_rec.live.mailbox import Command, Mailbox, StaleError, Verb
 from adaptive_rec.live.runtime_file import RuntimeFile
 from adaptive_rec.live.scrapes import Scrapes, wait_for_the_last
 from adaptive_rec.live.sidecar_process import END_SECONDS, end, start
+from adaptive_rec.live.sign_in_code import code_clock
 from adaptive_rec.live.state_writer import StateWriter
+from adaptive_rec.system.own_files import check_no_links
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
 """Wait before a dead sidecar is restarted. It doubles each time; a sidecar that lived for CALM_SECONDS resets it."""
@@ -261,7 +263,7 @@ class Sidecar:
             finally:
                 self._link = self._heartbeat = None
                 end(self._process, 0.0 if heartbeat.doubtful else END_SECONDS)
-                self._hello["codes_since"] = time.time()  # codes that this one accepted are not accepted by the next one
+                self._hello["codes_since"] = code_clock()  # codes that this one accepted are not accepted by the next one
         silent = f"did not answer for {heartbeat.limit_seconds:.0f} s, was killed"
         self._how_it_ended = silent if heartbeat.hung else f"ended (exit code {self._process.returncode})"
         return served
@@ -342,6 +344,7 @@ def serve_finished(run: Path, options: ServeOptions, announce: Callable[[Sidecar
     """Serve a finished run's history, read-only, until interrupted."""
     if not (run / "run.json").exists():
         raise UsageError(f"RUN must be the directory of a run, {run} has no run.json")
+    check_no_links(run, ("sidecar.log", "sidecar.log.1"))
     with Sidecar(options, run, None, note) as sidecar:
         announce(sidecar)
         sidecar.linger()

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from adaptive_rec.system.own_files import open_own
+
 END_SECONDS = 0.5
 """Time the sidecar gets to end before it is killed; nothing in it could be lost."""
 KILLED_SECONDS = 1.0
@@ -17,7 +19,7 @@ KILLED_SECONDS = 1.0
 
 def start(link_fd: int, fds: Sequence[int], log: Path) -> subprocess.Popen[bytes]:
     """Start a sidecar at the other end of a link. It inherits the link and `fds`, and its output goes to `log`."""
-    with open(log, "ab") as output:
+    with open(open_own(log, os.O_WRONLY | os.O_APPEND), "ab") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "adaptive_rec.service", "--link", str(link_fd)],
             stdin=subprocess.DEVNULL,
@@ -47,7 +49,7 @@ def _environment() -> dict[str, str]:
 
 
 def own_modules_only() -> dict[str, str]:
-    """Environment for a Python process that runs this package and imports no module from the working directory."""
-    package = str(Path(__file__).parents[2])
-    path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
+    """Environment for a Python process that runs this package and imports no module from the working directory. An empty place in
+    PYTHONPATH would stand for it, too."""
+    places = [str(Path(__file__).parents[2]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(filter(None, dict.fromkeys(places)))}

@@ -74,7 +74,7 @@ class StateWriter:
     def pulse(self, step: int) -> None:
         """Publish that a step is done. This is cheap enough for every step."""
         self._words[WORDS.index("pulse_step")] = step
-        self._arrays["pulse_seconds"][0] = time.time()
+        self._arrays["pulse_seconds"][0] = time.monotonic()
 
     def write_board(self, board: Mapping[str, Any]) -> None:
         """Replace the board, a small mapping of JSON values without infinities."""

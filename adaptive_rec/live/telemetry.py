@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from time import monotonic
 from typing import Any
 
 from adaptive_rec.live.disk_report import DiskReport
@@ -161,10 +162,13 @@ class Event:
     """One line for people."""
     details: Mapping[str, Any] = field(default_factory=dict)
     time: float = field(default_factory=time.time)
-    """Seconds since the epoch."""
+    """Seconds since the epoch, as people read it: it jumps where the wall clock is set."""
+    seconds: float = field(default_factory=monotonic)
+    """The monotonic clock, by which events of one start of a run are apart."""
 
     def as_dict(self) -> dict[str, Any]:
-        return {"time": self.time, "step": self.step, "kind": self.kind, "text": self.text, "details": self.details}
+        at = {"time": self.time, "seconds": round(self.seconds, 3)}
+        return {**at, "step": self.step, "kind": self.kind, "text": self.text, "details": self.details}
 
 
 class _Clock:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptive_rec.config.knobs import Knobs, within_bounds
+from adaptive_rec.config.trust import TRUST
 from adaptive_rec.errors import ConfigError, DataError
 from adaptive_rec.live.mailbox import Command, Verb
 from adaptive_rec.live.telemetry import Event, to_json
@@ -121,7 +122,7 @@ def _commands(path: Path, checkpoint: str) -> tuple[dict[int, list[Command]], tu
 
 
 def _check(step: Any, command: Command, path: Path) -> None:
-    """Raise DataError for a command that no run can have written."""
+    """Raise DataError for a command that no run can have written, ConfigError for a policy that may not be imported."""
     try:
         if type(step) is not int or step < 0:
             raise ValueError(f"step must be a whole number from 0 on, got {step!r}")
@@ -135,6 +136,7 @@ def _check(step: Any, command: Command, path: Path) -> None:
                     raise ValueError(f"{name} of split must be a {kind}, got {command.values[name]!r}")
     except (ValueError, TypeError, AttributeError, ConfigError) as error:
         raise DataError(f"journal {path} must be of a run, at step {step!r} it is not: {error}") from None
+    TRUST.check(f"knobs.policy in {path}, step {step},", str(command.values.get("policy", "")))
 
 
 def _read(line: str, torn: int) -> Any:

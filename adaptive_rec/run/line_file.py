@@ -7,6 +7,7 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
+from adaptive_rec.system.own_files import open_own
 from adaptive_rec.units import counted
 
 WAITING_LIMIT = 20_000
@@ -15,7 +16,7 @@ WAITING_LIMIT = 20_000
 
 def append_lines(path: Path, lines: list[bytes]) -> None:
     """Add lines to a file, all of them or none. Raises OSError."""
-    with open(path, "ab+", buffering=0) as file:
+    with open(open_own(path, os.O_RDWR | os.O_APPEND), "ab+", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         text = b"".join(line + b"\n" for line in lines)
         if size:

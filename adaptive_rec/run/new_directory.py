@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import time
 from pathlib import Path
 from typing import IO
 
 from adaptive_rec.errors import UsageError
 from adaptive_rec.system.durable import write_whole
+from adaptive_rec.system.own_files import check_no_links, open_own
+
+WRITTEN = (
+    ".lock", "checkpoints", "config.toml", "events.jsonl", "log.txt", "metrics.jsonl", "report.html", "rows", "run.json",
+    "serve.json", "sidecar.log", "sidecar.log.1", "summary.json", "tensorboard",
+)  # fmt: skip
+"""What a run writes in its directory: none of it may be a link. The directory itself may be reached through one."""
 
 
 def sole_writer(out: Path) -> IO[str] | None:
     """Lock an existing run directory for this process until the returned file is closed. Raises UsageError where another process
-    holds it."""
+    holds it, or where a link in it would lead what is written elsewhere."""
     if not out.is_dir():
         return None
-    lock = open(out / ".lock", "a", encoding="utf-8")
+    check_no_links(out, WRITTEN)
+    lock = open(open_own(out / ".lock", os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8")
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

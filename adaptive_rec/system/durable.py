@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from adaptive_rec.errors import UsageError
+from adaptive_rec.system.own_files import open_draft
 
 
 def sync_files(paths: Iterable[Path]) -> None:
@@ -41,8 +42,10 @@ def write_whole(path: Path, text: str) -> None:
     """Write a file durably: afterwards it is there as a whole, or not at all."""
     draft = path.with_name(f".{path.name}.draft")
     try:
-        draft.write_text(text, encoding="utf-8")
-        _sync(draft, os.O_RDONLY)
+        with open(open_draft(draft), "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         draft.replace(path)
     except OSError:
         draft.unlink(missing_ok=True)

@@ -34,7 +34,7 @@ export const get = async (path) => (await request("GET", path)).data;
 /** Loads `/` anew, where the server asks for the token. Not more than once in five seconds: no loop if it does not. */
 function signIn() {
   const last = Number(sessionStorage.getItem("adaptive-rec-sign-in") || 0);
-  if (Date.now() - last < 5000) return;
+  if (Math.abs(Date.now() - last) < 5000) return; // the clock may have been set back since
   sessionStorage.setItem("adaptive-rec-sign-in", String(Date.now()));
   location.assign("/");
 }
@@ -63,10 +63,10 @@ export class Live {
     if (this.state === "") this.#say("connecting");
     const source = new EventSource(`${BASE}/stream?hz=${this.hz}`);
     this.source = source;
-    this.heard = Date.now();
+    this.heard = performance.now();
     source.addEventListener("open", () => this.#say("live"));
     source.addEventListener("snapshot", (event) => {
-      this.heard = Date.now();
+      this.heard = performance.now();
       this.failures = 0;
       this.#say("live");
       this.onSnapshot(JSON.parse(event.data));
@@ -100,9 +100,9 @@ export class Live {
 
   /** A stream can be silent because nothing changes (a paused run), or because the other side hangs. */
   async #watch() {
-    if (!this.source || Date.now() - this.heard < SILENCE_MS) return;
+    if (!this.source || performance.now() - this.heard < SILENCE_MS) return;
     const source = this.source;
-    this.heard = Date.now();
+    this.heard = performance.now();
     try {
       await request("GET", "/status", { timeout: 3000 });
     } catch {

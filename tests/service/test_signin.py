@@ -24,7 +24,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 
-from adaptive_rec.live.sign_in_code import VALID_SECONDS, new_code
+from adaptive_rec.live.sign_in_code import VALID_SECONDS, code_clock, new_code
 from adaptive_rec.service import sign_in
 from adaptive_rec.service.gate import RequestGate
 from adaptive_rec.service.protocol import protocol_for
@@ -237,22 +237,26 @@ def test_a_code_made_up_or_of_another_run_is_refused() -> None:
 
 
 def test_a_code_is_valid_for_ten_minutes_and_a_used_one_stays_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    codes, made = SignInCodes({"control": CONTROL, "read": READ}, since=0.0), 1_700_000_000.0
-    monkeypatch.setattr(time, "time", lambda: made)
+    codes, made = SignInCodes({"control": CONTROL, "read": READ}, since=0.0), 1000.0
+
+    def set_clock(seconds: float) -> None:
+        monkeypatch.setattr(time, "clock_gettime", lambda clock: {time.CLOCK_BOOTTIME: seconds}[clock])
+
+    set_clock(made)
     used, late, early = (new_code(CONTROL).encode() for _ in range(3))
     assert codes.redeem(used) == "control"
-    monkeypatch.setattr(time, "time", lambda: made - VALID_SECONDS - 1)
+    set_clock(made - VALID_SECONDS - 1)
     assert codes.redeem(early) is None, "a clock that was put back does not stretch the time"
-    monkeypatch.setattr(time, "time", lambda: made + VALID_SECONDS - 1)
+    set_clock(made + VALID_SECONDS - 1)
     assert (codes.redeem(used), codes.redeem(early)) == (None, "control")
-    monkeypatch.setattr(time, "time", lambda: made + VALID_SECONDS + 1)
+    set_clock(made + VALID_SECONDS + 1)
     assert (codes.redeem(late), codes.redeem(used)) == (None, None)
 
 
 def test_a_replaced_sidecar_accepts_no_code_that_the_last_one_may_have_accepted() -> None:
     before = new_code(CONTROL).encode()
     time.sleep(0.002)
-    codes = SignInCodes({"control": CONTROL, "read": READ}, since=time.time())
+    codes = SignInCodes({"control": CONTROL, "read": READ}, since=code_clock())
     time.sleep(0.002)
     assert (codes.redeem(before), codes.redeem(new_code(CONTROL).encode())) == (None, "control")
 

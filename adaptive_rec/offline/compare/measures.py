@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from adaptive_rec.live.telemetry import ratio
-from adaptive_rec.offline.report.record import read_run
+from adaptive_rec.offline.compare.processes import ProcessEnd
+from adaptive_rec.offline.report.record import RunRecord, read_run
 from adaptive_rec.units import clock, count, fine, four, size
 
 Text = Callable[[float], str]
@@ -69,7 +70,7 @@ OTHERS = (
 MEASURES = (*JUDGED, *OTHERS)
 
 
-def read_figures(run: Path, process_started: float, process_seconds: float) -> dict[str, Any]:
+def read_figures(run: Path, end: ProcessEnd) -> dict[str, Any]:
     """Return the figures, evaluations and stages of a finished run. Raises UsageError where the directory is no run."""
     record = read_run(run)
     s: Mapping[str, Any] = record.summary or {}
@@ -83,8 +84,8 @@ def read_figures(run: Path, process_started: float, process_seconds: float) -> d
         "calibration": calibration,
         "calibration_error": None if calibration is None else abs(calibration - 1),
         "samples_per_second": s["samples_per_second"],
-        "start_seconds": max(0.0, record.about.get("started", process_started) - process_started),
-        "process_seconds": process_seconds,
+        "start_seconds": max(0.0, _began(record, end)),
+        "process_seconds": end.process_seconds,
         "samples_seen": s["samples_seen"],
         "samples_trained": s["samples_trained"],
         "trained_ratio": ratio(s["samples_trained"], s["samples_seen"]),
@@ -102,6 +103,14 @@ def read_figures(run: Path, process_started: float, process_seconds: float) -> d
         "stages": _stages(s),
         "evaluations": _evaluations(record.evaluations),
     }
+
+
+def _began(record: RunRecord, end: ProcessEnd) -> float:
+    """Return after how many seconds the process began to train, by the monotonic clock where it was kept."""
+    first = next((event for event in record.events if event["kind"] == "started"), {})
+    if end.clock is not None and isinstance(began := first.get("seconds"), int | float):
+        return float(began) - end.clock
+    return float(record.about.get("started", end.started)) - end.started
 
 
 def _stages(summary: Mapping[str, Any]) -> dict[str, float]:

@@ -18,11 +18,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from adaptive_rec.config.trust import TRUST
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.telemetry import COMPILING, to_json
 from adaptive_rec.offline.compare.plan import Turn
 from adaptive_rec.offline.compare.warm_process import WarmProcess
 from adaptive_rec.offline.pages.page import write_page
+from adaptive_rec.system.own_files import open_draft, open_own
 
 OUTCOME = "outcome.json"
 LOG = "log.txt"
@@ -42,10 +44,12 @@ class ProcessEnd:
     code: str
     """Digest of the sources."""
     started: float
-    """Seconds since the epoch."""
+    """Seconds since the epoch, for people."""
     process_seconds: float
     """Duration of the whole run: data files, tables, training, evaluations, checkpoint."""
     last_lines: tuple[str, ...] = ()
+    clock: float | None = None
+    """The start on the monotonic clock, which events have, too; None in outcomes of older versions."""
     compiled: bool = False
     """Whether kernels were compiled during the run, which lengthens its wall clock."""
 
@@ -73,7 +77,7 @@ class RunProgress:
 @contextmanager
 def alone_in(out: Path) -> Iterator[IO[bytes]]:
     """Lock a comparison's directory. A run that outlives a killed comparison keeps the lock, as it inherits the open file."""
-    with open(out / LOCK, "ab") as lock:
+    with open(open_own(out / LOCK, os.O_WRONLY | os.O_APPEND), "ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -135,14 +139,15 @@ class RunProcesses:
             f"--seed={turn.seed}",
             f"--out={run}",
             "--no-serve",
+            *TRUST.words(),
         ]
         started, clock = time.time(), time.monotonic()
-        log.write_bytes(b"")
+        os.close(open_draft(log))
         code = self.warm.run(words, log, lambda: self.watch(progress(run / "metrics.jsonl")))
         seconds = time.monotonic() - clock
         text = log.read_text(encoding="utf-8", errors="replace")
         last = tuple(text.splitlines()[-LAST_LINES:]) if code else ()
-        return ProcessEnd(code, self.conditions, self.code, started, seconds, last, COMPILING in text)
+        return ProcessEnd(code, self.conditions, self.code, started, seconds, last, clock, COMPILING in text)
 
 
 def progress(metrics: Path) -> RunProgress | None:

@@ -39,9 +39,7 @@ def gather(plan: Plan, conditions: Mapping[str, Any], folder: Path) -> Results:
         about = {"policy": turn.policy, "seed": turn.seed, "order": order, "directory": f"{folder.name}/{turn.name}"}
         outcome = finished(place, mark)
         if outcome:
-            runs.append(
-                {**about, "started": outcome.started, **read_figures(place, outcome.started, outcome.process_seconds)}
-            )
+            runs.append({**about, "started": outcome.started, **read_figures(place, outcome)})
             codes.add(outcome.code)
         elif (ended := read_outcome(place)) and ended.exit_code and ended.conditions == mark:
             failed.append(

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from adaptive_rec.config.tree import ENVIRONMENT_PREFIX
+from adaptive_rec.config.trust import ENVIRONMENT_PREFIX
 from adaptive_rec.live.sidecar_process import own_modules_only
 
 POLL_SECONDS = 1.0

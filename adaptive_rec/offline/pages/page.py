@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from adaptive_rec.errors import UsageError
 from adaptive_rec.offline.pages.markup import join, tag
+from adaptive_rec.system.own_files import open_draft
 from adaptive_rec.system.version import __version__
 
 HERE = Path(__file__).parent
@@ -48,7 +49,8 @@ def write_page(text: str, out: Path) -> None:
     """Write a file so that readers see either the old text or the new one. Raises UsageError where it cannot be written."""
     draft = out.with_name(f".{out.name}.part")
     try:
-        draft.write_text(text, encoding="utf-8")
+        with open(open_draft(draft), "w", encoding="utf-8") as file:
+            file.write(text)
         draft.replace(out)
     except OSError as error:
         draft.unlink(missing_ok=True)

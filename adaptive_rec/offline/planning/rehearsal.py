@@ -23,6 +23,7 @@ import numpy as np
 from numba.core import event
 
 from adaptive_rec.config.tree import Config, load_config, to_toml
+from adaptive_rec.config.trust import TRUST
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
 from adaptive_rec.errors import first_line
@@ -45,6 +46,12 @@ SECONDS = 8.0
 """Time after which no step starts except the first six, in which the heap reaches its size."""
 TIMEOUT_SECONDS = 300.0
 
+START = (
+    "from adaptive_rec.system.numba_settings import ignore_file; ignore_file(); "
+    "from adaptive_rec.offline.planning.rehearsal import main; main()"
+)
+"""What the process executes. This module loads Numba, so the first call is not in it."""
+
 REHEARSED = "all else, rehearsed"
 
 
@@ -66,6 +73,7 @@ def rehearse(config: Config, plan: MemoryPlan) -> MemoryPlan:
     Where the run cannot be rehearsed, the plan is unchanged but for a note.
     """
     order = {"config": to_toml(config), "copies_bytes": [p.bytes for p in plan.parts if p.name == COPIES]}
+    order["trusted"] = TRUST.words()
     result, why = _rehearse(order)
     if result is not None and result.compiled:
         result, why = _rehearse(order)  # without the memory of the compiler, which runs only once on a machine
@@ -78,7 +86,7 @@ def _rehearse(order: dict[str, Any]) -> tuple[Rehearsed | None, str]:
     """Return what a process of its own reports, or why it failed."""
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "adaptive_rec.offline.planning.rehearsal"], input=json.dumps(order), capture_output=True,
+            [sys.executable, "-c", START], input=json.dumps(order), capture_output=True,
             text=True, timeout=TIMEOUT_SECONDS, env=own_modules_only(), check=False,
         )  # fmt: skip
         if done.returncode == 0:
@@ -105,9 +113,9 @@ def measured(plan: MemoryPlan, result: Rehearsed) -> MemoryPlan:
 
 def main() -> None:
     """Read an order from standard input, carry it out, and print the result as JSON."""
-    sys.path.append(os.getcwd())  # as the command line does: a policy may be a module there
+    wait_briefly(os.environ)
     order = json.load(sys.stdin)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, TRUST.only(order["trusted"]):
         path = Path(folder) / "config.toml"
         path.write_text(order["config"], encoding="utf-8")
         config = load_config(str(path), {})
@@ -172,7 +180,3 @@ def fold(config: Config, source: Source) -> Source:
         return source
     return Folded(source, max(1, bisect_right(range(largest), TABLES_BYTES, key=tables_bytes) - 1))
 
-
-if __name__ == "__main__":
-    wait_briefly(os.environ)
-    main()

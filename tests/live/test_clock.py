@@ -1,0 +1,70 @@
+"""The wall clock jumps by twenty years, twice a second, in a run and its sidecar: only what people read as a date shows it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from adaptive_rec.live.runtime_file import RuntimeFile
+from adaptive_rec.live.sign_in_code import new_code
+
+from .conftest import Job, wait_for
+
+pytestmark = pytest.mark.alone
+
+JUMP_SECONDS = 3.15e8
+JUMPING = f"""
+import time
+
+def jumping(real=time.time):
+    return real() + (1 if int(2 * time.monotonic()) % 2 else -1) * {JUMP_SECONDS}
+
+time.time = jumping
+"""
+"""A module that Python imports at its start, for every process of the run."""
+
+WATCHED_SECONDS = 3.0
+
+
+@pytest.fixture
+def job(start: Callable[..., Job], tmp_path: Path) -> Job:
+    (tmp_path / "sitecustomize.py").write_text(JUMPING)
+    place = f"{tmp_path}:{Path(__file__).parents[2]}"
+    return start("--set=checkpoint.every_seconds=1", "--set=knobs.report_every=20", environment={"PYTHONPATH": place})
+
+
+def test_a_run_goes_on_as_if_the_wall_clock_stood_still(job: Job) -> None:
+    with job.client() as client:
+        wait_for(lambda: client.get("/api/v1/status").json()["checkpoint"] is not None)
+        began, saved = time.monotonic(), len(job.events("checkpoint"))
+        while time.monotonic() - began < WATCHED_SECONDS:
+            assert client.get("/livez").status_code == 200
+            status = client.get("/api/v1/status").json()
+            assert 0 <= status["last_step_age_seconds"] < 5
+            assert 0 < status["steps_per_second"] < 1e5
+            assert 0 <= status["eta_seconds"] < 1e7
+            text = client.get("/metrics").text
+            for name in ("last_step", "checkpoint"):
+                at = float(re.findall(rf"^adaptive_rec_{name}_timestamp_seconds\S* (\S+)$", text, flags=re.M)[0])
+                assert abs(abs(at - time.time()) - JUMP_SECONDS) < 60
+            code = new_code(job.about["control_token"])
+            assert client.post("/api/v1/session", headers={"Authorization": f"Code {code}"}).status_code == 204
+            time.sleep(0.1)
+        lasted = time.monotonic() - began
+        assert lasted / 2 - 1 <= len(job.events("checkpoint")) - saved <= lasted + 1, "once a second"
+        assert job.sidecar() is not None
+        assert client.post("/api/v1/control/stop").status_code == 200
+    assert job.process.wait(60) == 0
+    assert RuntimeFile(**job.about).age_seconds < 300
+    assert job.events("sidecar") == [], "no sidecar was given up"
+    lines = [job.events(kind) for kind in ("started", "saving", "checkpoint", "reclassified", "stopping", "finished")]
+    events = sorted((event for kind in lines for event in kind), key=lambda event: event["step"])
+    assert any(one["time"] > other["time"] for one, other in pairwise(events)), "the clock did jump"
+    assert events[-1]["seconds"] - events[0]["seconds"] < 300
+    for kind in lines:
+        assert all(one["seconds"] <= other["seconds"] for one, other in pairwise(kind))

@@ -1,0 +1,109 @@
+"""Links in a run directory, which may be somebody else's: none of them leads a write elsewhere."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from adaptive_rec.cli import main
+from adaptive_rec.errors import UsageError
+from adaptive_rec.run.new_directory import WRITTEN, sole_writer
+from adaptive_rec.system.own_files import open_own
+from tests.settings import TINY
+
+SETTINGS = [f"--set={each}" for each in (*TINY, "run.steps=4", "checkpoint.every_steps=2")]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("trained") / "run"
+    assert main(["train", "--no-serve", "--out", str(out), *SETTINGS]) == 0
+    return out
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    shutil.copytree(trained, tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A file of the user's own, elsewhere."""
+    path = tmp_path / "own.txt"
+    path.write_text("mine\n")
+    return path
+
+
+def replace_by_link(path: Path, target: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+
+
+def test_what_a_run_writes_is_listed(run: Path) -> None:
+    assert {path.name for path in run.iterdir()} <= set(WRITTEN)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_run_is_not_resumed_through_a_link(run: Path, victim: Path, name: str) -> None:
+    replace_by_link(run / name, victim)
+    with pytest.raises(UsageError, match=f"{run / name} must be no link, as it is written to, it leads to {victim}"):
+        sole_writer(run)
+    assert victim.read_text() == "mine\n"
+
+
+def test_checkpoints_of_another_run_are_not_pruned(
+    run: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = shutil.copytree(trained, tmp_path / "other") / "checkpoints"
+    replace_by_link(run / "checkpoints", other)
+    before = sorted(other.rglob("*"))
+    assert main(["train", "--no-serve", "--resume", "--out", str(run), "--steps=9"]) == 2
+    assert f"{run / 'checkpoints'} must be no link" in capsys.readouterr().err
+    assert sorted(other.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["report.html", ".report.html.part"])
+def test_a_report_replaces_a_link(run: Path, victim: Path, name: str) -> None:
+    replace_by_link(run / name, victim)
+    assert main(["report", str(run)]) == 0
+    assert (run / "report.html").read_text().startswith("<!doctype html>")
+    assert not (run / "report.html").is_symlink()
+    assert victim.read_text() == "mine\n"
+
+
+def test_a_finished_run_is_not_served_with_a_log_elsewhere(
+    run: Path, victim: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "sidecar.log").symlink_to(victim)
+    assert main(["serve", str(run), "--port=0"]) == 2
+    assert f"{run / 'sidecar.log'} must be no link" in capsys.readouterr().err
+    assert victim.read_text() == "mine\n"
+
+
+def test_only_a_regular_file_is_written_to(tmp_path: Path, victim: Path) -> None:
+    (tmp_path / "link").symlink_to(victim)
+    os.mkfifo(tmp_path / "pipe")
+    for name, rule in (("link", f"must be no link.*{victim}"), ("pipe", "must be a regular file")):
+        for flags in (os.O_WRONLY | os.O_APPEND, os.O_RDWR | os.O_APPEND):
+            with pytest.raises(OSError, match=rule):
+                open_own(tmp_path / name, flags)
+    os.close(open_own(victim, os.O_WRONLY | os.O_APPEND))
+
+
+def test_a_run_directory_that_is_reached_through_a_link_is_used(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`runs` on a larger disk, and a name for the newest run."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained, tmp_path / "large" / "one")
+    os.symlink("large", "runs")
+    os.symlink("one", "large/newest")
+    assert main(["train", "--no-serve", "--resume", "--out", "runs/newest", "--steps=6"]) == 0
+    assert main(["report", "runs/newest"]) == 0
+    assert (tmp_path / "large" / "one" / "checkpoints" / "step-000000006").is_dir()
