@@ -35,12 +35,19 @@ def commands(run: Path) -> dict[int, list[Command]]:
 
 
 def replayed_run(run: Path) -> Path | None:
-    """Return the run that a run replays; None where it replays none."""
+    """Return the run that a run replays; None where it replays none. Lines that are no events are passed over. Raises DataError
+    where the event of the start names no run."""
     path = run / NAME
-    for line in _lines(path) if path.exists() else ():
-        event = _read(line, 0)
-        if event is not None and event["kind"] == "started":
-            return Path(event["details"]["replays"]) if "replays" in event["details"] else None
+    for number, line in enumerate(_lines(path) if path.exists() else (), start=1):
+        try:
+            event = _read(line, 0)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and event.get("kind") == "started":
+            details = event.get("details")
+            if not isinstance(details, dict) or not isinstance(details.get("replays", ""), str):
+                raise DataError(f"journal {path}, line {number}, must have the details of a start, got {str(details)[:100]}")
+            return Path(details["replays"]) if "replays" in details else None
     return None
 
 
@@ -143,7 +150,7 @@ def _read(line: str, torn: int) -> Any:
     """An event; None for a line that is not JSON, which only a start may follow."""
     try:
         event = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if torn and event["kind"] != "started":
         raise ValueError("something that ends early")

@@ -6,27 +6,32 @@ and left out; of steps that a resumed run repeated, the later ones count.
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from adaptive_rec.errors import UsageError
+from adaptive_rec.offline.report.shapes import (
+    ConfigFacts,
+    FinalFigures,
+    ReportEvaluation,
+    ReportEvent,
+    ReportLine,
+    RunFacts,
+    Shape,
+    fits,
+    fitting,
+    parsed,
+    parsed_toml,
+)
 from adaptive_rec.run.journal import NAME as JOURNAL
 
 MOST_POINTS = 300
 """Points of a line; at most twice as many are kept, a pixel or two each on a wide screen."""
 MOST_EVENTS = 500
 """Events of one kind that are kept; further ones are only counted."""
-EVENT_KEYS = {"step": int, "kind": str, "text": str}
-REPORT_KEYS = {"step", "steps_total", "seconds", "loss", "hot_rows", "stale_rows", "stage_seconds"}
-TOTALS_KEYS = {
-    "steps", "samples_seen", "samples_trained", "samples_popular", "lookups", "lookups_hot", "row_updates",
-    "row_updates_skipped", "host_to_device_bytes", "device_to_host_bytes", "migrated_rows",
-}  # fmt: skip
 HEAD_BYTES = 600
 HEAD = re.compile(
     rb'\{"event": "snapshot", "step": (\d+),.{0,200}? "seconds": ([-+.\de]+),.{0,200}? "loss": ([-+.\de]+|null),'
@@ -69,9 +74,9 @@ def read_run(run: Path) -> RunRecord:
     if not (run / "config.toml").is_file():
         raise UsageError(f"RUN must be a run directory, {run} has no config.toml")
     faults: list[str] = []
-    config = _read_toml(run / "config.toml", faults)
-    about = _read_object(run / "run.json", faults, needed=True)
-    summary = _read_object(run / "summary.json", faults, needed=False) or None
+    config = _read_object(run / "config.toml", ConfigFacts, faults, needed=True)
+    about = _read_object(run / "run.json", RunFacts, faults, needed=True)
+    summary = _read_object(run / "summary.json", FinalFigures, faults, needed=False) or None
     events, counts = _read_events(run / JOURNAL, faults)
     read = _read_metrics(run / "metrics.jsonl", faults)
     return RunRecord(
@@ -90,14 +95,20 @@ class _Metrics:
         self._low, self._high = float("inf"), float("-inf")
         self._pending: bytes | None = None
         """The newest report, if it is not kept yet: the last one of a stretch will be."""
+        self._tables: int | None = None
+        """Number of tables, once known."""
 
     def take(self, line: bytes) -> None:
         if found := HEAD.match(line[:HEAD_BYTES]):
-            loss = None if found[3] == b"null" else float(found[3])
-            self._report(line, int(found[1]), float(found[2]), loss)
+            try:
+                seconds, loss = float(found[2]), None if found[3] == b"null" else float(found[3])
+            except ValueError:
+                self.bad += 1
+                return
+            self._report(line, int(found[1]), seconds, loss)
         elif line.strip():
-            values = _parse(line)
-            if values is not None and values.get("event") == "evaluation" and isinstance(values.get("step"), int):
+            values = parsed(line)
+            if values is not None and values.get("event") == "evaluation" and fits(ReportEvaluation, values):
                 while self.evaluations and self.evaluations[-1]["step"] >= values["step"]:
                     self.evaluations.pop()  # repeated after a resume
                 self.evaluations.append(values)
@@ -123,9 +134,9 @@ class _Metrics:
         self.reports += 1
 
     def _keep(self, line: bytes, begins: bool = False) -> None:
-        values = _parse(line)
+        values = parsed(line)
         self._pending = None
-        if values is None or not _is_report(values):
+        if values is None or not self._is_report(values):
             self.bad += 1
             return
         if begins or not self.stretches:
@@ -136,6 +147,15 @@ class _Metrics:
         self._low, self._high = float("inf"), float("-inf")
         if sum(len(each.snapshots) for each in self.stretches) > 2 * MOST_POINTS:
             self._thin()
+
+    def _is_report(self, values: dict[str, Any]) -> bool:
+        """Return whether a line has all that plots need, and as many tables as the others."""
+        if not fits(ReportLine, values):
+            return False
+        tables = len(values["tables"]["lookups"])
+        if self._tables is None:
+            self._tables = tables
+        return tables == self._tables
 
     def _begin(self, first: Mapping[str, Any]) -> None:
         """Start the reports of another process, which replace those of an earlier one beyond its start.
@@ -195,14 +215,14 @@ def _read_events(path: Path, faults: list[str]) -> tuple[list[Mapping[str, Any]]
     counts: dict[str, int] = {}
     bad = 0
     for line in _lines(path):
-        event = _parse(line)
-        if event is None or not all(isinstance(event.get(name), kind) for name, kind in EVENT_KEYS.items()):
+        event = parsed(line)
+        if event is None or not fits(ReportEvent, event):
             bad += bool(line.strip())
             continue
         kind = str(event["kind"])
         counts[kind] = counts.get(kind, 0) + 1
         if counts[kind] <= MOST_EVENTS:
-            events.append({"time": None, **event, "details": _mapping(event.get("details"))})
+            events.append({"time": None, "details": {}, **event})
     _report_bad(bad, path, faults)
     return events, counts
 
@@ -214,38 +234,21 @@ def _lines(path: Path) -> Iterator[bytes]:
             yield from file
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
-    try:
-        values = json.loads(line)
-    except ValueError:
-        return None
-    return values if isinstance(values, dict) else None
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _is_report(values: Mapping[str, Any]) -> bool:
-    """Return whether a line has all that plots need, which lines of other versions may not."""
-    totals, tables = _mapping(values.get("totals")), _mapping(values.get("tables"))
-    return values.keys() >= REPORT_KEYS and totals.keys() >= TOTALS_KEYS and tables.keys() >= {"lookups", "lookups_hot"}
-
-
-def _read_object(path: Path, faults: list[str], needed: bool) -> dict[str, Any]:
-    if not path.is_file():
+def _read_object(path: Path, shape: type[Shape], faults: list[str], needed: bool) -> dict[str, Any]:
+    """Return what a file holds, without values that do not fit."""
+    if not path.exists():
         if needed:
             faults.append(f"{path.name} is missing")
         return {}
-    values = _parse(path.read_bytes())
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        faults.append(f"{path.name} cannot be read: {error.strerror}")
+        return {}
+    values = parsed_toml(data) if path.suffix == ".toml" else parsed(data)
     if values is None:
         faults.append(f"{path.name} cannot be read")
-    return values or {}
-
-
-def _read_toml(path: Path, faults: list[str]) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError):
-        faults.append(f"{path.name} cannot be read")
         return {}
+    kept, wrong = fitting(shape, values)
+    faults += [f"{path.name} has a value that is left out: {each}" for each in wrong]
+    return kept

@@ -68,7 +68,9 @@ def _early(record: RunRecord) -> bool:
     snapshots = [s for stretch in record.stretches for s in stretch.snapshots]
     summary = record.summary
     return bool(
-        summary and snapshots and summary.get("steps", 0) < summary.get("steps_total", snapshots[-1]["steps_total"])
+        summary
+        and snapshots
+        and summary.get("steps", 0) < summary.get("steps_total", snapshots[-1]["steps_total"] or 0)
     )
 
 
@@ -140,7 +142,9 @@ def _facts(record: RunRecord) -> Markup:
     samples = hot = moved = None
     if now:
         samples = f"{whole(now.get('samples_seen', 0))} seen, {whole(now.get('samples_skipped', 0))} skipped"
+    if now.keys() >= {"hot_rows", "stale_rows"}:
         hot = f"{whole(now['hot_rows'])}, {whole(now['stale_rows'])} of them stale at the end"
+    if now.keys() >= {"host_to_device_bytes", "device_to_host_bytes"}:
         up, down = size(now["host_to_device_bytes"]), size(now["device_to_host_bytes"])
         moved = f"{up} to the hot tier, {down} back, {count(now.get('migrated_rows', 0))} rows changed tier"
     return facts(
@@ -168,8 +172,10 @@ def _disk(now: Mapping[str, Any]) -> str | None:
     """Return what a run did with its disk; None where all rows were in memory, or without a summary."""
     if not (disk := now.get("disk")):
         return None
+    if not disk.keys() >= {"rows_read", "rows_written", "size_bytes"}:
+        return None
     rows = f"{whole(disk['rows_read'])} rows read from files, {whole(disk['rows_written'])} written"
-    waited = now["seconds_by_stage"].get("disk", 0.0)
+    waited = now.get("seconds_by_stage", {}).get("disk", 0.0)
     return f"{rows}, {size(disk['size_bytes'])}, {clock(waited)} waited for rows"
 
 

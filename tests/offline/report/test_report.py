@@ -243,7 +243,7 @@ def test_steps_that_a_resumed_run_repeats_count_once(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil", ["torn", "no metrics", "no summary", "no run.json", "half a run.json", "not JSON", "not ours"]
+    "spoil", ["torn", "no metrics", "no summary", "no run.json", "half a run.json", "not JSON", "not ours", "wrong"]
 )
 def test_an_incomplete_run_directory_is_enough_for_a_report(run: Path, spoil: str) -> None:
     metrics = run / "metrics.jsonl"
@@ -259,6 +259,9 @@ def test_an_incomplete_run_directory_is_enough_for_a_report(run: Path, spoil: st
         report = {"event": "snapshot", "step": 1, "seconds": 1.0, "loss": 0.5, "totals": {}}
         metrics.write_text(json.dumps(report) + "\n" + json.dumps({"event": "evaluation", "step": None}) + "\n")
         write_lines(run / "events.jsonl", [{"step": "1", "kind": [], "text": None}])
+    elif spoil == "wrong":
+        summary = json.loads((run / "summary.json").read_text())
+        (run / "summary.json").write_text(json.dumps({**summary, "steps": "many", "row_updates": None, "disk": [1]}))
     elif spoil == "not JSON":
         metrics.write_text("[1, 2]\n\nnothing\n" + metrics.read_text())
     else:
@@ -273,6 +276,7 @@ def test_an_incomplete_run_directory_is_enough_for_a_report(run: Path, spoil: st
         "no run.json": "run.json is missing",
         "half a run.json": "run.json cannot be read",
         "not JSON": "2 of the lines of metrics.jsonl",
+        "wrong": "summary.json has a value that is left out: steps: Input should be a valid integer, got 'many'",
         "not ours": "2 of the lines of metrics.jsonl",
     }
     assert told[spoil] in text
