@@ -112,7 +112,7 @@ def report(made: Branch, words: list[str], as_json: bool) -> None:
     """Print a branch and the command that starts it."""
     from adaptive_rec.cli.output import show
 
-    command = shlex.join(["adaptive-rec", *words])
+    command = shlex.join(["adaptive-rec", *(word for word in words if word != "--json")])
     shared = made.shared
     if as_json:
         files = {"linked": shared.linked, "linked_bytes": shared.linked_bytes, "copied": shared.copied}
