@@ -124,7 +124,8 @@ def test_a_branch_has_its_parent_s_past_but_not_its_time(tmp_path: Path, parent:
     whole = json.loads((parent / "summary.json").read_text())
     assert summary["samples_seen"] == whole["samples_seen"]
     known = parent_of(tmp_path / "branch")
-    assert known is not None and known.place == place
+    assert known is not None
+    assert known.place == place
     snapshots = read_run(tmp_path / "branch").stretches[0].snapshots
     assert [snapshot["step"] for snapshot in snapshots] == list(range(1, 41))
     assert summary["seconds"] == pytest.approx(snapshots[-1]["seconds"] - known.seconds, abs=0.5)
@@ -134,7 +135,8 @@ def test_a_branch_has_its_parent_s_past_but_not_its_time(tmp_path: Path, parent:
     assert [event["details"].get("parent") for event in started] == [None, place]
     assert "saving" == events(tmp_path / "twig")[-1]["kind"], "what the parent did after that is no past of it"
     below = parent_of(tmp_path / "twig")
-    assert below is not None and below.run == str(tmp_path / "branch")
+    assert below is not None
+    assert below.run == str(tmp_path / "branch")
     assert below.knobs == {}
     changed = {
         name
@@ -155,7 +157,8 @@ def test_the_first_checkpoint_of_a_branch_has_only_changed_rows(tmp_path: Path) 
     branched(tmp_path / "run", tmp_path / "branch", "run.steps=30", at="20")
     ended(go_on(tmp_path / "branch"))
     manifest = read_manifest(DISK, tmp_path / "branch" / "checkpoints" / "step-000000030")
-    assert manifest.since is not None and manifest.since.name == "step-000000020"
+    assert manifest.since is not None
+    assert manifest.since.name == "step-000000020"
 
 
 def test_files_are_copied_where_links_are_refused(
@@ -260,7 +263,8 @@ def test_a_branch_that_is_killed_is_not_there_and_the_next_one_clears_up(tmp_pat
     out = tmp_path / "branch"
     assert subprocess.run([sys.executable, "-c", KILLED, parent, out], check=False).returncode == 9
     [draft] = tmp_path.iterdir()
-    assert draft.name.startswith(".branch-") and (draft / "run" / "checkpoints").is_dir()
+    assert draft.name.startswith(".branch-")
+    assert (draft / "run" / "checkpoints").is_dir()
     branched(parent, out, at="30")
     assert list(tmp_path.iterdir()) == [out]
 
