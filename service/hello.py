@@ -45,6 +45,15 @@ class PolicyChoice:
 
 
 @dataclass(frozen=True)
+class BranchPoint:
+    """Where a branch comes from: the directory of a run, which may be gone, and a checkpoint of it with its step."""
+
+    run: str
+    checkpoint: str
+    step: Count
+
+
+@dataclass(frozen=True)
 class Hello:
     """The run as it was when the sidecar started."""
 
@@ -71,6 +80,8 @@ class Hello:
     """Whether some cold rows are in host memory and others lie on a disk, as of a run on a device."""
     raw_ids: bool = False
     """Whether rows are looked up by raw ids too."""
+    parent: BranchPoint | None = None
+    """Where the run comes from, if it is a branch."""
 
     @classmethod
     def parse(cls, line: Mapping[str, Any]) -> Hello:
@@ -81,6 +92,8 @@ class Hello:
             knobs = {key: knob_values(line[key]) for key in ("defaults", "desired", "effective")}
             rest = {"tables": tables, "policies": line["policies"], "step": line.get("step", 0)}
             rest |= {name: line.get(name, False) for name in ("on_disk", "in_memory", "raw_ids")}
+            if (parent := line.get("parent")) is not None:
+                rest["parent"] = {name: parent[name] for name in ("run", "checkpoint", "step")}
             return HELLO.validate_python({"live": line["mode"] == "live", **values, **knobs, **rest})
         except ValidationError as error:
             first = error.errors()[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -91,6 +92,7 @@ def status(view: RunView, scope: str, session: bool = False) -> Values:
             "path": hello.run,
             "started": datetime.fromtimestamp(hello.started, UTC).isoformat(timespec="seconds"),
             **{key: getattr(hello, key) for key in ("seed", "device", "precision", "version")},
+            "parent": asdict(hello.parent) if hello.parent else None,
         },
         "live": hello.live,
         "scope": scope,

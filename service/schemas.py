@@ -28,6 +28,14 @@ class Version(Answer):
     version: str
 
 
+class RunParent(Answer):
+    """The run that a branch comes from."""
+
+    run: Annotated[str, Field(description="Its directory, which may be gone")]
+    checkpoint: Annotated[str, Field(description="Name of the checkpoint that the branch began with")]
+    step: int
+
+
 class RunInfo(Answer):
     name: str
     path: str
@@ -36,6 +44,7 @@ class RunInfo(Answer):
     device: str
     precision: str
     version: str
+    parent: Annotated[RunParent | None, Field(description="Where a branch comes from; null for other runs")] = None
 
 
 class Quality(Answer):

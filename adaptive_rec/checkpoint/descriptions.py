@@ -7,24 +7,20 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from adaptive_rec.checkpoint.settings import run_settings
 from adaptive_rec.state import RunState
 from adaptive_rec.system.version import __version__
 
 
 def run_description(state: RunState) -> dict[str, Any]:
-    """Return the settings that must not change when a run is resumed."""
+    """Return the tables and the settings that must not change when a run is resumed."""
     space, config = state.store.batch_space, state.config
     return {
         "tables": [
             {**asdict(table), "first_row": int(first_row)}
             for table, first_row in zip(space.tables, space.table_first_row, strict=True)
         ],
-        "embedding_optimizer": config.optimizer.embedding,
-        "dense_optimizer": config.optimizer.dense,
-        "precision": config.run.precision,
-        "row_precision": config.run.row_precision,
-        "seed": config.run.seed,
-        "data": config.data.model_dump(mode="json"),
+        **run_settings(config),
     }
 
 

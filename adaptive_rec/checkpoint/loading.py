@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,18 +20,14 @@ from adaptive_rec.checkpoint.rows import SavedRows
 from adaptive_rec.checkpoint.run_state import Last, RunParts, set_state
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, array_type
 from adaptive_rec.checkpoint.saved_state import DENSE, all_arrays, read_values, saved_by
-from adaptive_rec.config.data import DataConfig
+from adaptive_rec.checkpoint.settings import check_settings
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.disk.logged_rows import LoggedRows
 from adaptive_rec.embedding.disk.saved_segments import SavedLog, remove_unused
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, DiskError
 from adaptive_rec.saved import Saved
-from adaptive_rec.state import RunState
 from adaptive_rec.state import saved_knobs as read_knobs
-
-MOST_CHANGED = 5
-"""Changed settings that an error names besides the first one."""
 
 
 @contextmanager
@@ -68,7 +64,7 @@ def load(parts: RunParts, checkpoint: Path, verified: bool = False, files: Files
     if not verified:
         verify_all(files, checkpoint)
     _, run, ranks = read_values(checkpoint, files)
-    _check(parts.state, run, checkpoint)
+    check_settings(run_description(parts.state), run, checkpoint)
     try:
         store, rows = parts.state.store, SavedRows(files, checkpoint)
         is_adopted = _is_adopted(store, rows, checkpoint)
@@ -150,38 +146,3 @@ def _check_like(name: str, stored: StoredArray, array: NDArray[Any]) -> None:
     if (stored.shape[1:], array_type(stored)) != (array.shape[1:], array.dtype):
         rule = f"{list(array.shape[1:])} {array.dtype}, got {list(stored.shape[1:])} {stored.type}"
         raise CheckpointError(f"{name} must be in rows of {rule}")
-
-
-def _check(state: RunState, found: Mapping[str, Any], checkpoint: Path) -> None:
-    expected = run_description(state)
-    # The reader's position is valid only on the same stream; where it ends may change. Other data has other tables.
-    data = {key: value for key, value in expected.pop("data").items() if key not in ("epochs", "follow_idle_seconds")}
-    saved = found.get("data")
-    if isinstance(saved, dict):  # settings that older versions did not have
-        saved = {**DataConfig().model_dump(mode="json"), **saved}
-    changed = [*_changed("data", saved, data)]
-    changed = changed or [each for key, value in expected.items() for each in _changed(key, found.get(key), value)]
-    if changed:
-        (name, rule), *others = changed
-        more = "".join(f"; {name} {rule}" for name, rule in others[:MOST_CHANGED])
-        left = f"; and {len(others) - MOST_CHANGED} more" if len(others) > MOST_CHANGED else ""
-        raise CheckpointError(f"{name} of checkpoint {checkpoint} {rule}{more}{left}")
-
-
-def _changed(name: str, was: Any, now: Any) -> Iterator[tuple[str, str]]:
-    """Yield the settings that differ from the saved ones, each with a rule that has both values."""
-    if isinstance(was, dict) and isinstance(now, dict):
-        for key, value in now.items():
-            yield from _changed(f"{name}.{key}", was.get(key), value)
-    elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now) and was and isinstance(was[0], dict):
-        for one, other in zip(was, now, strict=True):
-            yield from _changed(f"{name}.{one.get('name')}", one, other)
-    elif was != now:
-        yield name, f"must be {_brief(was)}, got {_brief(now)}"
-
-
-def _brief(value: Any) -> str:
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return f"{len(value)} of them"
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:70]} ... {text[-25:]}"

@@ -10,6 +10,7 @@ import signal
 import sys
 
 from adaptive_rec.cli import (
+    branch,
     calibrate,
     compare,
     control,
@@ -43,7 +44,8 @@ from adaptive_rec.system.version import __version__
 from adaptive_rec.units import readable
 
 COMMANDS = (
-    train, data, status, knobs, placement, control, runs, predict, export, profile, plan, compare, simulate, calibrate, doctor
+    train, branch, data, status, knobs, placement, control, runs, predict, export, profile, plan, compare, simulate, calibrate,
+    doctor,
 )  # fmt: skip
 """The modules of the commands, in the order of the help."""
 

@@ -55,17 +55,22 @@ def add_commands(subparsers: Any) -> None:
 def runs(args: argparse.Namespace) -> int:
     """Print the runs under way, without their tokens."""
     from adaptive_rec.live.runtime_file import under_way
+    from adaptive_rec.run.parent import parent_of
 
     files = under_way()
+    parents = [parent_of(Path(file.run)) for file in files]
     if args.json:
-        print_json([{"pid": f.pid, "name": f.name, "run": f.run, "url": f.url, "started": f.started} for f in files])
+        about = [{"pid": f.pid, "name": f.name, "run": f.run, "url": f.url, "started": f.started} for f in files]
+        places = [{"parent": parent.place if parent else None} for parent in parents]
+        print_json([{**each, **place} for each, place in zip(about, places, strict=True)])
         return 0
     if not files:
         print("no run is under way (adaptive-rec train starts one)", file=sys.stderr)
         return 0
     ages = [clock(file.age_seconds) for file in files]
-    rows = [(str(file.pid), file.name, age, file.url, file.run) for file, age in zip(files, ages, strict=True)]
-    show(columns(("pid", "name", "up>", "url", "directory"), rows))
+    lines = zip(files, parents, ages, strict=True)
+    rows = [(str(f.pid), f.name, parent.text if parent else "", age, f.url, f.run) for f, parent, age in lines]
+    show(columns(("pid", "name", "branch of", "up>", "url", "directory"), rows))
     return 0
 
 

@@ -94,6 +94,7 @@ def lines(now: Mapping[str, Any], stats: Mapping[str, Any], url: str) -> list[tu
     scores = [f"{name} {evaluation[key]:.4f}" for key, name in QUALITY if evaluation.get(key) is not None]
     return [
         ("run", run["name"]),
+        ("branch of", _parent(run)),
         ("policy", f"{now['policy']}, seed {run['seed']}, {run['device']}, {run['precision']}"),
         ("phase", _phase(now)),
         ("error", now.get("error") or ""),
@@ -128,6 +129,12 @@ def one_line(now: Mapping[str, Any], stats: Mapping[str, Any]) -> str:
         printable(_straggler(now)),
     ]
     return "   ".join(figure for figure in figures if figure)
+
+
+def _parent(run: Mapping[str, Any]) -> str:
+    """Return where a branch comes from; empty for another run, and for services that do not say."""
+    parent = run.get("parent")
+    return f"{parent['run']} at step {whole(parent['step'])}" if parent else ""
 
 
 def _phase(now: Mapping[str, Any]) -> str:

@@ -21,7 +21,6 @@ from adaptive_rec.cli.own_data import add_schema_options, warn_of_labels, with_p
 from adaptive_rec.cli.parser import (
     DATA_HELP,
     add_command,
-    add_serve_options,
     add_settings,
     configuration,
     given_serve_options,
@@ -31,6 +30,7 @@ from adaptive_rec.cli.parser import (
     text_settings,
 )
 from adaptive_rec.cli.signals import StopSignals
+from adaptive_rec.cli.start_options import add_start_options
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConfigError, UsageError, did_you_mean
 from adaptive_rec.run.new_directory import check_is_new, new_directory
 from adaptive_rec.run.serving import keep_options, kept_options
@@ -65,9 +65,6 @@ def add_commands(subparsers: Any) -> None:
     add("--steps", metavar="N", help="mini-batches to train on; 0: all")
     add("--seed", metavar="N", help="seed of everything random")
     add("--device", metavar="NAME", help="auto, cpu or cuda")
-    add("--processes", metavar="N", default="1", help="train in N processes of this machine, started by torchrun")
-    restarted = "with --processes: how often to start them again from the newest checkpoint after one has ended"
-    add("--restarts", metavar="N", default="0", help=restarted)
     add("--track", action="append", metavar="NAME", help="a tracker: tensorboard or module:Class (repeatable)")
     add_settings(parser, "any other key; --print-config lists them all")
     add("--out", metavar="DIR", type=Path, help="run directory (default: runs/TIME-POLICY)")
@@ -82,13 +79,10 @@ def add_commands(subparsers: Any) -> None:
     add("--verify", action="store_true", help=verified)
     followed = "CSV, TSV, Parquet with raw ids: train on as lines are appended, or files come into the folder"
     add("--follow", action="store_true", help=followed)
-    add("--detach", action="store_true", help="train in the background; returns once training is under way")
     add("--dry-run", action="store_true", help="print the memory that the run would need, and exit")
     add("--print-config", action="store_true", help="print the resolved configuration as TOML, and exit")
     add("--json", action="store_true", help="print only the summary (or the plan), as JSON; progress goes to stderr")
-    add("--no-serve", action="store_true", help="no dashboard, API or shell commands for this run")
-    add("--linger", action="store_true", help="keep the dashboard and the API after the last step, until a stop")
-    add_serve_options(parser)
+    add_start_options(parser)
 
 
 def train(args: argparse.Namespace) -> int:

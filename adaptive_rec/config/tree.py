@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,16 @@ def overridden_knobs(environment: Mapping[str, str], settings: Sequence[str]) ->
     tree: dict[str, Any] = {}
     _merge_overrides(tree, environment, settings)
     return set(tree.get("knobs", {}))
+
+
+def given_knobs(config: Config, before: Config, overridden: Collection[str]) -> dict[str, Any]:
+    """Return the knobs that a run is given when it goes on: those that `config` has otherwise than `before`, its ``config.toml``,
+    and those named in `overridden`. All others stay as its checkpoint has them."""
+    return {
+        name: value
+        for name, value in config.knobs.model_dump().items()
+        if name in overridden or value != getattr(before.knobs, name)
+    }
 
 
 def _merge_overrides(tree: dict[str, Any], environment: Mapping[str, str], settings: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from adaptive_rec.checkpoint.history import Found
 from adaptive_rec.config.tree import Config
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError
+from adaptive_rec.run.parent import parent_of
 from adaptive_rec.run.resume import begin_run, resume_run
 from adaptive_rec.run.summary import summary_of
 from adaptive_rec.runtime.alike import check_directory
@@ -21,7 +22,7 @@ class Follower:
         name = group.tell() if resume else None
         if name:
             found = Found(out / "checkpoints" / name, [])
-            self.runtime = resume_run(config, out, found, overridden, group).runtime
+            self.runtime = resume_run(config, out, found, overridden, group, parent=parent_of(out)).runtime
         else:
             self.runtime = begin_run(config, out, resume, group)
         check_directory(group, out)

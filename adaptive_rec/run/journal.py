@@ -166,7 +166,7 @@ def _go_back(
         raise DataError(
             f"journal {path} must name the checkpoint that the run was resumed from at step {event['step']}, it does not"
         )
-    if name and starts and name not in saved:
+    if name and (starts or "parent" in event["details"]) and name not in saved:
         raise DataError(
             f"journal {path} must have the event of checkpoint {name}, from which the run was resumed, it does not"
         )

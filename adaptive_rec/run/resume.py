@@ -11,7 +11,7 @@ from typing import Any
 from adaptive_rec import checkpoint
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.history import Found, set_aside
-from adaptive_rec.config.tree import Config, load_config
+from adaptive_rec.config.tree import Config, given_knobs, load_config
 from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.disk.scratch import ScratchFolder
 from adaptive_rec.errors import UsageError
@@ -19,6 +19,7 @@ from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Evaluation
 from adaptive_rec.policy.find import load_policy, why_not_live
 from adaptive_rec.run import journal
+from adaptive_rec.run.parent import ParentRun
 from adaptive_rec.runtime.assemble import assemble, check_admission
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
@@ -59,12 +60,14 @@ def resume_run(
     overridden: Collection[str],
     group: Group | None = None,
     replayed: Mapping[int, list[Command]] | None = None,
+    parent: ParentRun | None = None,
 ) -> Resumed:
-    """Resume the run in `out` from the checkpoint that was found. `replayed`: as for `begin_run`, what is left of them.
+    """Resume the run in `out` from the checkpoint that was found. `replayed`: as for `begin_run`, what is left of them. `parent`:
+    where a branch comes from.
 
     A run keeps the knobs it was saved with, except those that `config` has otherwise than the run's own ``config.toml``, and
-    those named in `overridden`: they change before the next step. Where a run cannot change to them while it trains, it starts
-    with them.
+    those named in `overridden`: they change before the next step. So do the knobs that a branch was given, where it begins.
+    Where a run cannot change to them while it trains, it starts with them.
     Raises CheckpointError where the checkpoint does not fit, UsageError where the run has made more steps than configured.
     """
     check_admission(config)
@@ -72,12 +75,11 @@ def resume_run(
     assert generation is not None
     kept = out / "config.toml"
     before = load_config(str(kept), {}) if kept.is_file() else config
-    saved, wanted = checkpoint.saved_knobs(generation), config.knobs.model_dump()
-    changes = {
-        name: value
-        for name, value in wanted.items()
-        if (name in overridden or value != getattr(before.knobs, name)) and value != getattr(saved, name)
-    }
+    saved, given = checkpoint.saved_knobs(generation), given_knobs(config, before, overridden)
+    if parent is not None and parent.checkpoint == generation.name:
+        names = parent.knobs.keys() | given.keys()
+        given = before.knobs.changed({**parent.knobs, **given}).model_dump(include=set(names))
+    changes = {name: value for name, value in given.items() if value != getattr(saved, name)}
     policy = load_policy(saved.policy)
     live = "policy" not in changes or not why_not_live(load_policy(changes["policy"]), policy)
     knobs = saved if live else saved.changed(changes)

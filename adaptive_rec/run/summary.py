@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,24 @@ import numpy as np
 
 from adaptive_rec.live.telemetry import Evaluation, ratio
 from adaptive_rec.memory.parts import peak_bytes
+from adaptive_rec.run.parent import ParentRun
 from adaptive_rec.runtime.loop import Runtime
 
 
-def summary_of(runtime: Runtime, resumed_at_step: int, seconds: float, evaluation: Evaluation | None) -> dict[str, Any]:
-    """Summarize a run that has ended after `seconds` of training. Of several processes each must call it."""
+def summary_of(
+    runtime: Runtime, resumed_at_step: int, seconds: float, evaluation: Evaluation | None, parent: ParentRun | None = None
+) -> dict[str, Any]:
+    """Summarize a run that has ended after `seconds` of training. Of several processes each must call it. `parent`: where a
+    branch comes from, whose seconds are not its own."""
     config, store, totals = runtime.config, runtime.store, runtime.reports.totals()
     device = store.device
     sizes = np.array([device.hot_rows, device.stale_rows, store.device_bytes, store.staging_bytes, store.peak_bytes])
     newest = runtime.mailbox.newest
+    stages: Mapping[str, float] = runtime.times.seconds
+    samples = totals["samples_seen"]
+    if parent is not None:
+        seconds, samples = seconds - parent.seconds, samples - parent.samples_seen
+        stages = {name: value - parent.seconds_by_stage.get(name, 0.0) for name, value in stages.items()}
     hot_rows, stale_rows, tier_bytes, staging_bytes, device_peak_bytes = store.group.total(sizes).tolist()
     return {
         "policy": runtime.knobs.policy,
@@ -30,6 +40,7 @@ def summary_of(runtime: Runtime, resumed_at_step: int, seconds: float, evaluatio
         "steps": runtime.step_number,
         "steps_total": runtime.steps_total,
         "resumed_at_step": resumed_at_step,
+        "parent": parent.place if parent else None,
         "samples_seen": totals["samples_seen"],
         "samples_trained": totals["samples_trained"],
         "samples_skipped": totals["samples_seen"] - totals["samples_trained"],
@@ -37,7 +48,7 @@ def summary_of(runtime: Runtime, resumed_at_step: int, seconds: float, evaluatio
         "row_updates": totals["row_updates"],
         "row_updates_skipped": totals["row_updates_skipped"],
         "seconds": seconds,
-        "samples_per_second": ratio(totals["samples_seen"], seconds),
+        "samples_per_second": ratio(samples, seconds),
         "train_logloss": ratio(totals["loss_sum"], totals["samples_trained"]),
         "followed": runtime.followed is not None,
         "eval": asdict(evaluation.quality) if evaluation else None,
@@ -59,7 +70,7 @@ def summary_of(runtime: Runtime, resumed_at_step: int, seconds: float, evaluatio
         "processes": store.group.ranks,
         "sent_bytes": dict(store.group.meter.sent_bytes),
         "ranks": [asdict(rank) for rank in newest.ranks] if newest else [],
-        "seconds_by_stage": {name: round(value, 4) for name, value in runtime.times.seconds.items()},
+        "seconds_by_stage": {name: round(value, 4) for name, value in stages.items()},
     }
 
 

@@ -19,6 +19,7 @@ from adaptive_rec.run import journal
 from adaptive_rec.run.description import description
 from adaptive_rec.run.directory import RunDirectory
 from adaptive_rec.run.new_directory import check_is_new, replace_text
+from adaptive_rec.run.parent import parent_of
 from adaptive_rec.run.resume import Resumed, begin_run, resume_run
 from adaptive_rec.run.summary import read_summary, summary_of
 from adaptive_rec.runtime.alike import check_directory
@@ -75,9 +76,10 @@ class TrainingRun:
         self.failure: AdaptiveRecError | None = None
         """Why the checkpoint at the end, or the score of the held-out samples, could not be had."""
         self._replay = replay = journal.replayed_run(out) if resume else replay
+        self._parent = parent_of(out) if resume else None
         if found is not None and found.generation is not None:
             replayed = journal.left_to_replay(replay, out, found.generation.name) if replay else None
-            self._resumed = resume_run(config, out, found, overridden, self.group, replayed)
+            self._resumed = resume_run(config, out, found, overridden, self.group, replayed, self._parent)
             self.runtime, self.config = self._resumed.runtime, self._resumed.config
         else:
             replayed = journal.commands(replay) if replay else None
@@ -91,6 +93,8 @@ class TrainingRun:
         self.started_at_step = self.runtime.step_number
         words = shlex.join(["adaptive-rec", *command] if command else [])
         facts = description(self.runtime, Path(os.path.abspath(out)).name, words, values=value_files(self.runtime.source))
+        if self._parent is not None:
+            facts["parent"] = self._parent.model_dump()
         self._directory.create(self.config, facts)  # late: a run that cannot be resumed leaves its directory as it was
         self._figures = SnapshotFigures([table.name for table in self.runtime.store.batch_space.tables])
         try:
@@ -107,9 +111,13 @@ class TrainingRun:
         left = f"{counted(runtime.steps_total - runtime.step_number, 'step')} to go"
         if runtime.followed is not None:
             left = f"{self.config.data.source} is followed"
-        details = {"checkpoint": resumed.checkpoint} if resumed else {}
+        details: dict[str, Any] = {"checkpoint": resumed.checkpoint} if resumed else {}
         details |= {"replays": os.path.abspath(self._replay)} if self._replay else {}
-        yield self.note("started", f"{runtime.knobs.policy} on {runtime.device}, {left}", **details)
+        text = f"{runtime.knobs.policy} on {runtime.device}, {left}"
+        if self._parent is not None and details.get("checkpoint") == self._parent.checkpoint:
+            details["parent"] = self._parent.place
+            text += f", a branch of {self._parent.run} at step {self._parent.step}"
+        yield self.note("started", text, **details)
         if resumed and resumed.overridden:
             text = ", ".join(f"{name} {each['old']} -> {each['new']}" for name, each in resumed.overridden.items())
             yield self.note("knobs", text, changed=resumed.overridden, at_start=True)
@@ -157,7 +165,7 @@ class TrainingRun:
         seconds = runtime.recorder.seconds
         self._save()
         self.last_words = [self.note("warning", text) for text in runtime.state.take_warnings()]
-        summary = summary_of(runtime, self.started_at_step, seconds, self._evaluate(seconds))
+        summary = summary_of(runtime, self.started_at_step, seconds, self._evaluate(seconds), self._parent)
         try:
             replace_text(written, to_json(summary, indent=1) + "\n")
         except OSError as error:

@@ -38,6 +38,14 @@ def make_folders(path: Path) -> None:
             return
 
 
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file that must not exist yet; its contents are on the disk then, its name is once its folder is."""
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a file durably: afterwards it is there as a whole, or not at all."""
     draft = path.with_name(f".{path.name}.draft")

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from adaptive_rec.embedding.store import EmbeddingStore
+if TYPE_CHECKING:
+    from adaptive_rec.embedding.store import EmbeddingStore
 
 _LOCK = ".lock"
 """A file that is locked as long as the process lives that made the folder."""

@@ -163,9 +163,16 @@ def _facts(record: RunRecord) -> Markup:
         ("Device memory", f"{size(device_memory)} peak" if device_memory else None),
         ("Disk", _disk(now)),
         ("Version", about.get("version")),
+        ("Branch of", _parent(about)),
         ("Command", tag("code", str(about["command"])) if about.get("command") else None),
         ("Again", None if own else tag("code", f"adaptive-rec train --replay {record.path}")),
     )
+
+
+def _parent(about: Mapping[str, Any]) -> str | None:
+    """Return where a branch comes from; None for another run."""
+    parent = about.get("parent")
+    return f"{parent.get('run')} at step {parent.get('step')}" if isinstance(parent, dict) else None
 
 
 def _disk(now: Mapping[str, Any]) -> str | None:

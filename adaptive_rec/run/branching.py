@@ -1,0 +1,208 @@
+"""Branches of a run: a sibling that begins with one of its checkpoints and shares its files. Loads no torch.
+
+The directory of a branch is filled beside its place and renamed, so that it is there as a whole or not at all. It has the
+checkpoint with all that this builds on, the parent's journal and metrics up to it, its configuration, and in ``run.json`` where
+it comes from (`parent.py`). From there ``train --resume`` goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec.checkpoint.disk_entry import folder_of, saved_logs
+from adaptive_rec.checkpoint.files import DISK
+from adaptive_rec.checkpoint.generation import generations, names_in
+from adaptive_rec.checkpoint.history import ChainedGeneration, chain, held, verify_all
+from adaptive_rec.checkpoint.saved_state import read_values
+from adaptive_rec.checkpoint.settings import check_settings, run_settings
+from adaptive_rec.checkpoint.sharing import NewHome, SharedFiles, share
+from adaptive_rec.config.tree import DESCRIPTION, Config, given_knobs, load_config, overridden_knobs, to_toml
+from adaptive_rec.embedding.disk.saved_segments import remove_unused, segment_files
+from adaptive_rec.embedding.disk.scratch import ScratchFolder
+from adaptive_rec.errors import UsageError
+from adaptive_rec.live.telemetry import to_json
+from adaptive_rec.run import journal
+from adaptive_rec.run.inputs import check_trained
+from adaptive_rec.run.new_directory import check_is_new, sole_writer
+from adaptive_rec.run.parent import ParentRun, read_about
+from adaptive_rec.run.past import METRICS, events_until, metrics_until
+from adaptive_rec.saved import Saved
+from adaptive_rec.system.durable import make_folders, sync_files, sync_folder
+
+DRAFTS = ".branch-"
+"""How the names of folders begin in which branches are made. Those of killed processes go with the next branch beside them."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A branch that was made."""
+
+    out: Path
+    parent: ParentRun
+    shared: SharedFiles
+    rows: Path
+    """The folder of its rows on a disk, where it has some."""
+    journal_bytes: int
+    """The size of its journal before it trains."""
+
+    @property
+    def has_started(self) -> bool:
+        """Whether a process has trained in its directory, or has begun to."""
+        path = self.out / journal.NAME
+        return not path.is_file() or path.stat().st_size != self.journal_bytes
+
+    def remove(self) -> None:
+        """Remove the directory of a branch that could not start, unless another process is in it."""
+        try:
+            lock = sole_writer(self.out)
+        except UsageError:
+            return
+        try:
+            if lock is not None and not self.has_started:
+                remove_unused(self.rows, set())
+                shutil.rmtree(self.out)
+        finally:
+            if lock is not None:
+                lock.close()
+
+
+def make_branch(
+    run: Path, at: str | None, out: Path, environment: Mapping[str, str], settings: Sequence[str], command: str,
+    of_one_process: bool = False,
+) -> Branch:  # fmt: skip
+    """Make the directory `out` of a branch of `run`. `at`: the step of a checkpoint, or its name; None takes the newest.
+    `settings`: KEY=VALUE, what a resumed run may change. `command`: the command line, for the record. `of_one_process`: whether a
+    checkpoint that several processes wrote is refused.
+
+    Raises UsageError, ConfigError, DataError or CheckpointError; then there is no such directory.
+    """
+    check_trained(run)
+    check_is_new(out, hint="; give another, or go on with it by train --resume")
+    name = checkpoint_at(run, at)
+    generation = run / "checkpoints" / name
+    kept = str(run / "config.toml")
+    before, config = load_config(kept, {}), load_config(kept, environment, settings)
+    knobs = given_knobs(config, before, overridden_knobs(environment, settings))
+    with held(DISK, generation):
+        verify_all(DISK, generation)
+        values, settings_then, ranks = read_values(generation, DISK)
+        if ranks > 1 and of_one_process:
+            raise UsageError(
+                f"--processes N must be given, as {ranks} processes wrote {generation}: as many go on bit by bit, and any "
+                "other number can"
+            )
+        check_settings(run_settings(config), settings_then, generation)
+        parent = _parent(run, name, Saved(values), knobs)
+        check_steps(config, before, parent)
+        links = chain(DISK, generation)
+        rows = place_of_rows(out, config, links[-1])
+        shared = SharedFiles()
+        with _draft(out, rows) as draft:
+            share(DISK, links, NewHome(out, draft, rows), shared)
+            size = _write_past(draft, run, parent)
+            about = {**read_about(run), "run_name": out.absolute().name, "command": command}
+            _write_descriptions(draft, about, config.model_copy(update={"knobs": before.knobs}), parent)
+    return Branch(out, parent, shared, rows, size)
+
+
+def checkpoint_at(run: Path, at: str | None) -> str:
+    """Return the name of the checkpoint of a run that a user names by its step or its name. Raises UsageError with those there
+    are."""
+    names = generations(names_in(DISK, run / "checkpoints"))
+    if at is None:
+        return names[-1]
+    if at in names:
+        return at
+    found = [name for name in names if at.isascii() and at.isdecimal() and step_of(name) == int(at)]
+    if not found:
+        steps = sorted({step_of(name) for name in names})
+        there = ", ".join(map(str, steps))
+        raise UsageError(
+            f"--at must be the step or the name of a checkpoint of {run}, which has steps {there}, got {at}"
+        )
+    return found[-1]  # the newest of this step
+
+
+def step_of(name: str) -> int:
+    return int(name.removeprefix("step-").partition(".")[0])
+
+
+def check_steps(config: Config, before: Config, parent: ParentRun) -> None:
+    """Raise UsageError where a branch is to end before it begins."""
+    if config.run.steps != before.run.steps and 0 < config.run.steps < parent.step:
+        raise UsageError(
+            f"run.steps must be at least the {parent.step} steps that {parent.run} had made by then, got {config.run.steps}"
+        )
+
+
+def place_of_rows(out: Path, config: Config, link: ChainedGeneration) -> Path:
+    """Return the folder of a branch's rows on a disk. Raises UsageError where it is one with rows of another run."""
+    if not config.run.disk:
+        return out / "rows"
+    rows = Path(config.run.disk)
+    logs = saved_logs(link.manifest, link.path)
+    if logs and folder_of(logs).resolve() == rows.resolve():
+        raise UsageError(
+            f"run.disk must be a folder of the branch's own, {rows} has the rows of its parent; give another one on the same "
+            "disk, so that files can be shared: --set run.disk=DIR"
+        )
+    if segment_files(rows):
+        raise UsageError(f"run.disk must be a folder without rows of another run, {rows} has some")
+    return rows
+
+
+@contextmanager
+def _draft(out: Path, rows: Path) -> Iterator[Path]:
+    """Yield a folder to fill, which becomes `out` when the block succeeds. Else it is removed, with what is in `rows` by then.
+    Raises UsageError."""
+    place = out.absolute()
+    try:
+        make_folders(place.parent)
+        with ScratchFolder(place.parent, DRAFTS) as scratch:
+            draft = scratch.path / "run"
+            draft.mkdir()
+            try:
+                yield draft
+                sync_folder(draft)
+                os.rename(draft, place)
+            except BaseException:
+                remove_unused(rows, set())
+                raise
+            sync_folder(place.parent)
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
+
+
+def _parent(run: Path, name: str, state: Saved, knobs: Mapping[str, Any]) -> ParentRun:
+    """Return what a branch keeps of the run that it comes from."""
+    return ParentRun(
+        run=os.path.abspath(run),
+        checkpoint=name,
+        step=state.integer("step"),
+        seconds=state.part("recorder").number("seconds"),
+        seconds_by_stage=state.part("times").numbers("seconds"),
+        samples_seen=state.part("tally").part("counters").integer("samples_seen"),
+        knobs=dict(knobs),
+    )
+
+
+def _write_past(draft: Path, run: Path, parent: ParentRun) -> int:
+    """Write the journal and the metrics of the parent up to the checkpoint. Returns the size of the journal."""
+    (draft / journal.NAME).write_bytes(b"".join(events_until(run, parent.checkpoint)))
+    with open(draft / METRICS, "wb") as file:
+        file.writelines(metrics_until(run, parent.step))
+    sync_files([draft / journal.NAME, draft / METRICS])
+    return (draft / journal.NAME).stat().st_size
+
+
+def _write_descriptions(draft: Path, about: Mapping[str, Any], config: Config, parent: ParentRun) -> None:
+    (draft / "config.toml").write_text(to_toml(config), encoding="utf-8")
+    described = to_json({**about, "parent": parent.model_dump()}, indent=1)
+    (draft / DESCRIPTION).write_text(f"{described}\n", encoding="utf-8")
+    sync_files([draft / "config.toml", draft / DESCRIPTION])

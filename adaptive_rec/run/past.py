@@ -1,0 +1,73 @@
+"""The past of a branch: the lines of its parent's journal and metrics up to the checkpoint that it begins with."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from adaptive_rec.errors import DataError
+from adaptive_rec.run import journal
+
+METRICS = "metrics.jsonl"
+
+_STEP = re.compile(rb'\{"event": "(?:snapshot|evaluation)", "step": ([0-9]+)[,}]')
+"""How the lines begin that runs write."""
+
+_NAMES = re.compile(rb'"kind": "(?:saving|checkpoint)"')
+
+
+def events_until(run: Path, checkpoint: str) -> list[bytes]:
+    """Return the lines of a run's journal up to the one that says that a checkpoint was started. What the run did afterwards is
+    no part of that checkpoint. Raises DataError where the journal does not name it."""
+    path = run / journal.NAME
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError as error:
+        raise DataError(f"journal {path} cannot be read: {error.strerror}") from None
+    started = written = 0
+    for number, line in enumerate(lines, start=1):
+        kind = _kind_of(line, checkpoint) if _NAMES.search(line) and checkpoint.encode() in line else None
+        if kind == "saving":  # the last one counts: a name that was given up may be used again
+            started, written = number, 0
+        elif kind == "checkpoint":
+            written = written or number
+    end = started or written
+    if not end:
+        rule = f"must have the event of checkpoint {checkpoint}, with which the branch begins"
+        raise DataError(f"journal {path} {rule}, it does not")
+    return lines[:end]
+
+
+def _kind_of(line: bytes, checkpoint: str) -> str | None:
+    """Return the kind of an event that names a checkpoint."""
+    with suppress(ValueError, LookupError, TypeError):
+        event = json.loads(line)
+        if event["details"]["checkpoint"] == checkpoint:
+            return str(event["kind"])
+    return None
+
+
+def metrics_until(run: Path, step: int) -> Iterator[bytes]:
+    """Yield the lines of a run's metrics up to a step. Lines that cannot be read are left out, as a killed run leaves them."""
+    path = run / METRICS
+    try:
+        with open(path, "rb") as file:
+            for line in file:
+                at = _step_of(line)
+                if at is not None and at <= step and line.endswith(b"\n"):
+                    yield line
+    except FileNotFoundError:
+        return
+    except PermissionError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _step_of(line: bytes) -> int | None:
+    if found := _STEP.match(line):
+        return int(found[1])
+    with suppress(ValueError, LookupError, TypeError):
+        return int(json.loads(line)["step"])
+    return None
