@@ -26,7 +26,7 @@ class WithoutParts(Wrapped):
             yield batch
             passed = next((each for each in self._ends if _order(position) < _order(each) < _order(batch.position)), None)
             if passed is not None:
-                raise DataError(f"a batch must end at {passed}, where a part of the stream is left out; one of {batch_size} does not")
+                raise DataError(f"a batch must end where a part of the stream is left out, at {passed}; one of {batch_size} does not")
             position = batch.position
             if (behind := self._behind(position)) != position:
                 position = behind

@@ -51,15 +51,13 @@ def rollback_command(
 ) -> Command:
     """Return the command to go back to a checkpoint: by name, the newest one at or before `to_step`, or the newest of all.
 
-    `skip_data`: do not train again on the samples seen since then. `knobs`: new values, in effect before the next step. `answer` is
-    called once the run trains from there, or with the error. Raises ConfigError for values of other types.
+    `skip_data`: do not train again on the samples seen since then. `knobs`: new values, in effect before the next step.
+    `answer` is called once the run trains from there, or with the error. Raises ConfigError for values of other types.
     """
-    for name, value, kind, rule in (
-        ("checkpoint", checkpoint, str, "the name of a checkpoint, or null"),
-        ("to_step", to_step, int, "a number of steps from 0 on, or null"),
-    ):
-        if value is not None and (type(value) is not kind or (kind is int and value < 0)):
-            raise ConfigError(f"{name} must be {rule}, got {str(value)[:50]!r}")
+    if checkpoint is not None and not isinstance(checkpoint, str):
+        raise ConfigError(f"checkpoint must be the name of one, or null, got {str(checkpoint)[:50]!r}")
+    if to_step is not None and (type(to_step) is not int or to_step < 0):
+        raise ConfigError(f"to_step must be a number of steps from 0 on, or null, got {str(to_step)[:50]!r}")
     if checkpoint is not None and to_step is not None:
         raise ConfigError(f"checkpoint or to_step must name the checkpoint, got both: {checkpoint[:50]!r} and {to_step}")
     if not isinstance(skip_data, bool):

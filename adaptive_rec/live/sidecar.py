@@ -73,6 +73,11 @@ class Standing(Protocol):
     def knobs_step(self) -> int: ...
 
     @property
+    def rollbacks(self) -> int:
+        """Rollbacks of this process so far."""
+        ...
+
+    @property
     def hurried(self) -> bool:
         """Whether a signal came."""
         ...
@@ -332,6 +337,7 @@ class Sidecar:
             "desired": self._training.mailbox.desired.model_dump(),
             "effective": state.knobs.model_dump(),
             "step": state.knobs_step,
+            "rollbacks": state.rollbacks,
         }
 
     def _report(self, text: str) -> None:

@@ -31,8 +31,8 @@ def line_of(event: Event) -> str:
 def commands(run: Path) -> dict[int, list[Command]]:
     """Read the commands that changed the course of a run, by step.
 
-    Commands after a checkpoint that the run was resumed from, or went back to, are left out: the run lost them. Raises DataError where the journal
-    cannot be read, or does not name the checkpoint that a run was resumed from.
+    Commands after a checkpoint that the run was resumed from, or went back to, are left out: the run lost them. Raises DataError
+    where the journal cannot be read, or does not name the checkpoint that a run was resumed from.
     """
     return _commands(run / NAME, "")[0]
 

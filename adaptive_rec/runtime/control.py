@@ -62,9 +62,9 @@ class Control:
         replayed: Mapping[int, list[Command]] | None = None,
         how_it_stops: Callable[[], str] = lambda: "a checkpoint and a summary follow",
     ) -> None:
-        """`saving` and `rollbacks` are None where the user's own loop saves by itself. `how_it_stops` returns what follows a request to stop, or
-        raises ConflictError where the loop would not obey. `replayed`: commands to carry out at given steps, which are
-        those of the run that is replayed."""
+        """`saving` and `rollbacks` are None where the user's own loop saves by itself. `how_it_stops` returns what follows a
+        request to stop, or raises ConflictError where the loop would not obey. `replayed`: commands to carry out at given steps,
+        which are those of the run that is replayed."""
         self._state = state
         self._reclassifier = reclassifier
         self._splitting = splitting
@@ -116,10 +116,9 @@ class Control:
     def resume_paused(self) -> Iterator[Event | Snapshot]:
         """Let a run that was saved while paused wait before its next step, if commands can reach it there."""
         if self._state.paused:
-            yield self._event(
-                "paused",
-                "paused, as when it was saved; adaptive-rec resume or POST /api/v1/control/resume continues it",
-            )
+            since = "before it went back" if self._state.rollbacks else "when it was saved"
+            how = "adaptive-rec resume or POST /api/v1/control/resume continues it"
+            yield self._event("paused", f"paused, as {since}; {how}")
             yield from self.wait_while_paused()
         elif self._state.saved_paused:
             yield self._event("resumed", "the run was paused when it was saved; no command can reach it, so it continues")

@@ -22,16 +22,16 @@ class Rollbacks:
     def __init__(
         self, state: RunState, folder: Path | None, check_knobs: Callable[[Knobs, Knobs], None], replaying: bool
     ) -> None:
-        """`folder`: that of the run's checkpoints, if it writes any. `check_knobs`: as `Session.check_knobs`. `replaying`: whether
-        the run replays another."""
+        """`folder`: that of the run's checkpoints, if it writes any. `check_knobs`: as `Session.check_knobs`. `replaying`:
+        whether the run replays another."""
         self._state = state
         self._folder = folder
         self._check_knobs = check_knobs
         self._replaying = replaying
 
     def accepted(self, command: Command) -> Rollback:
-        """Return the rollback of a command. Several processes must call it together. Raises ConfigError or ConflictError where the
-        run cannot go back so; then training continues."""
+        """Return the rollback of a command. Several processes must call it together. Raises ConfigError or ConflictError where
+        the run cannot go back so; then training continues."""
         group, failure, found = self._state.store.group, None, None
         if group.rank == 0:
             try:
