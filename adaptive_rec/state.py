@@ -23,8 +23,9 @@ from adaptive_rec.data.tabular.stream import TabularSource
 from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.embedding.disk.kept_rows import KeptRows
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.errors import CheckpointError, ConfigError
+from adaptive_rec.errors import CheckpointError, ConfigError, TrainingError
 from adaptive_rec.live.checkpoint_status import CheckpointStatus
+from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.live.telemetry import Evaluation, Quality, Recorder, StageTimes
 from adaptive_rec.policy import Policy
 from adaptive_rec.reclassify.tally import Tally
@@ -83,6 +84,10 @@ class RunState:
         """Whether this run resumed from a checkpoint of a paused run."""
         self.stop_requested = False
         """Whether the loop ends after the present step."""
+        self.rollbacks = 0
+        """Rollbacks of this process so far, each of which made the number of steps smaller."""
+        self.rollback: Rollback | None = None
+        """The rollback for which the loop ends."""
         self.hurry_requested = False
         """Whether a signal came to this process."""
         self.hurried = False
@@ -192,6 +197,14 @@ class RunState:
         """Set the reader's position, at the end of a reordered stream."""
         self.position = position
 
+    def leave_out(self, begin: Position, end: Position, samples: int) -> None:
+        """Go on with the stream behind a part of it, whose samples count as skipped. Raises TrainingError where the reader stands
+        elsewhere."""
+        if self.position != begin:
+            raise TrainingError(f"a part of the stream that is left out must begin at {self.position}, got {begin}")
+        self.move_to(end)
+        self.tally.add_skipped(samples if self.store.group.rank == 0 else 0, 0)
+
     def end_here(self) -> None:
         """Set the present step as the run's last, where the stream of a policy that repacks it has ended early."""
         if self._planned_steps is not None:
@@ -232,6 +245,14 @@ class RunState:
     def pause_as_saved(self, reachable: bool) -> None:
         """Pause a run that was saved while paused, if a command can reach it that ends the pause."""
         self.paused = self.saved_paused and reachable
+
+    def go_on_after(self, rollbacks: int, paused: bool) -> None:
+        """Go on after so many rollbacks of this process, paused or not as before the last one."""
+        self.rollbacks, self.paused, self.saved_paused = rollbacks, paused, paused
+
+    def roll_back(self, rollback: Rollback) -> None:
+        """End the loop after the present step, to go on from a checkpoint."""
+        self.rollback, self.stop_requested = rollback, True
 
     def stop(self) -> None:
         """End the loop after the present step."""

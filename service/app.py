@@ -14,6 +14,7 @@ from adaptive_rec.service import (
     metrics,
     placement_api,
     problems,
+    rollback_api,
     run_api,
     sign_in,
 )
@@ -41,6 +42,7 @@ def create_app(view: RunView, security: Security) -> FastAPI:
         event_stream.router(view, security.limits),
         placement_api.router(view),
         knobs_api.router(view),
+        rollback_api.router(view),
         control_api.control_router(view),
         metrics.router(view),
         sign_in.router,

@@ -105,6 +105,12 @@ class EvaluationLine(FileLine):
     samples: Count | None = None
 
 
+class RolledBackLine(FileLine):
+    """The mark that the run went back to a step."""
+
+    step: Step
+
+
 class EventLine(FileLine):
     time: Annotated[float, Field(ge=0, le=LAST_SECOND)]
     step: Step

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.service.lines import EvaluationLine, EventLine, KnobsLine, SnapshotLine, Tail, fits
+from adaptive_rec.service.lines import EvaluationLine, EventLine, KnobsLine, RolledBackLine, SnapshotLine, Tail, fits
 
 POINTS_KEPT = 4096
 WHOLE_BYTES = 16 << 20
@@ -55,6 +55,11 @@ class ThinnedSeries:
             self.spacing = max(2 * self.spacing, -(-2 * span // self.limit))
             self.points = spaced(self.points, self.spacing)
 
+    def go_back(self, step: int) -> None:
+        """Leave out the points after a step, to which the run went back."""
+        while self.points and self.points[-1]["step"] > step:
+            self.points.pop()
+
     def since(self, step: int, spacing: int) -> list[Point]:
         """Return the points after a step, at least `spacing` steps apart, and the newest."""
         return spaced([point for point in self.points if point["step"] > step], spacing)
@@ -91,6 +96,10 @@ class MetricHistory:
                 self.snapshots.add({name: (totals if name in TRAFFIC else line).get(name) for name in COLUMNS})
             elif kind == "evaluation" and fits(EvaluationLine, line):
                 self.evaluations.add(line)
+            elif kind == "rolled_back" and fits(RolledBackLine, line):
+                self.newest = None
+                for series in (self.snapshots, self.evaluations):
+                    series.go_back(line["step"])
 
     @property
     def evaluation(self) -> dict[str, Any] | None:
@@ -143,6 +152,8 @@ class EventLog:
         if event["kind"] == "started":
             self.knobs, self.knobs_step, self.end = {}, event["step"], None
             self._go_back(checkpoint)
+        elif event["kind"] == "rolled_back":
+            self._go_back(checkpoint)
         elif event["kind"] == "checkpoint_failed":
             self._saved.pop(str(checkpoint), None)
         elif event["kind"] == "saving" or (event["kind"] == "checkpoint" and str(checkpoint) not in self._saved):
@@ -175,7 +186,7 @@ class EventLog:
         return left
 
     def _go_back(self, checkpoint: Any) -> None:
-        """Leave out what a run lost that has started again, from a checkpoint or from its beginning."""
+        """Leave out what a run lost that has started again, from a checkpoint or from its beginning, or went back to one."""
         last = 0 if checkpoint is None else self._saved.get(str(checkpoint), self.last_id)
         self.changes = deque((each for each in self.changes if each["id"] <= last), self.changes.maxlen)
         self._saved = {name: number for name, number in self._saved.items() if number <= last}

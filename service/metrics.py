@@ -52,6 +52,8 @@ EVENT_KINDS = (
     "checkpoint_failed",
     "arranged",
     "nan",
+    "rolled_back",
+    "left_out",
     "paused",
     "resumed",
     "stopping",

@@ -24,36 +24,43 @@ ACCEPT_SECONDS = 10.0
 class KnobState:
     """Knob values in effect (`effective`) and requested (`desired`), as the trainer last reported them."""
 
-    def __init__(self, desired: Values, effective: Values, step: int = 0) -> None:
+    def __init__(self, desired: Values, effective: Values, step: int = 0, rollbacks: int = 0) -> None:
+        """`rollbacks`: those of the run before this report; each made the number of steps smaller."""
         self.desired = dict(desired)
         self.effective = dict(effective)
         self.effective_since_step = step
+        self.rollbacks = rollbacks
 
     def copy(self) -> KnobState:
         """Return the knobs as they are at this moment, for an answer whose parts must agree."""
-        return KnobState(self.desired, self.effective, self.effective_since_step)
+        return KnobState(self.desired, self.effective, self.effective_since_step, self.rollbacks)
+
+    @property
+    def _since(self) -> tuple[int, int]:
+        return self.rollbacks, self.effective_since_step
 
     def take_report(self, knobs: Mapping[str, Any]) -> None:
         """Take values from the link. If the board was newer, only the values still pending count."""
         desired, effective = dict(knobs["desired"]), dict(knobs["effective"])
-        if knobs["step"] < self.effective_since_step:
+        since = knobs.get("rollbacks", 0), knobs["step"]
+        if since < self._since:
             pending = {name: value for name, value in desired.items() if value != effective.get(name)}
             self.desired = {**self.effective, **pending}
         else:
             self.desired, self.effective = desired, effective
-            self.effective_since_step = knobs["step"]
+            self.rollbacks, self.effective_since_step = since
 
     def take_board(self, board: Mapping[str, Any]) -> None:
         """Take values from a new board. It also has changes that never came over the link: replayed ones, and those of a program
         that trains with the library."""
-        effective, step = board.get("knobs") or {}, board.get("knobs_step", 0)
-        if not effective or step < self.effective_since_step or effective == self.effective:
+        effective, since = board.get("knobs") or {}, (board.get("rollbacks", 0), board.get("knobs_step", 0))
+        if not effective or since < self._since or (effective == self.effective and since[0] == self.rollbacks):
             return
         settled = {
             name: value for name, value in effective.items() if self.desired.get(name) == self.effective.get(name)
         }
         self.desired = {**self.desired, **settled}
-        self.effective, self.effective_since_step = dict(effective), step
+        self.effective, (self.rollbacks, self.effective_since_step) = dict(effective), since
 
 
 class SentCommand:

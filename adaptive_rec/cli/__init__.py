@@ -22,6 +22,7 @@ from adaptive_rec.cli import (
     plan,
     predict,
     profile,
+    rollback,
     runs,
     simulate,
     status,
@@ -44,8 +45,8 @@ from adaptive_rec.system.version import __version__
 from adaptive_rec.units import readable
 
 COMMANDS = (
-    train, branch, data, status, knobs, placement, control, runs, predict, export, profile, plan, compare, simulate, calibrate,
-    doctor,
+    train, branch, data, status, knobs, placement, control, rollback, runs, predict, export, profile, plan, compare, simulate,
+    calibrate, doctor,
 )  # fmt: skip
 """The modules of the commands, in the order of the help."""
 

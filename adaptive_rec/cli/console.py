@@ -23,6 +23,7 @@ from adaptive_rec.live.telemetry import COMPILING, Event, Snapshot, ratio
 from adaptive_rec.units import clock, count, percent, printable, whole
 
 if TYPE_CHECKING:
+    from adaptive_rec.run.present import PresentRun
     from adaptive_rec.runtime.loop import Report, Runtime
 
 SMOOTHING = 0.3
@@ -30,6 +31,7 @@ SMOOTHING = 0.3
 SHOWN = ("samples_per_second", "loss", "hot_lookup_ratio", "skipped_row_update_ratio", "skipped_sample_ratio")
 PRINTED_EVENTS = {
     "knobs", "checkpoint", "paused", "resumed", "stopping", "split", "warning", "arranged", "nan", "checkpoint_failed",
+    "rolled_back", "left_out",
 }  # fmt: skip
 """Kinds of events that are printed; the figures show the others, or only the journal needs them."""
 
@@ -41,7 +43,7 @@ class Screen(Display):
         super().__init__(sys.stderr if to_stderr else sys.stdout, width=MAX_WIDTH)
         self.pace = Pace()
         self._spinner = Spinner("dots", style="cyan")
-        self._runtime: Runtime | None = None
+        self._run: PresentRun | None = None
         self._status = ""
         self._printed_at = 0.0
         self._stopping = False
@@ -57,7 +59,7 @@ class Screen(Display):
 
     def status(self, text: str) -> None:
         """Show the present activity, where there is no progress to show."""
-        self._status, self._runtime = text, None
+        self._status, self._run = text, None
         if self.live is None:
             self.note(f"{text} ...")
 
@@ -77,10 +79,15 @@ class Screen(Display):
         else:
             self.note(f"dashboard   {url}   ({another} a link that signs in)")
 
-    def first_step(self, runtime: Runtime) -> None:
+    def first_step(self, run: PresentRun) -> None:
         """Show the wait for the first step; from then on, progress is shown."""
         self.status("first step")
-        self._runtime = runtime
+        self._run = run
+
+    @property
+    def _runtime(self) -> Runtime | None:
+        """The runtime that trains, if one does."""
+        return None if self._run is None else self._run.runtime
 
     def show(self, event: Report) -> None:
         """Update the figures by a snapshot; print evaluations and requested changes as lines."""

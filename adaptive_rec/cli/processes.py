@@ -97,7 +97,7 @@ def follow(config: Config, args: argparse.Namespace, overridden: Collection[str]
         if stopped:
             os._exit(128 + number)
         stopped.append(number)
-        follower.runtime.hurry()
+        follower.present.hurry()
 
     follower = Follower(config, args.out, args.resume, overridden, group)
     for number in (signal.SIGTERM,) if are_launched() else (signal.SIGINT, signal.SIGTERM):

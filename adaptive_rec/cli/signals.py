@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from adaptive_rec.cli.console import Screen
-    from adaptive_rec.runtime.loop import Runtime
+    from adaptive_rec.run.present import PresentRun
 
 
 class StopSignals:
@@ -22,7 +22,7 @@ class StopSignals:
 
     def __init__(self, screen: Screen, launched: bool = False) -> None:
         """`launched`: another process of ours has started this one, and passes on what a terminal sends as SIGTERM."""
-        self._runtime: Runtime | None = None
+        self._run: PresentRun | None = None
         self.exit_code = 0
         self.run_is_over = False
         """Whether the run has ended, so that a signal only ends the waiting after it."""
@@ -44,9 +44,9 @@ class StopSignals:
                     stream.flush()
             os._exit(self._leaving)
 
-    def watch(self, runtime: Runtime) -> None:
+    def watch(self, run: PresentRun) -> None:
         """Let signals stop this run from now on; before, they end the process."""
-        self._runtime = runtime
+        self._run = run
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -76,9 +76,9 @@ class StopSignals:
         if second:
             self._screen.abandon()
             os._exit(self.exit_code)
-        if self._runtime is None:
+        if self._run is None:
             raise SystemExit(self.exit_code)  # nothing has been trained yet
-        self._runtime.hurry()
+        self._run.hurry()
         self._screen.stopping()
 
 

@@ -145,10 +145,10 @@ def train_here(
             with compiling_shown(screen):
                 training = begin(config, out, args, screen, group)
                 keep_options(out, given)
-                signals.watch(training.runtime)
+                signals.watch(training.present)
                 sidecar = stack.enter_context(served(options, training, screen))
                 training.runtime.state.pause_as_saved(reachable=training.group.tell(sidecar is not None))
-                screen.first_step(training.runtime)
+                screen.first_step(training.present)
                 for event in training.events():
                     screen.show(event)
                 summary = finish(training, screen, signals)
@@ -308,7 +308,7 @@ def served(options: ServeOptions | None, training: TrainingRun, screen: Screen) 
             try:
                 from adaptive_rec.live.sidecar import Sidecar
 
-                sidecar = stack.enter_context(Sidecar(options, training.out, training.runtime, screen.note))
+                sidecar = stack.enter_context(Sidecar(options, training.out, training.present, screen.note))
             except UsageError:
                 raise  # an option of the user cannot be met
             except (ImportError, OSError, AdaptiveRecError) as error:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
+from adaptive_rec.batch import Position
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.criteo import open_criteo
+from adaptive_rec.data.left_out import WithoutParts
 from adaptive_rec.data.lines import line_blocks
 from adaptive_rec.data.prepare.meta import META
 from adaptive_rec.data.prepared import PreparedSource
@@ -22,16 +25,16 @@ NAME = re.compile(r'"?[A-Za-z_][A-Za-z0-9_ .:-]*"?')
 SHOWN_NAMES = 8
 
 
-def open_source(config: Config, trains: bool = False) -> Source:
+def open_source(config: Config, trains: bool = False, left_out: Mapping[Position, Position] | None = None) -> Source:
     """Open the source `data.source`; where its ids are raw keys, with rows in their place. `trains`: for training, which alone
-    may follow data."""
+    may follow data. `left_out`: parts of the stream that are not read, as `WithoutParts` takes them."""
     if config.data.follow and not trains:
         raise ConfigError(
             "data.follow must be false but for a run that trains, got true; without it, the data is taken as it is now"
         )
     if config.data.follow and not config.data.schema_file:
         raise ConfigError("data.follow needs CSV, TSV or Parquet files: give --data PATH, and --label COLUMN or --schema FILE")
-    source = _open(config)
+    source = WithoutParts(_open(config), left_out) if left_out else _open(config)
     return RawIds(source, config) if config.data.ids == "raw" else source
 
 

@@ -35,6 +35,11 @@ class KnobPatches:
         reply = {"changed": changed, "desired": after.model_dump()}
         return {"accepted": reply} if changed and not dry_run else reply
 
+    def values(self, patch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values that a merge patch sets knobs to, null standing for the configured one. Raises as `take` does."""
+        after = self._changed(self._mailbox.desired, patch).model_dump()
+        return {name: after[name] for name in patch}
+
     def _changed(self, before: Knobs, patch: Mapping[str, Any]) -> Knobs:
         after = before.patched(patch, self._configured)
         if after.policy != before.policy:

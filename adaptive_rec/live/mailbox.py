@@ -16,8 +16,9 @@ from adaptive_rec.errors import AdaptiveRecError, ConflictError
 from adaptive_rec.live.telemetry import Snapshot
 
 Verb = Literal[
-    "change_knobs", "pause", "resume", "stop", "reclassify", "checkpoint", "note", "choose_split", "halve_budget"
-]
+    "change_knobs", "pause", "resume", "stop", "reclassify", "checkpoint", "rollback", "note", "choose_split", "halve_budget",
+    "skip_data",
+]  # fmt: skip
 Answer = Callable[[Mapping[str, Any] | AdaptiveRecError], None]
 """Called once by the training thread, with the outcome of a command or with the error that stopped it. It must not wait."""
 
@@ -40,10 +41,11 @@ class Command:
 
     verb: Verb
     values: Mapping[str, Any] = field(default_factory=dict)
-    """The new knob values (change_knobs), or kind and text (note)."""
+    """The new knob values (change_knobs), kind and text (note), or what `rollback_command` has checked (rollback)."""
     answer: Answer = ignore
     note: Mapping[str, Any] = field(default_factory=dict)
-    """What the journal says besides of a change of knobs: `why`, and `undoes`, the number of the event that it undoes."""
+    """What the journal says besides of a change of knobs, or a rollback: `why`, and `undoes`, the number of the event that a
+    change undoes."""
 
 
 class Mailbox:
@@ -57,6 +59,8 @@ class Mailbox:
         """Changes that were accepted and are not in effect yet, in order."""
         self._check = check
         self._closed = ""
+        self._returned: list[Command] = []
+        """Commands that were taken out and come first the next time."""
         self._lock = threading.Lock()
         self._commands: queue.Queue[Command] = queue.Queue()  # SimpleQueue may wait for ever when a signal comes
 
@@ -152,9 +156,31 @@ class Mailbox:
         """Take out all waiting commands; if there is none, wait up to `seconds` for one."""
         return self.take(seconds)
 
+    def put_back(self, commands: list[Command]) -> None:
+        """Put commands back that were taken out and not carried out: they come first the next time."""
+        self._returned = [*commands, *self._returned]
+
+    def let_go(self, reason: str) -> None:
+        """Forget the run whose knobs these are: another takes over. Until then changes of knobs are refused with the reason, and
+        other commands wait."""
+
+        def refuse(_before: Knobs, _after: Knobs) -> None:
+            raise ConflictError(reason)
+
+        with self._lock:
+            self._check, self.newest = refuse, None
+
+    def take_over(self, knobs: Knobs, check: Check) -> None:
+        """Hold commands for another run from now on. Those that wait are kept."""
+        with self._lock:
+            self._effective, self._check = knobs, check
+        self._knobs_changed()
+
     def take(self, seconds: float = 0.0) -> list[Command]:
         """Take out the commands that were sent to this process."""
-        commands = []
+        commands, self._returned = self._returned, []
+        if commands:
+            seconds = 0.0
         try:
             commands.append(self._commands.get(timeout=seconds) if seconds else self._commands.get_nowait())
             while True:

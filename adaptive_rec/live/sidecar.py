@@ -30,6 +30,7 @@ from adaptive_rec.live.heartbeat import Heartbeat
 from adaptive_rec.live.knob_patch import KnobPatches
 from adaptive_rec.live.listen import Listeners, ServeOptions
 from adaptive_rec.live.mailbox import Command, Mailbox, StaleError, Verb
+from adaptive_rec.live.rollback import requested_rollback
 from adaptive_rec.live.runtime_file import RuntimeFile
 from adaptive_rec.live.scrapes import Scrapes, wait_for_the_last
 from adaptive_rec.live.sidecar_process import END_SECONDS, end, start
@@ -47,7 +48,7 @@ HOPELESS_AFTER, HOPELESS_WAIT_SECONDS = 5, 60.0
 Note = Callable[[str], None]
 FIND_KEYS = "find_keys"
 """A question, which is answered at once, between two steps or not."""
-VERBS = frozenset(get_args(Verb)) - {"note", "choose_split", "halve_budget"} | {FIND_KEYS}
+VERBS = frozenset(get_args(Verb)) - {"note", "choose_split", "halve_budget", "skip_data"} | {FIND_KEYS}
 
 
 class Publishing(Protocol):
@@ -72,6 +73,11 @@ class Standing(Protocol):
 
     @property
     def knobs_step(self) -> int: ...
+
+    @property
+    def rollbacks(self) -> int:
+        """Rollbacks of this process so far."""
+        ...
 
     @property
     def hurried(self) -> bool:
@@ -299,8 +305,11 @@ class Sidecar:
             if verb == FIND_KEYS:
                 answer(self._training.find_keys(message["table"], message["keys"]))
                 return
+            command = Command(cast(Verb, verb), answer=answer)
+            if verb == "rollback":
+                command = requested_rollback(message, self._patches, answer)
             try:
-                self._training.mailbox.send(Command(cast(Verb, verb), answer=answer))
+                self._training.mailbox.send(command)
             except ConflictError:
                 if verb != "stop" or self._training.state.phase != "finished":
                     raise
@@ -330,6 +339,7 @@ class Sidecar:
             "desired": self._training.mailbox.desired.model_dump(),
             "effective": state.knobs.model_dump(),
             "step": state.knobs_step,
+            "rollbacks": state.rollbacks,
         }
 
     def _report(self, text: str) -> None:

@@ -45,6 +45,10 @@ class RunDirectory:
         else:
             self._metrics.append(to_json({"event": "snapshot", **report.as_dict()}))
 
+    def go_back(self, step: int) -> None:
+        """Mark in the metrics that the run went back to a step: lines of later steps before this one are of no use."""
+        self._metrics.append(to_json({"event": "rolled_back", "step": step}))
+
     def complaints(self) -> list[str]:
         """Warnings about lines that wait, or were written after all, that were not returned before."""
         return [text for text in (self._journal.complaint(), self._metrics.complaint()) if text]

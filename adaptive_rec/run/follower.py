@@ -8,8 +8,11 @@ from pathlib import Path
 from adaptive_rec.checkpoint.history import Found
 from adaptive_rec.config.tree import Config
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError
+from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.run.parent import parent_of
+from adaptive_rec.run.present import PresentRun
 from adaptive_rec.run.resume import begin_run, resume_run
+from adaptive_rec.run.rollback import go_back
 from adaptive_rec.run.summary import summary_of
 from adaptive_rec.runtime.alike import check_directory
 from adaptive_rec.system.group import Group
@@ -22,20 +25,25 @@ class Follower:
         name = group.tell() if resume else None
         if name:
             found = Found(out / "checkpoints" / name, [])
-            self.runtime = resume_run(config, out, found, overridden, group, parent=parent_of(out)).runtime
+            runtime = resume_run(config, out, found, overridden, group, parent=parent_of(out)).runtime
         else:
-            self.runtime = begin_run(config, out, resume, group)
+            runtime = begin_run(config, out, resume, group)
         check_directory(group, out)
-        self._group = group
-        self._started_at_step = self.runtime.step_number
-        self.runtime.state.pause_as_saved(reachable=group.tell())
+        self._group, self._config, self._out = group, runtime.config, out
+        self._started_at_step = runtime.step_number
+        runtime.state.pause_as_saved(reachable=group.tell())
+        self.present = PresentRun(runtime)
+        """The runtime that trains at present: another one after each rollback."""
 
     def train(self) -> None:
         """Train to the end, and take part in the last checkpoint and the last evaluation."""
-        runtime = self.runtime
-        for _ in runtime.run():
-            pass
-        if runtime.step_number == self._started_at_step and self._group.tell():
+        went_back = False
+        while (rollback := self._trained()) is not None:
+            go_back(self.present, rollback, self._config, self._out, self._group)
+            self._started_at_step, went_back = self.present.state.step, True
+        runtime = self.present.runtime
+        assert runtime is not None
+        if runtime.step_number == self._started_at_step and not went_back and self._group.tell():
             return
         seconds = runtime.recorder.seconds
         try:
@@ -50,3 +58,11 @@ class Follower:
             except AdaptiveRecError:
                 pass  # likewise
         summary_of(runtime, self._started_at_step, seconds, evaluation)
+
+    def _trained(self) -> Rollback | None:
+        """Train to the end, or to a rollback, and return that. After a signal the run ends instead."""
+        runtime = self.present.runtime
+        assert runtime is not None
+        for _ in runtime.run():
+            pass
+        return None if runtime.state.hurried else runtime.state.rollback

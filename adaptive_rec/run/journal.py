@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
+from adaptive_rec.batch import Position
 from adaptive_rec.config.knobs import Knobs, within_bounds
 from adaptive_rec.config.trust import TRUST
 from adaptive_rec.errors import ConfigError, DataError
@@ -17,6 +19,8 @@ from adaptive_rec.live.mailbox import Command, Verb
 from adaptive_rec.live.telemetry import Event, to_json
 
 NAME = "events.jsonl"
+PART = ("begin", "end", "samples")
+"""What the journal says of a part of the stream that is left out."""
 SPLIT_TYPES: dict[str, Any] = {"split": bool, "whole_seconds": (int, float), "split_seconds": (int, float)}
 
 
@@ -28,8 +32,8 @@ def line_of(event: Event) -> str:
 def commands(run: Path) -> dict[int, list[Command]]:
     """Read the commands that changed the course of a run, by step.
 
-    Commands after a checkpoint that the run was resumed from are left out: the run lost them. Raises DataError where the journal
-    cannot be read, or does not name the checkpoint that a run was resumed from.
+    Commands after a checkpoint that the run was resumed from, or went back to, are left out: the run lost them. Raises DataError
+    where the journal cannot be read, or does not name the checkpoint that a run was resumed from.
     """
     return _commands(run / NAME, "")[0]
 
@@ -92,6 +96,11 @@ def _commands(path: Path, checkpoint: str) -> tuple[dict[int, list[Command]], tu
                 torn = 0
                 _go_back(found, event, saved, starts, path)
                 starts += 1
+            elif event["kind"] == "rolled_back":
+                _go_back(found, event, saved, starts, path)
+            elif event["kind"] == "left_out":
+                part = {name: event["details"][name] for name in PART}
+                found[event["step"]].append(Command("skip_data", part))
             elif event["kind"] == "checkpoint_failed":
                 saved.pop(event["details"].get("checkpoint"), None)
             elif event["kind"] in ("saving", "checkpoint") and "checkpoint" in event["details"]:
@@ -141,6 +150,13 @@ def _check(step: Any, command: Command, path: Path) -> None:
             for name, kind in SPLIT_TYPES.items():
                 if not isinstance(command.values[name], kind):
                     raise ValueError(f"{name} of split must be a {kind}, got {command.values[name]!r}")
+        if command.verb == "skip_data":
+            if type(command.values["samples"]) is not int:
+                raise ValueError(f"samples must be a whole number, got {command.values['samples']!r}")
+            for name in ("begin", "end"):
+                place = Position(**command.values[name])
+                if not all(type(part) is int and part >= 0 for part in astuple(place)):
+                    raise ValueError(f"{name} must be a place in the stream, got {command.values[name]!r}")
     except (ValueError, TypeError, AttributeError, ConfigError) as error:
         raise DataError(f"journal {path} must be of a run, at step {step!r} it is not: {error}") from None
     TRUST.check(f"knobs.policy in {path}, step {step},", str(command.values.get("policy", "")))
@@ -160,7 +176,7 @@ def _read(line: str, torn: int) -> Any:
 def _go_back(
     found: dict[int, list[Command]], event: Any, saved: dict[str, tuple[int, int]], starts: int, path: Path
 ) -> None:
-    """Drop the commands that a resumed run lost: those after the checkpoint it was resumed from."""
+    """Drop the commands that a run lost that was resumed from a checkpoint, or went back to one: those after it."""
     name = event["details"].get("checkpoint")
     if starts and name is None and event["step"]:
         raise DataError(

@@ -96,6 +96,7 @@ def resume_run(
     )
     runtime = assemble(config.model_copy(update={"knobs": knobs}), options=options, group=group)
     checkpoint.load(runtime.parts, generation, verified=True)
+    runtime.expect_steps()
     checkpoint.remove_unused_rows(runtime.store, out / "checkpoints", config.checkpoint.keep, own_rows)
     runtime.phases.check_resumable()
     if config.run.steps != before.run.steps and 0 < config.run.steps < runtime.step_number:

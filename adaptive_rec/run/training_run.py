@@ -13,17 +13,21 @@ from adaptive_rec import checkpoint
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.magnitude import remark
 from adaptive_rec.data.prepared import value_files
-from adaptive_rec.errors import AdaptiveRecError, CheckpointError, DataError, UsageError, first_line
+from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConflictError, DataError, UsageError, first_line
+from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot, to_json
 from adaptive_rec.run import journal
 from adaptive_rec.run.description import description
 from adaptive_rec.run.directory import RunDirectory
 from adaptive_rec.run.new_directory import check_is_new, replace_text
 from adaptive_rec.run.parent import parent_of
+from adaptive_rec.run.present import PresentRun
 from adaptive_rec.run.resume import Resumed, begin_run, resume_run
+from adaptive_rec.run.rollback import go_back
 from adaptive_rec.run.summary import read_summary, summary_of
 from adaptive_rec.runtime.alike import check_directory
-from adaptive_rec.runtime.loop import Report
+from adaptive_rec.runtime.events import noted
+from adaptive_rec.runtime.loop import Report, Runtime
 from adaptive_rec.system.group import Alone, Group
 from adaptive_rec.tracker import load_tracker
 from adaptive_rec.tracker.feed import CLOSE_SECONDS, Trackers
@@ -80,11 +84,14 @@ class TrainingRun:
         if found is not None and found.generation is not None:
             replayed = journal.left_to_replay(replay, out, found.generation.name) if replay else None
             self._resumed = resume_run(config, out, found, overridden, self.group, replayed, self._parent)
-            self.runtime, self.config = self._resumed.runtime, self._resumed.config
+            runtime, self.config = self._resumed.runtime, self._resumed.config
         else:
             replayed = journal.commands(replay) if replay else None
-            self.runtime = begin_run(config, out, resume, self.group, replayed)
-            self.config = self.runtime.config  # with a lower hot budget where the device is small
+            runtime = begin_run(config, out, resume, self.group, replayed)
+            self.config = runtime.config  # with a lower hot budget where the device is small
+        self.present = PresentRun(runtime)
+        """The runtime that trains at present: another one after each rollback."""
+        del runtime
         if not self.runtime.source.test_samples and self.runtime.followed is None:
             raise DataError(
                 f"data.test_range must hold at least one sample, on which the run is scored at its end; "
@@ -96,7 +103,8 @@ class TrainingRun:
         if self._parent is not None:
             facts["parent"] = self._parent.model_dump()
         self._directory.create(self.config, facts)  # late: a run that cannot be resumed leaves its directory as it was
-        self._figures = SnapshotFigures([table.name for table in self.runtime.store.batch_space.tables])
+        self._figures = self._new_figures()
+        self._went_back = False
         try:
             check_directory(self.group, out)
             self._trackers = Trackers(self.config.run.track, out, self.started_at_step)
@@ -105,8 +113,25 @@ class TrainingRun:
                 shutil.rmtree(out, ignore_errors=True)  # new a moment ago, and in the way of the next try
             raise
 
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime that trains at present. Keep no reference to it while it may go back to a checkpoint."""
+        assert self.present.runtime is not None, "the run is going back to a checkpoint"
+        return self.present.runtime
+
     def events(self) -> Iterator[Report]:
         """Train; yield reports after they are written: figures to ``metrics.jsonl``, events to ``events.jsonl``."""
+        yield from self._begin()
+        while True:
+            yield from self._train()
+            if (rollback := self._rollback()) is None:
+                break
+            yield from self._go_back(rollback)
+        if self.runtime.state.hurried:
+            self.note("stopping", "a signal came: a checkpoint follows")
+
+    def _begin(self) -> Iterator[Event]:
+        """Report how the run starts."""
         runtime, resumed = self.runtime, self._resumed
         left = f"{counted(runtime.steps_total - runtime.step_number, 'step')} to go"
         if runtime.followed is not None:
@@ -123,26 +148,75 @@ class TrainingRun:
             yield self.note("knobs", text, changed=resumed.overridden, at_start=True)
         if resumed is None and (text := remark(runtime.source)):
             yield self.note("warning", text)
+
+    def _train(self) -> Iterator[Report]:
+        """Train to the end, or to the next rollback."""
         try:
-            for report in runtime.run():
+            for report in self.runtime.run():
                 if isinstance(report, Event):
                     self._append(report)
                 else:
-                    self._record(report, runtime.recorder.seconds)
+                    self._record(report, self.runtime.recorder.seconds)
                 yield report
                 for text in (*self._directory.complaints(), *self._trackers.complaints()):
                     yield self.note("warning", text)
         except Exception as error:
             self._fail(error)
             raise
-        if runtime.state.hurried:
-            self.note("stopping", "a signal came: a checkpoint follows")
+
+    def _rollback(self) -> Rollback | None:
+        """Return the rollback for which the loop has ended. After a signal the run ends instead."""
+        rollback = self.runtime.state.rollback
+        if rollback is None or not self.runtime.state.hurried:
+            return rollback
+        rollback.command.answer(ConflictError("a signal came, so the run ends and does not go back"))
+        self.present.mailbox.close("the run has ended")
+        return None
+
+    def _go_back(self, rollback: Rollback) -> Iterator[Event]:
+        """Go on from a checkpoint."""
+        try:
+            replay, name = self._replay, rollback.checkpoint
+            replayed = journal.left_to_replay(replay, self.out, name) if replay else None
+            removed = go_back(self.present, rollback, self.config, self.out, self.group, replayed)
+        except Exception as error:
+            rollback.command.answer(error if isinstance(error, AdaptiveRecError) else ConflictError(first_line(error)))
+            self._fail(error)
+            raise
+        step, self.started_at_step, self._went_back = self.runtime.step_number, self.runtime.step_number, True
+        self._directory.go_back(step)
+        self._figures = self._new_figures()
+        text = f"went back from step {rollback.from_step:,} to checkpoint {name} of step {step:,}"
+        text += f"; newer checkpoints are removed: {', '.join(removed)}" * bool(removed)
+        event = self._event("rolled_back", text, checkpoint=name, from_step=rollback.from_step, removed=removed)
+        event = noted(event, rollback.command.note)
+        self._append(event)
+        yield event
+        for text in self._restart_trackers():
+            yield self.note("warning", text)
+
+    def _restart_trackers(self) -> list[str]:
+        """Have trackers begin at the present step, as those of a resumed run do. Returns complaints."""
+        self._trackers.close(CLOSE_SECONDS)
+        complaints = self._trackers.complaints()
+        try:
+            self._trackers = Trackers(self.config.run.track, self.out, self.started_at_step)
+        except UsageError as error:
+            complaints.append(f"the run goes on without trackers: {error}")
+            self._trackers = Trackers((), self.out)
+        return complaints
+
+    def _new_figures(self) -> SnapshotFigures:
+        return SnapshotFigures([table.name for table in self.runtime.store.batch_space.tables])
 
     def note(self, kind: str, text: str, **details: Any) -> Event:
         """Write an event of this moment to the journal."""
-        event = Event(self.runtime.step_number, kind, text, details)
+        event = self._event(kind, text, **details)
         self._append(event)
         return event
+
+    def _event(self, kind: str, text: str, **details: Any) -> Event:
+        return Event(self.present.state.step, kind, text, details)
 
     def finish(self) -> dict[str, Any]:
         """Write the final checkpoint, evaluate unless the run was hurried, write and return the summary. Then the directory is
@@ -157,8 +231,9 @@ class TrainingRun:
 
     def _finish(self) -> dict[str, Any]:
         runtime, written = self.runtime, self.out / "summary.json"
-        done = read_summary(written, runtime.step_number) if runtime.step_number == self.started_at_step else {}
-        if runtime.step_number == self.started_at_step and self.group.tell(bool(done)):
+        stands = runtime.step_number == self.started_at_step and not self._went_back
+        done = read_summary(written, runtime.step_number) if stands else {}
+        if stands and self.group.tell(bool(done)):
             self.last_words = self._end_tracking()
             runtime.publisher.enter("finished")
             return done  # nothing was left to do
@@ -205,7 +280,9 @@ class TrainingRun:
 
     def _fail(self, error: Exception) -> None:
         """Write down how the run ended."""
-        self.runtime.publisher.enter("failed")
+        self.present.mailbox.close("the run has failed")
+        if self.present.runtime is not None:
+            self.present.runtime.publisher.enter("failed")
         self._note_failure(error)
         self._end_tracking()
         self._report()
@@ -230,14 +307,14 @@ class TrainingRun:
 
     def _end_tracking(self) -> list[Event]:
         """Let trackers log what they still have, and warn of what is lost."""
-        self._trackers.close(HURRIED_TRACKING_SECONDS if self.runtime.state.hurried else CLOSE_SECONDS)
+        self._trackers.close(HURRIED_TRACKING_SECONDS if self.present.state.hurried else CLOSE_SECONDS)
         return [self.note("warning", text) for text in self._trackers.complaints()]
 
     def _report(self) -> None:
         """Write the report page. A failure is a warning, and after a signal it must not take long."""
         metrics = self.out / "metrics.jsonl"
         too_long = metrics.exists() and metrics.stat().st_size > HURRIED_REPORT_BYTES
-        if self._write_report is None or (self.runtime.state.hurried and too_long):
+        if self._write_report is None or (self.present.state.hurried and too_long):
             return
         try:
             self._write_report(self.out)

@@ -67,7 +67,8 @@ def assemble(
     torch.set_num_threads(config.run.thread_budget(streams is not None).dense)
     keep_freed_memory()
     policy = policy or load_policy(config.knobs.policy)
-    source = open_source(config, trains=True) if source is None else source
+    options = options or RunOptions()
+    source = open_source(config, trains=True, left_out=options.left_out) if source is None else source
     check_raw(config, policy)
     if group is not None and not group.is_alone:
         check_group(config, policy, processes_here())
@@ -79,7 +80,6 @@ def assemble(
         streams = CudaStreams(device, config.run.cuda_graphs)
     if streams is not None and config.run.compile:
         raise ConfigError("run.compile must be false on a device, where the dense part is recorded instead, got true")
-    options = options or RunOptions()
     while True:
         try:
             return _join(config, source, streams, policy, options, group)

@@ -115,6 +115,11 @@ class Checkpoints:
             self._requests.remove(command)  # the caller replies to it
             raise
 
+    def at_once(self) -> Iterator[Event]:
+        """Write a checkpoint while training waits. One that cannot be written is reported."""
+        yield from self._begin()
+        yield from self.written(wait=True)
+
     def at_the_end(self) -> Iterator[Event]:
         """Write a checkpoint of the run's end at once. Raises CheckpointError where it cannot be written."""
         assert self._folder is not None

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
+from adaptive_rec.batch import Position
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.errors import AdaptiveRecError, ConflictError, GroupError, MemoryPlanError, TrainingError, first_line
 from adaptive_rec.live.mailbox import Command, Mailbox
+from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy, why_not_live
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.checkpoints import Checkpoints
-from adaptive_rec.runtime.events import reclassified, shown, split_chosen
+from adaptive_rec.runtime.events import left_out, noted, reclassified, shown, split_chosen
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.runtime.reports import Reports
+from adaptive_rec.runtime.rollbacks import Rollbacks
 from adaptive_rec.runtime.splitting import Splitting, TrialTimes
 from adaptive_rec.state import RunState
 from adaptive_rec.units import exact_size
@@ -55,12 +58,13 @@ class Control:
         publisher: Publisher,
         reports: Reports,
         saving: Checkpoints | None = None,
+        rollbacks: Rollbacks | None = None,
         replayed: Mapping[int, list[Command]] | None = None,
         how_it_stops: Callable[[], str] = lambda: "a checkpoint and a summary follow",
     ) -> None:
-        """`saving` is None where the user's own loop saves by itself. `how_it_stops` returns what follows a request to stop, or
-        raises ConflictError where the loop would not obey. `replayed`: commands to carry out at given steps, which are
-        those of the run that is replayed."""
+        """`saving` and `rollbacks` are None where the user's own loop saves by itself. `how_it_stops` returns what follows a
+        request to stop, or raises ConflictError where the loop would not obey. `replayed`: commands to carry out at given steps,
+        which are those of the run that is replayed."""
         self._state = state
         self._reclassifier = reclassifier
         self._splitting = splitting
@@ -68,6 +72,7 @@ class Control:
         self._publisher = publisher
         self._reports = reports
         self._saving = saving
+        self._rollbacks = rollbacks
         self._replayed = {step: list(commands) for step, commands in (replayed or {}).items()}
         self._how_it_stops = how_it_stops
 
@@ -111,21 +116,24 @@ class Control:
     def resume_paused(self) -> Iterator[Event | Snapshot]:
         """Let a run that was saved while paused wait before its next step, if commands can reach it there."""
         if self._state.paused:
-            yield self._event(
-                "paused",
-                "paused, as when it was saved; adaptive-rec resume or POST /api/v1/control/resume continues it",
-            )
+            since = "before it went back" if self._state.rollbacks else "when it was saved"
+            how = "adaptive-rec resume or POST /api/v1/control/resume continues it"
+            yield self._event("paused", f"paused, as {since}; {how}")
             yield from self.wait_while_paused()
         elif self._state.saved_paused:
             yield self._event("resumed", "the run was paused when it was saved; no command can reach it, so it continues")
 
     def _carry_out(self, commands: list[Command]) -> Iterator[Event]:
-        for command in commands:
+        for place, command in enumerate(commands):
             try:
                 if command.verb == "checkpoint":
                     yield from self._checkpoint(command)
                     continue
-                event: Event = _noted(getattr(self, f"_{command.verb}")(**command.values), command.note)
+                if command.verb == "rollback":
+                    yield from self._roll_back(command)
+                    self._mailbox.put_back(commands[place + 1 :])  # for the run from there on
+                    return
+                event: Event = noted(getattr(self, f"_{command.verb}")(**command.values), command.note)
                 self._state.command_done()
                 reply: Mapping[str, Any] | AdaptiveRecError = {"step": event.step, **event.details}
             except TrainingError as error:
@@ -146,6 +154,17 @@ class Control:
                 "this training loop is not the runtime's own, so it saves by itself: runtime.state_dict()"
             )
         yield from self._saving.requested(command)
+
+    def _roll_back(self, command: Command) -> Iterator[Event]:
+        """Have the loop end for a rollback; the reply follows when the run trains from there."""
+        if self._saving is None or self._rollbacks is None:
+            raise ConflictError(
+                "this training loop is not the runtime's own, so it goes back by itself: runtime.load_state_dict()"
+            )
+        yield from self._saving.written(wait=True)
+        with self._state.recorder.paused(), self._publisher.during("checkpointing"):
+            rollback = self._rollbacks.accepted(command)
+        self._state.roll_back(rollback)
 
     def _event(self, kind: str, text: str, **details: Any) -> Event:
         return Event(self._state.step, kind, text, details)
@@ -187,8 +206,27 @@ class Control:
         return event
 
     def override_at_start(self, changes: Mapping[str, Any]) -> Event:
-        """Change the knobs that a run was saved with to those it is resumed with. A replay changes them at the same place."""
+        """Change the knobs that a run was saved with to those it goes on with. A replay changes them at the same place."""
         return self._change_unrequested(changes) if self._state.window_due else self._halve_budget(**changes)
+
+    def go_on_after(self, rollback: Rollback, samples: int) -> Iterator[Event]:
+        """Do what else a rollback requests, save the state that the run goes on in, and reply. `samples`: how many are left out.
+        A checkpoint that cannot be written is reported, and training goes on."""
+        state, note, command = self._state, rollback.command.note, rollback.command
+        outcome: Mapping[str, Any] | AdaptiveRecError = {
+            "step": state.step, "checkpoint": rollback.checkpoint, "from_step": rollback.from_step,
+        }  # fmt: skip
+        try:
+            if rollback.skip_to is not None and samples:
+                yield noted(self._skip_data(asdict(state.position), asdict(rollback.skip_to), samples), note)
+            if rollback.knobs:
+                yield noted(self.override_at_start(rollback.knobs), note)
+        except ConflictError as error:  # memory is too short for these knobs
+            outcome = error
+            yield self._event("warning", f"rollback: {error}")
+        if rollback.differs and self._saving is not None:
+            yield from self._saving.at_once()
+        command.answer(outcome)
 
     # One method for each verb ----------------------------------------------------------------------------------------
 
@@ -262,6 +300,11 @@ class Control:
         self._splitting.choose(split)
         return split_chosen(self._state.step, TrialTimes(whole_seconds, split_seconds))
 
+    def _skip_data(self, begin: Mapping[str, int], end: Mapping[str, int], samples: int) -> Event:
+        """Leave a part of the stream out: its batches do not come."""
+        self._state.leave_out(Position(**begin), Position(**end), samples)
+        return left_out(self._state, begin, end, samples)
+
     def _note(self, kind: str, text: str) -> Event:
         return self._event(kind, text)
 
@@ -270,11 +313,3 @@ class Control:
             moved = place()
             self._publisher.placement()
         return moved
-
-
-def _noted(event: Event, note: Mapping[str, Any]) -> Event:
-    """Return an event with what a client said of its command."""
-    if not note:
-        return event
-    reasons = [*([f"undoes event {note['undoes']}"] if "undoes" in note else []), *([note["why"]] if note.get("why") else [])]
-    return replace(event, text=": ".join([event.text, *reasons]), details={**event.details, **note})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -49,3 +50,17 @@ def split_chosen(step: int, times: TrialTimes) -> Event:
     chosen = "popular samples run first" if times.split else "batches run whole"
     text = f"{chosen}: a step took {whole} whole and {split} split"
     return Event(step, "split", text, {"split": times.split, **asdict(times)})
+
+
+def left_out(state: RunState, begin: Mapping[str, int], end: Mapping[str, int], samples: int) -> Event:
+    """Return the event that a part of the stream is not trained on, between two positions of its reader."""
+    text = f"{samples:,} samples of the stream are left out, from sample {begin['offset']:,} of epoch {begin['epoch']} on"
+    return Event(state.step, "left_out", text, {"begin": dict(begin), "end": dict(end), "samples": samples})
+
+
+def noted(event: Event, note: Mapping[str, Any]) -> Event:
+    """Return an event with what a client said of its command."""
+    if not note:
+        return event
+    reasons = [*([f"undoes event {note['undoes']}"] if "undoes" in note else []), *([note["why"]] if note.get("why") else [])]
+    return replace(event, text=": ".join([event.text, *reasons]), details={**event.details, **note})

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch
+from adaptive_rec.batch import Batch, Position
 from adaptive_rec.checkpoint.run_state import RunParts
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import KnobError, Knobs
 from adaptive_rec.config.tree import Config
+from adaptive_rec.data.left_out import samples_between, steps_to_come
 from adaptive_rec.data.raw.raw_ids import raw_ids_of
 from adaptive_rec.data.source import Source
 from adaptive_rec.data.tabular.follow import files_of_source
@@ -32,6 +33,7 @@ from adaptive_rec.runtime.evaluator import Evaluator
 from adaptive_rec.runtime.phases import Phases
 from adaptive_rec.runtime.pipeline import Pipeline
 from adaptive_rec.runtime.progressive import Progressive
+from adaptive_rec.runtime.rollbacks import Rollbacks
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.session import Report as Report
 from adaptive_rec.runtime.session import Session
@@ -58,7 +60,8 @@ class Runtime(Session):
         """`kept_rows`: where rows of raw ids are kept that have left."""
         options = options or RunOptions()
         self.dense = dense
-        super().__init__(config, policy, store, replaying=options.replayed is not None, times=options.times)
+        replaying = options.replayed is not None
+        super().__init__(config, policy, store, replaying=replaying, times=options.times, mailbox=options.mailbox)
         self.source = source
         state, publisher = self.state, self.publisher
         if (raw_ids := raw_ids_of(source)) is not None:
@@ -68,9 +71,7 @@ class Runtime(Session):
         self.followed = state.followed
         """The stream's source, where it is followed."""
         self.progressive = None if self.followed is None else Progressive()
-        in_stream = source.epochs * -(-source.train_samples // config.run.batch_size)
-        limit = min(in_stream, config.run.steps or in_stream) if self.followed is None else config.run.steps or None
-        state.expect_steps(limit)
+        self.expect_steps()
         self.evaluator = Evaluator(state, source, dense, publisher, self.progressive)
         self.phases = Phases(state, source, self.observer, self.reclassifier, publisher, self.evaluator)
         self.finite = step_check(config.run.on_nan, dense, store, "id" if state.raw_ids is None else "row")
@@ -86,9 +87,11 @@ class Runtime(Session):
             publisher,
             self.reports,
             self.saving,
+            Rollbacks(state, options.checkpoints, self.check_knobs, replaying),
             options.replayed,
         )
         self._overrides = options.overrides
+        self._rollback = options.rollback
         self.notices = options.notices
         """Warnings that are given when the run starts."""
         self.pipeline: Pipeline | None = None
@@ -100,6 +103,17 @@ class Runtime(Session):
     def steps_total(self) -> int:
         """Steps the run will have made at its end; an upper bound where its policy repacks the stream."""
         return self.state.steps_total or 0
+
+    def expect_steps(self) -> None:
+        """Set how many steps the run makes: until the end of the stream from the reader's position on, or as configured."""
+        state, source, batch_size, steps = self.state, self.source, self.config.run.batch_size, self.config.run.steps
+        if self.followed is not None:
+            state.expect_steps(steps or None)
+            return
+        reordered = self.policy.reorders_stream  # then the position does not show which samples were trained
+        begin, made = (Position(), 0) if reordered else (state.position, state.step)
+        in_stream = made + steps_to_come(source, begin, batch_size)
+        state.expect_steps(min(in_stream, steps or in_stream))
 
     def check_knobs(self, before: Knobs, after: Knobs) -> None:
         super().check_knobs(before, after)
@@ -142,18 +156,15 @@ class Runtime(Session):
                     if self.state.stop_requested:
                         break
                 self.phases.end(phase)
-            yield from self.phases.report_moves()
-            yield from self._end_followed()
-            self.publisher.enter("finishing")
-            yield from self.saving.written(wait=True)
-            self.finite.settle()
-            yield from self.last_report()
+            if self.state.rollback is None:
+                yield from self._end()
         except BaseException:
             self.publisher.enter("failed")
             pipeline.fail()
             raise
         finally:
-            self.mailbox.close("the run has ended")
+            if self.state.rollback is None:
+                self.mailbox.close("the run has ended")
             self.saving.close()
             if self.followed is not None:
                 self.followed.stop()
@@ -166,6 +177,15 @@ class Runtime(Session):
     def _works(self, pipeline: Pipeline, batches: Iterator[Batch]) -> Iterator[ClassifiedBatch | None]:
         """Return the batches of a phase, classified; None where data is followed and nothing came for a moment."""
         return pipeline.over(batches) if self.followed is None else pipeline.arriving(batches, WAIT_SECONDS)
+
+    def _end(self) -> Iterator[Report]:
+        """Report what is still to be reported at the end of the run."""
+        yield from self.phases.report_moves()
+        yield from self._end_followed()
+        self.publisher.enter("finishing")
+        yield from self.saving.written(wait=True)
+        self.finite.settle()
+        yield from self.last_report()
 
     def _end_followed(self) -> Iterator[Event]:
         """Count malformed rows behind the last row of a stream that is followed, and say what was not read."""
@@ -183,7 +203,8 @@ class Runtime(Session):
         for text in self.state.take_warnings():
             yield Event(self.step_number, "warning", text)
         yield from self.control.obey()
-        yield from self.saving.while_waiting()
+        if self.state.rollback is None:
+            yield from self.saving.while_waiting()
 
     def step(self, work: ClassifiedBatch) -> None:
         """Train one loaded and classified mini-batch: plan, gather and execute, update, observe."""
@@ -206,11 +227,16 @@ class Runtime(Session):
 
     def _resume(self) -> Iterator[Report]:
         """Finish the step boundary at which the run was saved, overridden knobs first."""
-        if self._overrides:
+        if self._rollback is not None:
+            end = self._rollback.skip_to
+            samples = 0 if end is None else samples_between(self.source, self.state.position, end)
+            yield from self.control.go_on_after(self._rollback, samples)
+            self.expect_steps()
+        elif self._overrides:
             yield self.control.override_at_start(self._overrides)
         yield from self.control.resume_paused()
         yield from self.control.go_on_replaying()
-        if self.state.window_due:
+        if self.state.window_due and self.state.rollback is None:
             yield from self.end_boundary()
 
     def checked(self) -> Iterator[Event]:

@@ -35,18 +35,28 @@ class Publisher:
     def open(self) -> StateWriter:
         """Start to publish, with the run as it is now."""
         store, space = self._state.store, self._state.store.batch_space
-        group, pool_rows = store.group, [pool.rows for pool in space.pools]
         homes = store.shows_addresses, store.memory is not None
-        self.writer = StateWriter(pool_rows, SKETCH_LIMIT_BYTES // 4, len(space.tables), group.ranks, *homes)
+        pool_rows = [pool.rows for pool in space.pools]
+        writer = StateWriter(pool_rows, SKETCH_LIMIT_BYTES // 4, len(space.tables), store.group.ranks, *homes)
+        self.take_over(writer)
+        return writer
+
+    def take_over(self, writer: StateWriter) -> None:
+        """Start to publish where another run with the same tables has published."""
+        store, self.writer = self._state.store, writer
         if store.shows_addresses:
-            store.share_addresses(self.writer.address_R)
+            store.share_addresses(writer.address_R)
         if store.memory is not None:
-            store.memory.share(self.writer.memory_slot_R)
-        if group.is_alone:
+            store.memory.share(writer.memory_slot_R)
+        if store.group.is_alone:
             self.placement()
         else:  # until the ranks place their rows together, none is hot
-            self._write(np.empty(0, np.int32), [NO_SLOTS for _ in space.pools])
-        return self.writer
+            self._write(np.empty(0, np.int32), [NO_SLOTS for _ in store.batch_space.pools])
+
+    def hand_over(self) -> StateWriter | None:
+        """Stop publishing. Returns where this run has published, for another one."""
+        writer, self.writer = self.writer, None
+        return writer
 
     def close(self) -> None:
         """Stop publishing."""
@@ -92,6 +102,7 @@ class Publisher:
                     "evaluation": {"step": evaluation.step, **asdict(evaluation.quality)} if evaluation else None,
                     "knobs": state.knobs.model_dump(),
                     "knobs_step": state.knobs_step,
+                    "rollbacks": state.rollbacks,
                     "placement": {**self._placement, **self._memory()},
                     "checkpoint": state.checkpoints.newest,
                     "checkpoints": state.checkpoints.figures(),

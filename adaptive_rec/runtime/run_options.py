@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.live.mailbox import Command
+from adaptive_rec.batch import Position
+from adaptive_rec.live.mailbox import Command, Mailbox
+from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.live.telemetry import StageTimes
 
 
@@ -29,7 +31,17 @@ class RunOptions:
     """Knobs that a resumed run is to have instead of those it was saved with."""
     replayed: Mapping[int, list[Command]] | None = None
     """Commands by step, where another run is replayed."""
+    mailbox: Mailbox | None = None
+    """The mailbox of the runtime that this one takes over from."""
+    rollback: Rollback | None = None
+    """The rollback by which this runtime goes on."""
     notices: Sequence[str] = ()
     """Warnings to give when the run starts."""
     times: StageTimes | None = None
     """The seconds of stages, given where a profiler reads them too."""
+
+    @property
+    def left_out(self) -> dict[Position, Position]:
+        """The ends of the parts of the stream that the replayed run left out, by their beginnings."""
+        commands = [command for done in (self.replayed or {}).values() for command in done if command.verb == "skip_data"]
+        return {Position(**command.values["begin"]): Position(**command.values["end"]) for command in commands}

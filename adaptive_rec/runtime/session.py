@@ -53,9 +53,11 @@ class Session(ABC):
         ends_on_bad_loss: bool = True,
         replaying: bool = False,
         times: StageTimes | None = None,
+        mailbox: Mailbox | None = None,
     ) -> None:
         """`ends_on_bad_loss`: whether a loss that is not finite ends training. `replaying`: whether choices that depend on
-        measured time come from a journal. `times`: see `RunState`."""
+        measured time come from a journal. `times`: see `RunState`. `mailbox`: that of the session that this one takes
+        over from."""
         self.config = config
         self.store = store
         self.device = store.torch_device
@@ -65,11 +67,12 @@ class Session(ABC):
         self.observer = Observer(store, config.run.seed, state.times)
         self.reclassifier = Reclassifier(policy, store, self.observer)
         self.evictions = Evictions(state, self.observer)
-        self.mailbox = (
-            Mailbox(state.knobs, self.check_knobs)
-            if store.group.is_alone
-            else SharedMailbox(store.group, state, state.knobs, self.check_knobs)
-        )
+        if mailbox is None:
+            mailbox = Mailbox(state.knobs) if store.group.is_alone else SharedMailbox(store.group, state)
+        elif isinstance(mailbox, SharedMailbox):
+            mailbox.follow(state)
+        mailbox.take_over(state.knobs, self.check_knobs)
+        self.mailbox = mailbox
         self.publisher = Publisher(state, self.observer, self.mailbox)
         self.reports = Reports(
             state, self.observer, self.reclassifier, self.mailbox, self.publisher, self.losses, ends_on_bad_loss
@@ -120,6 +123,8 @@ class Session(ABC):
         if trial := self.splitting.after_step(self.step_number, self.recorder.seconds):
             yield split_chosen(self.step_number, trial)
         yield from self.control.obey()
+        if self.state.rollback is not None:
+            return
         if self.saving is not None:
             yield from self.saving.when_due()
         yield from self.end_boundary()

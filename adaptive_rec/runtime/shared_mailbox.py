@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.live.mailbox import Check, Command, Mailbox
+from adaptive_rec.live.mailbox import Command, Mailbox
 from adaptive_rec.state import RunState
 from adaptive_rec.system.group import Group
 
@@ -13,9 +12,26 @@ from adaptive_rec.system.group import Group
 class SharedMailbox(Mailbox):
     """A mailbox that every rank empties together. A rank that was asked to hurry, by a signal, makes all of them hurry."""
 
-    def __init__(self, group: Group, state: RunState, knobs: Knobs, check: Check) -> None:
-        super().__init__(knobs, check)
-        self._group, self._state = group, state
+    def __init__(self, group: Group, state: RunState) -> None:
+        super().__init__(state.knobs)
+        self._group = group
+        self._state: RunState | None = state
+
+    def follow(self, state: RunState) -> None:
+        """Hold commands for another run."""
+        self._state = state
+
+    def let_go(self, reason: str) -> None:
+        super().let_go(reason)
+        self._state = None
+
+    def put_back(self, commands: list[Command]) -> None:
+        """Rank 0 keeps them, and the others hear of them again."""
+        if self._group.rank == 0:
+            super().put_back(commands)
+        else:
+            changes = sum(command.verb == "change_knobs" for command in commands)
+            del self._waiting[len(self._waiting) - changes :]
 
     def drain(self) -> list[Command]:
         return self._told(self.take())
@@ -25,6 +41,7 @@ class SharedMailbox(Mailbox):
 
     def _told(self, own: list[Command]) -> list[Command]:
         """Return rank 0's commands on every rank."""
+        assert self._state is not None, "commands are taken out by a run that trains"
         ranks_W2 = self._group.gather(np.array([len(own), self._state.hurry_requested], np.int64))
         if ranks_W2[:, 1].any():
             self._state.leave()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
@@ -29,6 +30,12 @@ def keep_freed_memory() -> bool:
     except AttributeError:  # musl has no such thing
         return False
     return bool(mallopt(_MMAP_THRESHOLD, LARGEST_KEPT_BYTES) and mallopt(_TRIM_THRESHOLD, KEPT_BYTES))
+
+
+def give_back_freed_memory() -> None:
+    """Give memory that was freed and kept back to the system, before much of it is allocated again. Only glibc can."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 UNLIMITED = 1 << 62

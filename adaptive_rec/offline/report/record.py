@@ -112,8 +112,18 @@ class _Metrics:
                 while self.evaluations and self.evaluations[-1]["step"] >= values["step"]:
                     self.evaluations.pop()  # repeated after a resume
                 self.evaluations.append(values)
+            elif values is not None and values.get("event") == "rolled_back" and isinstance(values.get("step"), int):
+                self._go_back(values["step"])
             else:
                 self.bad += 1
+
+    def _go_back(self, step: int) -> None:
+        """Leave out what came after a step, to which the run went back."""
+        self.end_stretch()
+        self._drop_from(step)
+        while self.evaluations and self.evaluations[-1]["step"] > step:
+            self.evaluations.pop()
+        self._step, self._seconds = step, float("inf")
 
     def end_stretch(self) -> None:
         """Keep the newest report."""

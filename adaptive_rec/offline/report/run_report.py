@@ -23,7 +23,10 @@ UNMARKED = {"reclassified", "evaluation", "finished", "sidecar", "saving"}
 """Kinds of events without a mark in the plots, which show them or have no use for them; the first start has none either."""
 UNLISTED = {"knobs", "started", "reclassified", "evaluation", "saving", "checkpoint", "finished"}
 """Kinds of events that are not in the list of warnings, as the page shows them elsewhere."""
-WORDS = {"knobs": "knob change", "split": "batches run whole or split", "started": "resumed from a checkpoint"}
+WORDS = {
+    "knobs": "knob change", "split": "batches run whole or split", "started": "resumed from a checkpoint",
+    "rolled_back": "went back to a checkpoint", "left_out": "data left out",
+}  # fmt: skip
 MOST_MARKS = 40
 """The most marks of each kind."""
 MOST_LISTED = 200

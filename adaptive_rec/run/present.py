@@ -1,0 +1,105 @@
+"""The runtime that trains at present, for what outlives it where the run goes back to a checkpoint: signals, screen, sidecar."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.errors import ConflictError
+from adaptive_rec.live.mailbox import Mailbox
+from adaptive_rec.live.state_writer import StateWriter
+from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.state import RunState
+
+GOES_BACK = "the run is going back to a checkpoint; try again when it trains"
+
+
+@dataclass(frozen=True)
+class LastStanding:
+    """What clients see while no runtime trains."""
+
+    step: int
+    knobs: Knobs
+    knobs_step: int
+    rollbacks: int
+    hurried: bool
+    phase: str = "starting"
+
+
+class PresentRun:
+    """The runtime that trains at present, or none while a rollback replaces it. The mailbox and the shared state stay the same."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime: Runtime | None = runtime
+        self.mailbox: Mailbox = runtime.mailbox
+        self._state: LastStanding | None = None
+        self._writer: StateWriter | None = None
+        """Where the last runtime has published, while there is none."""
+        self._hurried = False
+
+    @property
+    def runtime(self) -> Runtime | None:
+        return self._runtime
+
+    @property
+    def state(self) -> RunState | LastStanding:
+        runtime = self._runtime
+        if runtime is not None:
+            return runtime.state
+        assert self._state is not None
+        return self._state
+
+    def hurry(self) -> None:
+        """Stop after the step and leave out long work. Signal handlers may call it."""
+        self._hurried = True
+        if (runtime := self._runtime) is not None:
+            runtime.hurry()
+
+    def find_keys(self, table: int, keys: Sequence[int]) -> Mapping[str, Any]:
+        """Return where raw keys of a table are. Raises ConfigError where ids are rows, ConflictError while no runtime trains."""
+        if (runtime := self._runtime) is None:
+            raise ConflictError(GOES_BACK)
+        return runtime.find_keys(table, keys)
+
+    # For the sidecar, which publishes what it opens ------------------------------------------------------------------
+
+    @property
+    def publisher(self) -> PresentRun:
+        return self
+
+    def open(self) -> StateWriter:
+        """Publish the run from now on."""
+        assert self._runtime is not None
+        return self._runtime.publisher.open()
+
+    def close(self) -> None:
+        """Stop publishing."""
+        if self._runtime is not None:
+            self._runtime.publisher.close()
+        elif self._writer is not None:
+            self._writer.close()
+
+    # The training thread replaces it ---------------------------------------------------------------------------------
+
+    def let_go(self) -> None:
+        """Let the runtime go, whose memory another one needs. Clients see that the run starts; commands wait."""
+        runtime = self._runtime
+        assert runtime is not None
+        runtime.publisher.enter("starting")
+        state = runtime.state
+        self._state = LastStanding(state.step, state.knobs, state.knobs_step, state.rollbacks, state.hurried)
+        self._writer = runtime.publisher.hand_over()
+        self.mailbox.let_go(GOES_BACK)
+        self._runtime = None
+
+    def follow(self, runtime: Runtime) -> None:
+        """Show another runtime, which trains from now on."""
+        self._runtime = runtime
+        if self._writer is not None:
+            runtime.publisher.take_over(self._writer)
+            self._writer = None
+        self.mailbox.changed(runtime.knobs)
+        if self._hurried:
+            runtime.hurry()

@@ -1,0 +1,77 @@
+"""Goes back to a checkpoint of the run that trains, in the same process: the old runtime is given up, and another one resumes."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from adaptive_rec import checkpoint
+from adaptive_rec.checkpoint.going_back import remove_newer
+from adaptive_rec.config.tree import Config
+from adaptive_rec.live.mailbox import Command
+from adaptive_rec.live.rollback import Rollback
+from adaptive_rec.run import journal
+from adaptive_rec.run.present import PresentRun
+from adaptive_rec.run.resume import folders_of_rows
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.run_options import RunOptions
+from adaptive_rec.system.group import Group
+from adaptive_rec.system.host_memory import give_back_freed_memory
+
+
+def go_back(
+    present: PresentRun,
+    rollback: Rollback,
+    config: Config,
+    out: Path,
+    group: Group | None = None,
+    replayed: Mapping[int, list[Command]] | None = None,
+) -> list[str]:
+    """Replace the runtime that trains, whose loop has ended, by one that goes on from a checkpoint. Several processes must call it
+    together. Returns the newer checkpoints, which are removed.
+
+    `config`: that of the run. `replayed`: commands by step that are left, where it replays another. The caller must keep
+    no reference to the old runtime: its tables are freed before the new ones are made. Raises CheckpointError or MemoryPlanError
+    where the run cannot go on; it can be resumed then.
+    """
+    folder = out / "checkpoints"
+    generation, saved = folder / rollback.checkpoint, checkpoint.saved_knobs(folder / rollback.checkpoint)
+    paused, rollbacks = _standing(present)
+    present.let_go()
+    _free_memory()
+    own_rows = folders_of_rows(out)
+    options = RunOptions(
+        folder,
+        out / journal.NAME,
+        out / "rows",
+        own_rows=own_rows,
+        replayed=replayed,
+        mailbox=present.mailbox,
+        rollback=rollback,
+    )
+    runtime = assemble(config.model_copy(update={"knobs": saved}), options=options, group=group)
+    checkpoint.load(runtime.parts, generation, verified=True)
+    runtime.expect_steps()
+    removed = remove_newer(folder, rollback.checkpoint) if runtime.store.group.rank == 0 else []
+    checkpoint.remove_unused_rows(runtime.store, folder, config.checkpoint.keep, own_rows)
+    runtime.phases.check_resumable()
+    runtime.state.go_on_after(rollbacks + 1, paused)
+    present.follow(runtime)
+    return removed
+
+
+def _standing(present: PresentRun) -> tuple[bool, int]:
+    """Return whether the run is paused, and the rollbacks so far."""
+    assert present.runtime is not None
+    return present.runtime.state.paused, present.runtime.state.rollbacks
+
+
+def _free_memory() -> None:
+    """Free what nothing refers to any more: parts of a runtime refer to one another."""
+    gc.collect()
+    give_back_freed_memory()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
