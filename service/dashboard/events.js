@@ -10,7 +10,7 @@ const LABELS = {
   started: "started", knobs: "knobs", reclassified: "reclassified", split: "whole or split", checkpoint: "checkpoint", evaluation: "evaluation",
   paused: "paused", resumed: "resumed", stopping: "stopping", warning: "warning", sidecar: "sidecar", failed: "failed", finished: "finished",
   saving: "checkpoint started", checkpoint_failed: "checkpoint failed", guard: "quality guard", memory: "memory", arranged: "arranged", nan: "batch skipped",
-  evicted: "ids lost rows",
+  watchdog: "watchdog", evicted: "ids lost rows",
 };
 const list = h("ol", { class: "events card" });
 const filters = h("div", { class: "filters", role: "group", "aria-label": "Kinds of events" });
