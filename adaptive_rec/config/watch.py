@@ -16,7 +16,7 @@ MOST_RULES = 50
 class WatchConfig(Frozen):
     rules: tuple[str, ...] = Field(
         (),
-        description='What a run is watched for and what happens then, such as "loss is nan: rollback": see docs/howto/watchdogs.md.',
+        description='What a run is watched for and what happens then, such as "loss is nan: rollback" (docs/howto/watchdogs.md).',
         json_schema_extra={"unit": "rules"},
         max_length=MOST_RULES,
         strict=False,
@@ -28,7 +28,7 @@ class WatchConfig(Frozen):
     at_limit: Literal["fail", "pause"] = knob(
         "fail",
         "name",
-        "What a rule does that may not, or cannot, roll back: end the run with an error and without another checkpoint, or pause it.",
+        "What a rule does that may not, or cannot, roll back: end the run with an error and no further checkpoint, or pause it.",
     )
 
     @field_validator("rules")
