@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from adaptive_rec.checkpoint.going_back import newest_up_to, step_of
 from adaptive_rec.config.watch_rule import DISK_FREE, EVALUATION_METRICS
 from adaptive_rec.errors import AdaptiveRecError, ConfigError, NotFiniteError
-from adaptive_rec.live.mailbox import Command, Mailbox
+from adaptive_rec.live.mailbox import Answer, Command, Mailbox
+from adaptive_rec.live.rollback import rollback_command
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot
 from adaptive_rec.memory.disk import free_bytes
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.watched_rule import Breach, WatchedRule
-from adaptive_rec.saved import Saved
+from adaptive_rec.saved import Saved, numbered
 from adaptive_rec.state import RunState
+from adaptive_rec.units import counted
 
 KIND = "watchdog"
 """The kind of the watchdog's events."""
@@ -63,16 +67,18 @@ class Watchdog:
         except NotFiniteError as error:  # nothing that the faulty step left may be used: a rollback, or the end
             yield from self._of_fault(error)
             yield from obey()
-            yield from obey()  # where the rollback was refused
-            raise
-        yield from self.at_the_end()
+            if self._state.rollback is None:
+                yield from obey()  # what follows where the rollback was refused
+                raise
+        if self._state.rollback is None:
+            yield from self._at_the_end()
 
     def _of_fault(self, error: NotFiniteError) -> Iterator[Event]:
         """Have the run roll back where a rule says so; warn, and raise the error, where none does."""
         for rule in self.of_steps:
             self._act(Breach(rule, error.step, math.nan, error.step - 1, str(error)))
         if not self._leaves:
-            yield from self.at_the_end()
+            yield from self._at_the_end()
             raise error
 
     def look(self, report: Snapshot | Evaluation | Event) -> None:
@@ -116,7 +122,7 @@ class Watchdog:
             self._mailbox.send(Command(action, note={"why": self._reason(breach)}))
 
     def _roll_back(self, breach: Breach) -> None:
-        """Go back to the newest checkpoint from before the breach; give up where there is none, or it was done too often."""
+        """Go back to the newest checkpoint from before the breach; give up where that was done too often."""
         rule, knobs, limit = breach.rule, self._state.knobs, self._settings.max_rollbacks
         changes = {change.name: change.of(knobs) for change in rule.knobs}
         try:
@@ -124,28 +130,25 @@ class Watchdog:
         except ConfigError as error:
             self._give_up(breach, str(error))
             return
-        found = newest_before(self._checkpoints, breach.sound_step)
-        if found is None:
-            self._give_up(breach, f"there is no checkpoint from step {breach.sound_step} or before")
-            return
-        name, to_step = found
+        name = None if self._checkpoints is None else newest_up_to(self._checkpoints, breach.sound_step)
+        to_step = 0 if name is None else step_of(name)
         before = rollbacks_past(self._journal, to_step)
         if before >= limit:
-            why = f"rules have rolled back the steps after {to_step} {before} times (watch.max_rollbacks={limit})"
+            times = counted(before, "time")
+            why = f"rules have rolled back the steps after {to_step} {times} (watch.max_rollbacks is {limit})"
             self._give_up(breach, why)
             return
         self._leaves = True
-        self._announce(breach, "rollback", f"back to {name}", checkpoint=name, to_step=to_step)
-        values = {"checkpoint": name, "skip_data": rule.skips_data, "knobs": changes}
+        self._announce(breach, "rollback", to_step=to_step)
+        why = self._reason(breach)
         self._mailbox.send(
-            Command("rollback", values, partial(self._rolled_back, breach), {"why": self._reason(breach)})
+            rollback_command(None, breach.sound_step, rule.skips_data, changes, why, refusal_for(self, breach))
         )
 
-    def _rolled_back(self, breach: Breach, outcome: Any) -> None:
-        """Take the outcome of a rollback: where it is refused, the run goes on here and must not do so as if nothing had been."""
-        if isinstance(outcome, AdaptiveRecError):
-            self._leaves = False
-            self._give_up(breach, str(outcome))
+    def refused(self, breach: Breach, error: AdaptiveRecError) -> None:
+        """Give up, as the run cannot go back: it must not go on as if nothing had been."""
+        self._leaves = False
+        self._give_up(breach, str(error))
 
     def _give_up(self, breach: Breach, why: str) -> None:
         """End or pause the run, as it cannot be rolled back."""
@@ -175,7 +178,7 @@ class Watchdog:
     def _reason(breach: Breach) -> str:
         return f"rule {breach.rule.text}"
 
-    def at_the_end(self) -> Iterator[Event]:
+    def _at_the_end(self) -> Iterator[Event]:
         """Yield what was found at the last step, after which no command is carried out."""
         for event in self._unwritten:
             details = {**event.details, "action": "warn"}
@@ -184,14 +187,16 @@ class Watchdog:
     # Kept in a checkpoint --------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        return {watched.rule.text: watched.state() for watched in self._rules}
+        return {"rules": numbered({"rule": each.rule.text, **each.state()} for each in self._rules)}
 
     def set_state(self, found: Saved) -> None:
         """Restore what the rules have seen. A rule that is new begins anew, and one that is gone is forgotten."""
-        saved = found.everything()
-        for watched in self._rules:
-            if watched.rule.text in saved:
-                watched.set_state(found.part(watched.rule.text))
+        watched = {each.rule.text: each for each in self._rules}
+        for part in found.parts("rules"):
+            if (each := watched.get(part.text("rule"))) is not None:
+                each.set_state(part)
+            else:
+                part.everything()
 
 
 def rollbacks_past(journal: Path | None, step: int) -> int:
@@ -208,5 +213,13 @@ def rollbacks_past(journal: Path | None, step: int) -> int:
     return count
 
 
-def newest_before(folder: Path | None, step: int) -> tuple[str, int] | None:
-    return None
+def refusal_for(watchdog: Watchdog, breach: Breach) -> Answer:
+    """Return what takes the outcome of a rollback. It keeps no watchdog alive whose run went back: that holds the old tables."""
+    living = weakref.ref(watchdog)
+
+    def answer(outcome: Mapping[str, Any] | AdaptiveRecError) -> None:
+        found = living()
+        if found is not None and isinstance(outcome, AdaptiveRecError):
+            found.refused(breach, outcome)
+
+    return answer

@@ -10,7 +10,7 @@ from typing import Any
 
 from adaptive_rec.config.watch_rule import DISK_FREE, WatchRule
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.saved import Saved
+from adaptive_rec.saved import Saved, numbered
 from adaptive_rec.units import size
 
 
@@ -85,9 +85,11 @@ class WatchedRule:
         return f"{now}, the best was {self._shown(self._best)}" if far > rule.value else None
 
     def _remember(self, value: float, holds: bool) -> None:
+        if not math.isfinite(value):
+            return
         if self.rule.comparison == "> mean" and not holds:
             self._recent.append(value)
-        if self.rule.comparison in ("falls below best", "rises above best") and math.isfinite(value):
+        if self.rule.comparison in ("falls below best", "rises above best"):
             better = max if self.rule.comparison == "falls below best" else min
             self._best = value if self._best is None else better(self._best, value)
 
@@ -100,7 +102,7 @@ class WatchedRule:
             "in_a_row": self._in_a_row,
             "broken": self._broken,
             "best": {} if self._best is None else {"value": self._best},
-            "recent": {str(number): value for number, value in enumerate(self._recent)},
+            "recent": numbered(self._recent),
         }
 
     def set_state(self, found: Saved) -> None:
