@@ -179,6 +179,8 @@ class Runtime(Session):
                 if self.state.stop_requested:
                     break
             self.phases.end(phase)
+        if self.config.watch.rules and not self.state.stop_requested:
+            yield from self.control.obey()  # what the watchdog has found in the last report
         if self.state.rollback is None:
             yield from self._end()
 

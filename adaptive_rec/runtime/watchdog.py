@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from adaptive_rec.checkpoint.going_back import newest_up_to, step_of
-from adaptive_rec.config.watch_rule import DISK_FREE, EVALUATION_METRICS
+from adaptive_rec.config.watch_rule import DISK_FREE, EVALUATION_METRICS, WatchRule
 from adaptive_rec.errors import AdaptiveRecError, ConfigError, NotFiniteError
 from adaptive_rec.live.mailbox import Answer, Command, Mailbox
 from adaptive_rec.live.rollback import rollback_command
@@ -51,10 +51,25 @@ class Watchdog:
             if not self._folders:
                 raise ConfigError(f"watch.rules must watch no {DISK_FREE} where the run has no directory, one does")
             self._folders += [Path(state.config.run.disk)] if state.config.run.disk else []
+        if options.replayed is None:
+            self._check(rules)
         self._unwritten: list[Event] = []
         """Events that were sent and are not in the journal yet."""
+        self._being_written: str | None = None
+        """The checkpoint under way."""
         self._leaves = False
         """Whether the run was told to roll back, to stop or to fail: there is nothing else to do then."""
+
+    def _check(self, rules: Sequence[WatchRule]) -> None:
+        """Raise ConfigError where the run cannot do what a rule says."""
+        for rule in rules:
+            if rule.action == "rollback" and self._checkpoints is None:
+                raise ConfigError(
+                    f"watch.rules must not roll back where the run writes no checkpoints, got {rule.text!r}"
+                )
+            if rule.skips_data and (self._state.policy.arranges_stream or self._state.followed is not None):
+                which = "data is followed" if self._state.followed is not None else "the policy arranges the stream"
+                raise ConfigError(f"watch.rules must not skip data where {which}, got {rule.text!r}")
 
     def over(
         self, reports: Iterator[Snapshot | Evaluation | Event], obey: Callable[[], Iterator[Event | Snapshot]]
@@ -70,6 +85,8 @@ class Watchdog:
             if self._state.rollback is None:
                 yield from obey()  # what follows where the rollback was refused
                 raise
+        finally:
+            self._acts = False
         if self._state.rollback is None:
             yield from self._at_the_end()
 
@@ -91,6 +108,8 @@ class Watchdog:
             for watched in self._rules:
                 if (metric := watched.rule.metric) in EVALUATION_METRICS:
                     self._judge(watched, report.step, float(getattr(report.quality, metric)))
+        elif report.kind in ("saving", "checkpoint", "checkpoint_failed"):
+            self._being_written = report.details["checkpoint"] if report.kind == "saving" else None
         elif report.kind == "nan" and report.details.get("in_a_row") == 1:
             for rule in self.of_steps:
                 self._act(Breach(rule, report.step, math.nan, report.step - 1, report.text))
@@ -130,8 +149,7 @@ class Watchdog:
         except ConfigError as error:
             self._give_up(breach, str(error))
             return
-        name = None if self._checkpoints is None else newest_up_to(self._checkpoints, breach.sound_step)
-        to_step = 0 if name is None else step_of(name)
+        to_step = self._step_to_go_back_to(breach.sound_step)
         before = rollbacks_past(self._journal, to_step)
         if before >= limit:
             times = counted(before, "time")
@@ -145,10 +163,18 @@ class Watchdog:
             rollback_command(None, breach.sound_step, rule.skips_data, changes, why, refusal_for(self, breach))
         )
 
+    def _step_to_go_back_to(self, sound_step: int) -> int:
+        """Return the step of the newest checkpoint at or before a step, the one under way included; 0 where there is none."""
+        assert self._checkpoints is not None
+        name = newest_up_to(self._checkpoints, sound_step)
+        steps = [step_of(each) for each in (name, self._being_written) if each is not None]
+        return max((step for step in steps if step <= sound_step), default=0)
+
     def refused(self, breach: Breach, error: AdaptiveRecError) -> None:
-        """Give up, as the run cannot go back: it must not go on as if nothing had been."""
+        """Give up, as the run cannot go back: it must not go on as if nothing had been. At its end there is nothing to give up."""
         self._leaves = False
-        self._give_up(breach, str(error))
+        if self._acts:
+            self._give_up(breach, str(error))
 
     def _give_up(self, breach: Breach, why: str) -> None:
         """End or pause the run, as it cannot be rolled back."""
