@@ -4,7 +4,8 @@ AdaptiveRecError
 ├── UsageError        a command line that cannot be executed             (exit code 2)
 │   └── ConfigError   a key or value of the configuration is wrong       (exit code 2)
 ├── ConflictError     a command that does not fit the run's present state (exit code 1)
-├── TrainingError     the numbers of a run are not finite                (exit code 1)
+├── TrainingError     a run cannot train on                              (exit code 1)
+│   └── NotFiniteError  losses or gradients of a step are not finite     (exit code 1)
 ├── GroupError        a process of several has ended or does not answer  (exit code 1)
 ├── DataError         input data breaks a rule of its format             (exit code 3)
 ├── MemoryPlanError   the tables do not fit where they should            (exit code 4)
@@ -42,6 +43,15 @@ class ConflictError(AdaptiveRecError):
 
 class TrainingError(AdaptiveRecError):
     pass
+
+
+class NotFiniteError(TrainingError):
+    """Losses or gradients of a step are not finite."""
+
+    def __init__(self, text: str, step: int) -> None:
+        """`step`: the step, counted from 1."""
+        super().__init__(text)
+        self.step = step
 
 
 class GroupError(AdaptiveRecError):

@@ -130,6 +130,8 @@ class EventLog:
         """By checkpoint, the last event that it includes."""
         self.knobs_step = 0
         self.counts: dict[str, int] = {}
+        self.watchdog_counts: dict[str, int] = {}
+        """Broken rules of the watchdog, by what was done."""
         self.end: dict[str, Any] | None = None
         """The event `finished` or `failed` with which the last start of the run ended, if it did."""
 
@@ -148,6 +150,9 @@ class EventLog:
         }
         self.events.append(event)
         self.counts[event["kind"]] = self.counts.get(event["kind"], 0) + 1
+        if event["kind"] == "watchdog":
+            action = str(event["details"].get("action"))
+            self.watchdog_counts[action] = self.watchdog_counts.get(action, 0) + 1
         checkpoint = event["details"].get("checkpoint")
         if event["kind"] == "started":
             self.knobs, self.knobs_step, self.end = {}, event["step"], None

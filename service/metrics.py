@@ -54,6 +54,7 @@ EVENT_KINDS = (
     "nan",
     "rolled_back",
     "left_out",
+    "watchdog",
     "paused",
     "resumed",
     "stopping",
@@ -61,6 +62,9 @@ EVENT_KINDS = (
     "sidecar",
 )
 """Kinds of events. Each is counted from 0, as Prometheus finds no increase where a series begins at 1."""
+
+WATCHDOG_ACTIONS = ("warn", "pause", "checkpoint", "rollback", "stop", "fail")
+"""What the watchdog does. Each is counted from 0, for the same reason."""
 
 TOTALS = {
     "samples_seen": "Samples read and planned.",
@@ -148,6 +152,8 @@ class RunCollector(Collector):
         yield make.counters(
             "events", "Events of the run; every kind counts from 0.", ["kind"], by_one(event_counts(view))
         )
+        watchdog = {action: view.events.watchdog_counts.get(action, 0) for action in WATCHDOG_ACTIONS}
+        yield make.counters("watchdog", "Broken rules of the watchdog, by what was done.", ["action"], by_one(watchdog))
         yield from from_snapshot(make, {**snapshot, "placement_version": tiers(view).version} if snapshot else {})
         yield from about_tables(make, view)
         yield from about_disk(make, snapshot)

@@ -78,6 +78,7 @@ class RunParts:
     phases: SavedPhases
     splitting: SavedPart
     finite: StepCheck
+    watchdog: SavedPart
     base: SavedBase = field(default_factory=SavedBase)
 
 
@@ -98,6 +99,7 @@ def state_of(parts: RunParts) -> dict[str, Any]:
         "columns": parts.state.columns_state(),
         "loss_sum": float(store.fetch(parts.dense.loss_sum)),
         "left_out_in_a_row": parts.finite.in_a_row,
+        "watchdog": parts.watchdog.state(),
     }
 
 
@@ -125,6 +127,8 @@ def set_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Saved]) -> 
     for name in ("followed", "columns"):  # a run that scores other data has no use for them
         if found.has(name):
             found.ignore(name)
+    if found.has("watchdog"):  # older versions had none
+        parts.watchdog.set_state(found.part("watchdog"))
     loss_sum = found.number("loss_sum")
     state.store.launch(lambda: parts.dense.loss_sum.fill_(loss_sum))
     policy, how = found.text("policy"), (found.integer("budget_bytes"), found.flag("monitored"))

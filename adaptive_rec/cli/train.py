@@ -126,6 +126,8 @@ def check_start(args: argparse.Namespace, config: Config, out: Path) -> None:
     else:
         check_is_new(out)
     check_inputs(config)
+    if args.no_serve:
+        config.watch.check_can_pause()
     if args.verify:
         verify_source(config.data.source, sys.stderr if args.json else sys.stdout)
 

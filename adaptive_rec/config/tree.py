@@ -23,6 +23,7 @@ from adaptive_rec.config.model import ModelConfig, OptimizerConfig
 from adaptive_rec.config.policy import PolicyConfig
 from adaptive_rec.config.run import RunConfig
 from adaptive_rec.config.trust import ENVIRONMENT_PREFIX
+from adaptive_rec.config.watch import WatchConfig
 from adaptive_rec.errors import ConfigError, did_you_mean
 from adaptive_rec.system.cuda_driver import may_have_cuda
 from adaptive_rec.units import parse_size
@@ -65,6 +66,7 @@ class Config(Frozen):
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     policy: PolicyConfig = PolicyConfig()
+    watch: WatchConfig = WatchConfig()
     knobs: Knobs = Knobs()
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,11 +21,12 @@ from torch import Tensor
 
 from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.config.watch_rule import WatchRule
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.replayed import ReplayedDense
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.errors import ConfigError, TrainingError
+from adaptive_rec.errors import ConfigError, NotFiniteError, TrainingError
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.placement import RowSpace
 
@@ -43,10 +45,20 @@ Word = Literal["id", "row"]
 """What the numbers of a batch's lookups are called in texts: with raw ids they are numbers of rows."""
 
 
-def step_check(on_nan: str, dense: DensePart, store: EmbeddingStore, word: Word = "id") -> StepCheck:
-    """Return the check of a run. Raises ConfigError where a device run is to leave batches out."""
+def step_check(
+    on_nan: str, dense: DensePart, store: EmbeddingStore, word: Word = "id", rules: Sequence[WatchRule] = ()
+) -> StepCheck:
+    """Return the check of a run. `rules`: what the watchdog does where a loss is not finite; a rule that does more than warn acts
+    after the step, whose batch is left out. Raises ConfigError where a device run is to leave batches out."""
     if not isinstance(dense, ReplayedDense):
-        return CheckedBefore(dense, store.batch_space, on_nan == "skip_batch", word)
+        leaves_out = on_nan == "skip_batch" or any(rule.action != "warn" for rule in rules)
+        return CheckedBefore(dense, store.batch_space, leaves_out, word)
+    for rule in rules:
+        if rule.action not in ("warn", "rollback"):
+            raise ConfigError(
+                "watch.rules: `loss is nan` must warn or roll back on a device, where updates do not wait for the check, "
+                f"got {rule.text!r}; set run.device=cpu"
+            )
     if on_nan != "stop":
         raise ConfigError(
             f"run.on_nan must be stop on a device, where updates do not wait for the check, got {on_nan}; "
@@ -112,10 +124,10 @@ class CheckedBefore(StepCheck):
         text = "; ".join(filter(None, self._dense.group.share(f"{own.what}{own.where}" if own else "")))
         self.in_a_row += 1
         if not self._leaves_out:
-            raise TrainingError(text)
+            raise NotFiniteError(text, step)
         if self.in_a_row == IN_A_ROW_LIMIT:
             raise TrainingError(
-                f"run.on_nan=skip_batch must leave out fewer than {IN_A_ROW_LIMIT} batches in a row, this is one more: {text}"
+                f"batches that are left out must be fewer than {IN_A_ROW_LIMIT} in a row, this is one more: {text}"
             )
         details = {"samples": work.batch.samples_of_all_ranks, "in_a_row": self.in_a_row, **(own.details if own else {})}
         self._events.append(Event(step, "nan", f"batch left out: {text}", details))
@@ -168,9 +180,8 @@ class CheckedLate(StepCheck):
                 own = f"mend the data: {bad[1]} of sample {bad[0]} is no finite number (it looks up {lookups})"
             found = [text for text in self._store.group.share(own) if text]
             remedy = "; ".join(found) or "lower the learning rates"
-            raise TrainingError(
-                f"losses and gradients must stay finite, those of step {step} are not, for {_position(batch)}; {remedy}"
-            )
+            text = f"losses and gradients must stay finite, those of step {step} are not, for {_position(batch)}; {remedy}"
+            raise NotFiniteError(text, step)
 
 
 def find_fault(

@@ -34,7 +34,7 @@ def check_room(folder: Path, one_bytes: int) -> str:
 
     Raises CheckpointError where there is no room for a first one: the run could not be saved.
     """
-    present, free = _bytes_in(folder), _free_bytes(folder)
+    present, free = _bytes_in(folder), free_bytes(folder)
     if free + present >= MOST_KEPT * one_bytes:
         return ""
     sizes = f"one takes {comparable_size(one_bytes)}, {comparable_size(free)} are free"
@@ -47,10 +47,11 @@ def check_room(folder: Path, one_bytes: int) -> str:
 
 def free_room(folder: Path) -> int:
     """Return the bytes that a folder, which need not exist, may have: those in it and what is free on its disk."""
-    return _free_bytes(folder) + _bytes_in(folder)
+    return free_bytes(folder) + _bytes_in(folder)
 
 
-def _free_bytes(folder: Path) -> int:
+def free_bytes(folder: Path) -> int:
+    """Return what is free on the disk under a folder, which need not exist."""
     return shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
 
 

@@ -12,6 +12,7 @@ from adaptive_rec import checkpoint
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.history import Found, set_aside
 from adaptive_rec.config.tree import Config, given_knobs, load_config
+from adaptive_rec.config.watch import WatchConfig
 from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.disk.scratch import ScratchFolder
 from adaptive_rec.errors import UsageError
@@ -163,7 +164,8 @@ def runtime_of(run: Path, generation: Path, source: Source | None = None) -> Run
     folders = checkpoint.rows_folders(generation)
     settings = {"disk": ""} if folders else {"host_memory": 0}
     knobs = config.knobs.changed({"evict_ratio": 0.0})  # not under the policy here, and nothing leaves in an evaluation
-    config = config.model_copy(update={"run": config.run.model_copy(update=settings), "knobs": knobs})
+    run_settings = config.run.model_copy(update=settings)
+    config = config.model_copy(update={"run": run_settings, "knobs": knobs, "watch": WatchConfig()})
     # Every row in host memory, or on the disk, wherever it was trained: where it is already, or a copy from where several ranks
     # have it.
     with ExitStack() as opened:

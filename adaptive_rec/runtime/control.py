@@ -305,6 +305,10 @@ class Control:
         self._state.leave_out(Position(**begin), Position(**end), samples)
         return left_out(self._state, begin, end, samples)
 
+    def _fail(self, reason: str) -> Event:
+        """End the run with an error."""
+        raise TrainingError(reason)
+
     def _note(self, kind: str, text: str) -> Event:
         return self._event(kind, text)
 

@@ -17,7 +17,7 @@ from adaptive_rec.data.raw.raw_ids import raw_ids_of
 from adaptive_rec.data.source import Source
 from adaptive_rec.data.tabular.follow import files_of_source
 from adaptive_rec.dense.eager import DensePart
-from adaptive_rec.dense.finite import step_check
+from adaptive_rec.dense.finite import Word, step_check
 from adaptive_rec.embedding.disk.kept_rows import KeptRows
 from adaptive_rec.embedding.optimizer import schedule
 from adaptive_rec.embedding.records import Fetched, RowUpdate
@@ -39,6 +39,7 @@ from adaptive_rec.runtime.session import Report as Report
 from adaptive_rec.runtime.session import Session
 from adaptive_rec.runtime.short_memory import OnShortMemory
 from adaptive_rec.runtime.stream import batches_left
+from adaptive_rec.runtime.watchdog import Watchdog
 
 WAIT_SECONDS = 0.25
 """Time between two looks at commands and signals while data that is followed does not come."""
@@ -74,9 +75,13 @@ class Runtime(Session):
         self.expect_steps()
         self.evaluator = Evaluator(state, source, dense, publisher, self.progressive)
         self.phases = Phases(state, source, self.observer, self.reclassifier, publisher, self.evaluator)
-        self.finite = step_check(config.run.on_nan, dense, store, "id" if state.raw_ids is None else "row")
+        self.watchdog = Watchdog(state, self.mailbox, options)
+        word: Word = "id" if state.raw_ids is None else "row"
+        self.finite = step_check(config.run.on_nan, dense, store, word, self.watchdog.of_steps)
         """The check that a step's losses and gradients are finite."""
-        self.parts = RunParts(state, dense, self.observer, self.reclassifier, self.phases, self.splitting, self.finite)
+        self.parts = RunParts(
+            state, dense, self.observer, self.reclassifier, self.phases, self.splitting, self.finite, self.watchdog
+        )
         """What checkpoints save and restore."""
         self.saving: Checkpoints = Checkpoints(self.parts, options.checkpoints, publisher, options.journal)
         self.control = Control(
@@ -136,28 +141,8 @@ class Runtime(Session):
         for text in self.notices:
             yield Event(self.step_number, "warning", text)
         self.begin()
-        memory = OnShortMemory(self.device)
         try:
-            self.publisher.enter("training")
-            yield from self._resume()
-            for phase in self.phases:
-                yield from self.phases.begin(phase)
-                for work in self._works(pipeline, self.phases.batches(phase)):
-                    if work is None:
-                        yield from self.wait_boundary()
-                    else:
-                        yield from self.control.before_step()
-                        while True:
-                            with memory:
-                                self.step(work)
-                                break
-                            yield from self.control.give_up_memory(memory.reason)
-                        yield from self.boundary()
-                    if self.state.stop_requested:
-                        break
-                self.phases.end(phase)
-            if self.state.rollback is None:
-                yield from self._end()
+            yield from self.watchdog.over(self._train(pipeline), self.control.obey)
         except BaseException:
             self.publisher.enter("failed")
             pipeline.fail()
@@ -173,6 +158,31 @@ class Runtime(Session):
             self.store.close()
             if self.state.kept_rows is not None:
                 self.state.kept_rows.close()
+
+    def _train(self, pipeline: Pipeline) -> Iterator[Report]:
+        memory = OnShortMemory(self.device)
+        self.publisher.enter("training")
+        yield from self._resume()
+        for phase in self.phases:
+            yield from self.phases.begin(phase)
+            for work in self._works(pipeline, self.phases.batches(phase)):
+                if work is None:
+                    yield from self.wait_boundary()
+                else:
+                    yield from self.control.before_step()
+                    while True:
+                        with memory:
+                            self.step(work)
+                            break
+                        yield from self.control.give_up_memory(memory.reason)
+                    yield from self.boundary()
+                if self.state.stop_requested:
+                    break
+            self.phases.end(phase)
+        if self.config.watch.rules and not self.state.stop_requested:
+            yield from self.control.obey()  # what the watchdog has found in the last report
+        if self.state.rollback is None:
+            yield from self._end()
 
     def _works(self, pipeline: Pipeline, batches: Iterator[Batch]) -> Iterator[ClassifiedBatch | None]:
         """Return the batches of a phase, classified; None where data is followed and nothing came for a moment."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from adaptive_rec.embedding.records import Fetched
-from adaptive_rec.errors import TrainingError
+from adaptive_rec.errors import NotFiniteError
 from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.reclassify.observer import Observer
@@ -69,7 +69,7 @@ class Reports:
         self._due = counts, self._fields(counts), self._losses()
 
     def finish(self, wait: bool) -> Iterator[Snapshot]:
-        """Publish the snapshot under way, if its loss has arrived or may be waited for. Raises TrainingError where the loss is
+        """Publish the snapshot under way, if its loss has arrived or may be waited for. Raises NotFiniteError where the loss is
         not finite and the run is to end then."""
         if self._due is None or not (wait or self._state.store.has_arrived(self._due[2])):
             return
@@ -78,9 +78,8 @@ class Reports:
         self._mailbox.publish(snapshot)
         self._publisher.board()
         if self._ends_on_bad_loss and not math.isfinite(snapshot.loss):
-            raise TrainingError(
-                f"the loss must stay finite, got {snapshot.loss} by step {snapshot.step}; lower the learning rates"
-            )
+            text = f"the loss must stay finite, got {snapshot.loss} by step {snapshot.step}; lower the learning rates"
+            raise NotFiniteError(text, snapshot.step)
         yield snapshot
 
     @property

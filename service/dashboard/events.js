@@ -10,6 +10,7 @@ const LABELS = {
   started: "started", knobs: "knobs", reclassified: "reclassified", split: "whole or split", checkpoint: "checkpoint", evaluation: "evaluation",
   paused: "paused", resumed: "resumed", stopping: "stopping", warning: "warning", sidecar: "sidecar", failed: "failed", finished: "finished",
   saving: "checkpoint started", checkpoint_failed: "checkpoint failed", guard: "quality guard", memory: "memory", arranged: "arranged", nan: "batch skipped",
+  watchdog: "watchdog",
   evicted: "ids lost rows", rolled_back: "went back", left_out: "data left out",
 };
 const list = h("ol", { class: "events card" });

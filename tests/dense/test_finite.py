@@ -227,7 +227,7 @@ def test_too_many_batches_left_out_in_a_row_stop_the_run(memory_source: Any, in_
     if in_a_row < IN_A_ROW_LIMIT:
         assert sum(event.kind == "nan" for event in runtime.run() if isinstance(event, Event)) == 1 + in_a_row
     else:
-        rule = f"must leave out fewer than {IN_A_ROW_LIMIT} batches in a row, this is one more: "
+        rule = f"must be fewer than {IN_A_ROW_LIMIT} in a row, this is one more: "
         with pytest.raises(TrainingError, match=rule):
             list(runtime.run())
     assert all(np.isfinite(part).all() for part in state(runtime))

@@ -24,6 +24,7 @@ from numba.core import event
 
 from adaptive_rec.config.tree import Config, load_config, to_toml
 from adaptive_rec.config.trust import TRUST
+from adaptive_rec.config.watch import WatchConfig
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
 from adaptive_rec.errors import first_line
@@ -163,6 +164,7 @@ def cut(config: Config) -> Config:
         update={
             "run": run_.model_copy(update={"steps": steps, "device": "cpu", "disk": ""}),
             "eval": held_out.model_copy(update={"max_samples": samples}),
+            "watch": WatchConfig(),
             "knobs": config.knobs.changed({"hot_budget_bytes": hot_bytes, "report_every": 1, **never}),
         }
     )

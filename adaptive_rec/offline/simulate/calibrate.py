@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import Config
+from adaptive_rec.config.watch import WatchConfig
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
@@ -250,7 +251,7 @@ def _short(config: Config, policy: str = "hybrid") -> Config:
     """Return the configuration of a run of a few steps, with all rows in memory, that reports each of them."""
     knobs = config.knobs.changed({"policy": policy, "report_every": 1, "eval_every_steps": 0})
     run = config.run.model_copy(update={"steps": RUN_STEPS, "host_memory": 0})
-    return config.model_copy(update={"knobs": knobs, "run": run})
+    return config.model_copy(update={"knobs": knobs, "run": run, "watch": WatchConfig()})
 
 
 # The machine ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,251 @@
+"""The watchdog: judges rules on the reports that a run makes anyway, and has the run act on those that are broken."""
+
+from __future__ import annotations
+
+import json
+import math
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec.checkpoint.going_back import newest_up_to, step_of
+from adaptive_rec.config.watch_rule import DISK_FREE, EVALUATION_METRICS, WatchRule
+from adaptive_rec.errors import AdaptiveRecError, ConfigError, NotFiniteError
+from adaptive_rec.live.mailbox import Answer, Command, Mailbox
+from adaptive_rec.live.rollback import rollback_command
+from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot
+from adaptive_rec.memory.disk import free_bytes
+from adaptive_rec.runtime.run_options import RunOptions
+from adaptive_rec.runtime.watched_rule import Breach, WatchedRule
+from adaptive_rec.saved import Saved, numbered
+from adaptive_rec.state import RunState
+from adaptive_rec.units import counted
+
+KIND = "watchdog"
+"""The kind of the watchdog's events."""
+
+
+class Watchdog:
+    """Watches the rules of `watch.rules`, on the training thread.
+
+    Every rank judges, so that each checkpoint has what the rules have seen; rank 0 acts. What it wants done it sends as commands,
+    like a client: all ranks carry them out at the same step boundary, the event first. While another run is replayed it does
+    nothing, as what it did there is repeated from that run's journal.
+    """
+
+    def __init__(self, state: RunState, mailbox: Mailbox, options: RunOptions) -> None:
+        """Raises ConfigError where a rule cannot be judged."""
+        self._state = state
+        self._mailbox = mailbox
+        self._settings = state.config.watch
+        rules = self._settings.parsed()
+        self._rules = [WatchedRule(rule) for rule in rules if not rule.of_steps]
+        self.of_steps = [rule for rule in rules if rule.of_steps]
+        """The rules `loss is nan`."""
+        self._acts = state.store.group.rank == 0 and options.replayed is None
+        self._journal, self._checkpoints = options.journal, options.checkpoints
+        self._folders = [options.journal.parent] if options.journal else []
+        if any(watched.rule.metric == DISK_FREE for watched in self._rules):
+            if not self._folders:
+                raise ConfigError(f"watch.rules must watch no {DISK_FREE} where the run has no directory, one does")
+            self._folders += [Path(state.config.run.disk)] if state.config.run.disk else []
+        if options.replayed is None:
+            self._check(rules)
+        self._unwritten: list[Event] = []
+        """Events that were sent and are not in the journal yet."""
+        self._being_written: str | None = None
+        """The checkpoint under way."""
+        self._leaves = False
+        """Whether the run was told to roll back, to stop or to fail: there is nothing else to do then."""
+
+    def _check(self, rules: Sequence[WatchRule]) -> None:
+        """Raise ConfigError where the run cannot do what a rule says."""
+        for rule in rules:
+            if rule.action == "rollback" and self._checkpoints is None:
+                raise ConfigError(
+                    f"watch.rules must not roll back where the run writes no checkpoints, got {rule.text!r}"
+                )
+            if rule.skips_data and (self._state.policy.arranges_stream or self._state.followed is not None):
+                which = "data is followed" if self._state.followed is not None else "the policy arranges the stream"
+                raise ConfigError(f"watch.rules must not skip data where {which}, got {rule.text!r}")
+
+    def over(
+        self, reports: Iterator[Snapshot | Evaluation | Event], obey: Callable[[], Iterator[Event | Snapshot]]
+    ) -> Iterator[Snapshot | Evaluation | Event]:
+        """Yield a run's reports, and judge each of them before the next step boundary. `obey` carries out commands."""
+        try:
+            for report in reports:
+                yield report
+                self.look(report)
+        except NotFiniteError as error:  # nothing that the faulty step left may be used: a rollback, or the end
+            yield from self._of_fault(error)
+            yield from obey()
+            if self._state.rollback is None:
+                yield from obey()  # what follows where the rollback was refused
+                raise
+        finally:
+            self._acts = False
+        if self._state.rollback is None:
+            yield from self._at_the_end()
+
+    def _of_fault(self, error: NotFiniteError) -> Iterator[Event]:
+        """Have the run roll back where a rule says so; warn, and raise the error, where none does."""
+        for rule in self.of_steps:
+            self._act(Breach(rule, error.step, math.nan, error.step - 1, str(error)))
+        if not self._leaves:
+            yield from self._at_the_end()
+            raise error
+
+    def look(self, report: Snapshot | Evaluation | Event) -> None:
+        """Judge what the run reports."""
+        if isinstance(report, Snapshot):
+            for watched in self._rules:
+                if (metric := watched.rule.metric) not in EVALUATION_METRICS:
+                    self._judge(watched, report.step, self._value(report, metric))
+        elif isinstance(report, Evaluation):
+            for watched in self._rules:
+                if (metric := watched.rule.metric) in EVALUATION_METRICS:
+                    self._judge(watched, report.step, float(getattr(report.quality, metric)))
+        elif report.kind in ("saving", "checkpoint", "checkpoint_failed"):
+            self._being_written = report.details["checkpoint"] if report.kind == "saving" else None
+        elif report.kind == "nan" and report.details.get("in_a_row") == 1:
+            for rule in self.of_steps:
+                self._act(Breach(rule, report.step, math.nan, report.step - 1, report.text))
+
+    def _judge(self, watched: WatchedRule, step: int, value: float | None) -> None:
+        if breach := watched.see(step, value, self._state.knobs.reclassify_every):
+            self._act(breach)
+
+    def _value(self, report: Snapshot, metric: str) -> float | None:
+        if metric == DISK_FREE:
+            return float(min(free_bytes(folder) for folder in self._folders))
+        if metric == "loss" and report.skipped_sample_ratio == 1:  # no sample has one
+            return None
+        return float(getattr(report, metric))
+
+    # Acting, on rank 0 ------------------------------------------------------------------------------------------------
+
+    def _act(self, breach: Breach) -> None:
+        """Have the run do what a rule says, or only warn where the run leaves anyway."""
+        if not self._acts:
+            return
+        action = "warn" if self._leaves else breach.rule.action
+        if action == "rollback":
+            self._roll_back(breach)
+            return
+        self._announce(breach, action)
+        if action in ("pause", "checkpoint", "stop"):
+            self._leaves = action == "stop"
+            self._mailbox.send(Command(action, note={"why": self._reason(breach)}))
+
+    def _roll_back(self, breach: Breach) -> None:
+        """Go back to the newest checkpoint from before the breach; give up where that was done too often."""
+        rule, knobs, limit = breach.rule, self._state.knobs, self._settings.max_rollbacks
+        changes = {change.name: change.of(knobs) for change in rule.knobs}
+        try:
+            knobs.changed(changes)
+        except ConfigError as error:
+            self._give_up(breach, str(error))
+            return
+        to_step = self._step_to_go_back_to(breach.sound_step)
+        before = rollbacks_past(self._journal, to_step)
+        if before >= limit:
+            times = counted(before, "time")
+            why = f"rules have rolled back the steps after {to_step} {times} (watch.max_rollbacks is {limit})"
+            self._give_up(breach, why)
+            return
+        self._leaves = True
+        self._announce(breach, "rollback", to_step=to_step)
+        why = self._reason(breach)
+        self._mailbox.send(
+            rollback_command(None, breach.sound_step, rule.skips_data, changes, why, refusal_for(self, breach))
+        )
+
+    def _step_to_go_back_to(self, sound_step: int) -> int:
+        """Return the step of the newest checkpoint at or before a step, the one under way included; 0 where there is none."""
+        assert self._checkpoints is not None
+        name = newest_up_to(self._checkpoints, sound_step)
+        steps = [step_of(each) for each in (name, self._being_written) if each is not None]
+        return max((step for step in steps if step <= sound_step), default=0)
+
+    def refused(self, breach: Breach, error: AdaptiveRecError) -> None:
+        """Give up, as the run cannot go back: it must not go on as if nothing had been. At its end there is nothing to give up."""
+        self._leaves = False
+        if self._acts:
+            self._give_up(breach, str(error))
+
+    def _give_up(self, breach: Breach, why: str) -> None:
+        """End or pause the run, as it cannot be rolled back."""
+        action = self._settings.at_limit
+        self._announce(breach, action, f"no rollback, as {why}")
+        if action == "pause":
+            self._mailbox.send(Command("pause", note={"why": self._reason(breach)}))
+            return
+        self._leaves = True
+        self._mailbox.send(Command("fail", {"reason": f"{self._reason(breach)}: {breach.why}; no rollback, as {why}"}))
+
+    def _announce(self, breach: Breach, action: str, outcome: str = "", **details: Any) -> None:
+        """Have the journal say that a rule is broken, before the run acts on it."""
+        value = breach.value if math.isfinite(breach.value) else None
+        about = {"rule": breach.rule.text, "metric": breach.rule.metric, "value": value, "action": action}
+        about |= {"breach_step": breach.step, "sound_step": breach.sound_step, **details}
+        event = Event(breach.step, KIND, "; ".join(filter(None, [self._reason(breach), breach.why, outcome])), about)
+        self._unwritten.append(event)
+        written = partial(self._written, event)
+        self._mailbox.send(Command("note", {"kind": KIND, "text": event.text}, written, about))
+
+    def _written(self, event: Event, outcome: Any) -> None:
+        if not isinstance(outcome, AdaptiveRecError):
+            self._unwritten.remove(event)
+
+    @staticmethod
+    def _reason(breach: Breach) -> str:
+        return f"rule {breach.rule.text}"
+
+    def _at_the_end(self) -> Iterator[Event]:
+        """Yield what was found at the last step, after which no command is carried out."""
+        for event in self._unwritten:
+            details = {**event.details, "action": "warn"}
+            yield Event(self._state.step, KIND, f"{event.text}; the run has ended", details)
+
+    # Kept in a checkpoint --------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        return {"rules": numbered({"rule": each.rule.text, **each.state()} for each in self._rules)}
+
+    def set_state(self, found: Saved) -> None:
+        """Restore what the rules have seen. A rule that is new begins anew, and one that is gone is forgotten."""
+        watched = {each.rule.text: each for each in self._rules}
+        for part in found.parts("rules"):
+            if (each := watched.get(part.text("rule"))) is not None:
+                each.set_state(part)
+            else:
+                part.everything()
+
+
+def rollbacks_past(journal: Path | None, step: int) -> int:
+    """Return how often rules have taken back steps after this one, by the journal, which no rollback shortens."""
+    if journal is None or not journal.is_file():
+        return 0
+    count = 0
+    for line in journal.read_text(encoding="utf-8").splitlines():
+        try:
+            event = json.loads(line)
+            count += event["kind"] == KIND and event["details"]["action"] == "rollback" and event["step"] > step
+        except (ValueError, LookupError, TypeError):  # a line that a killed run left half-written
+            continue
+    return count
+
+
+def refusal_for(watchdog: Watchdog, breach: Breach) -> Answer:
+    """Return what takes the outcome of a rollback. It keeps no watchdog alive whose run went back: that holds the old tables."""
+    living = weakref.ref(watchdog)
+
+    def answer(outcome: Mapping[str, Any] | AdaptiveRecError) -> None:
+        found = living()
+        if found is not None and isinstance(outcome, AdaptiveRecError):
+            found.refused(breach, outcome)
+
+    return answer
