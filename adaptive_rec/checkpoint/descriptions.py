@@ -25,6 +25,8 @@ def run_description(state: RunState) -> dict[str, Any]:
         "row_precision": config.run.row_precision,
         "seed": config.run.seed,
         "data": config.data.model_dump(mode="json"),
+        "eval.mode": config.eval.mode,
+        "run.batch_size": config.run.batch_size if config.eval.mode == "next_window" else None,  # dense columns are scaled by one
     }
 
 

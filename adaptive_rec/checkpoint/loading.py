@@ -159,6 +159,7 @@ def _check(state: RunState, found: Mapping[str, Any], checkpoint: Path) -> None:
     saved = found.get("data")
     if isinstance(saved, dict):  # settings that older versions did not have
         saved = {**DataConfig().model_dump(mode="json"), **saved}
+    found = {"eval.mode": "held_out", **found}
     changed = [*_changed("data", saved, data)]
     changed = changed or [each for key, value in expected.items() for each in _changed(key, found.get(key), value)]
     if changed:

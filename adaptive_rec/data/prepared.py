@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, FeatureSpec, Pooling, Position, SequenceSpec, TableSpec
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.criteo import row_ranges
+from adaptive_rec.data.criteo import measured_rows, row_ranges
 from adaptive_rec.data.prepare.meta import Meta, load_meta
 from adaptive_rec.data.prepare.values import values_file
 from adaptive_rec.data.prepared_arrays import Columns, FolderArrays, LoadedSamples, to_batch
@@ -57,14 +57,14 @@ class PreparedSource:
         self._arrays = FolderArrays(folder, meta, tuple(kept_T[column.table] for column in meta.columns))
         self._train, self._test = row_ranges(config, meta.rows)
         self.train_samples, self.test_samples = len(self._train), len(self._test)
-        self.meta, self.standard = meta, self._standard(meta)
+        self.meta, self.standard = meta, self._standard(meta, measured_rows(config, self._train))
 
-    def _standard(self, meta: Meta) -> Standard:
-        """Measure the dense columns that are standardised, over the training rows."""
+    def _standard(self, meta: Meta, rows: range) -> Standard:
+        """Measure the dense columns that are standardised, over some of the training rows."""
         schema = meta.columns_schema
         columns = schema.standard_columns if schema else ()
-        starts = range(self._train.start, self._train.stop, MEASURED_ROWS) if columns else ()
-        parts = (self._arrays.dense(start, min(start + MEASURED_ROWS, self._train.stop)) for start in starts)
+        starts = range(rows.start, rows.stop, MEASURED_ROWS) if columns else ()
+        parts = (self._arrays.dense(start, min(start + MEASURED_ROWS, rows.stop)) for start in starts)
         return Standard.of(columns, schema.standard_missing if schema else (), parts)
 
     def first_dense(self, rows: int) -> NDArray[np.float32]:

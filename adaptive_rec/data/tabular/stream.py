@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.criteo import row_ranges
+from adaptive_rec.data.criteo import measured_rows, row_ranges
 from adaptive_rec.data.prepare.raw import SparseColumn
 from adaptive_rec.data.prepared import MEASURED_ROWS
 from adaptive_rec.data.prepared_arrays import Columns, LoadedSamples, to_batch
@@ -43,7 +43,7 @@ class TabularSource:
         self._columns = columns_of(rows.columns)
         self.dense_features = len(rows.dense_names)
         self.epochs = config.data.epochs
-        parts = self._dense_parts() if schema.standard_columns else iter(())
+        parts = self._dense_parts(measured_rows(config, self._train)) if schema.standard_columns else iter(())
         self._standard = Standard.of(schema.standard_columns, schema.standard_missing, parts)
         bag_C = tuple(column.bag for column in rows.columns)
         self._trained = TrainedColumns(schema.with_types(rows.kind_of), bag_C, self._standard)
@@ -72,12 +72,12 @@ class TabularSource:
             counted = self.malformed_rows if rows is self._train and epoch == start == 0 else 0
             yield replace(batch, dense_BX=self._standard.apply(batch.dense_BX), malformed_rows=counted)
 
-    def _dense_parts(self) -> Iterator[NDArray[np.float32]]:
-        """Yield the dense features of the training rows."""
+    def _dense_parts(self, rows: range) -> Iterator[NDArray[np.float32]]:
+        """Yield the dense features of some rows."""
         skips = bool(self.malformed_rows)  # a row may be malformed by a key alone
-        left = RowFeed(self._rows.read(self._train.start, dense_only=not skips))
-        for start in range(0, len(self._train), MEASURED_ROWS):
-            pieces = left.take(min(MEASURED_ROWS, len(self._train) - start))
+        left = RowFeed(self._rows.read(rows.start, dense_only=not skips))
+        for start in range(0, len(rows), MEASURED_ROWS):
+            pieces = left.take(min(MEASURED_ROWS, len(rows) - start))
             yield np.concatenate([piece.dense_BX for piece in pieces])
 
 
