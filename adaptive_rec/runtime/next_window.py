@@ -1,5 +1,5 @@
-"""The next window of the stream: the samples from the present step to the following evaluation, scored by the present model before
-any of them is trained on."""
+"""The next window of the stream: the samples from the present step to the following evaluation, scored by the present model
+before any of them is trained on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from adaptive_rec.batch import Batch, Position
+from adaptive_rec.batch import Batch
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source, untaken_batches
 from adaptive_rec.errors import ConfigError
@@ -83,5 +83,6 @@ def check_order(config: Config, policy: Policy) -> None:
     for name, value, least in (("eval.mode", config.eval.mode, "next_window"), ("data.order", config.data.order, "time")):
         if value == least:
             raise ConfigError(
-                f'knobs.policy must keep the order of the stream where {name} = "{value}" (hotline, slipstream), got {policy.name}'
+                f'knobs.policy must keep the order of the stream (hotline, slipstream) where {name} = "{value}", got '
+                f"{policy.name}"
             )

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.criteo import measured_rows, row_ranges
+from adaptive_rec.data.loaded_samples import Columns, LoadedSamples, to_batch
 from adaptive_rec.data.prepare.raw import SparseColumn
 from adaptive_rec.data.prepared import MEASURED_ROWS
-from adaptive_rec.data.prepared_arrays import Columns, LoadedSamples, to_batch
 from adaptive_rec.data.source import epoch_batches, kept_rows
 from adaptive_rec.data.standard import Standard
 from adaptive_rec.data.tabular.file_rows import FileRows
@@ -35,7 +35,12 @@ class TabularSource:
 
     def __init__(self, config: Config) -> None:
         schema = load_schema(Path(config.data.schema_file), "data.schema_file")
-        self._rows = rows = FileRows(files_of(Path(config.data.source)), schema, config.data.on_bad_row == "skip")
+        by_time, skips = config.data.order == "time", config.data.on_bad_row == "skip"
+        if by_time and not schema.time.column:
+            raise ConfigError(
+                'data.order must be "file" where rows have no time, got "time"; name their column in the schema: time = "COLUMN"'
+            )
+        self._rows = rows = FileRows(files_of(Path(config.data.source)), schema, skips, by_time)
         self.malformed_rows = rows.bad_rows
         self._train, self._test = row_ranges(config, len(rows))
         self.train_samples, self.test_samples = len(self._train), len(self._test)
