@@ -72,7 +72,11 @@ def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def source_of(clicks: Path, kind: str) -> list[str]:
     if kind == "synthetic":
-        return [*(each for each in TINY if each.startswith("data.")), "data.synthetic.samples=900"]
+        return [
+            *(each for each in TINY if each.startswith("data.")),
+            "data.synthetic.samples=900",
+            "data.synthetic.test_samples=200",
+        ]
     if kind == "prepared":
         return [f"data.source={clicks / 'made'}", "data.order=time"]
     raw = [f"data.source={clicks / 'sorted.csv'}", f"data.schema_file={clicks / 'schema.toml'}", "data.ids=raw"]
@@ -171,14 +175,8 @@ def test_scoring_windows_leaves_training_as_it_is_bit_by_bit(
     found = []
     for name, windows in (("often", [f"eval.every_steps={EVERY}"]), ("once", ["eval.every_steps=25"])):
         (tmp_path / name).mkdir()
-        settings = [
-            *source_of(clicks, kind),
-            *WINDOWS,
-            *windows,
-            *more,
-            "run.steps=25" if name == "often" else "run.steps=0",
-        ]
-        runtime = runtime_of(tmp_path / name, *settings, "run.steps=9")
+        settings = [*source_of(clicks, kind), *WINDOWS, *windows, *more, "run.steps=9"]
+        runtime = runtime_of(tmp_path / name, *settings)
         reports = list(runtime.run())
         assert sum(isinstance(each, Evaluation) for each in reports) == (name == "often")
         found.append(everything(runtime))
