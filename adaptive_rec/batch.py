@@ -111,6 +111,8 @@ class Batch:
     """Samples of the whole batch, where this one is a rank's part of it; 0: it is the whole."""
     first_sample: int = field(default=0, kw_only=True)
     """Number of this part's first sample in the whole batch."""
+    times_B: NDArray[np.int64] | None = field(default=None, kw_only=True)
+    """When each sample was, in microseconds since 1970, UTC; None where the source has no clock."""
     reads: TableReads | None = field(default=None, kw_only=True)
     """Set where bags do not read tables feature by feature."""
 

@@ -6,7 +6,6 @@ its methods.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -25,8 +24,15 @@ from adaptive_rec.embedding.disk.kept_rows import KeptRows
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, ConfigError, TrainingError
 from adaptive_rec.live.checkpoint_status import CheckpointStatus
+from adaptive_rec.live.evaluations import (
+    WindowScores,
+    evaluation_state,
+    saved_evaluation,
+    saved_windows,
+    windows_state,
+)
 from adaptive_rec.live.rollback import Rollback
-from adaptive_rec.live.telemetry import Evaluation, Quality, Recorder, StageTimes
+from adaptive_rec.live.telemetry import Evaluation, Recorder, StageTimes
 from adaptive_rec.policy import Policy
 from adaptive_rec.reclassify.tally import Tally
 from adaptive_rec.saved import Saved
@@ -106,6 +112,8 @@ class RunState:
         """The source behind it, where it is followed."""
         self.evaluation: Evaluation | None = None
         """The last evaluation."""
+        self.windows = WindowScores()
+        """Sums over the evaluations of next windows."""
         self.checkpoints = CheckpointStatus()
         self.tally = Tally(store.space)
         self.times = StageTimes() if times is None else times
@@ -274,6 +282,8 @@ class RunState:
 
     def set_evaluation(self, evaluation: Evaluation) -> None:
         self.evaluation = evaluation
+        if evaluation.window is not None:
+            self.windows = self.windows.with_one(evaluation)
 
     def warn(self, text: str) -> None:
         """Keep a warning for the journal."""
@@ -293,7 +303,6 @@ class RunState:
 
     def state(self) -> dict[str, Any]:
         """Return this object's part of a checkpoint."""
-        evaluation = self.evaluation
         return {
             "step": self.step,
             "position": asdict(self.position),
@@ -308,7 +317,8 @@ class RunState:
             "tally": self.tally.state(self.store.group),
             "recorder": self.recorder.state(),
             "times": self.times.state(),
-            "evaluation": evaluation and {"step": evaluation.step, "quality": asdict(evaluation.quality)},
+            "evaluation": evaluation_state(self.evaluation),
+            **windows_state(self.windows),
         }
 
     def set_progress(self, found: Saved) -> None:
@@ -317,6 +327,7 @@ class RunState:
         self.saved_paused = found.flag("paused")
         self.tally.set_state(found.part("tally"), self.store.group)
         self.recorder.set_state(found.part("recorder"))
+        self.windows = saved_windows(found)
         self.times.set_state(found.part("times"))
 
     def set_placed(self, found: Saved) -> None:
@@ -325,7 +336,7 @@ class RunState:
         self.knobs_step = found.integer("knobs_step")
         evaluation = found.maybe("evaluation")
         if evaluation is not None:
-            self.evaluation = Evaluation(evaluation.integer("step"), _quality(evaluation.numbers("quality")))
+            self.evaluation = saved_evaluation(evaluation)
 
     def set_step(self, step: int) -> None:
         """Set the number of steps, where a user's loop resumes from its own saved state."""
@@ -344,9 +355,3 @@ def saved_position(found: Saved) -> Position:
     """Read the reader's position of a checkpoint."""
     return Position(*(found.integer(name) for name in ("epoch", "seed", "offset")))
 
-
-def _quality(values: Mapping[str, float]) -> Quality:
-    try:
-        return Quality(**values)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise CheckpointError(f"quality of an evaluation must have its figures: {error}") from None

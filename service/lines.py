@@ -103,6 +103,10 @@ class EvaluationLine(FileLine):
     normalized_entropy: Number | None = None
     calibration: Number | None = None
     samples: Count | None = None
+    first_sample: Count | None = None
+    end_sample: Count | None = None
+    first_time: Number | None = None
+    last_time: Number | None = None
 
 
 class RolledBackLine(FileLine):

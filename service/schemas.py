@@ -48,7 +48,7 @@ class RunInfo(Answer):
 
 
 class Quality(Answer):
-    """Quality of the model on the held-out samples at a step."""
+    """Quality of the model at a step, on held-out samples or on those that are trained on next (`eval.mode`)."""
 
     model_config = ConfigDict(extra="allow")
     step: int
@@ -58,6 +58,14 @@ class Quality(Answer):
     normalized_entropy: float | None = None
     calibration: float | None = None
     samples: int | None = None
+    first_sample: Annotated[
+        int | None, Field(description="Next windows: number of the first sample in the stream; null where samples are held out")
+    ] = None
+    end_sample: Annotated[int | None, Field(description="Next windows: the number after the last sample's")] = None
+    first_time: Annotated[
+        float | None, Field(description="Next windows: seconds since 1970 of the earliest sample; null where data has no clock")
+    ] = None
+    last_time: Annotated[float | None, Field(description="Next windows: of the latest sample")] = None
 
 
 class Checkpoint(Answer):

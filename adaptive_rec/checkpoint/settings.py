@@ -26,6 +26,8 @@ def run_settings(config: Config) -> dict[str, Any]:
         "row_precision": config.run.row_precision,
         "seed": config.run.seed,
         "data": config.data.model_dump(mode="json"),
+        "eval.mode": config.eval.mode,
+        "run.batch_size": config.run.batch_size if config.eval.mode == "next_window" else None,  # dense columns are scaled by one
     }
 
 
@@ -36,6 +38,7 @@ def check_settings(expected: Mapping[str, Any], found: Mapping[str, Any], checkp
     saved = found.get("data")
     if isinstance(saved, dict):  # settings that older versions did not have
         saved = {**DataConfig().model_dump(mode="json"), **saved}
+    found = {"eval.mode": "held_out", **found}
     changed = [*_changed("data", saved, data)]
     rest = ((key, value) for key, value in expected.items() if key != "data")
     changed = changed or [each for key, value in rest for each in _changed(key, found.get(key), value)]

@@ -18,11 +18,12 @@ from rich.text import Text
 from adaptive_rec.cli.output import columns, show
 from adaptive_rec.cli.progress import MAX_WIDTH, Display
 from adaptive_rec.offline.compare.headline import headline
+from adaptive_rec.offline.compare.measures import in_windows
 from adaptive_rec.offline.compare.plan import Turn
 from adaptive_rec.offline.compare.processes import ProcessEnd, RunProgress
 from adaptive_rec.offline.compare.statements import disturbed, statements, uneven
 from adaptive_rec.offline.compare.statistics import LEAST_SEEDS
-from adaptive_rec.offline.compare.tables import QUALITY_HEADS, WORK_HEADS, Results, failures, quality_rows, work_rows
+from adaptive_rec.offline.compare.tables import WORK_HEADS, Results, failures, quality_heads, quality_rows, work_rows
 from adaptive_rec.units import clock, count, printable
 
 
@@ -106,7 +107,7 @@ def show_comparison(results: Results, files: Sequence[Path]) -> None:
     """Print the tables, the statements about them, and the files that hold all results."""
     parts: list[Any] = [""]
     if results["runs"]:
-        parts += [columns(QUALITY_HEADS, quality_rows(results)), "", columns(WORK_HEADS, work_rows(results)), ""]
+        parts += [columns(quality_heads(results), quality_rows(results)), "", columns(WORK_HEADS, work_rows(results)), ""]
         parts += [*(Text(printable(line), style="dim") for line in (_key(results), *uneven(results), *disturbed(results))), ""]
     parts += [Text(printable(line), style="bold") for line in headline(results)]
     for policy, statement in statements(results, spans=False).items():
@@ -124,5 +125,8 @@ def _key(results: Results) -> str:
         parts.append("± half a 95 % interval over the seeds, * differs beyond noise, ? perhaps")
     else:
         parts.append(f"fewer than {LEAST_SEEDS} seeds, so no intervals")
-    parts.append(f"AUC reached: when a run first had {results['baseline']}'s final AUC")
+    if in_windows(results):
+        parts.append("AUC and log loss of each window before training on it, over all windows and of the last one")
+    else:
+        parts.append(f"AUC reached: when a run first had {results['baseline']}'s final AUC")
     return "; ".join(parts) + "."

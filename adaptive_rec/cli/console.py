@@ -96,7 +96,8 @@ class Screen(Display):
                 self.note(f"step {whole(event.step)}   {printable(event.text)}")
         elif not isinstance(event, Snapshot):
             followed = self._runtime is not None and self._runtime.followed is not None
-            self.note(f"step {whole(event.step)}   {quality_text(vars(event.quality), followed)}")
+            before = followed or event.window is not None
+            self.note(f"step {whole(event.step)}   {quality_text(vars(event.quality), before)}")
         else:
             self._show_snapshot(event)
 

@@ -227,6 +227,8 @@ def warn_of_labels(config: Any, stream: TextIO) -> None:
     labels = np.concatenate(
         [mapped(folder / labels_file(each.name), np.int32, (each.rows, 1))[:, 0] for each in meta.sources]
     )
+    if config.data.order == "time" and meta.time_order is not None:
+        labels = labels[mapped(folder / meta.time_order.name, np.int64, (meta.rows,))]
     shares = {}
     for what, rows in zip(("training", "held-out"), row_ranges(config, meta.rows), strict=True):
         if len(rows):

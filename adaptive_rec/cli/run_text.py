@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +54,12 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     action = f" ({s['action']})" if skips else ""
     yield "policy", f"{s['policy']}{action}, seed {s['seed']}, {s['device']}, {s['precision']}"
     quality = summary["eval"]
-    scored = quality_text(quality, s.get("followed", False)) if quality else ""
+    before = s.get("followed", False) or s.get("windows") is not None
+    scored = quality_text(quality, before) if quality else ""
     yield "quality", Text(scored, style="bold green") if scored else "not scored, the run was stopped"
+    if windows := s.get("windows"):
+        auc, logloss = (f"{math.nan if windows[name] is None else windows[name]:.4f}" for name in ("auc_mean", "logloss_mean"))
+        yield "windows", f"{counted(windows['count'], 'window')} of the stream, mean AUC {auc}, mean logloss {logloss}"
     yield "trained", f"{count(trained)} of {count(seen)} samples seen, {counted(s['steps'], 'step')}"
     yield "speed", f"{count(s['samples_per_second'])} samples/s, {clock(s['seconds'])}"
     popular = f"{percent(s['popular_sample_ratio'])} of samples are popular (every lookup hot)"
@@ -112,8 +117,8 @@ def breakdown(stages: Mapping[str, float], seconds: float) -> Table:
     return table
 
 
-def quality_text(quality: Mapping[str, Any], followed: bool) -> str:
-    """Return the quality in words: of held-out samples, or where data is followed of samples before they were trained on."""
-    what = "before training on them" if followed else "held out"
+def quality_text(quality: Mapping[str, Any], before: bool) -> str:
+    """Return the quality in words: of held-out samples, or of samples `before` they were trained on."""
+    what = "before training on them" if before else "held out"
     auc, logloss, calibration = (f"{quality[name]:.4f}" for name in ("auc", "logloss", "calibration"))
     return f"AUC {auc}  logloss {logloss}  calibration {calibration}  ({count(quality['samples'])} {what})"

@@ -276,10 +276,11 @@ def begin(
 
 
 def finish(training: TrainingRun, screen: Screen, signals: StopSignals) -> dict[str, Any]:
-    """Write the final checkpoint and the summary. After a signal, the held-out samples are not scored."""
+    """Write the final checkpoint and the summary. After a signal, no samples are scored."""
     if training.runtime.state.stop_requested:  # a client may have requested it
         screen.stopping()
-    scoring = "" if signals.exit_code or training.runtime.followed else ", scoring the held-out samples"
+    what = "the next window" if training.config.eval.mode == "next_window" else "the held-out samples"
+    scoring = "" if signals.exit_code or training.runtime.followed else f", scoring {what}"
     screen.status(f"writing the checkpoint{scoring}")
     return training.finish()
 

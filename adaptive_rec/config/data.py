@@ -102,6 +102,11 @@ class DataConfig(Frozen):
     in_memory_bytes: Bytes = knob(
         1 << 30, "bytes", "Largest file, by decompressed size, that auto holds in memory.", ge=0
     )
+    order: Literal["file", "time"] = knob(
+        "file",
+        "name",
+        "Order of the rows: file is that of the files (or with shuffle a drawn one); time is by the time of each row.",
+    )
     shuffle: bool = knob(
         True, "switch", "Draw a new order of the training samples each epoch (files in memory, prepared folders)."
     )
@@ -143,6 +148,14 @@ class DataConfig(Frozen):
             raise ValueError(f"ids must be \"raw\" where data is followed, got {self.ids!r}")
         if self.follow and self.epochs != 1:
             raise ValueError(f"epochs must be 1 where data is followed, got {self.epochs}")
+        if self.order == "time" and self.follow:
+            raise ValueError('order must be "file" where data is followed, whose rows are trained on as they come, got "time"')
+        if self.order == "time" and self.shuffle:
+            raise ValueError('shuffle must be false where order = "time", got true')
+        if self.order == "time" and self.epochs != 1:
+            raise ValueError(
+                f'epochs must be 1 where order = "time" (a second one would train on the past again), got {self.epochs}'
+            )
         if self.follow_idle_seconds and not self.follow:
             raise ValueError(f"follow_idle_seconds must be 0 unless follow = true, got {self.follow_idle_seconds:g}")
         return self

@@ -13,12 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, ValidationError, model_validator
 
 from adaptive_rec.config.checkpoint import CheckpointConfig
 from adaptive_rec.config.data import DataConfig
+from adaptive_rec.config.eval import EvalConfig
 from adaptive_rec.config.faults import describe
-from adaptive_rec.config.knobs import Frozen, Knobs, knob, within_bounds
+from adaptive_rec.config.knobs import Frozen, Knobs, within_bounds
 from adaptive_rec.config.model import ModelConfig, OptimizerConfig
 from adaptive_rec.config.policy import PolicyConfig
 from adaptive_rec.config.run import RunConfig
@@ -33,20 +34,6 @@ DESCRIPTION = "run.json"
 PRESETS_FOLDER = Path(__file__).parents[1] / "configs"
 MAX_FILE_BYTES = 1 << 20
 TOO_DEEP = "values must not be nested so deep"
-
-
-class EvalConfig(Frozen):
-    every_steps: int = knob(0, "steps", "Steps between evaluations on held-out rows; 0: as many as eval.count.", ge=0)
-    count: int = knob(0, "number", "Evaluations spread evenly over a run, the last one at its end; 0: only that.", ge=0)
-    batch_size: PositiveInt = knob(8192, "samples", "Samples of an evaluation batch.")
-    max_samples: int = knob(0, "samples", "Held-out samples to use; 0 is all.", ge=0)
-
-    def interval(self, knobs: Knobs, steps: int) -> int:
-        """Return the steps from one evaluation to the next in a run of `steps`, under some knobs; 0 where only the end is
-        evaluated."""
-        if not isinstance(knobs.eval_every_steps, str):
-            return knobs.eval_every_steps
-        return self.every_steps or (max(1, round(steps / self.count)) if self.count else 0)
 
 
 HOT_PART = 7, 8
@@ -82,6 +69,25 @@ class Config(Frozen):
         knows_tables = self.data.schema_file or os.path.isdir(self.data.source)
         if dims and len(dims) != len(tables) and not knows_tables:
             raise ValueError(f"model.table_dims must have one entry for each of {len(tables)} tables, got {len(dims)}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_next_window(self) -> Config:
+        data, named = self.data, "where eval.mode = \"next_window\""
+        if self.eval.mode != "next_window":
+            return self
+        if data.follow:
+            rule = "where data is followed, each sample of which is scored in its own step"
+            raise ValueError(f'eval.mode must be "held_out" {rule}, got "next_window"')
+        if data.shuffle:
+            raise ValueError(f"data.shuffle must be false {named}, got true")
+        if data.epochs != 1:
+            raise ValueError(f"data.epochs must be 1 {named} (later ones score what was trained on), got {data.epochs}")
+        if data.test_range[0] != data.train_range[1]:
+            raise ValueError(
+                f"data.test_range must begin where data.train_range ends {named}, as the stream is both, got "
+                f"{list(data.test_range)} after {list(data.train_range)}"
+            )
         return self
 
     @model_validator(mode="after")

@@ -139,15 +139,26 @@ class StreamSource:
 
 
 def row_ranges(config: Config, rows: int) -> tuple[range, range]:
-    """The training rows and the held-out rows of a file of `rows` rows."""
+    """The training rows and the held-out rows of a file of `rows` rows. Where the next window is scored they are one stream, and
+    the second ones are its last window."""
     data = config.data
     train, test = (range(round(low * rows), round(high * rows)) for low, high in (data.train_range, data.test_range))
+    if config.eval.mode == "next_window":
+        steps = (test.stop - train.start) // config.run.batch_size
+        trained = (steps - config.eval.last_window(steps)) * config.run.batch_size
+        train, test = range(train.start, train.start + trained), range(train.start + trained, test.stop)
     if not len(train):
         raise DataError(
             f"data.train_range must hold at least one row of {data.source}, "
             f"got {list(data.train_range)} of {rows} well-formed rows"
         )
     return train, test
+
+
+def measured_rows(config: Config, train: range) -> range:
+    """Return the training rows by which dense columns are scaled: all, or the first batch where later rows are scored before they
+    are trained on."""
+    return train[: config.run.batch_size] if config.eval.mode == "next_window" else train
 
 
 def number_ids(

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.criteo import open_criteo
+from adaptive_rec.data.loaded_samples import ColumnBags, LoadedSamples, offsets_of, to_batch
 from adaptive_rec.data.prepare.formats import check_source
 from adaptive_rec.data.prepare.meta import Meta
 from adaptive_rec.data.prepare.raw import MISSING_KEY, RawBlock, SparseColumn
 from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.data.prepared import PreparedSource
-from adaptive_rec.data.prepared_arrays import ColumnBags, LoadedSamples, offsets_of, to_batch
 from adaptive_rec.data.source import Wrapped
 from adaptive_rec.data.tabular.file_rows import loaded
 from adaptive_rec.data.tabular.reader import TabularReader

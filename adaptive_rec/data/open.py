@@ -45,12 +45,22 @@ def _open(config: Config) -> Source:
 
         return FollowedSource(config) if config.data.follow else TabularSource(config)
     if config.data.source == "synthetic":
+        check_no_clock(config, "the synthetic stream")
         return SyntheticSource(config)
     path = Path(config.data.source)
     if os.path.isfile(path / META):  # Path.is_file raises for a name that is too long
         return PreparedSource(config)
     check_file(path)
+    check_no_clock(config, "a Criteo TSV file")
     return open_criteo(config)
+
+
+def check_no_clock(config: Config, what: str) -> None:
+    """Raise where rows are to be read by time and have none."""
+    if config.data.order == "time":
+        raise ConfigError(
+            f'data.order must be "file" where rows have no time, got "time": {what} has none; data.shuffle=false keeps its order'
+        )
 
 
 def check_file(path: Path) -> None:

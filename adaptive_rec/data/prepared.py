@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, FeatureSpec, Pooling, Position, SequenceSpec, TableSpec
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.criteo import row_ranges
+from adaptive_rec.data.criteo import measured_rows, row_ranges
+from adaptive_rec.data.loaded_samples import Columns, LoadedSamples, to_batch
+from adaptive_rec.data.prepare.formats import WITH_TIMES
 from adaptive_rec.data.prepare.meta import Meta, load_meta
 from adaptive_rec.data.prepare.values import values_file
-from adaptive_rec.data.prepared_arrays import Columns, FolderArrays, LoadedSamples, to_batch
+from adaptive_rec.data.prepared_arrays import FolderArrays
 from adaptive_rec.data.source import Source, epoch_batches, kept_rows
 from adaptive_rec.data.standard import Standard
 from adaptive_rec.errors import ConfigError
@@ -54,17 +56,18 @@ class PreparedSource:
         self._shuffle = config.data.shuffle
         whole_T = {table.name: table.rows for table in meta.tables}
         kept_T = whole_T if config.data.ids == "raw" else {table.name: table.rows for table in self.tables}
-        self._arrays = FolderArrays(folder, meta, tuple(kept_T[column.table] for column in meta.columns))
+        order = config.data.order == "time", config.eval.mode == "next_window"
+        self._arrays = FolderArrays(folder, meta, tuple(kept_T[column.table] for column in meta.columns), *order)
         self._train, self._test = row_ranges(config, meta.rows)
         self.train_samples, self.test_samples = len(self._train), len(self._test)
-        self.meta, self.standard = meta, self._standard(meta)
+        self.meta, self.standard = meta, self._standard(meta, measured_rows(config, self._train))
 
-    def _standard(self, meta: Meta) -> Standard:
-        """Measure the dense columns that are standardised, over the training rows."""
+    def _standard(self, meta: Meta, rows: range) -> Standard:
+        """Measure the dense columns that are standardised, over some of the training rows."""
         schema = meta.columns_schema
         columns = schema.standard_columns if schema else ()
-        starts = range(self._train.start, self._train.stop, MEASURED_ROWS) if columns else ()
-        parts = (self._arrays.dense(start, min(start + MEASURED_ROWS, self._train.stop)) for start in starts)
+        starts = range(rows.start, rows.stop, MEASURED_ROWS) if columns else ()
+        parts = (self._arrays.dense(start, min(start + MEASURED_ROWS, rows.stop)) for start in starts)
         return Standard.of(columns, schema.standard_missing if schema else (), parts)
 
     def first_dense(self, rows: int) -> NDArray[np.float32]:
@@ -152,6 +155,8 @@ class Order:
 def check_settings(config: Config, meta: Meta) -> None:
     """Raise ConfigError where a setting contradicts the folder."""
     data, dims = config.data, config.model.table_dims
+    if data.order == "time" and not meta.has_times:
+        raise ConfigError(f'data.order must be "file" where rows have no time, got "time": {why_no_times(meta)}')
     if data.ids == "hash":
         raise ConfigError(f"data.ids must be auto or contiguous for a prepared folder, got {data.ids}")
     if data.feature_tables:
@@ -163,6 +168,15 @@ def check_settings(config: Config, meta: Meta) -> None:
         raise ConfigError(
             f"model.table_dims must have one entry for each of {len(meta.tables)} tables, got {len(dims)}"
         )
+
+
+def why_no_times(meta: Meta) -> str:
+    """Return why the rows of a folder have no times, and what can be done."""
+    if meta.columns_schema is not None:
+        return 'name the column in the schema (time = "COLUMN") and prepare the files again'
+    if meta.job.format in WITH_TIMES:
+        return f"the folder was made by {meta.made_by}; prepare it again"
+    return f"files of format {meta.job.format} have none; data.shuffle=false keeps their order"
 
 
 def feature_specs(

@@ -1,127 +1,62 @@
-"""The arrays of a prepared folder as one sequence of rows, and samples taken from them."""
+"""The arrays of a prepared folder as one sequence of rows."""
 
 from __future__ import annotations
 
 import math
 import os
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch, Position
-from adaptive_rec.data.prepare.meta import Meta, bag_files, dense_file, labels_file, sparse_file
+from adaptive_rec.data.loaded_samples import ColumnBags, Columns, LoadedSamples, offsets_of
+from adaptive_rec.data.prepare.meta import Meta, bag_files, dense_file, labels_file, sparse_file, times_file
 from adaptive_rec.errors import DataError, first_line
 
 EMPTY_FILE_BYTES = 4096
 """A size that no header exceeds."""
 
 
-Ids = NDArray[np.int32] | NDArray[np.int64]
-"""Numbers of rows, or raw keys."""
-
-
-@dataclass(frozen=True)
-class ColumnBags:
-    """The bags of one column for some samples."""
-
-    values_N: Ids
-    offsets: NDArray[np.int64]
-    """One more than there are samples, from 0."""
-
-    def take(self, samples_S: NDArray[np.int64]) -> ColumnBags:
-        lengths_S = np.diff(self.offsets)[samples_S]
-        offsets = offsets_of(lengths_S)
-        return ColumnBags(self.values_N[spread(self.offsets[samples_S], lengths_S, offsets)], offsets)
-
-
-@dataclass(frozen=True)
-class LoadedSamples:
-    """Samples in memory."""
-
-    dense_BX: NDArray[np.float32]
-    labels_B: NDArray[np.int32]
-    ids_BC: Ids
-    """Of the columns without bags."""
-    bags: tuple[ColumnBags, ...]
-    """Of the others."""
-
-    def take(self, samples_S: NDArray[np.int64]) -> LoadedSamples:
-        bags = tuple(bags.take(samples_S) for bags in self.bags)
-        return LoadedSamples(self.dense_BX[samples_S], self.labels_B[samples_S], self.ids_BC[samples_S], bags)
-
-    def __getitem__(self, part: slice) -> LoadedSamples:
-        bags = []
-        for column in self.bags:
-            offsets = column.offsets[part.start : part.stop + 1]
-            bags.append(ColumnBags(column.values_N[offsets[0] : offsets[-1]], offsets - offsets[0]))
-        return LoadedSamples(self.dense_BX[part], self.labels_B[part], self.ids_BC[part], tuple(bags))
-
-    @staticmethod
-    def joined(parts: list[LoadedSamples]) -> LoadedSamples:
-        if len(parts) == 1:
-            return parts[0]
-        columns = [[part.bags[c] for part in parts] for c in range(len(parts[0].bags))]
-        bags = tuple(
-            ColumnBags(
-                np.concatenate([bag.values_N for bag in column]),
-                offsets_of(np.concatenate([np.diff(bag.offsets) for bag in column])),
-            )
-            for column in columns
-        )
-        return LoadedSamples(
-            np.concatenate([part.dense_BX for part in parts]),
-            np.concatenate([part.labels_B for part in parts]),
-            np.concatenate([part.ids_BC for part in parts]),
-            bags,
-        )
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Which features the sparse columns become: one each, a history's as many as it may have steps."""
-
-    single: tuple[int, ...]
-    """Features of the columns without bags."""
-    bags: tuple[int, ...]
-    """The first feature of each column with bags."""
-    steps: tuple[int, ...]
-    """Of each column with bags its steps, where it is a history's; else 0."""
-    features: int
-    """Of all columns."""
-
-    @staticmethod
-    def of(meta: Meta) -> Columns:
-        histories = {history.column for history in meta.sequence.histories} if meta.sequence else set()
-        steps = [meta.sequence.steps if meta.sequence and c.name in histories else 0 for c in meta.columns]
-        first = [sum(max(1, n) for n in steps[:c]) for c in range(len(steps) + 1)]
-        numbered = list(enumerate(meta.columns))
-        return Columns(
-            tuple(first[c] for c, column in numbered if not column.bag),
-            tuple(first[c] for c, column in numbered if column.bag),
-            tuple(steps[c] for c, column in numbered if column.bag),
-            first[-1],
-        )
+NEAR_ROWS = 64
+"""Rows that are this near to each other are read together, with those between them, where the order is by time."""
 
 
 class FolderArrays:
-    """All arrays of a folder; rows are numbered over all its sources."""
+    """All arrays of a folder; rows are numbered over all its sources, or by time."""
 
-    def __init__(self, folder: Path, meta: Meta, table_rows_F: tuple[int, ...]) -> None:
-        """`table_rows_F` are the rows of each column's table, into which ids are folded."""
+    def __init__(
+        self, folder: Path, meta: Meta, table_rows_F: tuple[int, ...], by_time: bool = False, with_times: bool = False
+    ) -> None:
+        """`table_rows_F` are the rows of each column's table, into which ids are folded. `by_time`: rows are numbered in order of
+        time. `with_times`: samples have their times, where the folder has any."""
         self.columns = Columns.of(meta)
         self._folds = any(rows < column.cardinality for rows, column in zip(table_rows_F, meta.columns, strict=True))
         of_column = list(zip(meta.columns, table_rows_F, strict=True))
         self._rows_C = np.array([rows for column, rows in of_column if not column.bag], dtype=np.int32)
         self._bag_rows = [rows for column, rows in of_column if column.bag]
         self._starts = offsets_of(np.array([source.rows for source in meta.sources]))
-        self._sources = [MappedSource(folder, meta, source.name, source.rows) for source in meta.sources]
+        times = with_times and meta.has_times
+        self._sources = [MappedSource(folder, meta, source.name, source.rows, times) for source in meta.sources]
+        self._rows, order = meta.rows, meta.time_order if by_time else None
+        self._order = None if order is None else NpyRows(folder / order.name, np.int64, (meta.rows,))
 
     def read(self, start: int, stop: int) -> LoadedSamples:
         """Copy rows from `start` to `stop` into memory."""
+        if self._order is None:
+            return self._read(start, stop)
+        row_B = self._ordered(self._order, start, stop)
+        samples = [self._read(first, end).take(inside_R) for first, end, inside_R in near_rows(np.sort(row_B))]
+        return LoadedSamples.joined(samples).take(places(row_B))
+
+    def _ordered(self, order: NpyRows, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the rows at some places of the order by time."""
+        row_B: NDArray[np.int64] = order.read(start, stop)
+        check_values(order, f"rows must lie in [0, {self._rows})", start, row_B, (row_B >= 0) & (row_B < self._rows))
+        return row_B
+
+    def _read(self, start: int, stop: int) -> LoadedSamples:
         parts = []
         source = int(np.searchsorted(self._starts, start, side="right")) - 1
         while start < stop:
@@ -141,6 +76,13 @@ class FolderArrays:
 
     def dense(self, start: int, stop: int) -> NDArray[np.float32]:
         """Copy the dense features of rows from `start` to `stop` into memory."""
+        if self._order is None:
+            return self._dense(start, stop)
+        row_B = self._ordered(self._order, start, stop)
+        parts = [self._dense(first, end)[inside_R] for first, end, inside_R in near_rows(np.sort(row_B))]
+        return np.concatenate(parts)[places(row_B)]
+
+    def _dense(self, start: int, stop: int) -> NDArray[np.float32]:
         parts = []
         source = int(np.searchsorted(self._starts, start, side="right")) - 1
         while start < stop:
@@ -150,10 +92,23 @@ class FolderArrays:
         return np.concatenate(parts)
 
 
+def near_rows(row_B: NDArray[np.int64]) -> list[tuple[int, int, NDArray[np.int64]]]:
+    """Cut sorted rows into groups to be read together: first row, row after the last, and the group's rows from the first on."""
+    groups = np.split(row_B, np.flatnonzero(np.diff(row_B) > NEAR_ROWS) + 1)
+    return [(int(rows[0]), int(rows[-1]) + 1, rows - rows[0]) for rows in groups if len(rows)]
+
+
+def places(row_B: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where each of some distinct rows is once they are sorted."""
+    place_B = np.empty(len(row_B), dtype=np.int64)
+    place_B[np.argsort(row_B)] = np.arange(len(row_B))
+    return place_B
+
+
 class MappedSource:
     """The arrays made of one source."""
 
-    def __init__(self, folder: Path, meta: Meta, name: str, rows: int) -> None:
+    def __init__(self, folder: Path, meta: Meta, name: str, rows: int, with_times: bool) -> None:
         self._single = [column for column in meta.columns if not column.bag]
         self._with_bags = [column for column in meta.columns if column.bag]
         self._most_ids = (
@@ -166,6 +121,7 @@ class MappedSource:
         self._dense_RX = NpyRows(folder / dense_file(name), np.float32, (rows, len(meta.dense_names)))
         self._labels_R1 = NpyRows(folder / labels_file(name), np.int32, (rows, 1))
         self._ids_RC = NpyRows(folder / sparse_file(name), np.int32, (rows, single)) if single else None
+        self._times_R = NpyRows(folder / times_file(name), np.int64, (rows,)) if with_times else None
         self._bags = []
         for column in meta.columns:
             if column.bag:
@@ -197,7 +153,8 @@ class MappedSource:
             ids_BC = self._ids_RC.read(start, stop)
             rule = "ids must lie below the rows of their tables and not below 0"
             check_values(self._ids_RC, rule, start, ids_BC, (ids_BC >= 0) & (ids_BC < self._rows_C))
-        return LoadedSamples(dense_BX, labels_B, ids_BC, tuple(bags))
+        times_B = None if self._times_R is None else self._times_R.read(start, stop)
+        return LoadedSamples(dense_BX, labels_B, ids_BC, tuple(bags), times_B)
 
     def dense(self, start: int, stop: int) -> NDArray[np.float32]:
         """Copy dense features into memory. Raises DataError where one is not finite; NaN stands for a missing number that is
@@ -273,37 +230,3 @@ def mapped(path: Path, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
     if not array.flags.c_contiguous:
         raise DataError(f"{path} must hold its array row by row (C order), got Fortran order")
     return array
-
-
-def to_batch(pieces: list[LoadedSamples], columns: Columns, position: Position) -> Batch:
-    """Return a batch, in sample-major order, of samples that come in pieces."""
-    samples = LoadedSamples.joined(pieces)
-    labels_B = samples.labels_B.astype(np.float32)
-    if not columns.bags:
-        return Batch.one_hot(samples.dense_BX, samples.ids_BC.astype(np.int64), labels_B, position)
-    lengths_BF = np.ones((len(labels_B), columns.features), dtype=np.int64)
-    for f, steps, bags in zip(columns.bags, columns.steps, samples.bags, strict=True):
-        lengths_B = np.diff(bags.offsets)
-        if steps:  # a history's ids stand together: the last of its features have one each, the first ones none
-            lengths_BF[:, f : f + steps] = np.arange(steps) >= steps - lengths_B[:, None]
-        else:
-            lengths_BF[:, f] = lengths_B
-    offsets = offsets_of(lengths_BF.reshape(-1))
-    starts_BF = offsets[:-1].reshape(lengths_BF.shape)
-    ids_N = np.empty(offsets[-1], dtype=np.int64)
-    ids_N[starts_BF[:, columns.single]] = samples.ids_BC
-    for f, bags in zip(columns.bags, samples.bags, strict=True):
-        ids_N[spread(starts_BF[:, f], np.diff(bags.offsets), bags.offsets)] = bags.values_N
-    return Batch(samples.dense_BX, ids_N, offsets, labels_B, position)
-
-
-def offsets_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where runs of these lengths begin, and where the last one ends."""
-    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
-
-
-def spread(starts_S: NDArray[np.int64], lengths_S: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the places of runs that begin at `starts_S`, run after run; `offsets` are those of the lengths."""
-    return np.repeat(starts_S - offsets[:-1], lengths_S) + np.arange(offsets[-1])

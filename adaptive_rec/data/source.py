@@ -61,6 +61,21 @@ class Wrapped:
     def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
         return self._source.test_batches(batch_size, max_samples)
 
+    def untaken_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        """Yield the stream from a position on as the function of this name does."""
+        return untaken_batches(self._source, position, batch_size)
+
+
+def untaken_batches(source: Source, position: Position, batch_size: int) -> Iterator[Batch]:
+    """Yield the stream from a position of its only epoch on, to be scored: the rest of the training samples, then the held-out
+    ones. Nothing changes in the source."""
+    if isinstance(source, Wrapped):
+        yield from source.untaken_batches(position, batch_size)
+        return
+    if position.epoch == 0:
+        yield from source.train_batches(position, batch_size)
+    yield from source.test_batches(batch_size)
+
 
 def table_specs(config: Config, rows: tuple[int, ...]) -> tuple[TableSpec, ...]:
     """Tables C1, C2, ... of `rows` rows each, with the model's dims."""

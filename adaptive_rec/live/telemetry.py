@@ -145,11 +145,31 @@ class Quality:
 
 
 @dataclass(frozen=True)
+class ScoredWindow:
+    """The samples of the stream that an evaluation scored before they were trained on."""
+
+    first_sample: int
+    """Their numbers in the stream, from 0."""
+    end_sample: int
+    """The number after the last one's."""
+    first_time: float | None
+    """The time of the earliest one, in seconds since 1970, UTC; None where the data has no clock."""
+    last_time: float | None
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """The model's quality at a step."""
 
     step: int
     quality: Quality
+    window: ScoredWindow | None = None
+    """The samples, where they are the next ones of the stream; None where they are held out."""
+
+    def figures(self) -> dict[str, Any]:
+        """Return step and quality, and which samples were scored where they are the next ones, as a flat mapping."""
+        window = {} if self.window is None else asdict(self.window)
+        return {"step": self.step, **asdict(self.quality), **window}
 
 
 @dataclass(frozen=True)

@@ -156,6 +156,8 @@ def _least_step_bytes(config: Config, source: Source, policy: Policy) -> int:
 
 def _held_out(config: Config, source: Source) -> int:
     """Estimate how many samples an evaluation scores."""
+    if config.eval.mode == "next_window":
+        return min(source.test_samples, config.eval.max_samples or source.test_samples)
     low, high = config.data.train_range
     share = (config.data.test_range[1] - config.data.test_range[0]) / max(high - low, 1e-9)
     samples = config.data.synthetic.test_samples if config.data.source == "synthetic" else share * source.train_samples

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ class RunDirectory:
             self._journal.append(journal.line_of(report))
         elif isinstance(report, Evaluation):
             at = {"step": report.step, "seconds": seconds, "samples_seen": samples_seen}
-            self._metrics.append(to_json({"event": "evaluation", **at, **asdict(report.quality)}))
+            self._metrics.append(to_json({"event": "evaluation", **at, **report.figures()}))
         else:
             self._metrics.append(to_json({"event": "snapshot", **report.as_dict()}))
 

@@ -52,6 +52,8 @@ def summary_of(
         "train_logloss": ratio(totals["loss_sum"], totals["samples_trained"]),
         "followed": runtime.followed is not None,
         "eval": asdict(evaluation.quality) if evaluation else None,
+        "eval_mode": config.eval.mode,
+        "windows": runtime.state.windows.summary(),
         "hot_lookup_ratio": ratio(totals["lookups_hot"], totals["lookups"]),
         "popular_sample_ratio": ratio(totals["samples_popular"], totals["samples_seen"]),
         "hot_rows": hot_rows,

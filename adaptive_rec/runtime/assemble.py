@@ -40,6 +40,7 @@ from adaptive_rec.runtime.alike import check_data
 from adaptive_rec.runtime.events import shown
 from adaptive_rec.runtime.evictions import check_eviction
 from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.next_window import check_order
 from adaptive_rec.runtime.parts import PartOfBatches, RowsOfRank
 from adaptive_rec.runtime.rows_on_disk import check_disk, keep_rows, place_of_rows, rows_folder
 from adaptive_rec.runtime.run_options import RunOptions
@@ -70,6 +71,7 @@ def assemble(
     options = options or RunOptions()
     source = open_source(config, trains=True, left_out=options.left_out) if source is None else source
     check_raw(config, policy)
+    check_order(config, policy)
     if group is not None and not group.is_alone:
         check_group(config, policy, processes_here())
         check_data(group, source, config)
@@ -102,6 +104,7 @@ def plan_run(config: Config, source: Source | None = None, memory: dict[Place, i
     check_admission(config)
     policy, source = load_policy(config.knobs.policy), open_source(config) if source is None else source
     check_raw(config, policy)
+    check_order(config, policy)
     space = RowSpace.of(source.tables, source.features, policy.request_per_table)
     model = _build_model(config, space, source)
     if memory is not None:

@@ -1,5 +1,5 @@
-"""Evaluations of a run's model on held-out samples: when due, at the end, and after phases that request one. Where data is
-followed, they are of the samples of a window, before they were trained on."""
+"""Evaluations of a run's model on held-out samples, or on the next window of the stream (`eval.mode`): when due, at the end, and
+after phases that request one. Where data is followed, they are of the samples of a window, each scored in its own step."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.evaluate import evaluate
 from adaptive_rec.live.telemetry import Evaluation
+from adaptive_rec.runtime.next_window import NextWindow
 from adaptive_rec.runtime.progressive import Progressive
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.state import RunState
@@ -54,17 +55,19 @@ class Evaluator:
         return every or (0 if self._progressive is None else WINDOW_STEPS)
 
     def evaluate(self) -> Evaluation | None:
-        """Score the held-out range, or the present window. Returns None where a signal interrupted it, or the
-        window has no sample."""
+        """Score the held-out range, the next window of the stream, or the present window. Returns None where a signal interrupted
+        it, or the present window has no sample."""
         state, settings = self._state, self._state.config.eval
+        window = NextWindow(state, self._source) if settings.mode == "next_window" else None
         if self._progressive is not None:
             quality = self._progressive.quality()
         else:
             held_out = self._source.test_batches(settings.batch_size, settings.max_samples)
-            quality = evaluate(held_out, state.store, self._dense, lambda: state.hurried)
+            batches = held_out if window is None else window.batches()
+            quality = evaluate(batches, state.store, self._dense, lambda: state.hurried)
         if quality is None:
             return None
-        evaluation = Evaluation(state.step, quality)
+        evaluation = Evaluation(state.step, quality, None if window is None else window.scored)
         state.set_evaluation(evaluation)
         return evaluation
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -27,10 +27,14 @@ class PartOfBatches(Wrapped):
         self._group = group
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
-        return map(self._part, self._source.train_batches(position, batch_size))
+        return self.parts_of(self._source.train_batches(position, batch_size))
 
     def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
-        return map(self._part, self._source.test_batches(batch_size, max_samples))
+        return self.parts_of(self._source.test_batches(batch_size, max_samples))
+
+    def parts_of(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Return this rank's parts of batches."""
+        return map(self._part, batches)
 
     def _part(self, batch: Batch) -> Batch:
         own = self._group.part_of(batch.size)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -99,7 +98,7 @@ class Publisher:
                     "step": state.step,
                     "steps_total": state.steps_total,
                     "snapshot": snapshot.as_dict() if snapshot else None,
-                    "evaluation": {"step": evaluation.step, **asdict(evaluation.quality)} if evaluation else None,
+                    "evaluation": evaluation.figures() if evaluation else None,
                     "knobs": state.knobs.model_dump(),
                     "knobs_step": state.knobs_step,
                     "rollbacks": state.rollbacks,

@@ -30,6 +30,7 @@ class MadeReader:
     dense_names = ("number",)
     dense_transform = "none"
     schema = None
+    has_times = False
     sequence = None
     columns = (SparseColumn("one", "one"), SparseColumn("bag", "things", bag=True), SparseColumn("other", "things"))
     bad_rows = 0

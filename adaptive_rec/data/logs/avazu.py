@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.data.logs.columns import LogColumn, LogFile, LogReader, word
 from adaptive_rec.data.prepare.raw import RawBlock, SparseColumn
+from adaptive_rec.data.tabular.times import MICROSECONDS
 from adaptive_rec.kernels.parse_csv import HEX_KEY, HOUR, INTEGER_KEY, SKIP
 
 HEX_COLUMNS = (
@@ -49,7 +50,9 @@ class AvazuReader(LogReader):
             keys_FB = np.ascontiguousarray(rows_BK[:, keyed].T).view(np.uint64)
             values_F = [(hours_B % 100 + 1).astype(np.uint64), *keys_FB]
             labels_B = rows_BK[:, place["click"]].astype(np.float32)
-            yield RawBlock(clock_features(hours_B), labels_B, values_F, [None] * len(values_F))
+            yield RawBlock(
+                clock_features(hours_B), labels_B, values_F, [None] * len(values_F), times_B=times_of_hours(hours_B)
+            )
 
 
 def clock_features(hours_B: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -62,3 +65,11 @@ def clock_features(hours_B: NDArray[np.int64]) -> NDArray[np.float32]:
         angles = (2 * math.pi * hour / 24, 2 * math.pi * weekday / 7)
         features_UX[u] = [f(angle) for angle in angles for f in (math.sin, math.cos)]
     return features_UX[inverse_B]
+
+
+def times_of_hours(hours_B: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the beginnings of hours as YYMMDDHH, in microseconds since 1970."""
+    hours_U, inverse_B = np.unique(hours_B, return_inverse=True)
+    parts_U4 = [(2000 + n // 1000000, n // 10000 % 100, n // 100 % 100, n % 100) for n in hours_U.tolist()]
+    seconds_U = [int(datetime.datetime(*parts, tzinfo=datetime.UTC).timestamp()) for parts in parts_U4]
+    return (np.array(seconds_U, dtype=np.int64) * MICROSECONDS["s"])[inverse_B]

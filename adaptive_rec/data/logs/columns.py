@@ -129,6 +129,7 @@ class LogReader:
 
     sequence: SequenceColumns | None = None
     schema = None
+    has_times = True
     _made_ratio: float | None = None
     """Share of the rows made so far, in a reader that holds the whole log before it makes the first one."""
 

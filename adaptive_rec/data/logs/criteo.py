@@ -37,6 +37,7 @@ class CriteoReader:
 
     sequence: SequenceColumns | None = None
     schema = None
+    has_times = False
     dense_transform = "log(1 + max(count, 0)), a missing count is 0"
 
     def __init__(self, path: Path, skip_bad_rows: bool, seed: int) -> None:

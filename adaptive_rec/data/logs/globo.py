@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.data.logs.columns import LogColumn, LogFile, LogReader
 from adaptive_rec.data.prepare.raw import MISSING_KEY, Keys, RawBlock, SparseColumn
+from adaptive_rec.data.tabular.times import MICROSECONDS
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.clicks import walk_clicks
 
@@ -184,7 +185,8 @@ class Walk:
         keys.append(clicks.user_C[part][click_R] + np.uint32(1))
         keys += list((clicks.context_CX[part][click_R] + np.uint32(1)).T.copy())
         dense_RX = np.concatenate([by_click_BX[click_R], np.log1p(by_article_RX)], axis=1).astype(np.float32)
-        return first + click_R, RawBlock(dense_RX, (target_R == 0).astype(np.float32), keys, [None] * len(keys))
+        labels_R, times_R = (target_R == 0).astype(np.float32), now_ms_B[click_R] * MICROSECONDS["ms"]
+        return first + click_R, RawBlock(dense_RX, labels_R, keys, [None] * len(keys), times_B=times_R)
 
 
 def _minutes(ms: NDArray[np.int64]) -> NDArray[np.float64]:

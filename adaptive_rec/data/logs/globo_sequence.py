@@ -62,4 +62,5 @@ class GloboSequenceReader(GloboReader):
         dense_RX = np.concatenate([block.dense_BX, lengths_R[:, None].astype(np.float32), ages_RT], axis=1)
         article_R, _, *others = block.values_F
         keys = [article_R, clicks.article_C[earlier_N] + np.uint32(1), *others]
-        return RawBlock(dense_RX, block.labels_B, keys, [None, lengths_R, *([None] * len(others))])
+        lengths = [None, lengths_R, *([None] * len(others))]
+        return RawBlock(dense_RX, block.labels_B, keys, lengths, times_B=block.times_B)

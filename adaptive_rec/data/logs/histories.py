@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.data.prepared_arrays import offsets_of, spread
+from adaptive_rec.data.loaded_samples import offsets_of, spread
 
 LENGTH = "history_steps"
 """The dense column of the length of a row's history."""

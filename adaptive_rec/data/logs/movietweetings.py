@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from adaptive_rec.data.logs.columns import LogColumn, LogFile, LogReader
 from adaptive_rec.data.logs.histories import Histories
 from adaptive_rec.data.prepare.raw import RawBlock, SparseColumn
+from adaptive_rec.data.tabular.times import MICROSECONDS
 
 KEY_LIMIT = 2**32 - 2
 LOG_COLUMNS = (
@@ -53,7 +54,8 @@ class MovieTweetingsReader(LogReader):
         for start in range(0, len(labels_C), BLOCK_ROWS):
             part = slice(start, start + BLOCK_ROWS)
             keys = [(column[part] + 1).astype(np.uint32) for column in (user_C, movie_C)]
-            yield RawBlock(dense_CX[part], labels_C[part], [*keys], [None, None])
+            times_B = seconds_C[part] * MICROSECONDS["s"]
+            yield RawBlock(dense_CX[part], labels_C[part], [*keys], [None, None], times_B=times_B)
 
 
 def clock(seconds_C: NDArray[np.int64]) -> list[NDArray[np.float64]]:

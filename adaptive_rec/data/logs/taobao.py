@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from adaptive_rec.data.logs.columns import LogColumn, LogFile, LogReader, word
 from adaptive_rec.data.logs.histories import LENGTH, Histories
 from adaptive_rec.data.prepare.raw import HistoryColumn, RawBlock, SequenceColumns, SparseColumn
+from adaptive_rec.data.tabular.times import MICROSECONDS
 from adaptive_rec.errors import DataError
 
 KEY_LIMIT = 2**31 - 2
@@ -47,6 +48,7 @@ class ClickEvents:
     """Number of the event's item and category among the distinct ones."""
     item_P: NDArray[np.int64]
     category_P: NDArray[np.int64]
+    seconds_C: NDArray[np.int64]
 
     @staticmethod
     def of(rows_CX: NDArray[np.int64]) -> ClickEvents:
@@ -54,7 +56,7 @@ class ClickEvents:
         rows_CX = rows_CX[np.argsort(rows_CX[:, 4], kind="stable")]
         users, user_C = np.unique(rows_CX[:, 0], return_inverse=True)
         packed_P, pair_C = np.unique(rows_CX[:, 1] << 32 | rows_CX[:, 2], return_inverse=True)
-        return ClickEvents(users[user_C], pair_C, packed_P >> 32, packed_P % (1 << 32))
+        return ClickEvents(users[user_C], pair_C, packed_P >> 32, packed_P % (1 << 32), rows_CX[:, 4])
 
 
 class TaobaoReader(LogReader):
@@ -140,4 +142,6 @@ def block_of(
     categories = (events.category_P[pair_R], events.category_P[events.pair_C[earlier_N]])
     keys = [(values + 1).astype(np.uint32) for values in (*shown, *categories, events.user_C[event_R])]
     lengths = [None, lengths_R, None, lengths_R, None]
-    return RawBlock(lengths_R[:, None].astype(np.float32), (label_0_R == 0).astype(np.float32), [*keys], lengths)
+    times_R = events.seconds_C[event_R] * MICROSECONDS["s"]
+    labels_R = (label_0_R == 0).astype(np.float32)
+    return RawBlock(lengths_R[:, None].astype(np.float32), labels_R, [*keys], lengths, times_B=times_R)

@@ -23,6 +23,8 @@ READERS = {
 TABULAR = ("csv", "parquet")
 """Files of a user's own, which a schema describes."""
 FORMATS = (*TABULAR, *READERS)
+WITH_TIMES = tuple(name for name in READERS if name != "criteo")
+"""Logs whose rows have a time."""
 WITH_HISTORY = ("globo_sequence", "taobao")
 HISTORY_STEPS = 20
 """The default of the TBSM reference."""

@@ -15,13 +15,14 @@ from typing import Literal
 from pydantic import ValidationError
 
 from adaptive_rec.config.faults import describe
-from adaptive_rec.data.prepare.formats import array_name, check_source, find_format, history_steps
+from adaptive_rec.data.prepare.formats import WITH_TIMES, array_name, check_source, find_format, history_steps
 from adaptive_rec.data.prepare.meta import Job, SourceFile, rows_version
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.errors import DataError, UsageError
 
 KEYS_VERSION = 2
-"""Of files with a schema: texts have keys by XXH64, of version 1 by BLAKE2b."""
+"""Of files with a schema: texts have keys by XXH64, of version 1 by BLAKE2b. Of logs with a clock: what was read includes
+times."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,9 @@ def make_job(request: Request) -> Job:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"sources must have different names, two make arrays named {twice}")
-    schema = b"" if request.schema is None else request.schema.model_dump_json().encode()
+    known = request.schema
+    of_time = {"time"} if known is not None and not known.time.column else None  # older versions knew no such key
+    schema = b"" if known is None else known.model_dump_json(exclude=of_time).encode()
     try:
         return Job(
             format=format_,
@@ -73,7 +76,7 @@ def make_job(request: Request) -> Job:
             seed=request.seed,
             history_steps=history_steps(format_, request.history_steps),
             rows_version=rows_version(format_),
-            keys_version=KEYS_VERSION if schema else 1,
+            keys_version=KEYS_VERSION if schema or format_ in WITH_TIMES else 1,
             sources=tuple(sources),
         )
     except ValidationError as error:

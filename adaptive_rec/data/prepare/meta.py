@@ -121,6 +121,10 @@ class Meta(Frozen):
     """The schema of files of the user's own; null for other formats."""
     values: tuple[ValuesFile, ...] = ()
     """A file for each table, where there is a schema: the values that ids stand for."""
+    has_times: bool = False
+    """Whether each source has an array of its rows' times, in microseconds since 1970; folders of older versions have none."""
+    time_order: ArrayFile | None = None
+    """The file of the order of all rows by time; null where they are in that order, or have no times."""
     job: Job
     meta_sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
     """The checksum of all other values (`sum_of_values`); null in folders that older versions prepared."""
@@ -134,6 +138,8 @@ class Meta(Frozen):
         for source in self.sources:
             yield from source.files
         yield from self.values
+        if self.time_order is not None:
+            yield self.time_order
 
 
 def dense_file(name: str) -> str:
@@ -153,11 +159,15 @@ def bag_files(name: str, column: str) -> tuple[str, str]:
     return f"{name}_bag_{column}_values.npy", f"{name}_bag_{column}_offsets.npy"
 
 
-def array_names(name: str, columns: tuple[ColumnMeta, ...]) -> list[str]:
+def times_file(name: str) -> str:
+    return f"{name}_times.npy"
+
+
+def array_names(name: str, columns: tuple[ColumnMeta, ...], has_times: bool) -> list[str]:
     """Return the names of all files that are made from a source."""
     bags = [file for column in columns if column.bag for file in bag_files(name, column.name)]
     sparse = [sparse_file(name)] if any(not column.bag for column in columns) else []
-    return [dense_file(name), *sparse, labels_file(name), *bags]
+    return [dense_file(name), *sparse, labels_file(name), *bags, *([times_file(name)] if has_times else [])]
 
 
 def load_meta(folder: Path) -> Meta:
@@ -232,10 +242,9 @@ def _check_sums(meta: Meta, path: Path) -> None:
         if rows_of.get(column.table) != column.cardinality:
             raise DataError(f"{path}: column {column.name} must have the rows of its table {column.table}")
     for source in meta.sources:
-        if [file.name for file in source.files] != array_names(source.name, meta.columns):
-            raise DataError(
-                f"{path}: source {source.name} must have the files {array_names(source.name, meta.columns)}"
-            )
+        names = array_names(source.name, meta.columns, meta.has_times)
+        if [file.name for file in source.files] != names:
+            raise DataError(f"{path}: source {source.name} must have the files {names}")
     if [file.table for file in meta.values] != (list(rows_of) if meta.columns_schema else []):
         raise DataError(f"{path}: values must name a file for each of the tables {list(rows_of)}")
     if meta.sequence is not None:

@@ -37,6 +37,7 @@ from adaptive_rec.data.prepare.meta import (
 from adaptive_rec.data.prepare.numbering import SLOT_BYTES, KeyFile, Numbering
 from adaptive_rec.data.prepare.raw import RawReader
 from adaptive_rec.data.prepare.read import ReadSource, keys_file, read_source
+from adaptive_rec.data.prepare.time_order import TIME_ORDER, write_time_order
 from adaptive_rec.data.prepare.values import ColumnIds, values_file, write_values
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.system.durable import sync_files, sync_folder, write_whole
@@ -241,11 +242,14 @@ class Preparation:
         read: list[ReadSource],
     ) -> Meta:
         """Return the contents of `meta.json`, checksums included."""
-        names = [array_names(source.name, columns) for source in self._job.sources]
+        has_times, rows = self._readers[0].has_times, sum(source.rows for source in read)
+        names = [array_names(source.name, columns, has_times) for source in self._job.sources]
+        order = []
+        if has_times and write_time_order(self._part, [self._part / of_source[-1] for of_source in names], rows):
+            order = [TIME_ORDER]
         of_values = {name: values_file(name) for name in tables} if self._keeps_values else {}
         paths = [self._part / name for of_source in names for name in of_source]
-        paths += [self._part / name for name in of_values.values()]
-        rows = sum(source.rows for source in read)
+        paths += [self._part / name for name in (*of_values.values(), *order)]
         sums = iter(
             checksums(
                 paths, pool, lambda ratio: self._report(StageProgress("checksums", counted(len(paths), "file"), ratio, rows))
@@ -278,6 +282,10 @@ class Preparation:
             values=tuple(
                 ValuesFile(table=table, name=name, size_bytes=(self._part / name).stat().st_size, sha256=next(sums))
                 for table, name in of_values.items()
+            ),
+            has_times=has_times,
+            time_order=next(
+                (ArrayFile(name=name, size_bytes=(self._part / name).stat().st_size, sha256=next(sums)) for name in order), None
             ),
             job=self._job,
         ).sealed()

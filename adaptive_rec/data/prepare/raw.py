@@ -73,8 +73,9 @@ class RawBlock:
     """Keys of each row's bag; None for a column that has exactly one a row."""
     firsts_F: list[tuple[pa.Array, NDArray[np.int64]]] | None = None
     """The distinct values of each column as they are in the source, and the lookup where each comes first, in that order. None
-    for
-    formats whose values are not kept."""
+    for formats whose values are not kept."""
+    times_B: NDArray[np.int64] | None = None
+    """When each row was, in microseconds since 1970, UTC. None for readers whose rows have no time."""
 
 
 class RawReader(Protocol):
@@ -84,6 +85,11 @@ class RawReader(Protocol):
     """The names of the dense columns, at least one."""
     dense_transform: str
     """The transformation of the dense features in words, as `meta.json` has it."""
+
+    @property
+    def has_times(self) -> bool:
+        """Whether blocks have `times_B`."""
+        ...
 
     @property
     def schema(self) -> Schema | None:
@@ -126,6 +132,8 @@ def check_block(block: RawBlock, reader: RawReader) -> None:
             raise DataError(f"column {column.name} must have a length for each of {rows} rows just where it has bags")
         if len(values) != expected:
             raise DataError(f"column {column.name} of a block must have {expected} keys, got {len(values)}")
+    if reader.has_times != (block.times_B is not None) or (block.times_B is not None and len(block.times_B) != rows):
+        raise DataError(f"a block must have a time for each of {rows} rows just where its reader says so")
     if reader.sequence is not None:
         check_history(block, reader, reader.sequence)
 

@@ -21,7 +21,7 @@ from adaptive_rec.data.raw.kept_keys import KeptKeys
 from adaptive_rec.data.raw.key_map import KeyMap
 from adaptive_rec.data.raw.last_lookups import LastLookups
 from adaptive_rec.data.raw.schedule import KnobSchedule
-from adaptive_rec.data.source import Source, Wrapped
+from adaptive_rec.data.source import Source, Wrapped, untaken_batches
 from adaptive_rec.errors import CheckpointError, DataError
 from adaptive_rec.saved import Saved
 from adaptive_rec.system.group import Group
@@ -161,6 +161,12 @@ class RawIds(Wrapped):
             self._settle(self._position())
         for batch in self._source.test_batches(batch_size, max_samples):
             yield self.looked_up(batch)
+
+    def untaken_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        """Yield the stream from a position on, each key with the row that it has now."""
+        with self._lock:
+            self._settle(self._position())
+        return map(self.looked_up, untaken_batches(self._source, position, batch_size))
 
     def looked_up(self, batch: Batch) -> Batch:
         """Return a batch of keys with the rows that they have, as far as settled; nothing changes."""

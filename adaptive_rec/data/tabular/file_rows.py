@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from adaptive_rec.data.loaded_samples import ColumnBags, LoadedSamples, offsets_of
 from adaptive_rec.data.prepare.formats import check_source
 from adaptive_rec.data.prepare.raw import RawBlock, SparseColumn
-from adaptive_rec.data.prepared_arrays import ColumnBags, LoadedSamples, offsets_of
 from adaptive_rec.data.tabular.reader import Mark, TabularReader
 from adaptive_rec.data.tabular.schema import Schema
+from adaptive_rec.data.tabular.times import time_text
 from adaptive_rec.data.tabular.values import raw_keys
 from adaptive_rec.errors import DataError
 
@@ -23,9 +25,10 @@ MARKED_ROWS = 1 << 14
 class FileRows:
     """Files with the same columns. Each is read once when it is opened, to count its rows."""
 
-    def __init__(self, paths: list[Path], schema: Schema, skip_bad_rows: bool) -> None:
-        """Raises DataError where a file cannot be read, or has other columns than the first one."""
-        self._schema, self._skip_bad_rows = schema, skip_bad_rows
+    def __init__(self, paths: list[Path], schema: Schema, skip_bad_rows: bool, by_time: bool = False) -> None:
+        """`by_time`: rows must be in order of time. Raises DataError where a file cannot be read, or has other columns than the
+        first one."""
+        self._schema, self._skip_bad_rows, self._by_time = schema, skip_bad_rows, by_time
         self._paths = paths
         common = CommonColumns()
         for path in paths:
@@ -46,14 +49,20 @@ class FileRows:
         return self._first[-1]
 
     def read(self, row: int, dense_only: bool = False) -> Iterator[LoadedSamples]:
-        """Yield all rows from one on, block by block. `dense_only`: without keys."""
+        """Yield all rows from one on, block by block. `dense_only`: without keys. Raises DataError where a row must be in order
+        of time and is not."""
+        order = TimeOrder(self._schema.time.column) if self._by_time else None
         file = bisect_left(self._first, row + 1) - 1
         for path, first, marks in zip(self._paths[file:], self._first[file:], self._marks[file:], strict=False):
             left = max(row - first, 0)
             at = bisect_left([mark.rows for mark in marks], left)
             mark = marks[at if marks[at].rows == left else at - 1]
             left -= mark.rows
+            rows = mark.rows
             for block in self._reader(path, dense_only).blocks(mark):
+                if order is not None and block.times_B is not None:
+                    order.check(path, rows, block.times_B)
+                rows += len(block.labels_B)
                 samples = loaded(block)
                 size = len(samples.labels_B)
                 if left < size:
@@ -63,6 +72,29 @@ class FileRows:
     def _reader(self, path: Path, dense_only: bool = False) -> TabularReader:
         schema = self._schema.model_copy(update={"sparse": ()}) if dense_only else self._schema
         return TabularReader(path, schema, self._skip_bad_rows, keeps_values=False)
+
+
+class TimeOrder:
+    """A check that rows, read block by block, are in order of time."""
+
+    def __init__(self, column: str) -> None:
+        self._column = column
+        self._latest: int | None = None
+
+    def check(self, path: Path, rows_before: int, times_B: NDArray[np.int64]) -> None:
+        """Raise DataError for the first row that is earlier than the one before it. `rows_before`: well-formed rows of the file
+        before these."""
+        before = times_B[:1] if self._latest is None else np.array([self._latest])
+        falls = np.flatnonzero(np.diff(np.append(before, times_B)) < 0)
+        if len(falls):
+            row = int(falls[0])
+            was = int(times_B[row - 1]) if row else int(before[0])
+            raise DataError(
+                f"{path}, well-formed row {rows_before + row + 1}, column {self._column}: rows must be in order of time where "
+                f'data.order = "time" and data.ids = "raw", got {time_text(int(times_B[row]))} after {time_text(was)}; sort the '
+                "files, or leave out data.ids=raw to have them sorted"
+            )
+        self._latest = int(times_B[-1]) if len(times_B) else self._latest
 
 
 class CommonColumns:
@@ -103,7 +135,7 @@ def loaded(block: RawBlock) -> LoadedSamples:
     singles = [keys_N for keys_N, lengths_B in of_column if lengths_B is None]
     keys_BC = np.stack(singles, axis=1) if singles else np.empty((len(block.labels_B), 0), dtype=np.int64)
     bags = [ColumnBags(keys_N, offsets_of(n.astype(np.int64))) for keys_N, n in of_column if n is not None]
-    return LoadedSamples(block.dense_BX, block.labels_B.astype(np.int32), keys_BC, tuple(bags))
+    return LoadedSamples(block.dense_BX, block.labels_B.astype(np.int32), keys_BC, tuple(bags), block.times_B)
 
 
 def _thinned(marks: Iterator[Mark]) -> list[Mark]:

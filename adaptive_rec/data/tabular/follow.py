@@ -13,8 +13,8 @@ import numpy as np
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config
+from adaptive_rec.data.loaded_samples import LoadedSamples, to_batch
 from adaptive_rec.data.prepare.formats import check_source
-from adaptive_rec.data.prepared_arrays import LoadedSamples, to_batch
 from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.data.standard import Standard
 from adaptive_rec.data.tabular.file_rows import CommonColumns, loaded

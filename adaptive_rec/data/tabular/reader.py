@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from adaptive_rec.data.prepare.raw import RawBlock, SparseColumn
 from adaptive_rec.data.tabular.delimited import DelimitedFile
 from adaptive_rec.data.tabular.schema import CONSTANT, DenseColumn, FileSchema, Schema
+from adaptive_rec.data.tabular.times import times
 from adaptive_rec.data.tabular.values import Categories, categories, is_list, numbers
 from adaptive_rec.errors import DataError, UsageError
 
@@ -131,6 +132,7 @@ class TabularReader:
         self.columns = tuple(
             SparseColumn(c.feature, c.table_name, bool(c.separator) or self._has_lists(c.column)) for c in schema.sparse
         )
+        self.has_times = bool(schema.time.column)
         self._bad_rows = 0
         self.mark: Mark | None = START
         """The mark at which the block begins that was yielded last; None: reading cannot begin there."""
@@ -221,6 +223,10 @@ class TabularReader:
                 )
                 self._judge(batch, sparse.column, wrong_B, rule, rows_before)
                 bad_B |= wrong_B
+        times_B = None
+        if self.has_times:
+            wrong_B, times_B = self._times(batch, rows_before)
+            bad_B |= wrong_B
         self._bad_rows += int(np.count_nonzero(bad_B))
         good_B = ~bad_B
         found = [column.kept(good_B) for column in found]
@@ -230,7 +236,20 @@ class TabularReader:
             [column.keys_N for column in found],
             [column.lengths_B for column in found],
             [column.first_lookups() for column in found] if self._keeps_values else None,
+            None if times_B is None else times_B[good_B],
         )
+
+    def _times(self, batch: pa.RecordBatch, rows_before: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Return the rows without a time, and the times."""
+        column, unit = self.schema.time.column, self.schema.time.unit
+        found = times(batch.column(column), unit)
+        if found is None:
+            raise DataError(f"{self._path}, column {column}: must hold times, got {batch.column(column).type}")
+        times_B, bad_B = found
+        kind = {"s": "seconds", "ms": "milliseconds", "us": "microseconds"}[unit]
+        rule = f"must be {kind} since 1970, before the year 10000 (time.unit in the schema), or an ISO time"
+        self._judge(batch, column, bad_B, rule, rows_before)
+        return bad_B, times_B
 
     def _label(self, batch: pa.RecordBatch, rows_before: int) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Return the rows without a label, and the labels."""

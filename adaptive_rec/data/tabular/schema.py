@@ -57,6 +57,21 @@ class SparseColumnSchema(Frozen):
         return self.table or self.feature
 
 
+class TimeColumn(Frozen):
+    """The column that says when each row was."""
+
+    column: str = ""
+    """Empty: rows have no time."""
+    unit: Literal["s", "ms", "us"] = "s"
+    """Of numbers, which count from 1970 on. Texts are ISO times, by default of UTC."""
+
+    @model_validator(mode="after")
+    def _check_unit(self) -> TimeColumn:
+        if self.unit != "s" and not self.column:
+            raise ValueError(f"time.column must name the column whose unit is {self.unit}, got nothing")
+        return self
+
+
 class FileSchema(Frozen):
     """How CSV and TSV files are written."""
 
@@ -118,7 +133,15 @@ class Schema(Frozen):
     sparse: tuple[SparseColumnSchema, ...] = Field(min_length=1, strict=False)
     min_count: int = Field(1, ge=1)
     """Values that occur less often share one row, which values that are new to the model read too."""
+    time: TimeColumn = TimeColumn()
+    """When each row was, for `data.order = "time"`; it may be a feature besides."""
     file: FileSchema = FileSchema()
+
+    @field_validator("time", mode="before")
+    @classmethod
+    def _read_time(cls, column: Any) -> Any:
+        """A text is a column with the default unit."""
+        return {"column": column} if isinstance(column, str) else column
 
     @field_validator("dense", "sparse", mode="before")
     @classmethod
@@ -160,7 +183,8 @@ class Schema(Frozen):
     def columns(self) -> list[str]:
         """The columns of the file that are read, each once."""
         features = [*(column.column for column in self.dense), *(column.column for column in self.sparse)]
-        return list(dict.fromkeys([self.comparison.column, *features]))
+        time = [self.time.column] if self.time.column else []
+        return list(dict.fromkeys([self.comparison.column, *features, *time]))
 
     @property
     def standard_columns(self) -> tuple[int, ...]:
@@ -173,9 +197,10 @@ class Schema(Frozen):
         return tuple(self.dense[x].missing for x in self.standard_columns)
 
     def with_types(self, kind_of: Mapping[str, str]) -> Schema:
-        """Return the schema with the types of its tables' values, by table, for files of whatever kind."""
+        """Return the schema with the types of its tables' values, by table, for files of whatever kind that are scored, whose
+        rows need no time."""
         columns = [column.model_copy(update={"type": kind_of.get(column.table_name, "")}) for column in self.sparse]
-        return self.model_copy(update={"sparse": tuple(columns)})
+        return self.model_copy(update={"sparse": tuple(columns), "time": TimeColumn()})
 
 
 def load_schema(path: Path, option: str = "--schema") -> Schema:
@@ -218,6 +243,8 @@ def schema_toml(
             f"min_count = {schema.min_count}  # values that occur less often share one row, which unknown values read too",
             "",
         ]
+    if schema.time.column:
+        lines += [f"time = {_toml(_without_defaults(schema.time))}", ""]
     if unused:
         lines.append("# Columns that are not used:")
         lines += [f"#   {_comment(column)}: {_comment(why)}" for column, why in unused.items()]

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.criteo import row_ranges
+from adaptive_rec.data.criteo import measured_rows, row_ranges
+from adaptive_rec.data.loaded_samples import Columns, LoadedSamples, to_batch
 from adaptive_rec.data.prepare.raw import SparseColumn
 from adaptive_rec.data.prepared import MEASURED_ROWS
-from adaptive_rec.data.prepared_arrays import Columns, LoadedSamples, to_batch
 from adaptive_rec.data.source import epoch_batches, kept_rows
 from adaptive_rec.data.standard import Standard
 from adaptive_rec.data.tabular.file_rows import FileRows
@@ -35,7 +35,12 @@ class TabularSource:
 
     def __init__(self, config: Config) -> None:
         schema = load_schema(Path(config.data.schema_file), "data.schema_file")
-        self._rows = rows = FileRows(files_of(Path(config.data.source)), schema, config.data.on_bad_row == "skip")
+        by_time, skips = config.data.order == "time", config.data.on_bad_row == "skip"
+        if by_time and not schema.time.column:
+            raise ConfigError(
+                'data.order must be "file" where rows have no time, got "time"; name their column in the schema: time = "COLUMN"'
+            )
+        self._rows = rows = FileRows(files_of(Path(config.data.source)), schema, skips, by_time)
         self.malformed_rows = rows.bad_rows
         self._train, self._test = row_ranges(config, len(rows))
         self.train_samples, self.test_samples = len(self._train), len(self._test)
@@ -43,7 +48,7 @@ class TabularSource:
         self._columns = columns_of(rows.columns)
         self.dense_features = len(rows.dense_names)
         self.epochs = config.data.epochs
-        parts = self._dense_parts() if schema.standard_columns else iter(())
+        parts = self._dense_parts(measured_rows(config, self._train)) if schema.standard_columns else iter(())
         self._standard = Standard.of(schema.standard_columns, schema.standard_missing, parts)
         bag_C = tuple(column.bag for column in rows.columns)
         self._trained = TrainedColumns(schema.with_types(rows.kind_of), bag_C, self._standard)
@@ -72,12 +77,12 @@ class TabularSource:
             counted = self.malformed_rows if rows is self._train and epoch == start == 0 else 0
             yield replace(batch, dense_BX=self._standard.apply(batch.dense_BX), malformed_rows=counted)
 
-    def _dense_parts(self) -> Iterator[NDArray[np.float32]]:
-        """Yield the dense features of the training rows."""
+    def _dense_parts(self, rows: range) -> Iterator[NDArray[np.float32]]:
+        """Yield the dense features of some rows."""
         skips = bool(self.malformed_rows)  # a row may be malformed by a key alone
-        left = RowFeed(self._rows.read(self._train.start, dense_only=not skips))
-        for start in range(0, len(self._train), MEASURED_ROWS):
-            pieces = left.take(min(MEASURED_ROWS, len(self._train) - start))
+        left = RowFeed(self._rows.read(rows.start, dense_only=not skips))
+        for start in range(0, len(rows), MEASURED_ROWS):
+            pieces = left.take(min(MEASURED_ROWS, len(rows) - start))
             yield np.concatenate([piece.dense_BX for piece in pieces])
 
 

@@ -8,9 +8,18 @@ from typing import Any
 
 from markupsafe import Markup
 
-from adaptive_rec.offline.compare.compare_plots import color, dots, over_samples, over_time, stages, trade
+from adaptive_rec.offline.compare.compare_plots import color, dots, in_time, over_samples, over_time, stages, trade
 from adaptive_rec.offline.compare.headline import headline
-from adaptive_rec.offline.compare.measures import JUDGED, MEASURES, OTHERS, TO_TARGET, Measure, duration
+from adaptive_rec.offline.compare.measures import (
+    JUDGED,
+    MEASURES,
+    OTHERS,
+    TO_TARGET,
+    Measure,
+    duration,
+    in_windows,
+    shown,
+)
 from adaptive_rec.offline.compare.statements import (
     change,
     disturbed,
@@ -72,7 +81,7 @@ def _tiles(results: Results) -> Markup | None:
         ("Seeds", str(len(results["seeds"])), finished),
         ("Baseline", results["baseline"], f"{over['runs']} run{'s' if over['runs'] > 1 else ''}"),
         ("Its wall clock", duration(mean["seconds"]), f"{count(mean['samples_per_second'])} samples/s"),
-        ("Its AUC", auc, "on held-out samples"),
+        ("Its AUC", auc, "of the last window" if in_windows(results) else "on held-out samples"),
     )
 
 
@@ -83,25 +92,25 @@ def _facts(results: Results) -> Markup:
         ("Data", str(held["data.source"])),
         ("Hot budget", exact_size(held["knobs.hot_budget_bytes"])),
         ("Steps", f"{whole(runs[0]['steps'])} of {whole(held['run.batch_size'])} samples" if runs else None),
-        ("Held out", f"{whole(held_out)} samples" if held_out else None),
+        ("Last window" if in_windows(results) else "Held out", f"{whole(held_out)} samples" if held_out else None),
         ("Machine", ", ".join([*held["graphics processors"], f"{held['processor']}, {held['cores']} cores"])),
         ("Trained on", ", ".join(dict.fromkeys(run["device"] for run in runs)) or held["run.device"]),
     )
 
 
 def _differences(results: Results) -> Markup:
-    base, rows = results["baseline"], []
+    base, rows, judged = results["baseline"], [], shown(JUDGED, results)
     for policy, found in results["differences"].items():
         if found:
-            rows.append((_name(results, policy), *(_difference(measure, found.get(measure.key)) for measure in JUDGED)))
+            rows.append((_name(results, policy), *(_difference(measure, found.get(measure.key)) for measure in judged)))
     if not rows:
         return section(f"Against {base}", notice("No seed is finished under both."))
-    heads = ("policy", *(f"{measure.title}>" for measure in JUDGED))
+    heads = ("policy", *(f"{measure.title}>" for measure in judged))
     key = "Below each: its 95 % interval. Colour: beyond noise; colour with a question mark: perhaps; grey: not."
     words = [tag("p", tag("b", policy), BLANK, said) for policy, said in statements(results).items()]
     said = folded("In words", *words, class_="card words", open="open")
-    shown = table(heads, rows, key if _enough(results) else "")
-    return section(f"Against {base}", shown, said, note="Differences paired by seed.")
+    drawn = table(heads, rows, key if _enough(results) else "")
+    return section(f"Against {base}", drawn, said, note="Differences paired by seed.")
 
 
 def _difference(measure: Measure, found: Mapping[str, Any] | None) -> Markup:
@@ -127,8 +136,8 @@ def _name(results: Results, policy: str) -> Markup:
 
 
 def _plots(results: Results) -> Markup:
-    rows = [dots(results, measure, _note(measure, results)) for measure in JUDGED]
-    drawn = charts(over_time(results), over_samples(results), trade(results), *rows)
+    rows = [dots(results, measure, _note(measure, results)) for measure in shown(JUDGED, results)]
+    drawn = charts(over_time(results), over_samples(results), in_time(results), trade(results), *rows)
     span = ", the bar its 95 % interval" if _enough(results) else ""
     note = f"Diamond: mean over the seeds{span}; small dots: the seeds; dashed line: the baseline."
     return section("Time and quality", drawn, note=note)
@@ -154,8 +163,8 @@ def _missed(over: Mapping[str, Any]) -> bool:
 
 
 def _tables(results: Results) -> Markup:
-    quality = (*JUDGED, *(measure for measure in OTHERS if measure.key == "calibration"))
-    return section("Figures", _table(results, quality), _table(results, WORK),
+    quality = (*shown(JUDGED, results), *(measure for measure in OTHERS if measure.key == "calibration"))
+    return section("Figures", _table(results, quality), _table(results, shown(WORK, results)),
                    note="Means over the seeds" + (" with 95 % intervals." if _enough(results) else "."))  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from adaptive_rec.offline.compare.measures import Measure, duration
 from adaptive_rec.offline.compare.statements import change, verdict
+from adaptive_rec.offline.pages.dates import date_text, dates
 from adaptive_rec.offline.pages.markup import tag
 from adaptive_rec.offline.pages.page import folded, table
 from adaptive_rec.offline.pages.plot import Plot, PlotLine, TrackRow, chart, legends, tracks
@@ -73,20 +74,34 @@ def over_samples(results: Results) -> Plot:
     return _over(results, "samples_seen", "auc-samples", title, "seen, skipped ones included", tick, count)
 
 
-def _over(results: Results, key: str, name: str, title: str, unit: str, ticks: Any, text: Any) -> Plot:
+def _over(
+    results: Results, key: str, name: str, title: str, unit: str, ticks: Any, text: Any, along: Scale | None = None
+) -> Plot:
     curves = {policy: mean_curve(results["runs"], policy, key) for policy in results["policies"]}
     curves = {policy: curve for policy, curve in curves.items() if curve}
     xs = sorted({x for curve in curves.values() for x, _ in curve})
+    start = 0.0 if along is None else along.low
     lines = [_line(results, policy, [between(curve, x) for x in xs]) for policy, curve in curves.items()]
-    low, high = bounds([value for curve in curves.values() for x, value in curve if x >= LATE_RATIO * curve[-1][0]])
+    late = {policy: start + LATE_RATIO * (curve[-1][0] - start) for policy, curve in curves.items()}
+    low, high = bounds([value for policy, curve in curves.items() for x, value in curve if x >= late[policy]])
     cut = any(value < low for curve in curves.values() for _, value in curve)
     most = max((over["runs"] for over in results["over_seeds"].values()), default=0)
     seeds = f"Mean of {most} seeds. " if most > 1 else ""
-    along = linear(0, max(xs, default=1.0), lambda x: ticks(x) if x else "0", ticks=5)
+    along = along or linear(0, max(xs, default=1.0), lambda x: ticks(x) if x else "0", ticks=5)
     note = f"{seeds}{'Lower values are drawn at the foot.' if cut else ''}"
     return Plot(
         name, title, unit, xs, [text(x) for x in xs], "at", along, linear(low, high, tick), lines, group=key, note=note
     )
+
+
+def in_time(results: Results) -> Plot | None:
+    """Return the AUC of the next windows over the time of their first samples, where the data has a clock."""
+    windows = [each for run in results["runs"] for each in run["evaluations"]]
+    if not windows or any(each.get("first_time") is None for each in windows):
+        return None
+    scale = dates(min(each["first_time"] for each in windows), max(each["first_time"] for each in windows))
+    title, unit = "AUC in time", "of each window before training on it, at its first sample"
+    return _over(results, "first_time", "auc-in-time", title, unit, None, date_text, scale)
 
 
 def trade(results: Results) -> Plot:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ class Measure:
     noun: tuple[str, str] = ("less", "more")
     is_time: bool = False
     """Whether other work on the machine changes it."""
+    of_windows: bool = False
+    """Whether only runs have it that score the next window of the stream."""
 
 
 def duration(seconds: float) -> str:
@@ -46,12 +48,15 @@ def duration(seconds: float) -> str:
 WALL_CLOCK = Measure("seconds", "wall clock", duration, "low", True, is_time=True)
 AUC = Measure("auc", "AUC", four, "high", noun=("lower", "higher"))
 LOGLOSS = Measure("logloss", "log loss", four, "low", noun=("lower", "higher"))
+WINDOW_AUC = Measure("window_auc", "mean AUC of windows", four, "high", noun=("lower", "higher"), of_windows=True)
+WINDOW_LOGLOSS = Measure("window_logloss", "mean log loss of windows", four, "low", noun=("lower", "higher"), of_windows=True)
 CALIBRATION_ERROR = Measure("calibration_error", "calibration error", four, "low", noun=("smaller", "larger"))
 TO_TARGET = Measure("seconds_to_target", "time to the baseline's AUC", duration, "low", True, is_time=True)
-JUDGED = (WALL_CLOCK, TO_TARGET, AUC, LOGLOSS, CALIBRATION_ERROR)
+JUDGED = (WALL_CLOCK, TO_TARGET, AUC, LOGLOSS, WINDOW_AUC, WINDOW_LOGLOSS, CALIBRATION_ERROR)
 """Figures whose differences are tested against noise."""
 
 OTHERS = (
+    Measure("windows", "windows scored", count, of_windows=True),
     Measure("calibration", "calibration", four),
     Measure("samples_per_second", "samples a second", count),
     Measure("start_seconds", "start", duration),
@@ -70,17 +75,30 @@ OTHERS = (
 MEASURES = (*JUDGED, *OTHERS)
 
 
+def in_windows(results: Mapping[str, Any]) -> bool:
+    """Whether the runs of a comparison score the next window of the stream."""
+    return any(run.get("windows") for run in results["runs"])
+
+
+def shown(measures: Sequence[Measure], results: Mapping[str, Any]) -> list[Measure]:
+    """Return the measures that the runs of a comparison have."""
+    return [measure for measure in measures if not measure.of_windows or in_windows(results)]
+
+
 def read_figures(run: Path, end: ProcessEnd) -> dict[str, Any]:
     """Return the figures, evaluations and stages of a finished run. Raises UsageError where the directory is no run."""
     record = read_run(run)
     s: Mapping[str, Any] = record.summary or {}
-    quality = s.get("eval") or {}
+    quality, windows = s.get("eval") or {}, s.get("windows") or {}
     calibration = quality.get("calibration")
     updates = s["row_updates"] + s["row_updates_skipped"]
     return {
         "seconds": s["seconds"],
         "auc": quality.get("auc"),
         "logloss": quality.get("logloss"),
+        "window_auc": windows.get("auc_mean"),
+        "window_logloss": windows.get("logloss_mean"),
+        "windows": windows.get("count"),
         "calibration": calibration,
         "calibration_error": None if calibration is None else abs(calibration - 1),
         "samples_per_second": s["samples_per_second"],
@@ -121,7 +139,8 @@ def _stages(summary: Mapping[str, Any]) -> dict[str, float]:
 
 def _evaluations(lines: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
     kept = ("step", "seconds", "samples_seen", "auc", "logloss")
-    return [{key: line[key] for key in kept} for line in lines if line.get("auc") is not None and "seconds" in line]
+    known = [line for line in lines if line.get("auc") is not None and "seconds" in line]
+    return [{**{key: line[key] for key in kept}, "first_time": line.get("first_time")} for line in known]
 
 
 def seconds_to(target_auc: float, evaluations: list[Mapping[str, Any]]) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adaptive_rec.offline.compare.measures import JUDGED, TO_TARGET, WALL_CLOCK, Measure
+from adaptive_rec.offline.compare.measures import JUDGED, TO_TARGET, WALL_CLOCK, Measure, in_windows
 from adaptive_rec.offline.compare.results import BEYOND_NOISE, times_scatter
 from adaptive_rec.offline.compare.statistics import LEAST_SEEDS
 
@@ -112,8 +112,12 @@ def notes(results: Mapping[str, Any]) -> list[str]:
         "Wall clock is that of the training loop, reading and arranging of batches included. The start of the process "
         "(libraries, data files, tables) and the evaluations made for this comparison are left out; evaluations that a policy "
         "requests count. Start is the duration of the start.",
-        f"The target of a run is the baseline's final AUC with the same seed, less {results['target_slack_auc']:g}. The time to "
-        "it is read between evaluations in proportion.",
+        "Each evaluation is of the next window of the stream, before it is trained on; AUC, log loss and calibration without "
+        "more words are those of the last one. A window's AUC says as much of the window as of the model, so no time to an AUC "
+        "is given: compare policies in the same windows."
+        if in_windows(results)
+        else f"The target of a run is the baseline's final AUC with the same seed, less {results['target_slack_auc']:g}. The "
+        "time to it is read between evaluations in proportion.",
     ]
     for kind, meaning in KINDS.items():
         if named := [policy for policy in results["policies"] if results["kinds"][policy] == kind]:

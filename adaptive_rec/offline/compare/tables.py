@@ -14,8 +14,12 @@ from adaptive_rec.offline.compare.measures import (
     MEASURES,
     TO_TARGET,
     WALL_CLOCK,
+    WINDOW_AUC,
+    WINDOW_LOGLOSS,
     Measure,
     duration,
+    in_windows,
+    shown,
 )
 from adaptive_rec.offline.compare.processes import LOG
 from adaptive_rec.offline.compare.statements import (
@@ -32,9 +36,15 @@ from adaptive_rec.units import percent, size
 
 Results = Mapping[str, Any]
 QUALITY_HEADS = ("policy", "wall clock>", "AUC>", "log loss>", "AUC reached>")
+WINDOW_HEADS = ("policy", "wall clock>", "AUC (mean)>", "log loss (mean)>", "AUC (last)>")
 WORK_HEADS = ("policy", "calibration>", "trained>", "skipped>", "hot>", "moved>", "tier>")
 SIGNS = {"better": "*", "worse": "*", "maybe_better": "?", "maybe_worse": "?"}
 """Sign after a figure that differs from the baseline's beyond noise, or perhaps."""
+
+
+def quality_heads(results: Results) -> tuple[str, ...]:
+    """Return the heads of `quality_rows`."""
+    return WINDOW_HEADS if in_windows(results) else QUALITY_HEADS
 
 
 def quality_rows(results: Results) -> Iterator[tuple[str, ...]]:
@@ -42,6 +52,9 @@ def quality_rows(results: Results) -> Iterator[tuple[str, ...]]:
     for policy in results["policies"]:
         over = results["over_seeds"][policy]
         found = results["differences"].get(policy, {})
+        if in_windows(results):
+            yield (policy, *(_cell(measure, over, found) for measure in (WALL_CLOCK, WINDOW_AUC, WINDOW_LOGLOSS, AUC)))
+            continue
         cells = [_cell(measure, over, found) for measure in (WALL_CLOCK, AUC, LOGLOSS)]
         yield (policy, *cells, to_target(results, policy) + _sign(TO_TARGET, found))
 
@@ -95,10 +108,10 @@ def markdown(results: Results) -> str:
     """Return the results as a Markdown document: statements, tables, notes."""
     base = results["baseline"]
     parts = [f"# {title(results)}", " ".join(headline(results))]
-    parts.append(_markdown_table(("policy", *(m.title for m in MEASURES)), _all_rows(results)))
+    parts.append(_markdown_table(("policy", *(m.title for m in shown(MEASURES, results))), _all_rows(results)))
     judged = list(_difference_rows(results))
     if judged:
-        heads = (f"against {base}", *(measure.title for measure in JUDGED))
+        heads = (f"against {base}", *(measure.title for measure in shown(JUDGED, results)))
         said = "Bold: beyond noise; slanted: perhaps." if any("*" in cell for row in judged for cell in row) else ""
         parts += ["## Differences", _markdown_table(heads, judged), said]
         parts += ["\n".join(f"- {policy}: {line}" for policy, line in statements(results).items())]
@@ -118,7 +131,8 @@ def _all_rows(results: Results) -> Iterator[Sequence[str]]:
     for policy in results["policies"]:
         over = results["over_seeds"][policy]
         if over["runs"]:
-            yield (policy, *(to_target(results, policy) if m is TO_TARGET else _with_interval(m, over) for m in MEASURES))
+            measures = shown(MEASURES, results)
+            yield (policy, *(to_target(results, policy) if m is TO_TARGET else _with_interval(m, over) for m in measures))
 
 
 def _with_interval(measure: Measure, over: Mapping[str, Any]) -> str:
@@ -135,7 +149,7 @@ def _difference_rows(results: Results) -> Iterator[Sequence[str]]:
         if not found:
             continue
         cells = []
-        for measure in JUDGED:
+        for measure in shown(JUDGED, results):
             each = found.get(measure.key)
             if each is None:
                 cells.append("–")

@@ -17,7 +17,7 @@ from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.rows import SavedRows, SavedTable
 from adaptive_rec.checkpoint.safetensors_file import ArrayInParts
 from adaptive_rec.checkpoint.saved_keys import TableKeys
-from adaptive_rec.data.prepared_arrays import offsets_of
+from adaptive_rec.data.loaded_samples import offsets_of
 from adaptive_rec.data.raw.raw_ids import RawIds
 
 MOST_LOOKUPS = 3

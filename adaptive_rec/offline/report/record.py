@@ -68,6 +68,12 @@ class RunRecord:
     faults: list[str]
     """Descriptions of what could not be read."""
 
+    @property
+    def scored(self) -> str:
+        """Which samples evaluations score, in words."""
+        before = (self.summary or {}).get("followed") or any("first_sample" in each for each in self.evaluations)
+        return "before training on them" if before else "held out"
+
 
 def read_run(run: Path) -> RunRecord:
     """Read a run directory. Raises UsageError for another directory."""

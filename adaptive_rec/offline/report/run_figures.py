@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from markupsafe import Markup
 
+from adaptive_rec.offline.pages.dates import date_text, dates
 from adaptive_rec.offline.pages.markup import tag
 from adaptive_rec.offline.pages.plot import SIDE, Plot, PlotLine, PlotMark, TrackRow, canvas, chart, tracks
 from adaptive_rec.offline.pages.scale import Scale, bounds, height, linear, logarithmic, tick
@@ -39,7 +40,8 @@ class RunFigures:
     def all(self, tables: Sequence[Any], total_rows: int) -> list[Plot | Markup | None]:
         """Return the plots in their order. `tables` are those of ``run.json``."""
         return [
-            self._loss(), self._auc(), self._hot(), self._rows(total_rows), self._skipped(), self._moved(), self._migrated(),
+            self._loss(), self._auc(), self._auc_in_time(), self._hot(), self._rows(total_rows), self._skipped(),
+            self._moved(), self._migrated(),
             self._disk(), self._speed(), self._tables(tables), self._stages(), self._background(),
         ]  # fmt: skip
 
@@ -53,7 +55,7 @@ class RunFigures:
     def _loss(self) -> Plot:
         lines = [PlotLine("training", "line-1", self._series.loss, text=four)]
         if self._record.evaluations:
-            name = "before training" if (self._record.summary or {}).get("followed") else "held out"
+            name = self._record.scored
             lines.append(PlotLine(name, "evaluation", self._held_out("logloss"), "points", four))
         low, high = bounds(*(line.values for line in lines))
         more: dict[str, Any] = {}
@@ -69,10 +71,24 @@ class RunFigures:
         places = [self._series.samples_at(e["step"]) for e in evaluations]
         texts = [_at(e["step"], samples) for e, samples in zip(evaluations, places, strict=True)]
         line = PlotLine("AUC", "evaluation", values, "both", four)
+        title = "Held-out AUC" if self._record.scored == "held out" else "AUC of samples before training on them"
         return Plot(
-            "auc", "Held-out AUC", "", places, texts, "at", self._x, linear(*bounds(values), tick), [line],
+            "auc", title, "", places, texts, "at", self._x, linear(*bounds(values), tick), [line],
             marks=self._marks, group="evaluations",
             note="" if len(values) > 1 else "eval.every_steps or eval.count makes evaluations while a run trains.",
+        )  # fmt: skip
+
+    def _auc_in_time(self) -> Plot | None:
+        """Return the AUC of the next windows over the time of their first samples, where the data has a clock."""
+        windows = [e for e in self._record.evaluations if e.get("auc") is not None and is_window(e)]
+        if not windows:
+            return None
+        times, values = [e["first_time"] for e in windows], [e["auc"] for e in windows]
+        texts = [f"{date_text(e['first_time'])} to {date_text(e['last_time'])}" for e in windows]
+        return Plot(
+            "auc-in-time", "AUC in time", "of each window, at its first sample", times, texts, "window",
+            dates(min(times), max(times)), linear(*bounds(values), tick), [PlotLine("AUC", "evaluation", values, "both", four)],
+            group="windows",
         )  # fmt: skip
 
     def _rows(self, total_rows: int) -> Plot:
@@ -209,6 +225,11 @@ class RunFigures:
         if not known:
             return "never looked up"
         return f"{percent(known[0] or 0.0)} at first, {percent(known[-1] or 0.0)} at last"
+
+
+def is_window(evaluation: Mapping[str, Any]) -> bool:
+    """Whether an evaluation is of a window with known times."""
+    return all(isinstance(evaluation.get(name), int | float) for name in ("first_time", "last_time"))
 
 
 def _at(step: int, samples: float) -> str:

@@ -105,7 +105,7 @@ def _tiles(record: RunRecord) -> Markup:
     now = _newest(record)
     quality = (record.evaluations[-1] if record.evaluations else None) or now.get("eval") or {}
     at = f"at step {whole(quality['step'])}" if "step" in quality else ""
-    what = "before training on them" if (record.summary or {}).get("followed") else "held out"
+    what = record.scored
     held = f"{count(quality['samples'])} {what}" if quality.get("samples") else "not scored"
 
     def shown(value: float | None, text: Any) -> str:

@@ -22,7 +22,7 @@ def curve(*points: tuple[float, float]) -> list[dict[str, float]]:
 
 
 def made_up(policy: str, seed: int, seconds: float, auc: float) -> dict[str, Any]:
-    figures = dict.fromkeys((measure.key for measure in MEASURES), 1.0)
+    figures: dict[str, Any] = {measure.key: None if measure.of_windows else 1.0 for measure in MEASURES}
     figures |= {"seconds": seconds, "auc": auc, "logloss": 1 - auc, "calibration_error": 0.01}
     place = {"policy": policy, "seed": seed, "order": seed, "directory": f"runs/{policy}-seed{seed}"}
     evaluations = curve((seconds / 2, auc - 0.1), (seconds, auc))

@@ -1,0 +1,138 @@
+"""Samples in memory, as readers of a user's files and of prepared folders return them, and their way into a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.batch import Batch, Position
+from adaptive_rec.data.prepare.meta import Meta
+
+Ids = NDArray[np.int32] | NDArray[np.int64]
+"""Numbers of rows, or raw keys."""
+
+
+@dataclass(frozen=True)
+class ColumnBags:
+    """The bags of one column for some samples."""
+
+    values_N: Ids
+    offsets: NDArray[np.int64]
+    """One more than there are samples, from 0."""
+
+    def take(self, samples_S: NDArray[np.int64]) -> ColumnBags:
+        lengths_S = np.diff(self.offsets)[samples_S]
+        offsets = offsets_of(lengths_S)
+        return ColumnBags(self.values_N[spread(self.offsets[samples_S], lengths_S, offsets)], offsets)
+
+
+@dataclass(frozen=True)
+class LoadedSamples:
+    """Samples in memory."""
+
+    dense_BX: NDArray[np.float32]
+    labels_B: NDArray[np.int32]
+    ids_BC: Ids
+    """Of the columns without bags."""
+    bags: tuple[ColumnBags, ...]
+    """Of the others."""
+    times_B: NDArray[np.int64] | None = None
+    """In microseconds since 1970; None where they have no time or nobody reads it."""
+
+    def take(self, samples_S: NDArray[np.int64]) -> LoadedSamples:
+        bags = tuple(bags.take(samples_S) for bags in self.bags)
+        times_S = None if self.times_B is None else self.times_B[samples_S]
+        return LoadedSamples(self.dense_BX[samples_S], self.labels_B[samples_S], self.ids_BC[samples_S], bags, times_S)
+
+    def __getitem__(self, part: slice) -> LoadedSamples:
+        bags = []
+        for column in self.bags:
+            offsets = column.offsets[part.start : part.stop + 1]
+            bags.append(ColumnBags(column.values_N[offsets[0] : offsets[-1]], offsets - offsets[0]))
+        times_B = None if self.times_B is None else self.times_B[part]
+        return LoadedSamples(self.dense_BX[part], self.labels_B[part], self.ids_BC[part], tuple(bags), times_B)
+
+    @staticmethod
+    def joined(parts: list[LoadedSamples]) -> LoadedSamples:
+        if len(parts) == 1:
+            return parts[0]
+        columns = [[part.bags[c] for part in parts] for c in range(len(parts[0].bags))]
+        bags = tuple(
+            ColumnBags(
+                np.concatenate([bag.values_N for bag in column]),
+                offsets_of(np.concatenate([np.diff(bag.offsets) for bag in column])),
+            )
+            for column in columns
+        )
+        times = [part.times_B for part in parts if part.times_B is not None]
+        return LoadedSamples(
+            np.concatenate([part.dense_BX for part in parts]),
+            np.concatenate([part.labels_B for part in parts]),
+            np.concatenate([part.ids_BC for part in parts]),
+            bags,
+            np.concatenate(times) if times else None,
+        )
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which features the sparse columns become: one each, a history's as many as it may have steps."""
+
+    single: tuple[int, ...]
+    """Features of the columns without bags."""
+    bags: tuple[int, ...]
+    """The first feature of each column with bags."""
+    steps: tuple[int, ...]
+    """Of each column with bags its steps, where it is a history's; else 0."""
+    features: int
+    """Of all columns."""
+
+    @staticmethod
+    def of(meta: Meta) -> Columns:
+        histories = {history.column for history in meta.sequence.histories} if meta.sequence else set()
+        steps = [meta.sequence.steps if meta.sequence and c.name in histories else 0 for c in meta.columns]
+        first = [sum(max(1, n) for n in steps[:c]) for c in range(len(steps) + 1)]
+        numbered = list(enumerate(meta.columns))
+        return Columns(
+            tuple(first[c] for c, column in numbered if not column.bag),
+            tuple(first[c] for c, column in numbered if column.bag),
+            tuple(steps[c] for c, column in numbered if column.bag),
+            first[-1],
+        )
+
+
+def to_batch(pieces: list[LoadedSamples], columns: Columns, position: Position) -> Batch:
+    """Return a batch, in sample-major order, of samples that come in pieces."""
+    samples = LoadedSamples.joined(pieces)
+    labels_B = samples.labels_B.astype(np.float32)
+    if not columns.bags:
+        batch = Batch.one_hot(samples.dense_BX, samples.ids_BC.astype(np.int64), labels_B, position)
+        return batch if samples.times_B is None else replace(batch, times_B=samples.times_B)
+    lengths_BF = np.ones((len(labels_B), columns.features), dtype=np.int64)
+    for f, steps, bags in zip(columns.bags, columns.steps, samples.bags, strict=True):
+        lengths_B = np.diff(bags.offsets)
+        if steps:  # a history's ids stand together: the last of its features have one each, the first ones none
+            lengths_BF[:, f : f + steps] = np.arange(steps) >= steps - lengths_B[:, None]
+        else:
+            lengths_BF[:, f] = lengths_B
+    offsets = offsets_of(lengths_BF.reshape(-1))
+    starts_BF = offsets[:-1].reshape(lengths_BF.shape)
+    ids_N = np.empty(offsets[-1], dtype=np.int64)
+    ids_N[starts_BF[:, columns.single]] = samples.ids_BC
+    for f, bags in zip(columns.bags, samples.bags, strict=True):
+        ids_N[spread(starts_BF[:, f], np.diff(bags.offsets), bags.offsets)] = bags.values_N
+    return Batch(samples.dense_BX, ids_N, offsets, labels_B, position, times_B=samples.times_B)
+
+
+def offsets_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where runs of these lengths begin, and where the last one ends."""
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def spread(starts_S: NDArray[np.int64], lengths_S: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the places of runs that begin at `starts_S`, run after run; `offsets` are those of the lengths."""
+    return np.repeat(starts_S - offsets[:-1], lengths_S) + np.arange(offsets[-1])
