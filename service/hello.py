@@ -71,6 +71,8 @@ class Hello:
     """Whether some cold rows are in host memory and others lie on a disk, as of a run on a device."""
     raw_ids: bool = False
     """Whether rows are looked up by raw ids too."""
+    steps_per_epoch: Count | None = None
+    """Steps of one pass over the training data; None where there are no passes of equal length."""
 
     @classmethod
     def parse(cls, line: Mapping[str, Any]) -> Hello:
@@ -81,6 +83,7 @@ class Hello:
             knobs = {key: knob_values(line[key]) for key in ("defaults", "desired", "effective")}
             rest = {"tables": tables, "policies": line["policies"], "step": line.get("step", 0)}
             rest |= {name: line.get(name, False) for name in ("on_disk", "in_memory", "raw_ids")}
+            rest["steps_per_epoch"] = line.get("steps_per_epoch")
             return HELLO.validate_python({"live": line["mode"] == "live", **values, **knobs, **rest})
         except ValidationError as error:
             first = error.errors()[0]

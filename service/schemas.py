@@ -36,6 +36,9 @@ class RunInfo(Answer):
     device: str
     precision: str
     version: str
+    steps_per_epoch: Annotated[
+        int | None, Field(description="Steps of one pass over the training data; null where there are no passes of equal length")
+    ]
 
 
 class Quality(Answer):
