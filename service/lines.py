@@ -153,7 +153,7 @@ def fits(shape: type[FileLine], value: Values) -> bool:
 
 
 def open_regular(path: Path, links: bool = True) -> BinaryIO:
-    """Open a regular file for reading. Raises OSError for others, such as pipes, which would hang, and, unless `links`, for links."""
+    """Open a regular file for reading. Raises OSError for others, such as pipes, which would hang; for links unless `links`."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
     file = open(os.open(path, flags), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
