@@ -16,6 +16,7 @@ from adaptive_rec.service import (
     problems,
     rollback_api,
     run_api,
+    runs_api,
     sign_in,
 )
 from adaptive_rec.service.documented import Problem, answers
@@ -39,6 +40,7 @@ def create_app(view: RunView, security: Security) -> FastAPI:
     routers = (
         control_api.public_router(view),
         run_api.router(view),
+        runs_api.router(view),
         event_stream.router(view, security.limits),
         placement_api.router(view),
         knobs_api.router(view),

@@ -22,37 +22,50 @@ MEDIA_TYPES = {
     ".txt": "text/plain; charset=utf-8",
 }
 """Files of other kinds are not served."""
+ALWAYS_ASK, NEVER_ASK = "no-cache", "private, max-age=31536000, immutable"
 
 
 class Asset:
     """A file's content and its ETag."""
 
-    def __init__(self, path: Path) -> None:
-        self.content = path.read_bytes()
-        self.media_type = MEDIA_TYPES[path.suffix]
-        self.etag = f'"{hashlib.sha256(self.content).hexdigest()[:32]}"'
+    def __init__(self, name: str, content: bytes) -> None:
+        self.content = content
+        self.media_type = MEDIA_TYPES[Path(name).suffix]
+        self.etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
-    def response(self, if_none_match: str | None) -> Response:
-        headers = {"ETag": self.etag, "Cache-Control": "no-cache"}
+    def response(self, if_none_match: str | None, caching: str = ALWAYS_ASK) -> Response:
+        headers = {"ETag": self.etag, "Cache-Control": caching}
         if if_none_match == self.etag:
             return Response(status_code=304, headers=headers)
         return Response(self.content, headers=headers, media_type=self.media_type)
 
 
-def router(folder: Path = FOLDER) -> APIRouter:
-    """`/` and `/assets/NAME`. Only files found at the start are served."""
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the files that are served, by name."""
     files = sorted(folder.rglob("*")) if folder.is_dir() else []
-    assets = {
-        path.relative_to(folder).as_posix(): Asset(path)
-        for path in files
-        if path.is_file() and path.suffix in MEDIA_TYPES
-    }
+    served = [path for path in files if path.is_file() and path.suffix in MEDIA_TYPES]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in served}
+
+
+def router(folder: Path = FOLDER) -> APIRouter:
+    """`/`, `/assets/NAME` and `/assets/VERSION/NAME`. Only files found at the start are served.
+
+    The page loads its files from under their version, a digest of all of them. These a browser keeps without asking again: a page
+    opened once more takes one request, also where the sidecar has little processor time.
+    """
+    files = contents(folder)
+    version = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:16]
+    assets = {name: Asset(name, content) for name, content in files.items()}
+    if "index.html" in files:
+        page = files["index.html"].replace(b'"/assets/', f'"/assets/{version}/'.encode())
+        assets["index.html"] = Asset("index.html", page)
     routes = APIRouter(include_in_schema=False)
 
     def find(name: str, if_none_match: str | None) -> Response:
-        if name not in assets:
+        plain = name.removeprefix(f"{version}/")
+        if plain not in assets:
             raise ProblemError(404, "no such file")
-        return assets[name].response(if_none_match)
+        return assets[plain].response(if_none_match, ALWAYS_ASK if plain == name else NEVER_ASK)
 
     @routes.get("/")
     async def index(if_none_match: str | None = Header(None)) -> Response:

@@ -82,6 +82,8 @@ class Hello:
     """Whether rows are looked up by raw ids too."""
     parent: BranchPoint | None = None
     """Where the run comes from, if it is a branch."""
+    steps_per_epoch: Count | None = None
+    """Steps of one pass over the training data; None where there are no passes of equal length."""
 
     @classmethod
     def parse(cls, line: Mapping[str, Any]) -> Hello:
@@ -94,6 +96,7 @@ class Hello:
             rest |= {name: line.get(name, False) for name in ("on_disk", "in_memory", "raw_ids")}
             if (parent := line.get("parent")) is not None:
                 rest["parent"] = {name: parent[name] for name in ("run", "checkpoint", "step")}
+            rest["steps_per_epoch"] = line.get("steps_per_epoch")
             return HELLO.validate_python({"live": line["mode"] == "live", **values, **knobs, **rest})
         except ValidationError as error:
             first = error.errors()[0]

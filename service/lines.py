@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -160,16 +162,41 @@ def fits(shape: type[FileLine], value: Values) -> bool:
     return True
 
 
+def open_regular(path: Path, links: bool = True) -> BinaryIO:
+    """Open a regular file for reading. Raises OSError for others, such as pipes, which would hang; for links unless `links`."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
+    file = open(os.open(path, flags), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(f"{path} must be a regular file")
+    return file
+
+
+def was_replaced(path: Path, inode: int, position: int) -> bool:
+    """Return whether a file that was read up to a position is another one now, or shorter. `inode`: 0 if it was never opened."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return inode != 0
+    return inode not in (0, found.st_ino) or found.st_size < position
+
+
 class Tail:
     """Remembers how far a growing file has been read. The file may not exist yet.
 
-    If it is longer than `whole_bytes` at the first read, only a sample of its lines is read.
+    If it is longer than `whole_bytes` at the first read, only a sample of its lines is read. Unless `links`, a file that is a
+    link counts as missing.
     """
 
-    def __init__(self, path: Path, whole_bytes: int | None = None) -> None:
+    def __init__(self, path: Path, whole_bytes: int | None = None, links: bool = True) -> None:
         self.path = path
         self._whole_bytes = whole_bytes
-        self._position = 0
+        self._links = links
+        self._position = self._inode = 0
+
+    def was_replaced(self) -> bool:
+        """Return whether there is another file than the one that was read, or none any more."""
+        return was_replaced(self.path, self._inode, self._position)
 
     def new_lines(self) -> Iterator[Values]:
         """Yield every line finished since the last call. Lines without a JSON object are left out."""
@@ -177,10 +204,11 @@ class Tail:
             size = self.path.stat().st_size
             if size == self._position:
                 return
-            file = open(self.path, "rb")
+            file = open_regular(self.path, self._links)
         except OSError:
             return
         with file:
+            self._inode = os.fstat(file.fileno()).st_ino
             if self._position == 0 and self._whole_bytes is not None and size > self._whole_bytes:
                 yield from self._sample(file, size)
             file.seek(self._position)

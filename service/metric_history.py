@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from adaptive_rec.service.lines import EvaluationLine, EventLine, KnobsLine, RolledBackLine, SnapshotLine, Tail, fits
+from adaptive_rec.service.table_history import TableHistory
+from adaptive_rec.service.thinned import ThinnedSeries
 
-POINTS_KEPT = 4096
 WHOLE_BYTES = 16 << 20
 """If the metrics file is longer at the start, the sidecar reads a sample, so that the start does not take seconds."""
 EVENTS_KEPT = 4096
@@ -32,74 +33,41 @@ COLUMNS = (
     "stale_threshold",
     *TRAFFIC,
 )
-Point = dict[str, Any]
-
-
-class ThinnedSeries:
-    """Points in the order of their steps. If there are too many, they are thinned evenly and still cover the whole run."""
-
-    def __init__(self, limit: int = POINTS_KEPT) -> None:
-        self.points: list[Point] = []
-        self.limit = limit
-        self.spacing = 1
-        """Least number of steps between two points. The newest point is always kept."""
-
-    def add(self, point: Point) -> None:
-        while self.points and self.points[-1]["step"] >= point["step"]:
-            self.points.pop()  # a resumed run makes these steps again
-        if len(self.points) > 1 and self.points[-1]["step"] - self.points[-2]["step"] < self.spacing:
-            self.points.pop()  # it was kept only as the newest
-        self.points.append(point)
-        if len(self.points) > self.limit:
-            span = self.points[-1]["step"] - self.points[0]["step"]
-            self.spacing = max(2 * self.spacing, -(-2 * span // self.limit))
-            self.points = spaced(self.points, self.spacing)
-
-    def go_back(self, step: int) -> None:
-        """Leave out the points after a step, to which the run went back."""
-        while self.points and self.points[-1]["step"] > step:
-            self.points.pop()
-
-    def since(self, step: int, spacing: int) -> list[Point]:
-        """Return the points after a step, at least `spacing` steps apart, and the newest."""
-        return spaced([point for point in self.points if point["step"] > step], spacing)
-
-
-def spaced(points: list[Point], spacing: int) -> list[Point]:
-    """Return points at least `spacing` steps apart, and the last one."""
-    kept: list[Point] = []
-    for point in points:
-        if not kept or point["step"] - kept[-1]["step"] >= spacing:
-            kept.append(point)
-    if points and kept[-1] is not points[-1]:
-        kept.append(points[-1])
-    return kept
 
 
 class MetricHistory:
-    """The content of a run's `metrics.jsonl`."""
+    """The content of a run's `metrics.jsonl`. Steps that a run made again after it went back replace the earlier ones."""
 
-    def __init__(self, run: Path) -> None:
-        self._tail = Tail(run / "metrics.jsonl", WHOLE_BYTES)
+    def __init__(self, run: Path, tables: int = 0, links: bool = True) -> None:
+        """`tables`: number of the run's tables. Unless `links`, a file that is a link is not read."""
+        self._tail = Tail(run / "metrics.jsonl", WHOLE_BYTES, links)
         self.snapshots = ThinnedSeries()
         self.evaluations = ThinnedSeries()
+        self.tables = TableHistory(tables)
         self.newest: dict[str, Any] | None = None
         """The newest snapshot, whole."""
+
+    def was_replaced(self) -> bool:
+        """Return whether the file is that of another run now."""
+        return self._tail.was_replaced()
 
     def refresh(self) -> None:
         """Read the lines written since the last call. If there are none, this only reads the file's size."""
         for line in self._tail.new_lines():
             kind = line.pop("event", None)
             if kind == "snapshot" and fits(SnapshotLine, line):
+                if self.newest is not None and line["step"] <= self.newest["step"]:
+                    self.evaluations.cut(line["step"])
                 self.newest = line
+                self.tables.add(line)
                 totals = line.get("totals", {})
                 self.snapshots.add({name: (totals if name in TRAFFIC else line).get(name) for name in COLUMNS})
             elif kind == "evaluation" and fits(EvaluationLine, line):
                 self.evaluations.add(line)
             elif kind == "rolled_back" and fits(RolledBackLine, line):
                 self.newest = None
-                for series in (self.snapshots, self.evaluations):
-                    series.go_back(line["step"])
+                for series in (self.snapshots, self.evaluations, self.tables):
+                    series.cut(line["step"])
 
     @property
     def evaluation(self) -> dict[str, Any] | None:

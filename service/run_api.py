@@ -14,7 +14,7 @@ from adaptive_rec.service import schemas
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Values
 from adaptive_rec.service.lines import MAX_STEP
-from adaptive_rec.service.metric_history import COLUMNS
+from adaptive_rec.service.metric_history import COLUMNS, MetricHistory
 from adaptive_rec.service.placement_api import heading
 from adaptive_rec.service.problems import Json
 from adaptive_rec.service.run_view import RunView
@@ -43,14 +43,7 @@ def router(view: RunView) -> APIRouter:
     ) -> Json:
         """Curves of the whole run: at most 4096 points, thinned evenly if there were more."""
         view.refresh()
-        points = view.history.snapshots.since(since, step)
-        return Json(
-            {
-                "columns": {name: [point[name] for point in points] for name in COLUMNS},
-                "evaluations": view.history.evaluations.since(since, 1),
-                "spacing_steps": max(view.history.snapshots.spacing, step),
-            }
-        )
+        return Json(curves(view.history, since, step))
 
     @routes.get("/events", **answers(schemas.Events), operation_id="list_events")
     async def list_events(
@@ -66,6 +59,16 @@ def router(view: RunView) -> APIRouter:
         return Json({"events": events, "last_id": last_id})
 
     return routes
+
+
+def curves(history: MetricHistory, since: int, spacing: int) -> Values:
+    """Return the answer of /stats/history: points after a step, at least so many steps apart."""
+    points = history.snapshots.since(since, spacing)
+    return {
+        "columns": {name: [point[name] for point in points] for name in COLUMNS},
+        "evaluations": history.evaluations.since(since, 1),
+        "spacing_steps": max(history.snapshots.spacing, spacing),
+    }
 
 
 STEPPING = ("training", "evaluating", "checkpointing")
@@ -91,7 +94,7 @@ def status(view: RunView, scope: str, session: bool = False) -> Values:
             "name": hello.run_name,
             "path": hello.run,
             "started": datetime.fromtimestamp(hello.started, UTC).isoformat(timespec="seconds"),
-            **{key: getattr(hello, key) for key in ("seed", "device", "precision", "version")},
+            **{key: getattr(hello, key) for key in ("seed", "device", "precision", "version", "steps_per_epoch")},
             "parent": asdict(hello.parent) if hello.parent else None,
         },
         "live": hello.live,

@@ -28,7 +28,7 @@ class RunView(ABC):
 
     def __init__(self, hello: Hello, knobs: KnobState | None = None) -> None:
         self.hello = hello
-        self.history = MetricHistory(Path(hello.run))
+        self.history = MetricHistory(Path(hello.run), len(hello.tables))
         self.events = EventLog(Path(hello.run))
         self.refresh()
         self._knobs = knobs or KnobState(hello.desired, hello.effective, hello.step)

@@ -45,6 +45,9 @@ class RunInfo(Answer):
     precision: str
     version: str
     parent: Annotated[RunParent | None, Field(description="Where a branch comes from; null for other runs")] = None
+    steps_per_epoch: Annotated[
+        int | None, Field(description="Steps of one pass over the training data; null where there are no passes of equal length")
+    ]
 
 
 class Quality(Answer):

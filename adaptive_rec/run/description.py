@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptive_rec.policy.find import policy_choices
+from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.session import Session
 from adaptive_rec.system.version import __version__
 
@@ -37,9 +38,18 @@ def description(
         "on_disk": store.shows_addresses,
         "in_memory": store.memory is not None,
         "raw_ids": session.state.keys is not None,
+        "steps_per_epoch": steps_per_epoch(session),
         "tables": tables,
         "policies": policy_choices(knobs.policy),
         "defaults": knobs.model_dump(),
         "desired": session.knobs.model_dump(),
         "effective": session.knobs.model_dump(),
     }
+
+
+def steps_per_epoch(session: Session) -> int | None:
+    """Return the steps of one pass over the training data; None in a user's loop, where the data is followed, and under a policy
+    that repacks the stream."""
+    if not isinstance(session, Runtime) or session.followed is not None or session.state.policy.reorders_stream:
+        return None
+    return -(-session.source.train_samples // session.config.run.batch_size)

@@ -1,15 +1,17 @@
-// Entry: the tabs by URL hash (#now, #tables, #knobs, #events; #tables/3 opens a table), and all parts started.
+// Entry: the tabs by URL hash (#now, #tables, #knobs, #events, #runs; #tables/3 opens a table), and all parts started.
 
 import "./sign_in_link.js"; // first of all: it takes the code out of the address bar
+import * as compared from "./compared.js";
 import { byId } from "./dom.js";
 import * as events from "./events.js";
 import * as header from "./header.js";
 import * as knobs from "./knobs.js";
 import * as now from "./now.js";
+import * as runs from "./runs.js";
 import * as store from "./store.js";
 import * as tables from "./tables.js";
 
-const screens = { now, tables, knobs, events };
+const screens = { now, tables, knobs, events, runs };
 const tabs = Object.keys(screens).map((name) => byId(`tab-${name}`));
 
 function route() {
@@ -45,3 +47,4 @@ document.querySelector(".tabs").addEventListener("keydown", onTabKey);
 addEventListener("hashchange", route);
 route();
 store.start();
+compared.start();

@@ -1,13 +1,22 @@
 // What a chart draws, as a sentence for screen readers.
 
-import { integer } from "./format.js";
+import { duration, integer } from "./format.js";
 
-/** `series` [{label}], `say` a value with its unit, `data` [steps, values of each series...], `points` {x, y} of what is drawn beside them. */
-export function inWords({ title, series, say, data, pointsLabel, points }) {
-  const [steps, ...values] = data;
-  const lines = series.map(({ label }, at) => extremes(label, values[at], say));
-  if (pointsLabel) lines.push(extremes(pointsLabel, points.filter(({ x }) => x >= steps[0]).map(({ y }) => y), say));
-  return `Line chart of ${title.toLowerCase()} over steps ${integer(steps[0])} to ${integer(steps.at(-1))}. ${lines.join("; ")}.`;
+/** `heads` [{label}] of the lines, `say` a value with its unit, `data` [x, values of each line...], `runs` with their `points`, `range`
+ * what is shown of x, `marks` and `ends` what is drawn through the chart. */
+export function inWords({ title, heads, say, data, runs, pointsLabel, range: [from, to], byTime, marks, ends }) {
+  const inside = (x) => x >= from && x <= to;
+  const lines = heads.map(({ label }, at) => extremes(label, data[at + 1].filter((_, place) => inside(data[0][place])), say));
+  if (pointsLabel) {
+    for (const { name, style, points } of runs) lines.push(extremes(style ? `${pointsLabel} of ${name}` : pointsLabel, points.filter(({ x }) => inside(x)).map(({ y }) => y), say));
+  }
+  const through = marks.filter(({ x }) => inside(x));
+  const said = through.slice(-10).map(({ name, step }) => `${name} at step ${integer(step)}`);
+  if (said.length < through.length) said.unshift(`${integer(through.length - said.length)} earlier ones`);
+  const epochs = ends.filter(({ step }) => byTime || inside(step));
+  const more = [said.length ? ` Marks: ${said.join(", ")}.` : "", epochs.length ? ` Epochs begin at steps ${epochs.map(({ step }) => integer(step)).join(", ")}.` : ""];
+  const over = byTime ? `${duration(from)} to ${duration(to)} of training` : `steps ${integer(from)} to ${integer(to)}`;
+  return `Line chart of ${title.toLowerCase()} over ${over}. ${lines.join("; ")}.${more.join("")}`;
 }
 
 /** The newest, the least and the greatest of the known values. */

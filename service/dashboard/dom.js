@@ -18,15 +18,16 @@ export function h(tag, attributes = {}, ...children) {
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An icon of the sprite in index.html. */
-export function icon(name) {
-  const svg = document.createElementNS(SVG, "svg");
-  const use = document.createElementNS(SVG, "use");
-  use.setAttribute("href", `#i-${name}`);
-  svg.setAttribute("aria-hidden", "true");
-  svg.append(use);
-  return svg;
+/** An element of a drawing: `svg("line", {x1: 0}, child)`. */
+export function svg(tag, attributes = {}, ...children) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
+  element.append(...children);
+  return element;
 }
+
+/** An icon of the sprite in index.html. */
+export const icon = (name) => svg("svg", { "aria-hidden": "true" }, svg("use", { href: `#i-${name}` }));
 
 export const byId = (id) => document.getElementById(id);
 

@@ -1,27 +1,23 @@
-// Now: the figures of the moment, charts over steps with the knob changes in them, where the step's time goes.
+// Now: the figures of the moment, charts of the run, where the step's time goes.
 
-import { Chart, highlight } from "./charts.js";
 import { Disk } from "./disk.js";
 import { byId, h, setText } from "./dom.js";
-import { bytes, count, exactBytes, fixed, integer, percent, significant } from "./format.js";
+import { bytes, count, fixed, integer, percent, significant } from "./format.js";
+import { NowCharts } from "./now_charts.js";
 import { Ranks } from "./ranks.js";
 import { Stages } from "./stages.js";
-import { ENDED, knobChanges, on, store } from "./store.js";
+import { ENDED, on, store } from "./store.js";
 
-const RANGES = [["All", Infinity], ["Last 2,000 steps", 2000], ["Last 500", 500]];
 const TILES = [
   ["rate", "Samples / s"], ["loss", "Training loss"], ["auc", "AUC"], ["best", "Best AUC"], ["hot", "Hot lookups"],
   ["skipped", "Skipped"], ["moved", "Bytes moved / s"], ["rows", "Hot rows"], ["stale", "Stale rows"],
 ];
 const tiles = {};
-let range = Infinity;
 let shown = false;
 let charts;
 let disk;
 let ranks;
 let stages;
-const changes = h("div", { class: "changes" });
-const chips = new Map(); // those shown of the knob changes, by what they say
 
 export function start() {
   const grid = h("div", { class: "tiles" }, TILES.map(([key, label]) => {
@@ -31,75 +27,21 @@ export function start() {
   disk = new Disk();
   ranks = new Ranks();
   stages = new Stages();
-  charts = makeCharts();
-  byId("screen-now").append(grid, disk.element, ranks.element, bar(), h("div", { class: "charts" }, Object.values(charts).map((chart) => chart.element), stages.element));
+  charts = new NowCharts();
+  byId("screen-now").append(grid, disk.element, ranks.element, ...charts.bars, h("div", { class: "charts" }, charts.elements, stages.element));
   on("snapshot", () => shown && showFigures());
-  on("history", () => { if (shown) { showCharts(); if (store.stats) showQuality(); } });
-  on("events", () => shown && showChanges());
+  on("history", () => shown && store.stats && showQuality());
 }
 
 export function show() {
   shown = true;
   showFigures();
-  showCharts();
-  showChanges();
+  charts.show(true);
 }
 
-export const hide = () => { shown = false; };
-
-function makeCharts() {
-  const share = (value) => percent(value, 0);
-  const speed = (value) => `${bytes(value)}/s`;
-  const sizes = [1, 2 ** 10, 2 ** 20, 2 ** 30].flatMap((unit) => [1, 2, 4, 8, 16, 32, 64, 128, 256, 512].map((times) => times * unit));
-  return {
-    rate: new Chart({ title: "Rate", unit: "samples/s", spokenUnit: "samples/s", format: count, floor: 0, series: [{ label: "samples seen", color: "line-1", fill: true }] }),
-    loss: new Chart({ title: "Loss", unit: "◆ evaluation", spokenUnit: "nats", pointsLabel: "evaluation", format: (value) => fixed(value, 3), points: evaluationPoints, series: [{ label: "training", color: "line-1" }] }),
-    hot: new Chart({ title: "Lookups and samples", format: share, floor: 0, ceiling: 1,
-      series: [{ label: "hot lookups", color: "hot" }, { label: "popular samples", color: "line-1" }] }),
-    skipped: new Chart({ title: "Skipped", format: share, floor: 0, ceiling: 1,
-      series: [{ label: "row updates", color: "stale-line" }, { label: "samples", color: "line-1" }] }),
-    rows: new Chart({ title: "Rows on the device", spokenUnit: "rows", format: count, floor: 0, series: [{ label: "hot", color: "hot" }, { label: "of them stale", color: "stale-line" }] }),
-    moved: new Chart({ title: "Bytes moved", unit: "between the tiers", format: speed, tick: (value) => (value ? exactBytes(value) : "0"), steps: sizes, floor: 0,
-      series: [{ label: "to device", color: "line-1" }, { label: "to host", color: "line-2" }] }),
-  };
-}
-
-function evaluationPoints() {
-  return store.evaluations.filter((evaluation) => typeof evaluation.logloss === "number").map((evaluation) => ({
-    x: evaluation.step, y: evaluation.logloss,
-    text: `evaluation at step ${integer(evaluation.step)}: AUC ${fixed(evaluation.auc)}, logloss ${fixed(evaluation.logloss)}`,
-  }));
-}
-
-/** The knob changes in order, and the choice of how many steps the charts show. */
-function bar() {
-  const pick = (event) => {
-    range = RANGES[Number(event.target.value)][1];
-    showCharts();
-  };
-  const choices = RANGES.map(([label], index) => h("label", {}, h("input", { type: "radio", name: "range", value: index, checked: index === 0, onchange: pick }), h("span", {}, label)));
-  return h("div", { class: "bar" }, changes, h("div", { class: "segmented", role: "group", "aria-label": "Steps shown" }, choices));
-}
-
-function showChanges() {
-  const wanted = new Map(knobChanges().slice(-12).reverse().map((change) => [JSON.stringify(change), change]));
-  for (const [key, chip] of chips) if (!wanted.has(key)) { chip.remove(); chips.delete(key); }
-  if (!wanted.size) changes.replaceChildren(h("span", { class: "muted" }, "Knob changes are marked in the charts at the step where they took effect. There are none yet."));
-  else if (!chips.size) changes.replaceChildren();
-  let before = changes.firstElementChild;
-  for (const [key, change] of wanted) {
-    if (chips.has(key)) { before = chips.get(key).nextElementSibling; continue; } // one that stays keeps the keyboard's focus
-    chips.set(key, chip(change));
-    changes.insertBefore(chips.get(key), before);
-  }
-  for (const chart of Object.values(charts)) chart.redraw();
-}
-
-function chip({ number, step, text }) {
-  const on = () => highlight(number);
-  const off = () => highlight(null);
-  return h("button", { type: "button", class: "chip", title: `step ${integer(step)}: ${text}`, onmouseenter: on, onmouseleave: off, onfocus: on, onblur: off },
-    h("i", {}, String(number)), h("span", {}, text), h("span", { class: "muted" }, `step ${integer(step)}`));
+export function hide() {
+  shown = false;
+  charts.show(false);
 }
 
 function showFigures() {
@@ -159,31 +101,4 @@ function staleIn({ stale_threshold: threshold, stale_rows: rows }) {
 function set(key, value, sub) {
   setText(tiles[key].value, value);
   setText(tiles[key].sub, sub);
-}
-
-function showCharts() {
-  const { columns } = store;
-  if (!columns) return;
-  const last = columns.step.at(-1) ?? 0;
-  const first = columns.step.findIndex((step) => step >= last - range);
-  const from = Math.max(0, first);
-  const cut = (name) => columns[name].slice(from);
-  const step = cut("step");
-  charts.rate.setData([step, cut("samples_per_second")]);
-  charts.loss.setData([step, cut("loss")]);
-  charts.hot.setData([step, cut("hot_lookup_ratio"), cut("popular_sample_ratio")]);
-  charts.skipped.setData([step, cut("skipped_row_update_ratio"), cut("skipped_sample_ratio")]);
-  charts.rows.setData([step, cut("hot_rows"), cut("stale_rows")]);
-  const moved = [perSecond("host_to_device_bytes"), perSecond("device_to_host_bytes")];
-  charts.moved.setData([step, moved[0].slice(from), moved[1].slice(from)]);
-}
-
-/** A cumulative column as bytes per second of training. A resumed run counts from zero again: unknown there. */
-function perSecond(name) {
-  const { seconds, [name]: total } = store.columns;
-  return total.map((value, index) => {
-    if (index === 0) return null;
-    const [gain, time] = [value - total[index - 1], seconds[index] - seconds[index - 1]];
-    return gain >= 0 && time > 0 ? gain / time : null;
-  });
 }

@@ -25,7 +25,8 @@ let lastEvent = 0;
 let loadingEvents = false;
 let loadingHistory = false;
 
-/** Calls `run` when a topic changes: "snapshot", "history", "events", "knobs", "connection", "theme". */
+/** Calls `run` when a topic changes: "snapshot", "history", "events", "knobs", "connection", "theme",
+ * "view" (what charts show of x), "compared" (runs that they show beside this one). */
 export const on = (topic, run) => topics.addEventListener(topic, run);
 export const announce = (topic) => topics.dispatchEvent(new Event(topic));
 
@@ -39,10 +40,26 @@ export function readOnlyReason() {
   return store.status.scope === "control" ? "" : "You signed in with the read-only token.";
 }
 
-/** Knob changes of the run, numbered in order: [{number, step, text}]. */
-export function knobChanges() {
-  const changes = store.events.filter((event) => event.kind === "knobs");
-  return changes.map((event, index) => ({ number: index + 1, step: event.step, text: changeInWords(event) }));
+/** Kinds of events that charts mark, with the sign and the name of the mark; knob changes are numbered. */
+const MARKED = { knobs: ["", "knob change"], rolled_back: ["R", "rollback"], watchdog: ["W", "watchdog"] };
+const GOES_BACK = ["started", "rolled_back"];
+let marked = [];
+
+/** Events that the charts mark, oldest first: [{id, kind, step, sign, name, text}]. */
+export const marks = () => marked;
+
+/** Finds the marks anew. Where the run went back to a step, marks behind it are left out: they are not on its line any more. */
+function mark() {
+  marked = [];
+  let changes = 0;
+  for (const event of store.events) {
+    const { id, kind, step } = event;
+    if (GOES_BACK.includes(kind)) marked = marked.filter((each) => each.step <= step);
+    if (!Object.hasOwn(MARKED, kind)) continue;
+    const [letter, name] = MARKED[kind];
+    const sign = letter || String((changes += 1));
+    marked.push({ id, kind, step, sign, name: letter ? name : `${name} ${sign}`, text: kind === "knobs" ? changeInWords(event) : event.text });
+  }
 }
 
 export function start() {
@@ -67,7 +84,9 @@ function takeSnapshot({ status, stats, last_event_id: eventId, knobs_etag: etag 
   const identity = `${status.run.path} ${status.run.started}`;
   if (run !== null && identity !== run) return location.reload();
   run = identity;
+  const ended = store.status && !ENDED.has(store.status.phase) && ENDED.has(status.phase);
   Object.assign(store, { status, stats });
+  if (ended) loadHistory(); // the last steps may have been too quick for the stream
   if (stats) append(status, stats);
   announce("snapshot");
   if (eventId === undefined || eventId !== lastEvent) loadEvents(eventId);
@@ -84,7 +103,7 @@ function append(status, stats) {
   if (!columns) return;
   const last = columns.step.at(-1) ?? -1;
   if (stats.step < last) { loadHistory(); return; }
-  if (status.evaluation && status.evaluation.step !== store.evaluations.at(-1)?.step) store.evaluations.push(status.evaluation);
+  if (status.evaluation && status.evaluation.step !== store.evaluations.at(-1)?.step) store.evaluations.push({ seconds: stats.seconds, ...status.evaluation });
   if (stats.step === last) return;
   const { ratios, totals } = stats;
   const point = {
@@ -126,7 +145,9 @@ async function loadHistory() {
   announce("history");
 }
 
-/** Reads the events that are new; at first the last thousand, and all knob changes, which the charts mark. */
+const isKept = ({ kind }) => Object.hasOwn(MARKED, kind) || GOES_BACK.includes(kind);
+
+/** Reads the events that are new; at first the last thousand, and all of those kinds that the charts mark or need for it. */
 async function loadEvents(newest) {
   if (loadingEvents) return;
   loadingEvents = true;
@@ -138,7 +159,8 @@ async function loadEvents(newest) {
       store.events.push(...page.events);
       lastEvent = page.events.at(-1)?.id ?? page.last_id;
     }
-    if (store.events.length > EVENTS) store.events = store.events.filter((event, index) => event.kind === "knobs" || index > EVENTS / 4);
+    if (store.events.length > EVENTS) store.events = store.events.filter((event, index) => isKept(event) || index > EVENTS / 4);
+    mark();
     announce("events");
   } catch { /* the stream's next snapshot asks again; the connection's state is shown anyway */ }
   loadingEvents = false;
@@ -147,10 +169,10 @@ async function loadEvents(newest) {
 async function loadFirstEvents() {
   const { last_id: last } = await get("/events?limit=1");
   const since = Math.max(0, last - PAGE);
-  const pages = [get(`/events?since=${since}&limit=${PAGE}`)];
-  if (since > 0) pages.push(get(`/events?kind=knobs&limit=${PAGE}`));
-  const [page, changes] = await Promise.all(pages);
-  const older = (changes?.events ?? []).filter((event) => event.id <= since);
-  store.events = [...older, ...page.events];
+  const kinds = since > 0 ? [...new Set([...Object.keys(MARKED), ...GOES_BACK])] : [];
+  const pages = [get(`/events?since=${since}&limit=${PAGE}`), ...kinds.map((kind) => get(`/events?kind=${kind}&limit=${PAGE}`))];
+  const [page, ...older] = await Promise.all(pages);
+  const before = older.flatMap(({ events }) => events).filter((event) => event.id <= since);
+  store.events = [...before.sort((one, two) => one.id - two.id), ...page.events];
   lastEvent = page.last_id;
 }

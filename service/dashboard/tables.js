@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { byId, debounce, h, notice, setText } from "./dom.js";
 import { bytes, count, integer, nameOf, percent } from "./format.js";
 import { on, store } from "./store.js";
+import { TableCharts } from "./table_charts.js";
 import { TableDialog } from "./table_detail.js";
 
 const REFRESH_MS = 2000;
@@ -23,6 +24,7 @@ let sort = { key: "device_bytes", descending: true };
 let shown = false;
 let timer = 0;
 let dialog;
+let charts;
 const head = h("tr");
 const body = h("tbody");
 const summary = h("div", { class: "summary" });
@@ -33,6 +35,8 @@ export function start() {
   const legend = h("div", { class: "key" }, ...["hot", "stale", "cold"].map((name) => h("span", {}, h("i", { class: `swatch ${name}` }), name)));
   byId("screen-tables").append(summary, h("div", { class: "bar" }, filter, legend), message,
     h("div", { class: "card table-card" }, h("table", { class: "grid" }, h("thead", {}, head), body)));
+  charts = new TableCharts();
+  byId("screen-tables").append(charts.element);
   for (const column of COLUMNS) {
     const button = h("button", { type: "button", title: column.title, onclick: () => sortBy(column) }, column.label);
     column.head = h("th", { scope: "col", class: column.number ? "n" : "" }, button);
@@ -45,6 +49,7 @@ export function start() {
 /** Shown for #tables, or #tables/3 with that table's rows open. */
 export function show(rest) {
   shown = true;
+  charts.show(true);
   if (!timer) refresh();
   if (rest !== "") dialog.open(Number(rest));
   else dialog.close();
@@ -52,6 +57,7 @@ export function show(rest) {
 
 export function hide() {
   shown = false;
+  charts.show(false);
   dialog.close();
 }
 
@@ -64,6 +70,7 @@ async function refresh() {
     for (const table of placement.tables) update(table);
     arrange();
     summarise();
+    charts.offer(placement.tables);
     dialog.refresh(placement);
   } catch (error) {
     message.replaceChildren(notice(`The tables could not be read: ${error.message}`, "bad"));

@@ -23,7 +23,7 @@ from .conftest import START_SECONDS, TRAIN, Served, serving, wait_for
 pytestmark = pytest.mark.alone
 
 HOSTILE = "<img src=x onerror=alert(1)>"
-SCREENS = ("now", "tables", "knobs", "events")
+SCREENS = ("now", "tables", "knobs", "events", "runs")
 
 
 def text(browser: Any, selector: str) -> str:
@@ -249,7 +249,7 @@ def test_the_keyboard_stays_where_it_was_after_pause_and_resume(signed_in: Any, 
     assert training.get("/api/v1/status")["phase"] == "training"
 
 
-CHARTS = """return [...document.querySelectorAll('.chart')].map((chart) => {
+CHARTS = """return [...document.querySelectorAll('#screen-now .chart')].map((chart) => {
   const picture = chart.querySelector('[role=img]');
   return [chart.querySelector('h2').textContent, picture?.getAttribute('aria-label') ?? '',
     chart.querySelectorAll('[aria-live], [role=status], [role=alert]').length];
@@ -257,6 +257,7 @@ CHARTS = """return [...document.querySelectorAll('.chart')].map((chart) => {
 SAID = {
     "Rate": r"samples seen: newest [\d.,]+( [kMG])? samples/s, least .* samples/s, greatest .* samples/s",
     "Loss": r"training: newest 0\.\d+ nats, least 0\.\d+ nats, greatest 0\.\d+ nats; evaluation: ",
+    "AUC": r"held-out samples: ",
     "Lookups and samples": r"hot lookups: newest [\d.]+%, .*; popular samples: newest [\d.]+%, ",
     "Skipped": r"row updates: newest [\d.]+%, .*; samples: newest ",
     "Rows on the device": r"hot: newest [\d.,]+( [kMG])? rows, .*; of them stale: newest ",

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from adaptive_rec.service.lines import Tail
-from adaptive_rec.service.metric_history import EventLog, MetricHistory, ThinnedSeries
+from adaptive_rec.service.metric_history import EventLog, MetricHistory
+from adaptive_rec.service.thinned import ThinnedSeries
 
 
 def write(path: Path, *lines: dict[str, Any]) -> None:
