@@ -26,7 +26,7 @@ def write_time_order(folder: Path, times: Sequence[Path], rows: int) -> bool:
     path = folder / TIME_ORDER
     if path.exists():
         return True
-    mapped = [np.load(each, mmap_mode="r") for each in times]
+    mapped = [np.load(each, mmap_mode="r", allow_pickle=False) for each in times]
     if are_sorted(mapped):
         return False
     needed, available = SORT_BYTES_PER_ROW * rows, available_bytes()
