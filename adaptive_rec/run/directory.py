@@ -11,23 +11,23 @@ from adaptive_rec.errors import UsageError
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot, to_json
 from adaptive_rec.run import journal
 from adaptive_rec.run.line_file import LineFile
-from adaptive_rec.run.new_directory import replace_text, sole_writer
+from adaptive_rec.run.new_directory import claim, leave, replace_text, sole_writer
 
 
 class RunDirectory:
     """A run's directory, written by this process alone: ``config.toml``, ``run.json``, the journal and the metrics."""
 
     def __init__(self, path: Path, exists: bool = False) -> None:
-        """`exists`: the run is resumed; the directory is locked at once. Raises UsageError where another process holds it."""
+        """Lock the directory, which is made unless it `exists`: the run is resumed. Raises UsageError where another process holds
+        it, or has made a run there."""
         self.path = path
-        self._lock = sole_writer(path) if exists else None
+        found = sole_writer(path) if exists else None
+        self._lock, self._is_new = found or claim(path), found is None
         self._journal, self._metrics = LineFile(path / journal.NAME), LineFile(path / "metrics.jsonl")
 
     def create(self, config: Config, facts: Mapping[str, Any], option: str = "--out") -> None:
-        """Make the directory, lock it, and write what does not change while the run trains. Raises UsageError."""
+        """Write what does not change while the run trains. Raises UsageError."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = self._lock or sole_writer(self.path)
             replace_text(self.path / "config.toml", to_toml(config))
             replace_text(self.path / "run.json", to_json(facts, indent=1) + "\n")
         except OSError as error:
@@ -56,7 +56,13 @@ class RunDirectory:
         """Say at the end which lines could not be written."""
         return [text for text in (self._journal.unwritten(), self._metrics.unwritten()) if text]
 
+    def leave(self) -> None:
+        """Release the directory of a run that could not begin; a new one is removed where nothing is in it."""
+        if self._is_new:
+            leave(self.path, self._lock)
+        else:
+            self.close()
+
     def close(self) -> None:
         """Leave the directory to other processes."""
-        if self._lock is not None:
-            self._lock.close()
+        self._lock.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -12,8 +13,9 @@ from adaptive_rec.errors import UsageError
 from adaptive_rec.system.durable import write_whole
 from adaptive_rec.system.own_files import check_no_links, open_own
 
+LOCK = ".lock"
 WRITTEN = (
-    ".lock", "checkpoints", "config.toml", "events.jsonl", "log.txt", "metrics.jsonl", "report.html", "rows", "run.json",
+    LOCK, "checkpoints", "config.toml", "events.jsonl", "log.txt", "metrics.jsonl", "report.html", "rows", "run.json",
     "serve.json", "sidecar.log", "sidecar.log.1", "summary.json", "tensorboard",
 )  # fmt: skip
 """What a run writes in its directory: none of it may be a link. The directory itself may be reached through one."""
@@ -25,18 +27,52 @@ def sole_writer(out: Path) -> IO[str] | None:
     if not out.is_dir():
         return None
     check_no_links(out, WRITTEN)
-    lock = open(open_own(out / ".lock", os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8")
+    while True:
+        lock = open(open_own(out / LOCK, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8")
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise UsageError(f"--out {out} must be of one process at a time, another one trains there") from None
+        if _is_at(lock, out / LOCK):
+            return lock
+        lock.close()  # `leave` has removed this file since it was opened
+
+
+def _is_at(lock: IO[str], path: Path) -> bool:
     try:
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        return os.path.samestat(os.fstat(lock.fileno()), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def claim(out: Path) -> IO[str]:
+    """Make and lock a new run's directory, so that no other process begins there. Raises UsageError where another one has."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = sole_writer(out)
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
+    assert lock is not None
+    try:
+        check_is_new(out)  # again: it may have come and ended since the first look
+    except UsageError:
         lock.close()
-        raise UsageError(f"--out {out} must be of one process at a time, another one trains there") from None
+        raise
     return lock
 
 
+def leave(out: Path, lock: IO[str]) -> None:
+    """Give up a new run's directory, which is removed where nothing else is in it."""
+    with suppress(OSError):
+        (out / LOCK).unlink()
+        out.rmdir()
+    lock.close()
+
+
 def check_is_new(out: Path, option: str = "--out", hint: str = "; give another or add --resume") -> None:
-    """Raise UsageError where a new run's directory holds something already."""
-    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
+    """Raise UsageError where a new run's directory holds something already; what a killed process left locked does not count."""
+    if out.exists() and (not out.is_dir() or any(path.name != LOCK for path in out.iterdir())):
         raise UsageError(f"{option} must be a new directory, {out} exists{hint}")
 
 

@@ -29,7 +29,7 @@ class LastStanding:
 
 
 class PresentRun:
-    """The runtime that trains at present, or none while a rollback replaces it. The mailbox and the shared state stay the same."""
+    """The runtime that trains at present; none while a rollback replaces it. The mailbox and the shared state stay the same."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime: Runtime | None = runtime

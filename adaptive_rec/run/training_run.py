@@ -68,9 +68,19 @@ class TrainingRun:
         for name in config.run.track:
             load_tracker(name)  # a run that cannot be tracked does not begin
         self.out = out
-        self._directory = RunDirectory(out, exists=resume)
         self._write_report = write_report
         self.group = group or Alone()
+        self._directory = RunDirectory(out, exists=resume)
+        try:
+            self._build(config, out, resume, replay, command, overridden)
+        except BaseException:
+            self._directory.leave()
+            raise
+
+    def _build(
+        self, config: Config, out: Path, resume: bool, replay: Path | None, command: Sequence[str], overridden: Collection[str]
+    ) -> None:
+        """Make the run's parts and write what describes it."""
         found = checkpoint.find(out / "checkpoints") if resume else None
         if resume:
             self.group.tell(found.generation.name if found and found.generation else None)
