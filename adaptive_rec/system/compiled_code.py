@@ -9,8 +9,8 @@ VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def keep_to_ourselves(environment: MutableMapping[str, str]) -> None:
-    """Let torch keep compiled code in a folder of the user alone, where one can be made and none is named. By default it is executed
-    from the folder for temporary files, where other users can be first. Call it before torch._dynamo is imported."""
+    """Let torch keep compiled code in a folder of the user alone, where one can be made and none is named. By default it is
+    executed from the folder for temporary files, where other users can be first. Call it before torch._dynamo is imported."""
     if VARIABLE in environment:
         return
     try:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from adaptive_rec.cli import main
+from adaptive_rec.cli.compare import make_folder
 from adaptive_rec.errors import UsageError
 from adaptive_rec.run.new_directory import WRITTEN, sole_writer
 from adaptive_rec.system.own_files import open_own
@@ -66,6 +67,14 @@ def test_checkpoints_of_another_run_are_not_pruned(
     assert main(["train", "--no-serve", "--resume", "--out", str(run), "--steps=9"]) == 2
     assert f"{run / 'checkpoints'} must be no link" in capsys.readouterr().err
     assert sorted(other.rglob("*")) == before
+
+
+def test_runs_of_a_comparison_are_not_removed_through_a_link(trained: Path, tmp_path: Path) -> None:
+    """A run that is made again is removed first."""
+    (tmp_path / "conditions.json").write_text("{}")
+    (tmp_path / "runs").symlink_to(trained.parent)
+    with pytest.raises(UsageError, match=f"{tmp_path / 'runs'} must be no link"):
+        make_folder(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["report.html", ".report.html.part"])
