@@ -58,6 +58,20 @@ def test_a_run_is_not_resumed_through_a_link(run: Path, victim: Path, name: str)
     assert victim.read_text() == "mine\n"
 
 
+def test_nothing_waits_for_a_pipe(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("metrics.jsonl", "events.jsonl", "summary.json"):
+        (run / name).unlink()
+        os.mkfifo(run / name)
+    assert main(["report", str(run), "--out", str(tmp_path / "r.html")]) == 0
+    assert main(["train", "--no-serve", "--resume", "--out", str(run)]) == 2
+    assert f"{run / 'events.jsonl'} must be a regular file" in capsys.readouterr().err
+    assert main(["train", "--no-serve", "--replay", str(run), "--out", str(tmp_path / "new")]) == 3
+    assert f"{run / 'events.jsonl'} must be a regular file, it is a pipe" in capsys.readouterr().err
+    (run / "run.json").unlink()
+    os.mkfifo(run / "run.json")
+    assert main(["serve", str(run), "--port=0"]) == 2
+
+
 def test_checkpoints_of_another_run_are_not_pruned(
     run: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
