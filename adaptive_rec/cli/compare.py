@@ -24,6 +24,7 @@ from adaptive_rec.cli.parser import (
     text_settings,
 )
 from adaptive_rec.errors import UsageError
+from adaptive_rec.system.own_files import check_own
 from adaptive_rec.units import counted, printable
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def make_folder(out: Path) -> Path:
     if out.exists() and not (out / NAME).is_file() and any(out.iterdir() if out.is_dir() else [out]):
         raise UsageError(f"--out must be a new directory or that of a comparison, {out} is neither")
     create_folder(out)
+    check_own(out, (RUNS,))  # runs that are made again are removed first
     (out / RUNS).mkdir(exist_ok=True)
     return out / RUNS
 

@@ -34,6 +34,7 @@ from adaptive_rec.cli.start_options import add_start_options
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConfigError, UsageError, did_you_mean
 from adaptive_rec.run.new_directory import check_is_new, new_directory
 from adaptive_rec.run.serving import keep_options, kept_options
+from adaptive_rec.system.compiled_code import keep_to_ourselves
 
 if TYPE_CHECKING:
     from adaptive_rec.cli.console import Screen
@@ -95,6 +96,8 @@ def train(args: argparse.Namespace) -> int:
     if processes.is_restarted():
         args.resume = True
     args, config = prepare(args)
+    if config.run.compile:
+        keep_to_ourselves(os.environ)
     given = {**(kept_options(args.out) if args.resume else {}), **given_serve_options(args)}
     options = None if args.no_serve else serve_options({**given, "waits_for_port": args.resume and "port" in given})
     if args.print_config:

@@ -15,6 +15,7 @@ import sys
 from typing import Any
 
 from adaptive_rec.cli import main
+from adaptive_rec.system.compiled_code import keep_to_ourselves
 from adaptive_rec.system.numba_settings import ignore_file
 from adaptive_rec.system.openmp import wait_briefly
 
@@ -26,6 +27,7 @@ def serve() -> int:
     """Return the exit code of a command in the process of that command, and 0 in this one."""
     wait_briefly(os.environ)
     ignore_file()
+    keep_to_ourselves(os.environ)
     for name in LOADED:
         importlib.import_module(name)
     for line in sys.stdin:

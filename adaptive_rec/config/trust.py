@@ -51,8 +51,9 @@ class PluginTrust:
         """Raise ConfigError where a setting names a class that may not be imported."""
         if ":" in name and not self._trusts_all and name not in self._names:
             rule = "must be a built-in name, an installed entry point, or a class that the command line names"
-            module = name.partition(":")[0]
-            raise ConfigError(f"{key} {rule}, got {name!r}; if you trust the module {module}, add {OPTION}={name}")
+            # A name of another form might end as a command where it is copied into a shell.
+            way_out = f"; if you trust the module {name.partition(':')[0]}, add {OPTION}={name}" * is_class(name)
+            raise ConfigError(f"{key} {rule}, got {name!r}{way_out}")
 
     def load(self, place: str) -> Any:
         """Import ``package.module:Class``. A module that is not installed is looked for in the working directory, the last place,

@@ -36,7 +36,7 @@ from adaptive_rec.live.scrapes import Scrapes, wait_for_the_last
 from adaptive_rec.live.sidecar_process import END_SECONDS, end, start
 from adaptive_rec.live.sign_in_code import code_clock
 from adaptive_rec.live.state_writer import StateWriter
-from adaptive_rec.system.own_files import check_no_links
+from adaptive_rec.system.own_files import check_own
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
 """Wait before a dead sidecar is restarted. It doubles each time; a sidecar that lived for CALM_SECONDS resets it."""
@@ -352,9 +352,9 @@ class Sidecar:
 
 def serve_finished(run: Path, options: ServeOptions, announce: Callable[[Sidecar], None], note: Note) -> int:
     """Serve a finished run's history, read-only, until interrupted."""
-    if not (run / "run.json").exists():
+    if not (run / "run.json").is_file():
         raise UsageError(f"RUN must be the directory of a run, {run} has no run.json")
-    check_no_links(run, ("sidecar.log", "sidecar.log.1"))
+    check_own(run, ("sidecar.log", "sidecar.log.1"))
     with Sidecar(options, run, None, note) as sidecar:
         announce(sidecar)
         sidecar.linger()

@@ -14,6 +14,7 @@ import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 
 VALID_SECONDS = 600.0
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the former is Linux's
 _BODY = struct.Struct(">Q9s")
 _MAC_BYTES = 19
 """With the body, a multiple of three bytes, which base64 writes without padding."""
@@ -22,7 +23,7 @@ _MAC_BYTES = 19
 def code_clock() -> float:
     """Return the seconds since the machine was started, suspended ones included: one clock for all its processes, which nobody
     sets."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.clock_gettime(_CLOCK)
 
 
 def new_code(token: str) -> str:

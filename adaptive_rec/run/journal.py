@@ -71,6 +71,8 @@ def left_to_replay(replayed: Path, run: Path, checkpoint: str) -> dict[int, list
 
 
 def _lines(path: Path) -> list[str]:
+    if path.is_fifo():
+        raise DataError(f"journal {path} must be a regular file, it is a pipe")
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except OSError as error:

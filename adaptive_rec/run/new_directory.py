@@ -11,7 +11,7 @@ from typing import IO
 
 from adaptive_rec.errors import UsageError
 from adaptive_rec.system.durable import write_whole
-from adaptive_rec.system.own_files import check_no_links, open_own
+from adaptive_rec.system.own_files import check_own, open_own
 
 LOCK = ".lock"
 WRITTEN = (
@@ -26,7 +26,7 @@ def sole_writer(out: Path) -> IO[str] | None:
     holds it, or where a link in it would lead what is written elsewhere."""
     if not out.is_dir():
         return None
-    check_no_links(out, WRITTEN)
+    check_own(out, WRITTEN)
     while True:
         lock = open(open_own(out / LOCK, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8")
         try:

@@ -34,10 +34,11 @@ def open_draft(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
-def check_no_links(folder: Path, names: Iterable[str]) -> None:
-    """Raise UsageError where one of these names in a folder is a link: what is written there would be written elsewhere."""
+def check_own(folder: Path, names: Iterable[str]) -> None:
+    """Raise UsageError where one of these names in a folder is a link, so that what is written there would be written
+    elsewhere, or a pipe or a device, which would block."""
     for path in (folder / name for name in names):
-        if path.is_symlink():
+        if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
             raise UsageError(f"{path} {_rule(path)}")
 
 

@@ -49,6 +49,11 @@ def test_no_other_class_is_allowed(words: list[str]) -> None:
     assert allowed(words, "hotline")
 
 
+def test_a_name_that_a_shell_would_execute_is_no_advice() -> None:
+    with TRUST.only([]), pytest.raises(ConfigError, match=r"got 'own:Rows; reboot'$"):
+        load_policy("own:Rows; reboot")
+
+
 def test_variables_of_the_configuration_name_classes_too() -> None:
     environment = {"ADAPTIVE_REC_KNOBS__POLICY": "own:Rows", "ADAPTIVE_REC_TOKEN": "a:B", "OTHER__NAME": "c:D"}
     assert settings_in(environment) == ["own:Rows"]

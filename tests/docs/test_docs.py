@@ -97,6 +97,12 @@ def test_rooms_named_in_the_architecture_exist_and_none_is_missing() -> None:
 # The site ------------------------------------------------------------------------------------------------------------
 
 
+def test_the_tests_that_the_page_on_security_names_exist() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)`", (ROOT / "docs" / "security.md").read_text())
+    assert len(named) > 15
+    assert [path for path in named if not (ROOT / path).is_file()] == []
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site as `make docs` builds it: a warning is an error."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from adaptive_rec.cli import main
+from adaptive_rec.cli.compare import make_folder
 from adaptive_rec.errors import UsageError
 from adaptive_rec.run.new_directory import WRITTEN, sole_writer
 from adaptive_rec.system.own_files import open_own
@@ -57,6 +58,20 @@ def test_a_run_is_not_resumed_through_a_link(run: Path, victim: Path, name: str)
     assert victim.read_text() == "mine\n"
 
 
+def test_nothing_waits_for_a_pipe(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("metrics.jsonl", "events.jsonl", "summary.json"):
+        (run / name).unlink()
+        os.mkfifo(run / name)
+    assert main(["report", str(run), "--out", str(tmp_path / "r.html")]) == 0
+    assert main(["train", "--no-serve", "--resume", "--out", str(run)]) == 2
+    assert f"{run / 'events.jsonl'} must be a regular file" in capsys.readouterr().err
+    assert main(["train", "--no-serve", "--replay", str(run), "--out", str(tmp_path / "new")]) == 3
+    assert f"{run / 'events.jsonl'} must be a regular file, it is a pipe" in capsys.readouterr().err
+    (run / "run.json").unlink()
+    os.mkfifo(run / "run.json")
+    assert main(["serve", str(run), "--port=0"]) == 2
+
+
 def test_checkpoints_of_another_run_are_not_pruned(
     run: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,6 +81,14 @@ def test_checkpoints_of_another_run_are_not_pruned(
     assert main(["train", "--no-serve", "--resume", "--out", str(run), "--steps=9"]) == 2
     assert f"{run / 'checkpoints'} must be no link" in capsys.readouterr().err
     assert sorted(other.rglob("*")) == before
+
+
+def test_runs_of_a_comparison_are_not_removed_through_a_link(trained: Path, tmp_path: Path) -> None:
+    """A run that is made again is removed first."""
+    (tmp_path / "conditions.json").write_text("{}")
+    (tmp_path / "runs").symlink_to(trained.parent)
+    with pytest.raises(UsageError, match=f"{tmp_path / 'runs'} must be no link"):
+        make_folder(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["report.html", ".report.html.part"])

@@ -1,0 +1,38 @@
+"""Other users of a machine cannot put code where torch looks for what it has compiled."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from adaptive_rec.kernels.jit import cache_folder
+from adaptive_rec.system.compiled_code import VARIABLE, keep_to_ourselves
+
+SCRIPT = """
+from adaptive_rec.cli import main
+import torch
+torch.compile = lambda model, dynamic: model
+words = ["train", "tiny", "--no-serve", "--steps=2", "--out", "run", "--set=run.device=cpu", "--set=run.compile=true"]
+assert main(words) == 0
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+print("KEPT IN", cache_dir())
+"""
+
+
+def test_a_run_that_compiles_keeps_the_code_in_the_users_folder(tmp_path: Path) -> None:
+    """As the import of torch settles the folder, all of the command is executed."""
+    kept = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    environment = {**kept, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment.setdefault("NUMBA_CACHE_DIR", str(cache_folder()))
+    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert f"KEPT IN {tmp_path}/adaptive-rec/torch\n" in done.stdout, done.stderr[-2000:]
+
+
+def test_a_folder_that_is_named_is_kept_and_one_that_cannot_be_made_is_not_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for given in ({VARIABLE: "/mine"}, {"XDG_CACHE_HOME": str(tmp_path / "file")}):
+        environment = dict(given)
+        keep_to_ourselves(environment)
+        assert environment == given
