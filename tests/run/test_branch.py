@@ -288,8 +288,11 @@ def test_a_branch_that_is_killed_is_not_there_and_the_next_one_clears_up(tmp_pat
     [draft] = tmp_path.iterdir()
     assert draft.name.startswith(".branch-")
     assert (draft / "run" / "checkpoints").is_dir()
+    out.mkdir()
+    (out / ".lock").touch()  # as a run that is killed at its start leaves it
     branched(parent, out, at="30")
     assert list(tmp_path.iterdir()) == [out]
+    ended(go_on(out))
 
 
 def test_the_command_makes_trains_and_clears_up(
