@@ -6,6 +6,7 @@ import argparse
 import math
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from adaptive_rec.units import clock
 
 if TYPE_CHECKING:
     from adaptive_rec.data.new_rows import Unknown
+    from adaptive_rec.run.parent import ParentRun
 
 
 def add_commands(subparsers: Any) -> None:
@@ -55,10 +57,9 @@ def add_commands(subparsers: Any) -> None:
 def runs(args: argparse.Namespace) -> int:
     """Print the runs under way, without their tokens."""
     from adaptive_rec.live.runtime_file import under_way
-    from adaptive_rec.run.parent import parent_of
 
     files = under_way()
-    parents = [parent_of(Path(file.run)) for file in files]
+    parents = [_parent(Path(file.run)) for file in files]
     if args.json:
         about = [{"pid": f.pid, "name": f.name, "run": f.run, "url": f.url, "started": f.started} for f in files]
         places = [{"parent": parent.place if parent else None} for parent in parents]
@@ -72,6 +73,15 @@ def runs(args: argparse.Namespace) -> int:
     rows = [(str(f.pid), f.name, parent.text if parent else "", age, f.url, f.run) for f, parent, age in lines]
     show(columns(("pid", "name", "branch of", "up>", "url", "directory"), rows))
     return 0
+
+
+def _parent(run: Path) -> ParentRun | None:
+    """Return where a run comes from; None also where its description is damaged, as others are listed all the same."""
+    from adaptive_rec.run.parent import parent_of
+
+    with suppress(UsageError):
+        return parent_of(run)
+    return None
 
 
 def dashboard(args: argparse.Namespace) -> int:

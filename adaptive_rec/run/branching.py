@@ -29,7 +29,7 @@ from adaptive_rec.errors import UsageError
 from adaptive_rec.live.telemetry import to_json
 from adaptive_rec.run import journal
 from adaptive_rec.run.inputs import check_trained
-from adaptive_rec.run.new_directory import check_is_new, sole_writer
+from adaptive_rec.run.new_directory import check_is_new, claim, leave, sole_writer
 from adaptive_rec.run.parent import ParentRun, read_about
 from adaptive_rec.run.past import METRICS, events_until, metrics_until
 from adaptive_rec.saved import Saved
@@ -170,6 +170,8 @@ def _draft(out: Path, rows: Path) -> Iterator[Path]:
             try:
                 yield draft
                 sync_folder(draft)
+                if place.exists():  # empty, or with the lock that a killed process has left
+                    leave(place, claim(place))
                 os.rename(draft, place)
             except BaseException:
                 remove_unused(rows, set())

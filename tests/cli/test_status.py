@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from adaptive_rec.cli import main
+from adaptive_rec.live.runtime_file import write
 from adaptive_rec.units import printable
+from tests.cli.conftest import runtime_file
 
 
 def test_status_is_a_line_for_each_thing(rows_of, told, service):
@@ -186,3 +189,16 @@ def test_errors_quote_words_of_the_user_printably(capsys: pytest.CaptureFixture[
         said = capsys.readouterr().err
         assert r"\u202e" in said, words
         assert all(line.isprintable() for line in said.splitlines()), words
+
+
+def test_status_and_the_list_of_runs_say_where_a_branch_comes_from(rows_of, told, service, answers, tmp_path):
+    parent = {"run": "/data/runs/long", "checkpoint": "step-000000800", "step": 800}
+    service.answer("GET", "/api/v1/status", answers.status | {"run": answers.status["run"] | {"parent": parent}})
+    assert ["branch of", "/data/runs/long at step 800"] in rows_of(told("status"))
+
+    (tmp_path / "run.json").write_text(json.dumps({"parent": {**parent, "seconds": 1, "samples_seen": 9}}))
+    write(replace(runtime_file(service.url), run=str(tmp_path)))
+    assert "long@800" in rows_of(told("runs"))[1]
+    assert json.loads(told("runs", "--json"))[0]["parent"] == parent
+    (tmp_path / "run.json").write_text('{"parent": 7}')
+    assert json.loads(told("runs", "--json"))[0]["parent"] is None

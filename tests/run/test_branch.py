@@ -21,6 +21,7 @@ from adaptive_rec.checkpoint.generation import read_manifest
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import CheckpointError, DataError, UsageError
+from adaptive_rec.live.rollback import rollback_command
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.offline.report.record import read_run
 from adaptive_rec.run import branching
@@ -151,6 +152,28 @@ def events(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
 
 
+def rolled_back(run: TrainingRun, after: int, to_step: int) -> None:
+    """Train to the end, and go back once after a step."""
+    went_back = False
+    for report in run.events():
+        if isinstance(report, Snapshot) and report.step == after and not went_back:
+            run.runtime.mailbox.send(rollback_command(to_step=to_step))
+            went_back = True
+    run.finish()
+    assert [event["step"] for event in events(run.out) if event["kind"] == "rolled_back"][-1] == to_step
+
+
+def test_parent_and_branch_may_go_back_and_the_replay_is_equal(tmp_path: Path) -> None:
+    rolled_back(begin(tmp_path / "run", *SAVED), 17, 10)
+    branched(tmp_path / "run", tmp_path / "early", at="10")
+    assert "rolled_back" not in {event["kind"] for event in events(tmp_path / "early")}
+    branched(tmp_path / "run", tmp_path / "branch", *GIVEN, at="20")
+    rolled_back(go_on(tmp_path / "branch"), 25, 20)
+    config = load_config(str(tmp_path / "branch" / "config.toml"), {})
+    ended(TrainingRun(config, tmp_path / "again", replay=tmp_path / "branch"))
+    assert_same_end(tmp_path / "branch", tmp_path / "again")
+
+
 def test_the_first_checkpoint_of_a_branch_has_only_changed_rows(tmp_path: Path) -> None:
     large = ["data.table_rows=[20000,300,200,12]", "data.max_table_rows=20000"]
     ended(begin(tmp_path / "run", *SAVED, *large, "run.steps=20"))
@@ -265,8 +288,11 @@ def test_a_branch_that_is_killed_is_not_there_and_the_next_one_clears_up(tmp_pat
     [draft] = tmp_path.iterdir()
     assert draft.name.startswith(".branch-")
     assert (draft / "run" / "checkpoints").is_dir()
+    out.mkdir()
+    (out / ".lock").touch()  # as a run that is killed at its start leaves it
     branched(parent, out, at="30")
     assert list(tmp_path.iterdir()) == [out]
+    ended(go_on(out))
 
 
 def test_the_command_makes_trains_and_clears_up(
