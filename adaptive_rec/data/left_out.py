@@ -24,9 +24,11 @@ class WithoutParts(Wrapped):
         batches = self._source.train_batches(position, batch_size)
         while (batch := next(batches, None)) is not None:
             yield batch
-            passed = next((each for each in self._ends if _order(position) < _order(each) < _order(batch.position)), None)
+            first, last = _order(position), _order(batch.position)
+            passed = next((each for each in self._ends if first < _order(each) < last), None)
             if passed is not None:
-                raise DataError(f"a batch must end where a part of the stream is left out, at {passed}; one of {batch_size} does not")
+                rule = f"a batch must end where a part of the stream is left out, at {passed}"
+                raise DataError(f"{rule}; one of {batch_size} samples does not")
             position = batch.position
             if (behind := self._behind(position)) != position:
                 position = behind

@@ -30,8 +30,8 @@ def go_back(
     group: Group | None = None,
     replayed: Mapping[int, list[Command]] | None = None,
 ) -> list[str]:
-    """Replace the runtime that trains, whose loop has ended, by one that goes on from a checkpoint. Several processes must call it
-    together. Returns the newer checkpoints, which are removed.
+    """Replace the runtime that trains, whose loop has ended, by one that goes on from a checkpoint. Several processes must call
+    it together. Returns the newer checkpoints, which are removed.
 
     `config`: that of the run. `replayed`: commands by step that are left, where it replays another. The caller must keep
     no reference to the old runtime: its tables are freed before the new ones are made. Raises CheckpointError or MemoryPlanError

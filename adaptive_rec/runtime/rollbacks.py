@@ -73,8 +73,14 @@ class Rollbacks:
         if state.policy.arranges_stream:
             arranging.append(state.policy.name)
         if arranging:
-            raise ConflictError(f"skip_data must be false under a policy that arranges the stream, got true with {arranging[0]}")
+            raise ConflictError(
+                f"skip_data must be false under a policy that arranges the stream, got true with {arranging[0]}"
+            )
         if state.followed is not None:
-            raise ConflictError("skip_data must be false where data is followed, which is read once and in order, got true")
+            raise ConflictError(
+                "skip_data must be false where data is followed, which is read once and in order, got true"
+            )
         if self._replaying:
-            raise ConflictError("skip_data must be false in a run that replays another, whose data it trains on, got true")
+            raise ConflictError(
+                "skip_data must be false in a run that replays another, whose data it trains on, got true"
+            )
