@@ -1,4 +1,4 @@
-"""A run that goes back to a checkpoint of its own, in one process: the same bits as a run that never left it, and as its replay."""
+"""A run that goes back to a checkpoint of its own: the same bits as a run that never left it, and as its replay."""
 
 from __future__ import annotations
 
