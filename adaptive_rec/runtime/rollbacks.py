@@ -12,7 +12,8 @@ from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.errors import AdaptiveRecError, ConflictError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.rollback import Rollback
-from adaptive_rec.policy.find import load_policy, why_not_live
+from adaptive_rec.policy.find import load_policy
+from adaptive_rec.runtime.knob_checks import check_policy
 from adaptive_rec.state import RunState
 
 
@@ -58,9 +59,8 @@ class Rollbacks:
         name = checked_checkpoint(self._folder, checkpoint, to_step)
         before = saved_knobs(self._folder / name)
         after = before.changed(knobs)
-        policy = load_policy(before.policy)
-        if after.policy != before.policy and (reason := why_not_live(load_policy(after.policy), policy)):
-            raise ConflictError(reason)
+        if after.policy != before.policy:
+            check_policy(after, load_policy(before.policy))
         self._check_knobs(before, after)
         if skip_data:
             self._check_skip(before, after)

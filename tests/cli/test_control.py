@@ -66,7 +66,7 @@ def test_rollback_sends_what_was_typed_and_prints_where_the_run_goes_on(told, re
     service.answer("POST", path, {"command": "rollback", "step": None}, 202)
     assert "rollback requested; it happens at the next step boundary" in told("rollback")
     assert "--to must be a step or the name of a checkpoint (step-...), got now" in refused("rollback", "--to", "now", code=2)
-    assert "unknown knob lr_facto (did you mean lr_factor?)" in refused("rollback", "--set", "lr_facto=1", code=2)
+    assert "unknown knob lr_facto; did you mean lr_factor?" in refused("rollback", "--set", "lr_facto=1", code=2)
 
 
 def test_runs_under_way_are_listed_without_their_tokens(rows_of, told, capsys, service):
