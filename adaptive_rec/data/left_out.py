@@ -45,6 +45,11 @@ class WithoutParts(Wrapped):
         return sum(steps_left(self, begin, batch_size) - steps_left(self, end, batch_size) for begin, end in later)
 
 
+def with_all_parts(source: Source) -> Source:
+    """Return a source as it was before parts of it were left out."""
+    return source.origin if isinstance(source, WithoutParts) else source
+
+
 def steps_left(source: Source, position: Position, batch_size: int) -> int:
     """Return how many batches a stream has from a position on."""
     if position.epoch >= source.epochs:
