@@ -14,6 +14,7 @@ from .conftest import Job, wait_for
 
 pytestmark = pytest.mark.alone
 
+
 def cli(job: Job, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "adaptive_rec", *words, "--run", str(job.process.pid)]
     return subprocess.run(command, capture_output=True, text=True, env=job.environment, timeout=60)
@@ -73,7 +74,9 @@ def test_a_run_goes_back_over_http_and_from_a_shell(start: Callable[..., Job]) -
         wait_for(lambda: status()["phase"] == "paused", 30)
         assert job.events("rolled_back")[1]["details"]["from_step"] == stands
         assert status()["step"] == event["step"]
-        assert client.get("/api/v1/knobs").json()["knobs"]["alpha"]["effective"] == 0.7, "the undo was after the checkpoint"
+        assert client.get("/api/v1/knobs").json()["knobs"]["alpha"]["effective"] == 0.7, (
+            "the undo was after the checkpoint"
+        )
         steps = client.get("/api/v1/stats/history").json()["columns"]["step"]
         assert steps == sorted(set(steps))
         assert steps[-1] <= event["step"], "what came after it is not shown"
