@@ -91,7 +91,7 @@ class EventLog:
         self.events: deque[dict[str, Any]] = deque(maxlen=limit)
         self.last_id = 0
         self.knobs: dict[str, Any] = {}
-        """The knobs changed since the last start of the run, with their last values."""
+        """The knobs changed since the last start of the run, with their last values; all of them once it went back."""
         self.changes: deque[dict[str, Any]] = deque(maxlen=limit)
         """The changes of knobs in the course of the run, oldest first. Those that a resumed run lost are left out."""
         self._saved: dict[str, int] = {}
@@ -127,6 +127,10 @@ class EventLog:
             self._go_back(checkpoint)
         elif event["kind"] == "rolled_back":
             self._go_back(checkpoint)
+            saved = event["details"].get("knobs")
+            if isinstance(saved, dict):  # those of the checkpoint
+                self.knobs = {name: value for name, value in saved.items() if isinstance(value, int | float | str)}
+            self.knobs_step = event["step"]
         elif event["kind"] == "checkpoint_failed":
             self._saved.pop(str(checkpoint), None)
         elif event["kind"] == "saving" or (event["kind"] == "checkpoint" and str(checkpoint) not in self._saved):

@@ -15,7 +15,12 @@ from adaptive_rec.service.lines import MAX_STEP
 from adaptive_rec.service.problems import Json, ProblemError
 from adaptive_rec.service.run_view import RunView
 
-EXAMPLE: dict[str, JsonValue] = {"to_step": 4000, "skip_data": True, "knobs": {"lr_factor": 0.5}, "why": "the loss spikes"}
+EXAMPLE: dict[str, JsonValue] = {
+    "to_step": 4000,
+    "skip_data": True,
+    "knobs": {"lr_factor": 0.5},
+    "why": "the loss spikes",
+}
 
 
 class RollbackRequest(BaseModel):
@@ -25,8 +30,12 @@ class RollbackRequest(BaseModel):
 
     checkpoint: Annotated[str | None, Field(max_length=100, description="Its name")] = None
     to_step: Annotated[int | None, Field(ge=0, le=MAX_STEP, description="Instead of a name")] = None
-    skip_data: Annotated[bool, Field(description="Do not train again on what was trained since that checkpoint")] = False
-    knobs: Annotated[dict[str, Any], Field(description="New values, in effect before the next step; null: the configured")] = {}
+    skip_data: Annotated[bool, Field(description="Do not train again on what was trained since that checkpoint")] = (
+        False
+    )
+    knobs: Annotated[
+        dict[str, Any], Field(description="New values, in effect before the next step; null: the configured")
+    ] = {}
     why: Annotated[str | None, Field(max_length=LONGEST_WHY, description="The reason, for the journal")] = None
 
 

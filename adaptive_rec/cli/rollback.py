@@ -25,9 +25,19 @@ def add_commands(subparsers: Any) -> None:
     purpose = "have a run go on from an earlier checkpoint of its own; newer ones are removed"
     parser = add_command(subparsers, "rollback", rollback, purpose, epilog=EXAMPLES)
     add = parser.add_argument
-    add("--to", metavar="STEP|NAME", help="the newest checkpoint at or before a step, or one by its name (default: the newest)")
+    add(
+        "--to",
+        metavar="STEP|NAME",
+        help="the newest checkpoint at or before a step, or one by its name (default: the newest)",
+    )
     add("--skip-data", action="store_true", help="do not train again on what was trained since that checkpoint")
-    add("--set", metavar="KNOB=VALUE", action="append", default=[], help="a knob, changed before the next step (repeatable)")
+    add(
+        "--set",
+        metavar="KNOB=VALUE",
+        action="append",
+        default=[],
+        help="a knob, changed before the next step (repeatable)",
+    )
     add("--why", metavar="TEXT", help="the reason, for the journal")
     add_client_options(parser)
 

@@ -24,9 +24,11 @@ class WithoutParts(Wrapped):
         batches = self._source.train_batches(position, batch_size)
         while (batch := next(batches, None)) is not None:
             yield batch
-            passed = next((each for each in self._ends if _order(position) < _order(each) < _order(batch.position)), None)
+            first, last = _order(position), _order(batch.position)
+            passed = next((each for each in self._ends if first < _order(each) < last), None)
             if passed is not None:
-                raise DataError(f"a batch must end where a part of the stream is left out, at {passed}; one of {batch_size} does not")
+                rule = f"a batch must end where a part of the stream is left out, at {passed}"
+                raise DataError(f"{rule}; one of {batch_size} samples does not")
             position = batch.position
             if (behind := self._behind(position)) != position:
                 position = behind
@@ -41,6 +43,11 @@ class WithoutParts(Wrapped):
         """Return how many batches of the rest of the stream are left out."""
         later = [(begin, end) for begin, end in self._ends.items() if _order(begin) >= _order(position)]
         return sum(steps_left(self, begin, batch_size) - steps_left(self, end, batch_size) for begin, end in later)
+
+
+def with_all_parts(source: Source) -> Source:
+    """Return a source as it was before parts of it were left out."""
+    return source.origin if isinstance(source, WithoutParts) else source
 
 
 def steps_left(source: Source, position: Position, batch_size: int) -> int:

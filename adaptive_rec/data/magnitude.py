@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from adaptive_rec.data.left_out import with_all_parts
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.source import Source
 
@@ -14,6 +15,7 @@ LARGE = 100.0
 
 def large_columns(source: Source) -> dict[str, float]:
     """Return the dense columns of a prepared folder that are large as training reads them, with their root mean square."""
+    source = with_all_parts(source)
     if not isinstance(source, PreparedSource):
         return {}
     size_X = np.sqrt(np.mean(np.square(source.first_dense(LOOKED_AT_ROWS), dtype=np.float64), axis=0))

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch, FeatureSpec, Pooling, Position, SequenceSpec, TableSpec
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.criteo import measured_rows, row_ranges
+from adaptive_rec.data.left_out import with_all_parts
 from adaptive_rec.data.loaded_samples import Columns, LoadedSamples, to_batch
 from adaptive_rec.data.prepare.formats import WITH_TIMES
 from adaptive_rec.data.prepare.meta import Meta, load_meta
@@ -107,6 +108,7 @@ class PreparedSource:
 def value_files(source: Source) -> dict[str, Path]:
     """Return the file of the values that ids stand for, of each table of a prepared folder that has one; an id of a table that
     was cut stands for several."""
+    source = with_all_parts(source)
     if not isinstance(source, PreparedSource):
         return {}
     whole = {table.name for table, kept in zip(source.meta.tables, source.tables, strict=True) if table.rows == kept.rows}

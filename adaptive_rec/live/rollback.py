@@ -59,7 +59,9 @@ def rollback_command(
     if to_step is not None and (type(to_step) is not int or to_step < 0):
         raise ConfigError(f"to_step must be a number of steps from 0 on, or null, got {str(to_step)[:50]!r}")
     if checkpoint is not None and to_step is not None:
-        raise ConfigError(f"checkpoint or to_step must name the checkpoint, got both: {checkpoint[:50]!r} and {to_step}")
+        raise ConfigError(
+            f"checkpoint or to_step must name the checkpoint, got both: {checkpoint[:50]!r} and {to_step}"
+        )
     if not isinstance(skip_data, bool):
         raise ConfigError(f"skip_data must be true or false, got {str(skip_data)[:50]!r}")
     if knobs is not None and not isinstance(knobs, Mapping):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptive_rec import checkpoint
+from adaptive_rec.batch import Position
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.history import Found, set_aside
 from adaptive_rec.config.tree import Config, given_knobs, load_config
@@ -46,8 +47,11 @@ def begin_run(
     """Assemble a run that has no checkpoint. `again`: its directory is there already. `replayed`: commands by step, where another
     run is replayed."""
     own_rows = folders_of_rows(out) if again else set()
-    options = RunOptions(out / "checkpoints", out / journal.NAME, out / "rows", own_rows=own_rows, replayed=replayed)
     check_admission(config)
+    left_out = told_left_out(group, replayed)
+    options = RunOptions(
+        out / "checkpoints", out / journal.NAME, out / "rows", own_rows=own_rows, replayed=replayed, left_out=left_out
+    )
     runtime = assemble(config, options=options, group=group)
     if again:
         checkpoint.remove_unused_rows(runtime.store, out / "checkpoints", config.checkpoint.keep, own_rows)
@@ -94,6 +98,7 @@ def resume_run(
         overrides=changes if live else {},
         notices=notices,
         replayed=replayed,
+        left_out=told_left_out(group, replayed),
     )
     runtime = assemble(config.model_copy(update={"knobs": knobs}), options=options, group=group)
     checkpoint.load(runtime.parts, generation, verified=True)
@@ -112,6 +117,15 @@ def resume_run(
         generation.name,
         {name: {"old": was[name], "new": now[name]} for name in now if now[name] != was[name]},
     )
+
+
+def told_left_out(group: Group | None, replayed: Mapping[int, list[Command]] | None) -> dict[Position, Position]:
+    """Return the parts of the stream that a replay leaves out, as `WithoutParts` takes them. Several processes must call it
+    together; rank 0 has the commands."""
+    commands = [each for done in (replayed or {}).values() for each in done if each.verb == "skip_data"]
+    parts = [[dict(each.values["begin"]), dict(each.values["end"])] for each in commands]
+    told = parts if group is None else group.tell(parts)
+    return {Position(**begin): Position(**end) for begin, end in told}
 
 
 def folders_of_rows(out: Path) -> set[Path]:

@@ -15,7 +15,7 @@ from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.run import journal
 from adaptive_rec.run.present import PresentRun
-from adaptive_rec.run.resume import folders_of_rows
+from adaptive_rec.run.resume import folders_of_rows, told_left_out
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.group import Group
@@ -30,8 +30,8 @@ def go_back(
     group: Group | None = None,
     replayed: Mapping[int, list[Command]] | None = None,
 ) -> list[str]:
-    """Replace the runtime that trains, whose loop has ended, by one that goes on from a checkpoint. Several processes must call it
-    together. Returns the newer checkpoints, which are removed.
+    """Replace the runtime that trains, whose loop has ended, by one that goes on from a checkpoint. Several processes must call
+    it together. Returns the newer checkpoints, which are removed.
 
     `config`: that of the run. `replayed`: commands by step that are left, where it replays another. The caller must keep
     no reference to the old runtime: its tables are freed before the new ones are made. Raises CheckpointError or MemoryPlanError
@@ -49,6 +49,7 @@ def go_back(
         out / "rows",
         own_rows=own_rows,
         replayed=replayed,
+        left_out=told_left_out(group, replayed),
         mailbox=present.mailbox,
         rollback=rollback,
     )

@@ -198,23 +198,13 @@ class TrainingRun:
         self._figures = self._new_figures()
         text = f"went back from step {rollback.from_step:,} to checkpoint {name} of step {step:,}"
         text += f"; newer checkpoints are removed: {', '.join(removed)}" * bool(removed)
-        event = self._event("rolled_back", text, checkpoint=name, from_step=rollback.from_step, removed=removed)
+        details = {"checkpoint": name, "from_step": rollback.from_step, "removed": removed}
+        event = self._event("rolled_back", text, **details, knobs=self.runtime.knobs.model_dump())
         event = noted(event, rollback.command.note)
         self._append(event)
         yield event
-        for text in self._restart_trackers():
+        for text in self._trackers.restart(self.config.run.track, self.out, step):
             yield self.note("warning", text)
-
-    def _restart_trackers(self) -> list[str]:
-        """Have trackers begin at the present step, as those of a resumed run do. Returns complaints."""
-        self._trackers.close(CLOSE_SECONDS)
-        complaints = self._trackers.complaints()
-        try:
-            self._trackers = Trackers(self.config.run.track, self.out, self.started_at_step)
-        except UsageError as error:
-            complaints.append(f"the run goes on without trackers: {error}")
-            self._trackers = Trackers((), self.out)
-        return complaints
 
     def _new_figures(self) -> SnapshotFigures:
         return SnapshotFigures([table.name for table in self.runtime.store.batch_space.tables])

@@ -13,7 +13,7 @@ from adaptive_rec.live.mailbox import Command, Mailbox
 from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.policy import Policy
-from adaptive_rec.policy.find import load_policy, why_not_live
+from adaptive_rec.policy.find import load_policy
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.checkpoints import Checkpoints
 from adaptive_rec.runtime.events import left_out, noted, reclassified, shown, split_chosen
@@ -22,7 +22,6 @@ from adaptive_rec.runtime.reports import Reports
 from adaptive_rec.runtime.rollbacks import Rollbacks
 from adaptive_rec.runtime.splitting import Splitting, TrialTimes
 from adaptive_rec.state import RunState
-from adaptive_rec.units import exact_size
 
 T = TypeVar("T")
 
@@ -30,20 +29,6 @@ TOO_SMALL = "the device's memory must hold a step; lower run.batch_size or knobs
 
 PAUSED_POLL_SECONDS = 0.2
 """How soon a paused run notices a signal; commands wake it at once."""
-
-
-def check_policy(knobs: Knobs, present: Policy) -> None:
-    """Raise ConfigError or ConflictError where a run under `present` may not change to the policy that these knobs name."""
-    if reason := why_not_live(load_policy(knobs.policy), present):
-        raise ConflictError(reason)
-
-
-def check_memory(host_memory: int, budget_bytes: int) -> None:
-    """Raise ConflictError where hot rows would take more of host memory than rows may."""
-    if budget_bytes > host_memory:
-        raise ConflictError(
-            f"hot rows must fit in run.host_memory={exact_size(host_memory)}, these knobs give them {exact_size(budget_bytes)}"
-        )
 
 
 class Control:

@@ -38,10 +38,13 @@ class Publisher:
         pool_rows = [pool.rows for pool in space.pools]
         writer = StateWriter(pool_rows, SKETCH_LIMIT_BYTES // 4, len(space.tables), store.group.ranks, *homes)
         self.take_over(writer)
+        if not store.group.is_alone:  # until the ranks place their rows together, none is hot
+            self._write(np.empty(0, np.int32), [NO_SLOTS for _ in space.pools])
         return writer
 
     def take_over(self, writer: StateWriter) -> None:
-        """Start to publish where another run with the same tables has published."""
+        """Start to publish where another run with the same tables has published. Several processes show its placement until they
+        place their rows together."""
         store, self.writer = self._state.store, writer
         if store.shows_addresses:
             store.share_addresses(writer.address_R)
@@ -49,8 +52,7 @@ class Publisher:
             store.memory.share(writer.memory_slot_R)
         if store.group.is_alone:
             self.placement()
-        else:  # until the ranks place their rows together, none is hot
-            self._write(np.empty(0, np.int32), [NO_SLOTS for _ in store.batch_space.pools])
+        self.board()
 
     def hand_over(self) -> StateWriter | None:
         """Stop publishing. Returns where this run has published, for another one."""

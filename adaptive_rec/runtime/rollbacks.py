@@ -12,7 +12,8 @@ from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.errors import AdaptiveRecError, ConflictError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.rollback import Rollback
-from adaptive_rec.policy.find import load_policy, why_not_live
+from adaptive_rec.policy.find import load_policy
+from adaptive_rec.runtime.knob_checks import check_policy
 from adaptive_rec.state import RunState
 
 
@@ -58,9 +59,8 @@ class Rollbacks:
         name = checked_checkpoint(self._folder, checkpoint, to_step)
         before = saved_knobs(self._folder / name)
         after = before.changed(knobs)
-        policy = load_policy(before.policy)
-        if after.policy != before.policy and (reason := why_not_live(load_policy(after.policy), policy)):
-            raise ConflictError(reason)
+        if after.policy != before.policy:
+            check_policy(after, load_policy(before.policy))
         self._check_knobs(before, after)
         if skip_data:
             self._check_skip(before, after)
@@ -73,8 +73,14 @@ class Rollbacks:
         if state.policy.arranges_stream:
             arranging.append(state.policy.name)
         if arranging:
-            raise ConflictError(f"skip_data must be false under a policy that arranges the stream, got true with {arranging[0]}")
+            raise ConflictError(
+                f"skip_data must be false under a policy that arranges the stream, got true with {arranging[0]}"
+            )
         if state.followed is not None:
-            raise ConflictError("skip_data must be false where data is followed, which is read once and in order, got true")
+            raise ConflictError(
+                "skip_data must be false where data is followed, which is read once and in order, got true"
+            )
         if self._replaying:
-            raise ConflictError("skip_data must be false in a run that replays another, whose data it trains on, got true")
+            raise ConflictError(
+                "skip_data must be false in a run that replays another, whose data it trains on, got true"
+            )

@@ -31,6 +31,8 @@ class RunOptions:
     """Knobs that a resumed run is to have instead of those it was saved with."""
     replayed: Mapping[int, list[Command]] | None = None
     """Commands by step, where another run is replayed."""
+    left_out: Mapping[Position, Position] = field(default_factory=dict)
+    """The ends of the parts of the stream that the replayed run left out, by their beginnings."""
     mailbox: Mailbox | None = None
     """The mailbox of the runtime that this one takes over from."""
     rollback: Rollback | None = None
@@ -39,9 +41,3 @@ class RunOptions:
     """Warnings to give when the run starts."""
     times: StageTimes | None = None
     """The seconds of stages, given where a profiler reads them too."""
-
-    @property
-    def left_out(self) -> dict[Position, Position]:
-        """The ends of the parts of the stream that the replayed run left out, by their beginnings."""
-        commands = [command for done in (self.replayed or {}).values() for command in done if command.verb == "skip_data"]
-        return {Position(**command.values["begin"]): Position(**command.values["end"]) for command in commands}

@@ -25,9 +25,10 @@ from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.tally import Tally
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.checkpoints import Checkpoints
-from adaptive_rec.runtime.control import Control, check_memory, check_policy
+from adaptive_rec.runtime.control import Control
 from adaptive_rec.runtime.events import reclassified, split_chosen
 from adaptive_rec.runtime.evictions import Evictions, check_eviction
+from adaptive_rec.runtime.knob_checks import check_memory, check_policy
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.runtime.reports import Reports
 from adaptive_rec.runtime.shared_mailbox import SharedMailbox

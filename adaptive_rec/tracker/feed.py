@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from adaptive_rec.errors import first_line
+from adaptive_rec.errors import UsageError, first_line
 from adaptive_rec.tracker import Tracker, make_tracker
 
 WAITING_LIMIT = 256
@@ -33,6 +33,17 @@ class Trackers:
     def add(self, name: str, folder: Path, step: int = 0) -> None:
         """Add a tracker. Raises UsageError where it cannot be made."""
         self._feeds.append(_Feed(name, make_tracker(name, folder, step)))
+
+    def restart(self, names: Sequence[str], folder: Path, step: int) -> list[str]:
+        """Have trackers begin again at a step, to which the run went back. Returns complaints, where one cannot be made too."""
+        self.close()
+        complaints, self._feeds = self.complaints(), []
+        for name in dict.fromkeys(names):
+            try:
+                self.add(name, folder, step)
+            except UsageError as error:
+                complaints.append(f"tracker {name} is switched off: {error}")
+        return complaints
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Log the figures of a step; values that are not finite are left out."""

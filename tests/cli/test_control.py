@@ -12,7 +12,7 @@ from adaptive_rec.live.runtime_file import remove, write
 from adaptive_rec.live.sign_in_code import code_clock, made_at
 
 EVERY = [["status"], ["knobs"], ["knobs", "set", "alpha=1"], ["placement"], ["pause"], ["resume"], ["stop"]]
-EVERY += [["reclassify"], ["checkpoint"], ["dashboard"]]
+EVERY += [["reclassify"], ["checkpoint"], ["rollback"], ["dashboard"]]
 
 
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)
@@ -46,6 +46,27 @@ def test_a_command_prints_its_outcome_and_step(told, service, name, text):
     service.answer("POST", path, {"command": name, "step": None}, 202)
     assert f"{name} requested; it happens at the next step boundary" in told(name)
     assert service.paths() == [f"POST {path}"] * 3
+
+
+def test_rollback_sends_what_was_typed_and_prints_where_the_run_goes_on(told, refused, service):
+    path = "/api/v1/control/rollback"
+    knobs = {"lr_factor": {"unit": ""}, "hot_budget_bytes": {"unit": "bytes"}}
+    service.answer("GET", "/api/v1/knobs", {"knobs": knobs})
+    back = {"command": "rollback", "step": 4000, "checkpoint": "step-000004000", "from_step": 4321}
+    service.answer("POST", path, back)
+    assert told("rollback") == "went back from step 4,321 to step-000004000, step 4,000\n"
+    words = ["--to", "4100", "--skip-data", "--set", "lr_factor=0.5", "--set", "hot_budget_bytes=64MiB", "--why", "a spike"]
+    assert json.loads(told("rollback", *words, "--json")) == back
+    told("rollback", "--to", "step-000004000.1", "--set", "lr_factor=default")
+    assert [request["body"] for request in service.requests if request["method"] == "POST"] == [
+        {"skip_data": False},
+        {"to_step": 4100, "skip_data": True, "knobs": {"lr_factor": 0.5, "hot_budget_bytes": 64 << 20}, "why": "a spike"},
+        {"checkpoint": "step-000004000.1", "skip_data": False, "knobs": {"lr_factor": None}},
+    ]
+    service.answer("POST", path, {"command": "rollback", "step": None}, 202)
+    assert "rollback requested; it happens at the next step boundary" in told("rollback")
+    assert "--to must be a step or the name of a checkpoint (step-...), got now" in refused("rollback", "--to", "now", code=2)
+    assert "unknown knob lr_facto; did you mean lr_factor?" in refused("rollback", "--set", "lr_facto=1", code=2)
 
 
 def test_runs_under_way_are_listed_without_their_tokens(rows_of, told, capsys, service):
