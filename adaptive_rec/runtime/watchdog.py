@@ -171,7 +171,7 @@ class Watchdog:
         return max((step for step in steps if step <= sound_step), default=0)
 
     def refused(self, breach: Breach, error: AdaptiveRecError) -> None:
-        """Give up, as the run cannot go back: it must not go on as if nothing had been. At its end there is nothing to give up."""
+        """Give up, as the run cannot go back: it must not go on as if nothing had been. At a run's end there is nothing to do."""
         self._leaves = False
         if self._acts:
             self._give_up(breach, str(error))
