@@ -2,12 +2,12 @@
 
     python -m benchmarks.spike FOLDER [--seeds 1 2 3] [--rows N]       about a minute a seed with the Criteo sample on 2 cores
 
-The data is the Criteo sample, in the order of its file, where the folder of test data has it; otherwise rows in the same format that
-are made up (`--rows` of them). In the spike every label is flipped and every count is a billion. Runs of each seed:
+The data is the Criteo sample, in the order of its file, where the folder of test data has it; otherwise `--rows` rows of the same
+format that are made up. In the spike every label is flipped and every count is a billion. Runs of each seed:
 
     clean      the data as it is
     spike      with the spike
-    watched    with the spike and `watch.rules`, which roll back, leave out what was trained since the checkpoint, and lower the rate
+    watched    with the spike and a rule that rolls back, leaves out what was trained since the checkpoint, and lowers the rate
     rate only  the same without `skipping data`
 
 FOLDER/results.json has the figures. The replay of each watched run is compared with it, bit by bit.
@@ -40,7 +40,7 @@ SETTINGS = [
 ]  # fmt: skip
 """In the order of the file, so that the spike comes in one piece."""
 CONDITION = "loss > 1.3x its mean of 10"
-RULE = f"{CONDITION}: rollback skipping data with lr_factor*=0.9"
+RULE = f"{CONDITION}: rollback skipping data with lr_factor*=0.98"
 RATE_ONLY = f"{CONDITION}: rollback with lr_factor*=0.5"
 RUNS: dict[str, tuple[bool, str]] = {
     "clean": (False, ""),
@@ -97,7 +97,9 @@ def spoilt(lines: list[bytes], first: int, count: int) -> Iterator[bytes]:
 def write_data(folder: Path, rows: int) -> str:
     """Write both files. Returns what the data is."""
     sample = data_folder() / SAMPLE
-    lines, what = (lines_of_sample(sample), SAMPLE) if sample.exists() else (made_up_lines(rows), f"{rows} rows made up")
+    lines, what = (
+        (lines_of_sample(sample), SAMPLE) if sample.exists() else (made_up_lines(rows), f"{rows} rows made up")
+    )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "clean.tsv").write_bytes(b"\n".join(lines) + b"\n")
     (folder / "spike.tsv").write_bytes(b"\n".join(spoilt(lines, FIRST_STEP * BATCH, STEPS * BATCH)) + b"\n")
@@ -108,7 +110,8 @@ def train(folder: Path, name: str, seed: int, *more: str) -> Outcome:
     has_spike, rule = RUNS[name]
     out = folder / f"{name.replace(' ', '-')}-{seed}"
     data = folder / ("spike.tsv" if has_spike else "clean.tsv")
-    rules = [f"--set=watch.rules={json.dumps([rule])}", "--set=watch.max_rollbacks=20"] if rule else []
+    limit = 20 if "skipping" in rule else 3
+    rules = [f"--set=watch.rules={json.dumps([rule])}", f"--set=watch.max_rollbacks={limit}"] if rule else []
     words = ["train", "criteo_sample", f"--data={data}", f"--out={out}", "--no-serve", f"--set=run.seed={seed}"]
     done = subprocess.run([*ADAPTIVE_REC, *words, *SETTINGS, *rules, *more], capture_output=True, text=True)
     return outcome(out, name, seed, done)
@@ -120,7 +123,9 @@ def outcome(out: Path, name: str, seed: int, done: subprocess.CompletedProcess[s
     kinds = [event["kind"] for event in events]
     changes = [event["details"]["changed"] for event in events if event["kind"] == "knobs"]
     summary = out / "summary.json"
-    quality = json.loads(summary.read_text())["eval"] if summary.exists() else {"auc": float("nan"), "logloss": float("nan")}
+    quality = (
+        json.loads(summary.read_text())["eval"] if summary.exists() else {"auc": float("nan"), "logloss": float("nan")}
+    )
     return Outcome(
         seed=seed,
         run=name,
@@ -165,7 +170,9 @@ def main() -> None:
             print(line_of(each, found[0]), flush=True)
             results.append(asdict(each))
         alike = replays_alike(args.folder, seed)
-        print(f"{seed:>4}  the replay of the watched run {'is the same, bit by bit' if alike else 'DIFFERS'}", flush=True)
+        print(
+            f"{seed:>4}  the replay of the watched run {'is the same, bit by bit' if alike else 'DIFFERS'}", flush=True
+        )
         results.append({"seed": seed, "replay_alike": alike})
     record = {"data": what, "rule": RULE, "runs": results, **facts_of_call("benchmarks.spike", began)}
     (args.folder / "results.json").write_text(json.dumps(record, indent=1) + "\n")
