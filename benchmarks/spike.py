@@ -94,16 +94,11 @@ def spoilt(lines: list[bytes], first: int, count: int) -> Iterator[bytes]:
         yield line
 
 
-def write_data(folder: Path, rows: int) -> str:
-    """Write both files. Returns what the data is."""
-    sample = data_folder() / SAMPLE
-    lines, what = (
-        (lines_of_sample(sample), SAMPLE) if sample.exists() else (made_up_lines(rows), f"{rows} rows made up")
-    )
+def write_data(folder: Path, lines: list[bytes], first: int, count: int) -> None:
+    """Write the data as it is, and with `count` spoilt lines from the one at `first` on."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "clean.tsv").write_bytes(b"\n".join(lines) + b"\n")
-    (folder / "spike.tsv").write_bytes(b"\n".join(spoilt(lines, FIRST_STEP * BATCH, STEPS * BATCH)) + b"\n")
-    return what
+    (folder / "spike.tsv").write_bytes(b"\n".join(spoilt(lines, first, count)) + b"\n")
 
 
 def train(folder: Path, name: str, seed: int, *more: str) -> Outcome:
@@ -160,7 +155,9 @@ def main() -> None:
     took.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     took.add_argument("--rows", type=int, default=140_000, help="rows that are made up where the sample is absent")
     args, began = took.parse_args(), time.perf_counter()
-    what = write_data(args.folder, args.rows)
+    sample = data_folder() / SAMPLE
+    what, lines = (SAMPLE, lines_of_sample(sample)) if sample.exists() else ("made-up rows", made_up_lines(args.rows))
+    write_data(args.folder, lines, FIRST_STEP * BATCH, STEPS * BATCH)
     print(f"{what}: steps {FIRST_STEP + 1} to {FIRST_STEP + STEPS} are spoilt\nrule: {RULE}\n")
     print("seed  run           AUC  to clean logloss  rollbacks  left out  lr_factor  end")
     results: list[dict[str, Any]] = []
