@@ -176,7 +176,7 @@ def about_run(make: Families, view: RunView) -> Iterator[Metric]:
     yield from make.gauge("steps_per_second", "Mini-batches a second, lately.", now["steps_per_second"])
     yield from make.gauge("eta_seconds", "Seconds of training left at this pace.", now["eta_seconds"])
     free = free_bytes(Path(view.hello.run))
-    yield from make.gauge("run_disk_free_bytes", "Free on the disk under the run's directory.", free)
+    yield from make.gauge("directory_free_bytes", "Free on the disk under the run's directory.", free)
     pulse = view.pulse()
     last = "Last sign of life of training: a step, a change of phase, or being paused."
     yield from make.gauge("last_step_timestamp_seconds", last, time_of(pulse[1]) if pulse else None)

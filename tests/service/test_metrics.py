@@ -14,7 +14,7 @@ from adaptive_rec.service.metrics import WATCHDOG_ACTIONS
 
 from .conftest import on_a_disk, ranks
 
-LABELS = {"run", "table", "tier", "policy", "stage", "phase", "kind", "knob", "version", "rank"}
+LABELS = {"action", "run", "table", "tier", "policy", "stage", "phase", "kind", "knob", "version", "rank"}
 UNITS = re.compile(
     r"seconds|bytes|ratio|info|timestamp|rows|steps|step|samples|lookups|updates|events|checkpoints|segments|per_second"
 )
