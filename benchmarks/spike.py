@@ -7,8 +7,9 @@ format that are made up. In the spike every label is flipped and every count is 
 
     clean      the data as it is
     spike      with the spike
-    watched    with the spike and a rule that rolls back, leaves out what was trained since the checkpoint, and lowers the rate
-    rate only  the same without `skipping data`
+    watched    with the spike and a rule that rolls back and leaves out what was trained since the checkpoint
+    slower     the same, and each rollback lowers the learning rates
+    rate only  rolls back and lowers the rates, and leaves nothing out
 
 FOLDER/results.json has the figures. The replay of each watched run is compared with it, bit by bit.
 """
@@ -38,17 +39,17 @@ FIRST_STEP, STEPS = 200, 20
 """The steps whose samples are spoilt: after 200 steps, for 20."""
 SETTINGS = [
     "run.device=cpu", f"run.batch_size={BATCH}", "run.steps=0", "data.shuffle=false", "checkpoint.every_steps=25",
-    "checkpoint.every_seconds=0", "checkpoint.keep=4", "knobs.report_every=5", "model.bottom_mlp=[64]", "model.top_mlp=[64]",
+    "checkpoint.every_seconds=0", "checkpoint.keep=4", "knobs.report_every=5",
 ]  # fmt: skip
-"""In the order of the file, so that the spike comes in one piece; a small dense part, so that a run takes seconds."""
+"""In the order of the file, so that the spike comes in one piece."""
 CONDITION = "loss > 1.3x its mean of 10"
-RULE = f"{CONDITION}: rollback skipping data with lr_factor=0.9"
-RATE_ONLY = f"{CONDITION}: rollback with lr_factor*=0.5"
+RULE = f"{CONDITION}: rollback skipping data"
 RUNS: dict[str, tuple[bool, str]] = {
     "clean": (False, ""),
     "spike": (True, ""),
     "watched": (True, RULE),
-    "rate only": (True, RATE_ONLY),
+    "slower": (True, f"{RULE} with lr_factor*=0.9"),
+    "rate only": (True, f"{CONDITION}: rollback with lr_factor*=0.5"),
 }
 """By name: whether the data has the spike, and the rule."""
 
