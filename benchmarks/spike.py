@@ -1,6 +1,6 @@
 """Trains through a spike that is planted in the data, without and with a watchdog, and compares the quality at the end.
 
-    python -m benchmarks.spike FOLDER [--seeds 1 2 3] [--rows N]       a minute a seed or less, on 2 free cores
+    python -m benchmarks.spike FOLDER [--seeds 1 2 3] [--rows N]       two CPU minutes a seed
 
 The data is the Criteo sample, in the order of its file, where the folder of test data has it; otherwise `--rows` rows of the same
 format that are made up. In the spike every label is flipped and every count is a billion. Runs of each seed:
