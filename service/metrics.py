@@ -6,8 +6,10 @@ tables, tiers, stages and kinds, never rows.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Header
@@ -173,6 +175,8 @@ def about_run(make: Families, view: RunView) -> Iterator[Metric]:
     yield from make.gauge("planned_steps", "Mini-batches the run will have made at its end.", now["steps_total"])
     yield from make.gauge("steps_per_second", "Mini-batches a second, lately.", now["steps_per_second"])
     yield from make.gauge("eta_seconds", "Seconds of training left at this pace.", now["eta_seconds"])
+    free = free_bytes(Path(view.hello.run))
+    yield from make.gauge("directory_free_bytes", "Free on the disk under the run's directory.", free)
     pulse = view.pulse()
     last = "Last sign of life of training: a step, a change of phase, or being paused."
     yield from make.gauge("last_step_timestamp_seconds", last, time_of(pulse[1]) if pulse else None)
@@ -190,6 +194,14 @@ def time_of(monotonic_seconds: float) -> float:
     """Return a moment of the monotonic clock in seconds since the epoch, as the wall clock counts now. Scrapers subtract it from
     their own time, so a wall clock that was set meanwhile must not count."""
     return round(time.time() - time.monotonic() + monotonic_seconds, 3)
+
+
+def free_bytes(run: Path) -> int | None:
+    """Return what is free on the disk under a run's directory; None where the directory is gone."""
+    try:
+        return shutil.disk_usage(run).free
+    except OSError:
+        return None
 
 
 def about_checkpoints(make: Families, view: RunView) -> Iterator[Metric]:

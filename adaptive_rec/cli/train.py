@@ -107,7 +107,9 @@ def train(args: argparse.Namespace) -> int:
         from adaptive_rec.cli.plan import dry_run
 
         return 0 if processes.are_silent() else dry_run(config, args.json, *processes.layout(wanted.processes))
-    if options is not None:
+    if options is None:
+        config.watch.check_can_pause()
+    else:
         options.read_token()  # an error here comes before the seconds that torch takes to load
     out = args.out or new_directory(config.knobs.policy)
     if not processes.are_under_way():
@@ -129,8 +131,6 @@ def check_start(args: argparse.Namespace, config: Config, out: Path) -> None:
     else:
         check_is_new(out)
     check_inputs(config)
-    if args.no_serve:
-        config.watch.check_can_pause()
     if args.verify:
         verify_source(config.data.source, sys.stderr if args.json else sys.stdout)
 

@@ -23,9 +23,6 @@ from adaptive_rec.saved import Saved, numbered
 from adaptive_rec.state import RunState
 from adaptive_rec.units import counted
 
-KIND = "watchdog"
-"""The kind of the watchdog's events."""
-
 
 class Watchdog:
     """Watches the rules of `watch.rules`, on the training thread.
@@ -171,7 +168,7 @@ class Watchdog:
         return max((step for step in steps if step <= sound_step), default=0)
 
     def refused(self, breach: Breach, error: AdaptiveRecError) -> None:
-        """Give up, as the run cannot go back: it must not go on as if nothing had been. At its end there is nothing to give up."""
+        """Give up, as the run cannot go back: it must not go on as if nothing had been. At a run's end there is nothing to do."""
         self._leaves = False
         if self._acts:
             self._give_up(breach, str(error))
@@ -191,10 +188,10 @@ class Watchdog:
         value = breach.value if math.isfinite(breach.value) else None
         about = {"rule": breach.rule.text, "metric": breach.rule.metric, "value": value, "action": action}
         about |= {"breach_step": breach.step, "sound_step": breach.sound_step, **details}
-        event = Event(breach.step, KIND, "; ".join(filter(None, [self._reason(breach), breach.why, outcome])), about)
+        event = Event(breach.step, "watchdog", "; ".join(filter(None, [self._reason(breach), breach.why, outcome])), about)
         self._unwritten.append(event)
         written = partial(self._written, event)
-        self._mailbox.send(Command("note", {"kind": KIND, "text": event.text}, written, about))
+        self._mailbox.send(Command("note", {"kind": "watchdog", "text": event.text}, written, about))
 
     def _written(self, event: Event, outcome: Any) -> None:
         if not isinstance(outcome, AdaptiveRecError):
@@ -208,7 +205,7 @@ class Watchdog:
         """Yield what was found at the last step, after which no command is carried out."""
         for event in self._unwritten:
             details = {**event.details, "action": "warn"}
-            yield Event(self._state.step, KIND, f"{event.text}; the run has ended", details)
+            yield Event(self._state.step, "watchdog", f"{event.text}; the run has ended", details)
 
     # Kept in a checkpoint --------------------------------------------------------------------------------------------
 
@@ -233,7 +230,7 @@ def rollbacks_past(journal: Path | None, step: int) -> int:
     for line in journal.read_text(encoding="utf-8").splitlines():
         try:
             event = json.loads(line)
-            count += event["kind"] == KIND and event["details"]["action"] == "rollback" and event["step"] > step
+            count += event["kind"] == "watchdog" and event["details"]["action"] == "rollback" and event["step"] > step
         except (ValueError, LookupError, TypeError):  # a line that a killed run left half-written
             continue
     return count

@@ -243,8 +243,7 @@ def test_a_warning_alone_does_not_keep_the_run_from_its_end(
 ) -> None:
     runtime, found = watched(memory_source, tmp_path, "loss is nan: warn", late), []
     with pytest.raises(NotFiniteError):
-        for report in runtime.run():
-            found.append(report)
+        found.extend(runtime.run())
     assert [
         report.details["action"] for report in found if isinstance(report, Event) and report.kind == "watchdog"
     ] == ["warn"]

@@ -31,6 +31,11 @@ def rules() -> list[dict[str, Any]]:
     return [rule for group in yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
 
 
+def recorded() -> list[dict[str, str]]:
+    groups = yaml.safe_load((DEPLOY / "rules.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
 def panel_queries() -> list[str]:
     return [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
 
@@ -142,7 +147,59 @@ def test_every_alert_is_tested_to_fire() -> None:
     assert [rule["alert"] for rule in rules() if f'alertname="{rule["alert"]}"' not in text] == []
 
 
-CHECKS = ("check rules alerts.yml", "test rules alerts_test.yml", "check config --syntax-only prometheus.yml")
+def test_every_recorded_rate_hits_metrics_and_is_tested(exported: Series) -> None:
+    text = (DEPLOY / "rules_test.yml").read_text()
+    for rule in recorded():
+        assert set(rule) == {"record", "expr"}
+        check_query(rule["expr"], exported)
+        assert re.fullmatch(r"adaptive_rec:\w+:(ratio_)?rate5m", rule["record"])
+        assert rule["record"] in text
+
+
+VARIABLES = {"$__rate_interval": "5m", "$__interval": "5m", "$job": ".*", "$instance": ".*", "$run": ".*", "$table": ".*"}
+
+
+def test_prometheus_evaluates_every_query(exported: Series, tmp_path: Path) -> None:
+    """On series of all that a run exports, so that a join that matches too much is an error here."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed (Debian: apt-get install prometheus)")
+    panels = []
+    for number, query in enumerate(panel_queries()):
+        for name, value in VARIABLES.items():
+            query = query.replace(name, value)
+        panels.append({"record": f"panel_{number}", "expr": query})
+    by_prometheus = {"job": "adaptive-rec", "instance": "127.0.0.1:8470"}
+    series = []
+    for name, found in exported.items():
+        for labels in found:
+            inside = ", ".join(f"{key}={json.dumps(value)}" for key, value in {**labels, **by_prometheus}.items())
+            series.append({"series": f"{name}{{{inside}}}", "values": "1+1x60"})
+    (tmp_path / "panels.yml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": panels}]}))
+    here = [each["record"] for each in [*panels, *recorded()] if "phase" not in each["expr"]]  # no phase is 1 for ever
+    test = {
+        "rule_files": ["panels.yml", str(DEPLOY / "rules.yml"), str(DEPLOY / "alerts.yml")],
+        "evaluation_interval": "15s",
+        "tests": [
+            {
+                "interval": "15s",
+                "input_series": series,
+                "promql_expr_test": [
+                    {"expr": f"absent({name})", "eval_time": "14m", "exp_samples": []} for name in here
+                ],
+            }
+        ],
+    }
+    (tmp_path / "test.yml").write_text(yaml.safe_dump(test))
+    command = [promtool, "test", "rules", "test.yml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+CHECKS = (
+    "check rules alerts.yml", "check rules rules.yml", "test rules alerts_test.yml", "test rules rules_test.yml",
+    "check config --syntax-only prometheus.yml",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("command", CHECKS)

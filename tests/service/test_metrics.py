@@ -10,15 +10,17 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from adaptive_rec.service.metric_families import LABEL_LIMIT, label_value
+from adaptive_rec.service.metrics import WATCHDOG_ACTIONS
 
 from .conftest import on_a_disk, ranks
 
-LABELS = {"run", "table", "tier", "policy", "stage", "phase", "kind", "knob", "version", "rank"}
+LABELS = {"action", "run", "table", "tier", "policy", "stage", "phase", "kind", "knob", "version", "rank"}
 UNITS = re.compile(
     r"seconds|bytes|ratio|info|timestamp|rows|steps|step|samples|lookups|updates|events|checkpoints|segments|per_second"
 )
 WITHOUT_UNIT = {
     "loss", "evaluation_auc", "evaluation_logloss", "placement_version", "stale_threshold", "phase", "knob", "rank_is_straggler",
+    "watchdog",
 }  # fmt: skip
 
 
@@ -128,6 +130,17 @@ def test_every_kind_of_event_is_counted_from_zero(client: Any, run: Any) -> None
     run.event("nan", "a batch was left out")
     counts = families(client)["adaptive_rec_events"].samples
     assert {sample.labels["kind"]: sample.value for sample in counts if sample.value} == {"nan": 1}
+
+
+def test_the_watchdog_is_counted_by_what_it_did_from_zero(client: Any, run: Any) -> None:
+    def counts() -> dict[str, float]:
+        return {each.labels["action"]: each.value for each in families(client)["adaptive_rec_watchdog"].samples}
+
+    assert counts() == dict.fromkeys(WATCHDOG_ACTIONS, 0)
+    run.event("watchdog", "rule loss > 3: rollback", action="rollback")
+    run.event("watchdog", "rule loss > 3: rollback", action="rollback")
+    run.event("watchdog", "what some later version does", action="else")
+    assert counts() == {**dict.fromkeys(WATCHDOG_ACTIONS, 0), "rollback": 2}
 
 
 def test_the_interval_and_the_time_of_checkpoints(client: Any, run: Any) -> None:
