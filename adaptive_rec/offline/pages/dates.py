@@ -9,11 +9,11 @@ from adaptive_rec.offline.pages.scale import Scale
 DAY, HOUR, MINUTE = 86_400.0, 3_600.0, 60.0
 STEPS = (1.0, 10.0, MINUTE, 10 * MINUTE, HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY, 91 * DAY, 365 * DAY, 3650 * DAY, 36500 * DAY)
 """Distances of ticks in seconds."""
-MOST_TICKS = 6
+MOST_TICKS = 9
 
 
 def dates(first: float, last: float) -> Scale:
-    """Return a scale from one time to another, in seconds since 1970, with at most six round ticks."""
+    """Return a scale from one time to another, in seconds since 1970, with at most eight round ticks."""
     last = last if last > first else first + DAY
     step = next((each for each in STEPS if (last - first) / each < MOST_TICKS), STEPS[-1])
     start = -(-first // step) * step
