@@ -19,6 +19,8 @@ MAY_CHANGE = ("epochs", "follow_idle_seconds")
 
 def run_settings(config: Config) -> dict[str, Any]:
     """Return the settings that must not change when a run is resumed."""
+    # Where the next window is scored, dense columns are scaled by the first batch.
+    batch_size = {"run.batch_size": config.run.batch_size} if config.eval.mode == "next_window" else {}
     return {
         "embedding_optimizer": config.optimizer.embedding,
         "dense_optimizer": config.optimizer.dense,
@@ -27,7 +29,7 @@ def run_settings(config: Config) -> dict[str, Any]:
         "seed": config.run.seed,
         "data": config.data.model_dump(mode="json"),
         "eval.mode": config.eval.mode,
-        "run.batch_size": config.run.batch_size if config.eval.mode == "next_window" else None,  # dense columns are scaled by one
+        **batch_size,
     }
 
 

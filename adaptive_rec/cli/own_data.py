@@ -57,7 +57,7 @@ def with_prepared_data(
         settings = [*args.set, *text_settings({"data.schema_file": schema})]
         args = argparse.Namespace(**{**vars(args), "data": data, "set": settings})
         return args, resolve(args)
-    folder = prepared(args, runs, config.data.on_bad_row == "skip", stream)
+    folder = prepared(args, runs, config.data.on_bad_row == "skip", stream, config.data.order == "time")
     args = argparse.Namespace(**{**vars(args), "data": folder})
     return args, resolve(args)
 
@@ -70,7 +70,10 @@ def described(args: argparse.Namespace, runs: Path, config: Config, stream: Text
 
     data, reading = check_given(args), Reading(config.data.on_bad_row == "skip", config.data.follow)
     name = array_name(Path(os.path.abspath(data)))
-    schema = schema_of(args, files_of(data), runs / f"{name}.schema.toml", reading, stream, numbered=False)
+    kept = runs / f"{name}.schema.toml"
+    schema = schema_of(args, files_of(data), kept, reading, stream, numbered=False)
+    if config.data.order == "time":
+        check_time(schema, args.schema or kept)
     if schema.min_count > 1:
         say(f"  min_count {schema.min_count} of the schema is not used: ids are raw, see knobs.admit_after", stream)
     text = schema_toml(schema)
@@ -96,8 +99,18 @@ def check_given(args: argparse.Namespace) -> Path:
     return Path(args.data)
 
 
-def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: TextIO) -> str:
+def check_time(schema: Schema, file: Path) -> None:
+    """Raise UsageError where rows are wanted in order of time and their schema names no column of times."""
+    if not schema.time.column:
+        raise UsageError(
+            f'data.order="time" needs the column of the rows\' times: add time = "COLUMN" to {file}, above [file] if it has that '
+            "part, and run the same command again"
+        )
+
+
+def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: TextIO, by_time: bool = False) -> str:
     """Return `--data`, or the folder that is prepared from it where it is a CSV, TSV or Parquet file or a folder of them.
+    `by_time`: rows must have times.
 
     Schema and folder are written beside the run, into `runs`. The same data and schema are prepared once.
     """
@@ -109,7 +122,10 @@ def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: 
 
     sources = files_of(check_given(args))
     name = array_name(Path(os.path.abspath(args.data)))
-    schema = schema_of(args, sources, runs / f"{name}.schema.toml", Reading(skip_bad_rows), stream)
+    kept = runs / f"{name}.schema.toml"
+    schema = schema_of(args, sources, kept, Reading(skip_bad_rows), stream)
+    if by_time:
+        check_time(schema, args.schema or kept)
     request = Request(tuple(sources), runs, schema=schema, on_bad_row="skip" if skip_bad_rows else "error")
     fingerprint = hashlib.sha256(make_job(request).model_dump_json().encode()).hexdigest()[:8]
     request = replace(request, out=runs / "data" / f"{name}-{fingerprint}")

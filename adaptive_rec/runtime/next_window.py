@@ -80,7 +80,10 @@ def check_order(config: Config, policy: Policy) -> None:
     """Raise ConfigError where a policy arranges a stream that must keep its order."""
     if not policy.arranges_stream:
         return
-    for name, value, least in (("eval.mode", config.eval.mode, "next_window"), ("data.order", config.data.order, "time")):
+    for name, value, least in (
+        ("eval.mode", config.eval.mode, "next_window"),
+        ("data.order", config.data.order, "time"),
+    ):
         if value == least:
             raise ConfigError(
                 f'knobs.policy must keep the order of the stream (hotline, slipstream) where {name} = "{value}", got '

@@ -7,15 +7,16 @@ from datetime import UTC, datetime, timedelta
 from adaptive_rec.offline.pages.scale import Scale
 
 DAY, HOUR, MINUTE = 86_400.0, 3_600.0, 60.0
-STEPS = (1.0, 10.0, MINUTE, 10 * MINUTE, HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY, 91 * DAY, 365 * DAY, 3650 * DAY, 36500 * DAY)
+YEAR = 365 * DAY
+STEPS = (1.0, 10.0, MINUTE, 10 * MINUTE, HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY, 91 * DAY, YEAR, 10 * YEAR)
 """Distances of ticks in seconds."""
-MOST_TICKS = 6
+MOST_TICKS = 9
 
 
 def dates(first: float, last: float) -> Scale:
-    """Return a scale from one time to another, in seconds since 1970, with at most six round ticks."""
+    """Return a scale from one time to another, in seconds since 1970, with at most eight round ticks."""
     last = last if last > first else first + DAY
-    step = next((each for each in STEPS if (last - first) / each < MOST_TICKS), STEPS[-1])
+    step = next((each for each in STEPS if (last - first) / each < MOST_TICKS), 100 * YEAR)
     start = -(-first // step) * step
     ticks = [start + n * step for n in range(int((last - start) // step) + 1)] if start <= last else []
     return Scale(first, last, tuple(ticks), lambda time: date_text(time, days_only=step >= DAY))
