@@ -182,7 +182,7 @@ export class Chart {
 
   #drawOver(plot) {
     const { columns } = this.runs[0];
-    drawEpochs(plot, this.ends.map((end) => ({ ...end, x: byTime() ? secondsAt(columns, end.step) : end.step })), color("muted"));
+    drawEpochs(plot, this.ends.map((end) => ({ ...end, x: byTime() ? secondsAt(columns, end.step) : end.step })), color("muted"), color("card"));
     for (const { style, points, table: [x, ...values] } of this.runs) {
       const dots = this.dots ? values.flatMap((line) => line.map((y, at) => ({ x: x[at], y }))) : [];
       drawPoints(plot, [...points, ...dots], style?.marker ?? "diamond", color(style?.color ?? "evaluation"));
