@@ -58,7 +58,7 @@ export class Chart {
     const some = this.data[0].length > 0 || this.runs.some(({ points }) => points.length > 0);
     this.empty.hidden = some;
     this.box.classList.toggle("none", !some);
-    const shape = JSON.stringify(sources.map(({ name, style }) => [name, style?.letter]));
+    const shape = JSON.stringify(sources.map(({ name, style }) => style && [name, style.letter]));
     if (shape !== this.shape) this.#makeLegends();
     if (some) this.box.setAttribute("aria-label", inWords({ ...this, range: shownRange(), byTime: byTime(), marks: this.#marks(), heads: this.#heads() }));
     if (!some || !this.box.clientWidth) return;

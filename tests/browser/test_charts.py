@@ -252,6 +252,7 @@ def test_x_by_time_is_kept_in_the_address(page: Any) -> None:
     assert page.current_url.endswith("/?x=time")
     shown(page, "?x=time", "#now")
     wait_for(lambda: "over 1 s to 50 s of training" in said(page, "Rate"), "x by time")
+    assert "held-out samples: newest 0.4000" in said(page, "AUC")
     page.execute_script("document.querySelector('[name=x]:not(:checked)').click()")
     wait_for(lambda: "over steps 10 to 500" in said(page, "Rate"), "x by step")
 
