@@ -36,7 +36,7 @@ function signIn() {
   const last = Number(sessionStorage.getItem("adaptive-rec-sign-in") || 0);
   if (Math.abs(Date.now() - last) < 5000) return; // the clock may have been set back since
   sessionStorage.setItem("adaptive-rec-sign-in", String(Date.now()));
-  location.assign("/");
+  location.assign(`/${location.search}`);
 }
 
 const RETRY_MS = [250, 500, 1000, 2000];

@@ -53,11 +53,11 @@ export function drawMarks(plot, marks, highlighted, colors) {
 }
 
 /** The ends of passes over the training data, [{x, epoch}], as thin lines with the number of the epoch that begins. */
-export function drawEpochs(plot, ends, color) {
+export function drawEpochs(plot, ends, color, ground) {
   const { ctx, bbox } = plot;
   const scale = devicePixelRatio;
   ctx.save();
-  ctx.strokeStyle = ctx.fillStyle = color;
+  ctx.strokeStyle = color;
   ctx.lineWidth = scale;
   ctx.font = `${10 * scale}px system-ui, sans-serif`;
   ctx.textAlign = "left";
@@ -67,7 +67,13 @@ export function drawEpochs(plot, ends, color) {
     const x = Math.round(plot.valToPos(at, "x", true));
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
     line(ctx, x, bbox);
-    ctx.fillText(`epoch ${epoch}`, x + 3 * scale, bbox.top + bbox.height - 2 * scale);
+    const [text, left, bottom] = [`epoch ${epoch}`, x + 3 * scale, bbox.top + bbox.height - 2 * scale];
+    ctx.fillStyle = ground; // behind the words, which lines would cross
+    ctx.globalAlpha = 0.8;
+    ctx.fillRect(left - scale, bottom - 12 * scale, ctx.measureText(text).width + 2 * scale, 13 * scale);
+    ctx.globalAlpha = 1;
+    ctx.fillStyle = color;
+    ctx.fillText(text, left, bottom);
   }
   ctx.restore();
 }

@@ -64,18 +64,22 @@ export function move(direction) {
 /** What is shown: [from, to], in steps or seconds. */
 export function shownRange() {
   if (view.zoom) return view.zoom;
-  const [least, most] = whole();
-  const { columns } = sources()[0];
-  if (view.newest === Infinity || !columns?.step.length) return [least, most];
-  const from = columns.step.at(-1) - view.newest;
-  return [Math.max(least, byTime() ? secondsAt(columns, from) : from), byTime() ? columns.seconds.at(-1) : columns.step.at(-1)];
+  const [own] = sources();
+  if (view.newest === Infinity || !own.columns?.step.length) return whole();
+  const from = own.columns.step.at(-1) - view.newest;
+  return [Math.max(whole()[0], byTime() ? secondsAt(own.columns, from) : from), span(own)[1]];
 }
 
 /** All that any of the runs has. */
 function whole() {
-  const all = sources().map(({ columns }) => columns?.[byTime() ? "seconds" : "step"] ?? []).filter((x) => x.length);
-  if (!all.length) return [0, 1];
-  return [Math.min(...all.map((x) => x[0])), Math.max(...all.map((x) => x.at(-1)))];
+  const spans = sources().filter(({ columns }) => columns?.step.length).map(span);
+  return spans.length ? [Math.min(...spans.map(([from]) => from)), Math.max(...spans.map(([, to]) => to))] : [0, 1];
+}
+
+/** From a run's first snapshot to its last one, or to an evaluation behind that. */
+function span({ columns, evaluations }) {
+  const x = byTime() ? "seconds" : "step";
+  return [columns[x][0], Math.max(columns[x].at(-1), evaluations.at(-1)?.[x] ?? -Infinity)];
 }
 
 /** Keys of a chart that has the focus. Says whether the key was one of them. */

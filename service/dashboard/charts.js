@@ -58,7 +58,7 @@ export class Chart {
     const some = this.data[0].length > 0 || this.runs.some(({ points }) => points.length > 0);
     this.empty.hidden = some;
     this.box.classList.toggle("none", !some);
-    const shape = JSON.stringify(sources.map(({ name, style }) => [name, style?.letter]));
+    const shape = JSON.stringify(sources.map(({ name, style }) => style && [name, style.letter]));
     if (shape !== this.shape) this.#makeLegends();
     if (some) this.box.setAttribute("aria-label", inWords({ ...this, range: shownRange(), byTime: byTime(), marks: this.#marks(), heads: this.#heads() }));
     if (!some || !this.box.clientWidth) return;
@@ -182,7 +182,7 @@ export class Chart {
 
   #drawOver(plot) {
     const { columns } = this.runs[0];
-    drawEpochs(plot, this.ends.map((end) => ({ ...end, x: byTime() ? secondsAt(columns, end.step) : end.step })), color("muted"));
+    drawEpochs(plot, this.ends.map((end) => ({ ...end, x: byTime() ? secondsAt(columns, end.step) : end.step })), color("muted"), color("card"));
     for (const { style, points, table: [x, ...values] } of this.runs) {
       const dots = this.dots ? values.flatMap((line) => line.map((y, at) => ({ x: x[at], y }))) : [];
       drawPoints(plot, [...points, ...dots], style?.marker ?? "diamond", color(style?.color ?? "evaluation"));

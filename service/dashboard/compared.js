@@ -77,6 +77,6 @@ async function update(run) {
     }
     run.problem = "";
   } catch (error) {
-    run.problem = error.message;
+    run.problem = error.status === 404 ? "not there any more" : error.message;
   }
 }

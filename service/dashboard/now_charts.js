@@ -68,10 +68,10 @@ export class NowCharts {
     this.runsKey = key;
     const chips = all.map(({ name, style, problem, columns }) => {
       const state = problem ? ` (${problem})` : columns ? "" : " (loading)";
-      const letter = h("i", { "aria-hidden": "true" }, style.letter);
+      const letter = h("i", {}, style.letter);
       letter.style.background = `var(--${style.color})`;
-      return h("button", { type: "button", class: "chip", "aria-label": `${nameOf(name)}${state}: take out of the charts`, title: `${nameOf(name)}${state}`, onclick: () => toggle(name) },
-        letter, h("span", {}, nameOf(name) + state), icon("close"));
+      return h("button", { type: "button", class: "chip", "aria-label": `${style.letter} ${nameOf(name)}${state}: take out of the charts`, title: `${nameOf(name)}${state}`, onclick: () => toggle(name) },
+        letter, " ", h("span", {}, nameOf(name) + state), icon("close"));
     });
     this.link = h("a", { href: "#runs", class: "compare-link" }, all.length ? "Choose runs" : "Compare with other runs");
     this.runs.replaceChildren(...chips, this.link);

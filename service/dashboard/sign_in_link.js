@@ -5,7 +5,7 @@
 async function takeCode() {
   if (!location.hash.startsWith("#c=")) return false;
   const code = location.hash.slice(3);
-  history.replaceState(null, "", location.pathname);
+  history.replaceState(null, "", location.pathname + location.search);
   try {
     const headers = { Authorization: `Code ${code}` };
     return (await fetch("/api/v1/session", { method: "POST", headers, cache: "no-store" })).ok;

@@ -23,15 +23,14 @@ function staleShare({ columns: { step, seconds, hot_rows: hot, stale_rows: stale
 
 export class TableCharts {
   constructor() {
-    this.select = h("select", { "aria-label": "Table whose charts are shown", onchange: () => this.#choose() });
+    this.select = h("select", { "aria-label": "Table whose charts are shown", onchange: () => this.#refresh() });
     this.charts = CHARTS.map((about) => new Chart(about));
     this.message = h("div");
     this.element = h("section", { class: "table-charts", hidden: true, "aria-label": "Charts of a table" },
       h("div", { class: "bar" }, h("h2", {}, "Over the run"), this.select), this.message, h("div", { class: "charts" }, this.charts.map(({ element }) => element)));
-    this.names = [];
-    this.shown = false;
-    this.timer = 0;
-    for (const topic of ["view", "compared"]) on(topic, () => this.shown && this.names.length && this.#refresh());
+    Object.assign(this, { names: [], curves: [], shown: false, timer: 0 });
+    on("view", () => this.shown && this.#draw());
+    on("compared", () => this.shown && this.names.length && this.#refresh());
   }
 
   show(shown) {
@@ -50,24 +49,24 @@ export class TableCharts {
     this.#refresh();
   }
 
-  #choose() {
-    this.message.replaceChildren();
-    this.#refresh();
-  }
-
   async #refresh() {
     clearTimeout(this.timer);
     const index = Number(this.select.value);
     try {
       const all = await Promise.all(sources().map((source) => this.#curves(source, index)));
       if (index !== Number(this.select.value)) return;
-      for (const chart of this.charts) chart.show(all.filter(Boolean));
+      this.curves = all.filter(Boolean);
+      this.#draw();
       this.message.replaceChildren();
     } catch (error) {
       this.message.replaceChildren(notice(`The curves could not be read: ${error.message}`, "bad"));
     }
     clearTimeout(this.timer);
     if (this.shown && (store.status?.live ?? true)) this.timer = setTimeout(() => this.#refresh(), REFRESH_MS);
+  }
+
+  #draw() {
+    if (this.curves.length) for (const chart of this.charts) chart.show(this.curves);
   }
 
   /** A run with the curves of the table; null of a compared run that has no such table. */

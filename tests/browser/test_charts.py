@@ -220,7 +220,7 @@ def test_zoom_by_drag_by_keys_and_back(page: Any) -> None:
     box = plot(page).find_element("css selector", ".u-over")
     width = box.size["width"]
     drag = chains(page).move_to_element_with_offset(box, -width // 4, 0).click_and_hold()
-    drag.move_by_offset(width // 4, 0).move_by_offset(width // 4, 0).release().perform()
+    drag.move_by_offset(width // 4, 0).move_by_offset(width // 4, 0).pause(0.5).release().perform()
     wait_for(lambda: over(page) != (10, 500), "the zoom")
     low, high = over(page)
     assert low == pytest.approx(132, abs=5)
@@ -252,6 +252,7 @@ def test_x_by_time_is_kept_in_the_address(page: Any) -> None:
     assert page.current_url.endswith("/?x=time")
     shown(page, "?x=time", "#now")
     wait_for(lambda: "over 1 s to 50 s of training" in said(page, "Rate"), "x by time")
+    assert "held-out samples: newest 0.4000" in said(page, "AUC")
     page.execute_script("document.querySelector('[name=x]:not(:checked)').click()")
     wait_for(lambda: "over steps 10 to 500" in said(page, "Rate"), "x by step")
 
@@ -345,13 +346,15 @@ def test_all_script_is_small_and_the_first_paint_is_soon(page: Any) -> None:
     assert min(times) <= 300, f"of {len(times)} paints, on a machine that does other things"
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-def test_every_screen_can_be_read_by_everybody(page: Any, width: int) -> None:
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
+def test_every_screen_can_be_read_by_everybody(page: Any, width: int, scheme: str) -> None:
     """No violation of axe-core's rules, and nothing wider than the window."""
     axe = Path(pytest.importorskip("axe_core_python", reason="axe-core-python is not installed").__file__).parent
     source = next(axe.rglob("axe.min.js")).read_text()
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    chosen = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", chosen)
     try:
         shown(page, "?runs=other", "#now")
         wait_for(lambda: "A other" in said(page, "Loss"), "the other run")
@@ -367,3 +370,4 @@ def test_every_screen_can_be_read_by_everybody(page: Any, width: int) -> None:
             assert page.execute_script("return document.documentElement.scrollWidth") <= width, screen
     finally:
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

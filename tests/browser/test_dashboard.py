@@ -257,7 +257,7 @@ CHARTS = """return [...document.querySelectorAll('#screen-now .chart')].map((cha
 SAID = {
     "Rate": r"samples seen: newest [\d.,]+( [kMG])? samples/s, least .* samples/s, greatest .* samples/s",
     "Loss": r"training: newest 0\.\d+ nats, least 0\.\d+ nats, greatest 0\.\d+ nats; evaluation: ",
-    "AUC": r"held-out samples: ",
+    "AUC": r"\. No figures yet\.$",
     "Lookups and samples": r"hot lookups: newest [\d.]+%, .*; popular samples: newest [\d.]+%, ",
     "Skipped": r"row updates: newest [\d.]+%, .*; samples: newest ",
     "Rows on the device": r"hot: newest [\d.,]+( [kMG])? rows, .*; of them stale: newest ",
@@ -270,13 +270,17 @@ def test_charts_say_in_words_what_they_draw(signed_in: Any) -> None:
     screen(signed_in, "now")
     step = re.compile(r"over steps ([\d,]+) to ([\d,]+)")
     charts = wait_for(
-        lambda: (found := signed_in.execute_script(CHARTS)) and all(step.search(said) for _, said, _ in found) and found,
+        lambda: (
+            (found := signed_in.execute_script(CHARTS))
+            and all(step.search(said) or title.startswith("AUC") for title, said, _ in found)
+            and found
+        ),
         "the charts",
     )
     assert len(charts) == len(SAID)
     for title, said, live in charts:
         [name] = [name for name in SAID if title.startswith(name)]
-        assert said.startswith(f"Line chart of {name.lower()} over steps ")
+        assert said.startswith(f"Line chart of {name.lower()}{'.' if name == 'AUC' else ' over steps '}")
         assert re.search(SAID[name], said), said
         assert live == 0
     before = step.search(charts[0][1])[2]

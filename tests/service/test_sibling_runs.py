@@ -165,6 +165,19 @@ def test_curves_of_another_run_follow_it_and_leave_out_what_it_lost(client: Clie
     assert [(each["step"], each["auc"]) for each in alone] == [(40, 0.6)]
 
 
+def test_a_run_that_went_back_ends_where_it_went_back_to(client: Client, runs: Path) -> None:
+    went_back = {"event": "rolled_back", "step": 30}
+    lines = [snapshot(20), evaluation(20, 0.6), snapshot(40), evaluation(40, 0.9), went_back]
+    run = make(runs / "r", lines, [event(0, "started"), event(30, "rolled_back", from_step=45)])
+    assert client.get("/api/v1/runs/r/history").json()["columns"]["step"] == [20]
+    assert client.get("/api/v1/runs/r/history/C1").json()["columns"]["step"] == [20]
+    found = listed(client)["r"]
+    assert (found["step"], found["best"]["step"], found["last"]["step"]) == (30, 20, 20)
+    add(run / "metrics.jsonl", snapshot(50), evaluation(50, 0.7))
+    assert client.get("/api/v1/runs/r/history").json()["columns"]["step"] == [20, 50]
+    assert listed(client)["r"]["best"]["step"] == 50
+
+
 def test_a_table_has_curves_of_its_own(client: Client, own: FakeRun, runs: Path) -> None:
     make(runs / "r", [snapshot(20), snapshot(40)], [])
     found = client.get("/api/v1/runs/r/history/C1").json()
