@@ -87,7 +87,7 @@ function make(event) {
 
 /** The button that sets the knobs of a change back; none for other events, and for undos. */
 function undoButton(event) {
-  if (event.kind !== "knobs" || event.details?.undoes) return null;
+  if (event.kind !== "knobs" || event.details?.undoes !== undefined) return null;
   const label = `Undo the change at step ${integer(event.step)}: ${changeInWords(event)}`;
   const button = h("button", { type: "button", class: "undo", "aria-label": label, onclick: () => undo(event, button) }, "Undo");
   undos.set(event.id, button);
@@ -106,7 +106,7 @@ async function undo(event, button) {
   try {
     const { data } = await request("POST", `/knobs/undo?event=${event.id}`);
     const back = changeInWords({ text: "", details: { changed: data.changed } });
-    toast(data.applied_at_step === null ? "The undo is pending: it takes effect at the next step boundary." : `${back}: took effect at step ${integer(data.applied_at_step)}.`);
+    toast(data.applied_at_step === null ? `The undo is pending: ${data.reason}.` : `${back}: took effect at step ${integer(data.applied_at_step)}.`);
   } catch (error) {
     toast(error.message, "bad");
   }
