@@ -19,6 +19,7 @@ from adaptive_rec.data.raw.eviction import Leaving, Popularity
 from adaptive_rec.data.raw.raw_ids import Clear, FoundKeys, Keep, RawIds
 from adaptive_rec.data.tabular.follow import FollowedSource
 from adaptive_rec.data.tabular.stream import TabularSource
+from adaptive_rec.dense.quality_trend import QualityTrend
 from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.embedding.disk.kept_rows import KeptRows
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -114,11 +115,13 @@ class RunState:
         """The last evaluation."""
         self.windows = WindowScores()
         """Sums over the evaluations of next windows."""
+        self.trend = QualityTrend()
         self.checkpoints = CheckpointStatus()
         self.tally = Tally(store.space)
         self.times = StageTimes() if times is None else times
         self.recorder = Recorder(store.group.meter.waited)
         self._planned_steps: int | None = None
+        self.passes: int | None = None
         self.more_steps = 0
         """Steps more than plain training makes, because the policy repacks the stream: an upper bound during the run, the exact
         number at its end. Negative where samples were left out."""
@@ -197,9 +200,10 @@ class RunState:
         self.step += 1
         self.position = position or self.position
 
-    def expect_steps(self, planned: int | None) -> None:
-        """Set how many steps plain training makes until the end of the stream or the configured number. None: no end is known."""
-        self._planned_steps = planned
+    def expect_steps(self, planned: int | None, passes: int | None = None) -> None:
+        """Set how many steps plain training makes until the end of the stream or the configured number. None: no end is known.
+        `passes`: over the training data, at the most; None in a user's loop, and where data is followed."""
+        self._planned_steps, self.passes = planned, passes
 
     def move_to(self, position: Position) -> None:
         """Set the reader's position, at the end of a reordered stream."""
@@ -284,6 +288,7 @@ class RunState:
         self.evaluation = evaluation
         if evaluation.window is not None:
             self.windows = self.windows.with_one(evaluation)
+        self.trend.add(evaluation, *self.recorder.losses_reported)
 
     def warn(self, text: str) -> None:
         """Keep a warning for the journal."""
@@ -319,6 +324,7 @@ class RunState:
             "times": self.times.state(),
             "evaluation": evaluation_state(self.evaluation),
             **windows_state(self.windows),
+            "trend": self.trend.state(),
         }
 
     def set_progress(self, found: Saved) -> None:
@@ -337,6 +343,8 @@ class RunState:
         evaluation = found.maybe("evaluation")
         if evaluation is not None:
             self.evaluation = saved_evaluation(evaluation)
+        if found.has("trend"):  # older versions saved none
+            self.trend.set_state(found.part("trend"))
 
     def set_step(self, step: int) -> None:
         """Set the number of steps, where a user's loop resumes from its own saved state."""

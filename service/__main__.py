@@ -20,12 +20,14 @@ from typing import NoReturn
 
 from adaptive_rec.live.shared_state import StateReader
 from adaptive_rec.service.app import create_app
+from adaptive_rec.service.details_api import keep_reading
 from adaptive_rec.service.hello import Hello
 from adaptive_rec.service.run_view import FinishedRun, LiveRun, RunView
 from adaptive_rec.service.security import Security
 from adaptive_rec.service.serve import make_server
 from adaptive_rec.service.sessions import BrowserSessions
 from adaptive_rec.service.trainer_link import KnobState, TrainerLink
+from adaptive_rec.system.process_use import ProcessMeter
 from adaptive_rec.units import printable
 
 UNUSABLE = 2
@@ -56,7 +58,7 @@ async def main(link_fd: int) -> None:
     )
     view: RunView
     if hello.live:
-        view = LiveRun(hello, StateReader(values["state_fd"], values["layout"]), link)
+        view = LiveRun(hello, StateReader(values["state_fd"], values["layout"]), link, ProcessMeter(os.getppid()))
     else:
         view = FinishedRun(hello)
     try:
@@ -66,8 +68,11 @@ async def main(link_fd: int) -> None:
     server = make_server(app, security)
     listening = asyncio.create_task(link.listen())
     listening.add_done_callback(lambda _: server.end_now())
+    reading = asyncio.create_task(keep_reading(view.meter)) if view.meter is not None else None
     link.ready()
     await server.serve([socket.socket(fileno=listener["fd"]) for listener in values["listeners"]])
+    if reading is not None:
+        reading.cancel()
     if listening.done():
         listening.result()  # raises if a line could not be read, for the traceback
     listening.cancel()

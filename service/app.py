@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from adaptive_rec.service import (
     control_api,
     dashboard_files,
+    details_api,
     event_stream,
     knobs_api,
     metrics,
@@ -41,6 +42,7 @@ def create_app(view: RunView, security: Security) -> FastAPI:
         control_api.public_router(view),
         run_api.router(view),
         runs_api.router(view),
+        details_api.router(view),
         event_stream.router(view, security.limits),
         placement_api.router(view),
         knobs_api.router(view),

@@ -11,6 +11,7 @@ from adaptive_rec.service import schemas
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.problems import Json, ProblemError
 from adaptive_rec.service.run_view import RunView
+from adaptive_rec.service.waiting import check_open, checkpoint_reason, outcome_soon, reason
 
 Command = Literal["pause", "resume", "stop", "reclassify", "checkpoint"]
 STALL_AFTER_SECONDS = 300.0
@@ -25,14 +26,17 @@ def control_router(view: RunView) -> APIRouter:
 
     @routes.post("/{command}", **documented, operation_id="control")
     async def control(command: Annotated[Command, Path()]) -> Json:
-        """Carried out at the next step boundary; the answer names the step."""
+        """Carried out at the next step boundary; the answer names the step, or says why that is not soon."""
         link = view.commands()
-        reply = await link.reply(link.send(command))
+        check_open(view)
+        reply = await outcome_soon(view, link.send(command))
         if reply is None:
-            return Json({"command": command, "step": None}, 202)
+            why = checkpoint_reason(view) if command == "checkpoint" else reason(view, f"{command} is carried out")
+            return Json({"command": command, "step": None, "pending": True, "reason": why}, 202)
         if "error" in reply:
             raise ProblemError(reply["status"], reply["error"])
-        return Json({"command": command, **{key: value for key, value in reply.items() if key != "id"}})
+        done = {"pending": False, "reason": None}
+        return Json({"command": command, **done, **{key: value for key, value in reply.items() if key != "id"}})
 
     return routes
 

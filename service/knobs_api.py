@@ -19,10 +19,13 @@ from adaptive_rec.service.lines import MAX_STEP
 from adaptive_rec.service.problems import Json, ProblemError
 from adaptive_rec.service.run_view import RunView
 from adaptive_rec.service.trainer_link import KnobState
+from adaptive_rec.service.waiting import check_open, outcome_soon, reason
 
 MERGE_PATCH = "application/merge-patch+json"
 ETAG = {"headers": {"ETag": {"description": "Version of the desired values.", "schema": {"type": "string"}}}}
 NO_ANSWER = "the trainer must check the change and has not done so yet: GET /api/v1/knobs shows whether it was accepted"
+PENDING = 0
+"""Stands for the number of the event of a change that is not in effect yet."""
 EXAMPLE = {"alpha": 0.8, "stale_threshold": None}
 
 DryRun = Annotated[bool, Query(description="Check only; change nothing.")]
@@ -73,7 +76,8 @@ def router(view: RunView) -> APIRouter:
     @routes.post("/undo", **undone, operation_id="undo_knobs")
     async def undo_knobs(
         event: Annotated[
-            int | None, Query(ge=1, le=MAX_STEP, description="Id of the event; without it, the last change that is in effect.")
+            int | None,
+            Query(ge=1, le=MAX_STEP, description="Id of the event; without it, the last change, in effect or pending."),
         ] = None,
         dry_run: DryRun = False,
         why: Why = None,
@@ -94,23 +98,30 @@ def router(view: RunView) -> APIRouter:
 
 
 def change_to_undo(view: RunView, number: int | None) -> Values:
-    """Return the event of a change of knobs: that of an id, or the last one that neither undoes another nor was undone."""
+    """Return the event of a change of knobs: that of an id, or the last one that neither undoes another nor was undone,
+    in effect or pending."""
     if number is not None:
         found = next((event for event in view.events.changes if event["id"] == number), None)
         if found is None or "undoes" in found["details"]:
             raise ProblemError(404, f"event must be the id of a change of knobs that is no undo, got {number}")
         return found
-    left = view.events.changes_in_effect()
+    left = view.events.changes_in_effect([pending_change(each) for each in view.knobs.waiting])
     if not left:
         raise ProblemError(409, "there is no change of knobs left to undo")
     return left[-1]
 
 
+def pending_change(waiting: Values) -> Values:
+    """Return a change that is not in effect yet in the form of its event, which has no number yet."""
+    return {"id": PENDING, "details": waiting}
+
+
 async def requested(view: RunView, patch: Values, versions: list[str] | None, dry_run: bool, **note: Any) -> Response:
     """Have the trainer make a change of knobs, and return the answer to the client."""
     link = view.commands()
+    check_open(view)
     sent = link.send("change_knobs", changes=patch, versions=versions, dry_run=dry_run, **note)
-    reply = await link.reply(sent)
+    reply = await outcome_soon(view, sent)
     in_effect = reply is not None
     reply = reply or await link.accepted(sent)
     knobs = view.knobs.copy()
@@ -124,7 +135,8 @@ async def requested(view: RunView, patch: Values, versions: list[str] | None, dr
         errors = {"errors": reply["errors"]} if "errors" in reply else {}
         raise ProblemError(reply["status"], reply["error"], headers, **errors)
     if not in_effect:
-        return tagged(outcome(False, None, reply["changed"], knobs), knobs.desired, 202)
+        why = reason(view, "the change takes effect")
+        return tagged(outcome(False, None, reply["changed"], knobs, why), knobs.desired, 202)
     knobs = KnobState(reply.get("desired", knobs.desired), knobs.effective, knobs.effective_since_step)
     unchanged_since = None if dry_run or knobs.desired != knobs.effective else knobs.effective_since_step
     step = reply.get("step", unchanged_since)
@@ -141,8 +153,11 @@ def tagged(answer: Values, desired: Values, status: int = 200) -> Json:
     return Json(answer, status, {"ETag": etag(desired)})
 
 
-def outcome(dry_run: bool, step: int | None, changed: Values, knobs: KnobState) -> Values:
+def outcome(dry_run: bool, step: int | None, changed: Values, knobs: KnobState, why: str | None = None) -> Values:
+    """Return the answer to a change. `why` it is not in effect yet; None where nothing is pending."""
     return {
+        "pending": why is not None,
+        "reason": why,
         "dry_run": dry_run,
         "applied_at_step": step,
         "changed": changed,
@@ -220,7 +235,9 @@ def knob_list(view: RunView, now: KnobState) -> Values:
         default = defaults[name]
         values = {"desired": desired.get(name, default), "effective": effective.get(name, default), "default": default}
         knobs[name] = {**values, **about}
-    return {"knobs": knobs, "pending": desired != effective, "effective_since_step": now.effective_since_step}
+    pending = desired != effective or bool(now.waiting)
+    why = reason(view, "changes take effect") if pending else None
+    return {"knobs": knobs, "pending": pending, "reason": why, "effective_since_step": now.effective_since_step}
 
 
 def form(rules: Values) -> Values:

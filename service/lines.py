@@ -88,6 +88,8 @@ class SnapshotLine(FileLine):
     stale_rows: Count = 0
     placement_version: Count = 0
     stale_threshold: Number | None = None
+    dense_lr: Number | None = None
+    embedding_lr: Number | None = None
     totals: dict[Name, Number] = {}
     stage_seconds: dict[Name, Number] = {}
     tables: SnapshotTables = SnapshotTables()
@@ -131,6 +133,16 @@ class KnobChangeLine(FileLine):
 
 class KnobDetails(FileLine):
     changed: dict[Name, KnobChangeLine]
+
+
+class OverfitDetails(FileLine):
+    step: Step
+    logloss: Number
+    least_step: Step
+    least_logloss: Number
+    least_training_loss: Number
+    training_loss: Number
+    worse: Count
 
 
 class KnobsLine(EventLine):

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.service.lines import EvaluationLine, EventLine, KnobsLine, RolledBackLine, SnapshotLine, Tail, fits
+from adaptive_rec.service.lines import (
+    EvaluationLine,
+    EventLine,
+    KnobsLine,
+    OverfitDetails,
+    RolledBackLine,
+    SnapshotLine,
+    Tail,
+    fits,
+)
 from adaptive_rec.service.table_history import TableHistory
-from adaptive_rec.service.thinned import ThinnedSeries
+from adaptive_rec.service.thinned import Point, ThinnedSeries
 
 WHOLE_BYTES = 16 << 20
 """If the metrics file is longer at the start, the sidecar reads a sample, so that the start does not take seconds."""
@@ -31,6 +41,8 @@ COLUMNS = (
     "hot_rows",
     "stale_rows",
     "stale_threshold",
+    "dense_lr",
+    "embedding_lr",
     *TRAFFIC,
 )
 
@@ -70,8 +82,22 @@ class MetricHistory:
                     series.cut(line["step"])
 
     @property
-    def evaluation(self) -> dict[str, Any] | None:
+    def evaluation(self) -> Point | None:
         return self.evaluations.points[-1] if self.evaluations.points else None
+
+    @property
+    def best_evaluation(self) -> Point | None:
+        """The evaluation of the greatest AUC, the first of equal ones."""
+        known = [point for point in self.evaluations.points if point.get("auc") is not None]
+        return max(known, key=lambda point: point["auc"], default=None)
+
+    def overfit_since(self, event: Point | None) -> Point | None:
+        """Return the details of an event `overfit` if no later evaluation had less logloss than the least one then."""
+        if event is None or not fits(OverfitDetails, event["details"]):
+            return None
+        found: Point = event["details"]
+        later = [point.get("logloss") for point in self.evaluations.points if point["step"] > event["step"]]
+        return None if any(loss is not None and loss < found["least_logloss"] for loss in later) else found
 
     def steps_per_second(self, over: int = 10) -> float | None:
         """Return the steps per second over the last `over` snapshots; None if this start of the run has fewer than two."""
@@ -102,6 +128,8 @@ class EventLog:
         """Broken rules of the watchdog, by what was done."""
         self.end: dict[str, Any] | None = None
         """The event `finished` or `failed` with which the last start of the run ended, if it did."""
+        self.overfit: dict[str, Any] | None = None
+        """The last event `overfit` in the course of the run."""
 
     def refresh(self) -> None:
         for line in self._tail.new_lines():
@@ -140,18 +168,22 @@ class EventLog:
                 del self._saved[next(iter(self._saved))]
         if event["kind"] in ("finished", "failed"):
             self.end = event
+        if event["kind"] == "overfit":
+            self.overfit = event
         if event["kind"] == "knobs":
             self.knobs.update({name: change["new"] for name, change in event["details"]["changed"].items()})
             self.knobs_step = event["step"]
+            if event["details"].get("undoes") == 0:
+                self._name_undone(event)
             self.changes.append(event)
 
-    def changes_in_effect(self) -> list[dict[str, Any]]:
-        """Return the changes of knobs that are no undo and were not undone, oldest first.
+    def changes_in_effect(self, pending: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
+        """Return the changes of knobs that are no undo and were not undone, oldest first. `pending`: those not in effect yet.
 
         The change that an undo has reversed is found by its values: the numbers of events in a replay are others.
         """
         left: list[dict[str, Any]] = []
-        for event in self.changes:
+        for event in (*self.changes, *pending):
             if "undoes" not in event["details"]:
                 left.append(event)
                 continue
@@ -162,11 +194,19 @@ class EventLog:
                     break
         return left
 
+    def _name_undone(self, event: dict[str, Any]) -> None:
+        """Set the number of the change that an undo has reversed which was sent before that change was in the journal."""
+        before = [each["id"] for each in self.changes_in_effect()]
+        left = {each["id"] for each in self.changes_in_effect([event])}
+        event["details"] |= {"undoes": next((number for number in before if number not in left), 0)}
+
     def _go_back(self, checkpoint: Any) -> None:
         """Leave out what a run lost that has started again, from a checkpoint or from its beginning, or went back to one."""
         last = 0 if checkpoint is None else self._saved.get(str(checkpoint), self.last_id)
         self.changes = deque((each for each in self.changes if each["id"] <= last), self.changes.maxlen)
         self._saved = {name: number for name, number in self._saved.items() if number <= last}
+        if self.overfit is not None and self.overfit["id"] > last:
+            self.overfit = None
 
     def page(self, since: int | None, limit: int, kind: str | None) -> tuple[list[dict[str, Any]], int]:
         """Return events, oldest first, and the `since` of the next page. Without `since`, return the newest events."""

@@ -49,6 +49,7 @@ EVENT_KINDS = (
     "guard",
     "split",
     "evaluation",
+    "overfit",
     "saving",
     "checkpoint",
     "checkpoint_failed",
@@ -103,6 +104,8 @@ GAUGES = {
     "skipped_sample_ratio": "Share of samples skipped, since the last snapshot.",
     "skipped_row_update_ratio": "Share of row updates skipped, since the last snapshot.",
     "placement_version": "Number of the placement in use; grows with each reclassification.",
+    "dense_lr": "Learning rate of the dense part at the next step, with schedule and knobs.",
+    "embedding_lr": "Learning rate of embedding rows at the next step, with schedule and knobs.",
     "stale_threshold": "Movement under which a row is stale; no series where there is no such number.",
 }
 """Gauges in a snapshot, by name, with their descriptions."""
@@ -150,6 +153,7 @@ class RunCollector(Collector):
         view, make = self.view, self.make
         snapshot: Values = view.board().get("snapshot") or {}
         yield from about_run(make, view)
+        yield from about_process(make, view)
         yield from about_checkpoints(make, view)
         yield make.counters(
             "events", "Events of the run; every kind counts from 0.", ["kind"], by_one(event_counts(view))
@@ -188,6 +192,24 @@ def about_run(make: Families, view: RunView) -> Iterator[Metric]:
     yield from make.gauge("evaluation_auc", "Area under the ROC curve at the last evaluation.", evaluation.get("auc"))
     yield from make.gauge("evaluation_logloss", "Log loss at the last evaluation.", evaluation.get("logloss"))
     yield from make.gauge("evaluation_step", "Step of the last evaluation.", evaluation.get("step"))
+    best = now["best_evaluation"] or {}
+    yield from make.gauge("best_evaluation_auc", "Greatest area under the ROC curve so far.", best.get("auc"))
+    yield from make.gauge("best_evaluation_step", "Step of the evaluation that had it.", best.get("step"))
+    parted = "1 where training and evaluation loss have parted since the least logloss."
+    yield from make.gauge("overfit", parted, float(now["overfit"] is not None))
+
+
+def about_process(make: Families, view: RunView) -> Iterator[Metric]:
+    """Yield nothing of a run that has ended, or where the system does not tell."""
+    if view.meter is None or (now := view.meter.read()) is None:
+        return
+    limits = view.meter.limits()
+    yield make.counter("process_cpu_seconds", "Processor time of the trainer's process.", now.cpu_seconds)
+    yield from make.gauge("process_resident_memory_bytes", "Memory of the trainer's process.", now.resident_bytes)
+    yield from make.gauge("process_threads", "Threads of the trainer's process.", now.threads)
+    allowed = "The most memory that it may use: the machine's, or less by its control groups."
+    yield from make.gauge("process_memory_limit_bytes", allowed, limits.memory_bytes)
+    yield from make.gauge("process_cores", "Cores' time that it may use: by affinity and control groups.", limits.cores)
 
 
 def time_of(monotonic_seconds: float) -> float:

@@ -22,6 +22,7 @@ from adaptive_rec.service.problems import Json, ProblemError
 from adaptive_rec.service.row_values import RowValues
 from adaptive_rec.service.run_view import RunView
 from adaptive_rec.service.tiers import per_table, tiers
+from adaptive_rec.service.why import present_threshold, why
 
 T = TypeVar("T")
 Sort = Literal["id", "estimate"]
@@ -35,6 +36,8 @@ CLASSES = (
 )
 PATIENCE_SECONDS = 1.0
 MAX_ROW = 2**53
+CHANGES_SHOWN = 2
+"""Changes of class that the sentence about a row names."""
 
 
 def router(view: RunView) -> APIRouter:
@@ -59,7 +62,7 @@ def router(view: RunView) -> APIRouter:
         """Rows of one class, page by page."""
         if sort == "estimate" and wanted in COLD:
             raise ProblemError(422, f"sort must be id where class is {wanted}, got estimate")
-        if wanted in COLD[1:] and not view.hello.on_disk:
+        if wanted in COLD[1:] and not (view.hello.on_disk and view.hello.live):
             rule = "where all rows are in memory, or belong to several processes"
             raise ProblemError(422, f"class must be hot, stale or cold {rule}, got {wanted}")
         if wanted == "memory" and not view.hello.in_memory:
@@ -71,7 +74,7 @@ def router(view: RunView) -> APIRouter:
 
     @routes.get("/{table}/rows/{id}", **answers(row_schemas.RowDetail, 404, 409, 503), operation_id="get_row")
     async def get_row(table: TableName, id: Annotated[int, Path(ge=0, le=MAX_ROW, examples=[0])]) -> Json:
-        """One row: class, slot, estimate, movement, and its last change of class where that is still known."""
+        """One row: class, slot, estimate, movement, its last change of class where that is still known, and why it is that."""
         found = view.table_in_path(table)
         if id >= found.rows:
             raise ProblemError(404, f"id must be below {found.rows}, got {id}")
@@ -108,8 +111,10 @@ def router(view: RunView) -> APIRouter:
         """Return all facts about a row."""
 
         def look(arrays: PlacementArrays) -> Values:
-            change = arrays.last_change(table.first_row + id)
-            return {**heading(table), **rows_at(arrays, table, np.array([id]))[0], "last_change": change}
+            changes = arrays.changes_of(table.first_row + id, CHANGES_SHOWN)
+            row = rows_at(arrays, table, np.array([id]))[0]
+            sentence = why(arrays, table, row, changes, view.knobs.effective, present_threshold(view.board()))
+            return {**heading(table), **row, "last_change": changes[0] if changes else None, "why": sentence}
 
         body = await read(look)
         return await valued(table, body, [body])
@@ -187,6 +192,8 @@ def overview(view: RunView, cold: list[Homes] | None) -> Values:
         "device_bytes": now.device_bytes,
         "budget_bytes": now.budget_bytes,
         "raw_ids": view.hello.raw_ids,
+        "known": view.hello.live or "checkpoint" in (view.board().get("placement") or {}),
+        "checkpoint": (view.board().get("placement") or {}).get("checkpoint"),
         "tables": tables,
     }
 

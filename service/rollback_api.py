@@ -14,6 +14,7 @@ from adaptive_rec.service.knobs_api import check_shape
 from adaptive_rec.service.lines import MAX_STEP
 from adaptive_rec.service.problems import Json, ProblemError
 from adaptive_rec.service.run_view import RunView
+from adaptive_rec.service.waiting import check_open, outcome_soon, reason
 
 EXAMPLE: dict[str, JsonValue] = {
     "to_step": 4000,
@@ -49,14 +50,17 @@ def router(view: RunView) -> APIRouter:
     async def rollback(wanted: RollbackRequest | None = None) -> Json:
         """Go on from an earlier checkpoint of this run, in the same process; the answer names the step of the checkpoint."""
         link = view.commands()
+        check_open(view)
         given = (wanted or RollbackRequest()).model_dump()
         check_shape(given["knobs"])
-        reply = await link.reply(link.send("rollback", **given))
+        reply = await outcome_soon(view, link.send("rollback", **given))
         if reply is None:
-            return Json({"command": "rollback", "step": None}, 202)
+            why = reason(view, "the run goes back")
+            return Json({"command": "rollback", "step": None, "pending": True, "reason": why}, 202)
         if "error" in reply:
             errors = {"errors": reply["errors"]} if "errors" in reply else {}
             raise ProblemError(reply["status"], reply["error"], **errors)
-        return Json({"command": "rollback", **{key: value for key, value in reply.items() if key != "id"}})
+        done = {"pending": False, "reason": None}
+        return Json({"command": "rollback", **done, **{key: value for key, value in reply.items() if key != "id"}})
 
     return routes

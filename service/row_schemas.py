@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr
 
-from adaptive_rec.service.schemas import Answer, example
+from adaptive_rec.service.answer_base import Answer, example
 
 RowClass = Annotated[
     Literal["hot", "stale", "cold", "memory", "disk", "unwritten"],
@@ -68,6 +68,7 @@ class RowDetail(Row):
     index: int
     table: str
     last_change: ClassChange | None
+    why: Annotated[str, Field(description="Why it is hot, stale or cold, in a sentence for people")]
 
 
 class KeyDetail(RowDetail):

@@ -112,6 +112,10 @@ def status(view: RunView, scope: str, session: bool = False) -> Values:
         "eta_seconds": max(0, total - step) / pace if total and pace and phase in STEPPING else None,
         "loss": snapshot.get("loss"),
         "evaluation": newest_evaluation(view, step),
+        "best_evaluation": board.get("best_evaluation"),
+        "overfit": board.get("overfit"),
+        "epoch": board.get("epoch"),
+        "epochs": board.get("epochs"),
         "checkpoint": board.get("checkpoint"),
         "staging_bytes": memory.staging_bytes,
         "peak_bytes": memory.peak_bytes,
@@ -142,6 +146,8 @@ def stats(view: RunView) -> Values:
         "stale_rows": sum(now.stale_rows),
         "placement_version": now.version,
         "stale_threshold": snapshot.get("stale_threshold"),
+        "dense_lr": snapshot.get("dense_lr"),
+        "embedding_lr": snapshot.get("embedding_lr"),
         "ratios": {
             name: snapshot.get(f"{name}_ratio")
             for name in ("hot_lookup", "popular_sample", "skipped_sample", "skipped_row_update")

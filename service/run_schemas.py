@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from adaptive_rec.service.schemas import Answer, Quality
+from adaptive_rec.service.answer_base import Answer
+from adaptive_rec.service.schemas import Quality
 
 
 class BranchedFrom(Answer):

@@ -8,14 +8,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from adaptive_rec.checkpoint.saved_placement import SavedPlacement, newest_placement
 from adaptive_rec.config.knobs import Knobs, within_bounds
-from adaptive_rec.errors import ConfigError
+from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.live.shared_state import PlacementArrays, StateReader
 from adaptive_rec.service.hello import Hello, Table, Values
 from adaptive_rec.service.lines import MemorySummary, fits, parsed
 from adaptive_rec.service.metric_history import EventLog, MetricHistory
 from adaptive_rec.service.problems import ProblemError
 from adaptive_rec.service.trainer_link import KnobState, TrainerLink
+from adaptive_rec.system.process_use import ProcessMeter
 
 T = TypeVar("T")
 
@@ -25,6 +27,10 @@ class RunView(ABC):
 
     link: TrainerLink | None = None
     """The link to the trainer; None if the run has ended and takes no commands."""
+    no_placement = "the run has ended; placement is known only while it trains"
+    """Why the placement of rows cannot be read, where that is so."""
+    meter: ProcessMeter | None = None
+    """Reads what the trainer's process uses; None if the run has ended."""
 
     def __init__(self, hello: Hello, knobs: KnobState | None = None) -> None:
         self.hello = hello
@@ -55,7 +61,7 @@ class RunView(ABC):
 
     def placement(self, read: Callable[[PlacementArrays], T], deadline_seconds: float) -> T:
         """Return what `read` returns for the placement. `read` copies what it keeps. Any thread may call this."""
-        raise ProblemError(409, "the run has ended; placement is known only while it trains")
+        raise ProblemError(409, self.no_placement)
 
     def error(self) -> str | None:
         """Return why the run failed, or None if it has not."""
@@ -85,8 +91,9 @@ class RunView(ABC):
 class LiveRun(RunView):
     """A run that trains."""
 
-    def __init__(self, hello: Hello, reader: StateReader, link: TrainerLink) -> None:
+    def __init__(self, hello: Hello, reader: StateReader, link: TrainerLink, meter: ProcessMeter | None = None) -> None:
         super().__init__(hello, link.knobs)
+        self.meter = meter
         self.link = link
         self._reader = reader
         self._board: tuple[int, Values] = (-1, {})
@@ -129,8 +136,31 @@ class FinishedRun(RunView):
             "steps_total": newest.get("steps_total"),
             "snapshot": self.history.newest,
             "evaluation": self.history.evaluation,
+            "best_evaluation": self.history.best_evaluation,
+            "overfit": self.history.overfit_since(self.events.overfit),
             "placement": memory_at_the_end(Path(hello.run)),
         }
+        self._saved = self._read_placement()
+
+    def _read_placement(self) -> SavedPlacement | None:
+        """Read the placement of the newest checkpoint, and put its counts on the board."""
+        first_rows = [table.first_row for table in self.hello.tables]
+        rows = sum(table.rows for table in self.hello.tables)
+        try:
+            saved = newest_placement(Path(self.hello.run) / "checkpoints", first_rows, rows)
+            fits_pools = len(saved.arrays.capacities) > max((table.pool for table in self.hello.tables), default=-1)
+        except (CheckpointError, OSError, ValueError) as error:
+            self.no_placement = f"the run has ended, and its placement cannot be read from a checkpoint: {error}"
+            return None
+        if not fits_pools:
+            self.no_placement = f"the run has ended, and its checkpoint {saved.name} is of other tables"
+            return None
+        counts = {name: getattr(saved, name) for name in ("step", "version", "hot_rows", "stale_rows", "stale_threshold")}
+        self._board["placement"] |= {**counts, "checkpoint": saved.name}
+        return saved
+
+    def placement(self, read: Callable[[PlacementArrays], T], deadline_seconds: float) -> T:
+        return super().placement(read, deadline_seconds) if self._saved is None else read(self._saved.arrays)
 
     def _how_it_ended(self) -> str:
         """Return the kind of the journal's last word; where it does not even have the start, a summary shows a good end."""

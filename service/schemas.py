@@ -6,15 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-
-class Answer(BaseModel):
-    """Base of all answers."""
-
-    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
-
-
-def example(**values: Any) -> ConfigDict:
-    return ConfigDict(json_schema_extra={"examples": [values]})
+from adaptive_rec.service.answer_base import Answer, example
+from adaptive_rec.service.trend_schemas import BestEvaluation, OverfitFigures
 
 
 class Health(Answer):
@@ -137,6 +130,12 @@ class Status(Answer):
     eta_seconds: float | None
     loss: Annotated[float | None, Field(description="Mean over the samples since the last snapshot")]
     evaluation: Quality | None
+    best_evaluation: Annotated[BestEvaluation | None, Field(description="That of the greatest AUC, the first of equal ones")]
+    overfit: Annotated[
+        OverfitFigures | None, Field(description="Training and evaluation loss have parted since the least logloss")
+    ]
+    epoch: Annotated[int | None, Field(description="The pass over the training data under way, from 1; null: not known")]
+    epochs: Annotated[int | None, Field(description="Passes at the most")]
     checkpoint: Checkpoint | None
     staging_bytes: Annotated[
         int, Field(description="Device memory for rows and gradients on their way, without the hot tier; 0 on a CPU")
@@ -208,6 +207,11 @@ class Stats(Answer):
     hot_rows: int
     stale_rows: int
     placement_version: int
+    dense_lr: Annotated[
+        float | None,
+        Field(description="Learning rate of the dense part at the next step, with schedule and knobs; null in a user's own loop"),
+    ]
+    embedding_lr: Annotated[float | None, Field(description="That of embedding rows")]
     stale_threshold: Annotated[
         float | None,
         Field(description="Movement under which a row is stale; null: no such number, any row of known movement may be stale"),
@@ -277,6 +281,8 @@ class Placement(Answer):
     step: int
     device_bytes: Annotated[int, Field(description="Device memory taken, including free slots")]
     budget_bytes: Annotated[int, Field(description="Budget that the policy in effect requests")]
+    known: Annotated[bool, Field(description="Whether single rows are known: while it trains, then from its newest checkpoint")]
+    checkpoint: Annotated[str | None, Field(description="The checkpoint that rows are of; null while the run trains")]
     raw_ids: Annotated[bool, Field(description="Whether ids are raw: /placement/{table}/keys/{key} finds the row of one")]
     tables: list[TablePlacement]
 
@@ -301,6 +307,7 @@ class Knob(Answer):
 class KnobList(Answer):
     knobs: dict[str, Knob]
     pending: Annotated[bool, Field(description="Whether a desired value is not in effect yet")]
+    reason: Annotated[str | None, Field(description="Why it is not, and until when; null where nothing is pending")]
     effective_since_step: int
 
 
@@ -312,6 +319,8 @@ class KnobChange(BaseModel):
 class KnobsChanged(Answer):
     """A change of knobs and the step at which it took effect; null if it is pending."""
 
+    pending: bool
+    reason: Annotated[str | None, Field(description="Why it is pending, and until when; else null")]
     dry_run: bool
     applied_at_step: int | None
     changed: dict[str, KnobChange]
@@ -322,6 +331,8 @@ class KnobsChanged(Answer):
 class Done(BaseModel):
     """A command and the step at which it was carried out; null if it is pending."""
 
-    model_config = ConfigDict(extra="allow", **example(command="pause", step=437))
+    model_config = ConfigDict(extra="allow", **example(command="pause", step=437, pending=False, reason=None))
     command: str
     step: int | None
+    pending: bool
+    reason: Annotated[str | None, Field(description="Why it is pending, and until when; else null")]

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -24,16 +24,20 @@ ACCEPT_SECONDS = 10.0
 class KnobState:
     """Knob values in effect (`effective`) and requested (`desired`), as the trainer last reported them."""
 
-    def __init__(self, desired: Values, effective: Values, step: int = 0, rollbacks: int = 0) -> None:
-        """`rollbacks`: those of the run before this report; each made the number of steps smaller."""
+    def __init__(
+        self, desired: Values, effective: Values, step: int = 0, rollbacks: int = 0, waiting: Sequence[Values] = ()
+    ) -> None:
+        """`rollbacks`: those of the run before this report; each made the number of steps smaller. `waiting`: the changes that
+        lead from effective to desired values, oldest first."""
         self.desired = dict(desired)
         self.effective = dict(effective)
         self.effective_since_step = step
         self.rollbacks = rollbacks
+        self.waiting = list(waiting)
 
     def copy(self) -> KnobState:
         """Return the knobs as they are at this moment, for an answer whose parts must agree."""
-        return KnobState(self.desired, self.effective, self.effective_since_step, self.rollbacks)
+        return KnobState(self.desired, self.effective, self.effective_since_step, self.rollbacks, self.waiting)
 
     @property
     def _since(self) -> tuple[int, int]:
@@ -42,6 +46,7 @@ class KnobState:
     def take_report(self, knobs: Mapping[str, Any]) -> None:
         """Take values from the link. If the board was newer, only the values still pending count."""
         desired, effective = dict(knobs["desired"]), dict(knobs["effective"])
+        self.waiting = list(knobs.get("waiting", ()))
         since = knobs.get("rollbacks", 0), knobs["step"]
         if since < self._since:
             pending = {name: value for name, value in desired.items() if value != effective.get(name)}
@@ -64,11 +69,12 @@ class KnobState:
 
 
 class SentCommand:
-    """A command on its way. The trainer may accept a change of knobs before a step boundary at which it takes effect."""
+    """A command on its way. The trainer accepts it before the step boundary at which it is carried out."""
 
     def __init__(self) -> None:
+        self.sent_at = time.monotonic()
         self.accepted: asyncio.Future[Values] = asyncio.get_running_loop().create_future()
-        """The trainer's first answer to a change of knobs: what it will change, or the outcome if that came first."""
+        """The trainer's first answer: what a change of knobs will change, or the outcome if that came first."""
         self.outcome: asyncio.Future[Values] = asyncio.get_running_loop().create_future()
 
 

@@ -64,11 +64,15 @@ BESIDE: dict[str, set[str]] = {
         "live.telemetry",
         "live.shared_state",
         "live.sign_in_code",
+        "checkpoint.saved_placement",
         "config.faults",
         "config.knobs",
+        "config.reference",
+        "config.tree",
         "errors",
         "units",
         "kernels.sketch_numpy",
+        "system.process_use",
     },
 }
 """What stands beside the layers, and all it may import; the layers import it by name only, never in their text."""

@@ -47,9 +47,10 @@ class Reply:
 class Client:
     """Requests to one service. Use as a context. Uses no proxy and follows no redirect, which would get the token."""
 
-    def __init__(self, url: str, token: str | None, socket: str | None = None) -> None:
+    def __init__(self, url: str, token: str | None, socket: str | None = None, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         """Prepare requests to `url`, through the Unix socket where one is given."""
         self.url = url
+        self._timeout_seconds = timeout_seconds
         headers = {"Accept": "application/json", "User-Agent": f"adaptive-rec/{__version__}"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
@@ -59,7 +60,7 @@ class Client:
             transport=httpx2.HTTPTransport(uds=socket, verify=tls, trust_env=False) if socket else None,
             verify=tls,
             headers=headers,
-            timeout=TIMEOUT_SECONDS,
+            timeout=timeout_seconds,
             trust_env=False,
             follow_redirects=False,
         )
@@ -93,7 +94,7 @@ class Client:
         try:
             response = self._http.request(method, f"{API}{path}", params=query, json=body, headers=headers)
         except httpx2.TimeoutException:
-            raise UnreachableError(f"{self.url} gave no answer within {TIMEOUT_SECONDS:.0f} s") from None
+            raise UnreachableError(f"{self.url} gave no answer within {self._timeout_seconds:.0f} s") from None
         except httpx2.ConnectError as error:
             raise UnreachableError(f"{self.url} cannot be reached: {str(error) or type(error).__name__}") from None
         except (httpx2.TransportError, OSError) as error:
@@ -135,10 +136,10 @@ def connect(run: str | None, url: str | None) -> Client:
     return Client(checked, token)
 
 
-def of_run(file: RuntimeFile) -> Client:
+def of_run(file: RuntimeFile, timeout_seconds: float = TIMEOUT_SECONDS) -> Client:
     """Return a client of a run under way, over its Unix socket where that exists."""
     socket = file.socket if file.socket and Path(file.socket).is_socket() else None
-    return Client(file.url, file.control_token, socket)
+    return Client(file.url, file.control_token, socket, timeout_seconds)
 
 
 def _checked(url: str) -> str:

@@ -31,7 +31,7 @@ SMOOTHING = 0.3
 SHOWN = ("samples_per_second", "loss", "hot_lookup_ratio", "skipped_row_update_ratio", "skipped_sample_ratio")
 PRINTED_EVENTS = {
     "knobs", "checkpoint", "paused", "resumed", "stopping", "split", "warning", "arranged", "nan", "checkpoint_failed",
-    "rolled_back", "left_out", "watchdog",
+    "rolled_back", "left_out", "watchdog", "overfit",
 }  # fmt: skip
 """Kinds of events that are printed; the figures show the others, or only the journal needs them."""
 

@@ -47,6 +47,6 @@ def control(args: argparse.Namespace) -> int:
 def outcome(name: str, answer: Mapping[str, Any]) -> str:
     """Return what happened, or that it will."""
     if answer.get("step") is None:
-        return f"{name} requested; it happens at the next step boundary (adaptive-rec status shows it)"
+        return f"{name} is pending: {answer.get('reason') or 'it happens at the next step boundary'}"
     step, checkpoint = whole(answer["step"]), answer.get("checkpoint") or ""
     return " ".join(COMMANDS[name][1].format(step=step, checkpoint=checkpoint).split())

@@ -141,7 +141,8 @@ def change(client: Client, changes: Mapping[str, str], query: Mapping[str, Any])
 def change_lines(answer: Mapping[str, Any], names: Iterable[str], known: Mapping[str, Any], dry_run: bool) -> Iterator[str]:
     """Yield a line for every named knob."""
     step = answer.get("applied_at_step")
-    when = "would be accepted" if dry_run else "pending" if step is None else f"took effect at step {step}"
+    pending = f"pending: {answer['reason']}" if answer.get("reason") else "pending"
+    when = "would be accepted" if dry_run else pending if step is None else f"took effect at step {step}"
     for name in names:
         changed = answer["changed"].get(name)
         if changed:

@@ -131,6 +131,7 @@ def row(about: Mapping[str, Any]) -> Any:
             ("slot", "" if about["slot"] is None else str(about["slot"])),
             ("estimate", f"{_estimate(about)} (lookups, counted by the sketch and decayed)"),
             ("movement", "not measured" if movement == "-" else f"{movement} (when last measured)"),
+            ("why", about.get("why") or ""),
             ("changed", f"{last['from']} -> {last['to']} at step {whole(last['step'])}" if last else "not lately"),
         ]
     )

@@ -76,5 +76,5 @@ def place(to: str | None) -> dict[str, Any]:
 def outcome(answer: Mapping[str, Any]) -> str:
     """Return what happened, or that it will."""
     if answer.get("step") is None:
-        return "rollback requested; it happens at the next step boundary (adaptive-rec status shows it)"
+        return f"rollback is pending: {answer.get('reason') or 'it happens at the next step boundary'}"
     return f"went back from step {whole(answer['from_step'])} to {answer['checkpoint']}, step {whole(answer['step'])}"

@@ -56,22 +56,26 @@ def add_commands(subparsers: Any) -> None:
 
 def runs(args: argparse.Namespace) -> int:
     """Print the runs under way, without their tokens."""
+    from adaptive_rec.cli.glance import at_a_glance, cells
     from adaptive_rec.live.runtime_file import under_way
 
     files = under_way()
-    parents = [_parent(Path(file.run)) for file in files]
+    parents, now = [_parent(Path(file.run)) for file in files], at_a_glance(files)
     if args.json:
         about = [{"pid": f.pid, "name": f.name, "run": f.run, "url": f.url, "started": f.started} for f in files]
         places = [{"parent": parent.place if parent else None} for parent in parents]
-        print_json([{**each, **place} for each, place in zip(about, places, strict=True)])
+        print_json([{**each, **place, **figures} for each, place, figures in zip(about, places, now, strict=True)])
         return 0
     if not files:
         print("no run is under way (adaptive-rec train starts one)", file=sys.stderr)
         return 0
     ages = [clock(file.age_seconds) for file in files]
-    lines = zip(files, parents, ages, strict=True)
-    rows = [(str(f.pid), f.name, parent.text if parent else "", age, f.url, f.run) for f, parent, age in lines]
-    show(columns(("pid", "name", "branch of", "up>", "url", "directory"), rows))
+    lines = zip(files, parents, ages, now, strict=True)
+    rows = [
+        (str(f.pid), f.name, parent.text if parent else "", age, *cells(figures), f.url, f.run)
+        for f, parent, age, figures in lines
+    ]
+    show(columns(("pid", "name", "branch of", "up>", "phase", "step>", "best AUC", "url", "directory"), rows))
     return 0
 
 

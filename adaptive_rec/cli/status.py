@@ -102,6 +102,8 @@ def lines(now: Mapping[str, Any], stats: Mapping[str, Any], url: str) -> list[tu
         ("speed", f"{count(now['samples_per_second'] or 0)} samples/s, {clock(now['seconds'] or 0)} so far"),
         ("loss", "" if now["loss"] is None else f"{now['loss']:.4f}"),
         ("quality", "  ".join(scores) + f"  at step {whole(evaluation['step'])}" if scores else ""),
+        ("best", _best(now)),
+        ("overfit", _overfit(now)),
         ("hot", f"{_share(ratios['hot_lookup'])} of lookups, {_share(ratios['popular_sample'])} of samples are popular"),
         ("skipped", _skipped(ratios)),
         ("rows", f"{count(stats['hot_rows'])} hot, {count(stats['stale_rows'])} of them stale"),
@@ -148,6 +150,23 @@ def _progress(now: Mapping[str, Any]) -> str:
     step, total, eta = now["step"], now["steps_total"], now["eta_seconds"]
     done = f"{whole(step)} of {whole(total)} ({percent(step / total)})" if total else whole(step)
     return done if eta is None or now["phase"] in OVER else f"{done}, {clock(eta)} left"
+
+
+def _best(now: Mapping[str, Any]) -> str:
+    """Return the evaluation of the greatest AUC so far; empty where there is none, or the newest one is it."""
+    best, newest = now.get("best_evaluation"), now["evaluation"] or {}
+    if not best or best["step"] == newest.get("step"):
+        return ""
+    return f"AUC {best['auc']:.4f}  at step {whole(best['step'])}"
+
+
+def _overfit(now: Mapping[str, Any]) -> str:
+    """Return since when training and evaluation loss have parted; empty where they have not."""
+    if not (parted := now.get("overfit")):
+        return ""
+    least, now_at = (f"{parted[f'{which}logloss']:.4f} at step {whole(parted[f'{which}step'])}" for which in ("least_", ""))
+    training = f"training loss {parted['least_training_loss']:.4f}, then {parted['training_loss']:.4f}"
+    return f"evaluation logloss {least}, {now_at}; {training}"
 
 
 def _skipped(ratios: Mapping[str, Any]) -> str:

@@ -21,6 +21,8 @@ REPORT_METRICS = (
     "hot_rows",
     "stale_rows",
     "stale_threshold",
+    "dense_lr",
+    "embedding_lr",
 )
 """Metrics of a report, by their names in metrics.jsonl; a rule may also watch `DISK_FREE`, which is read at each report."""
 EVALUATION_METRICS = ("auc", "logloss", "accuracy", "normalized_entropy", "calibration")

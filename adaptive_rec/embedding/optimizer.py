@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.model import OptimizerConfig
 from adaptive_rec.kernels import row_update
 from adaptive_rec.kernels.row_update import Hyper
@@ -91,3 +92,19 @@ def schedule(config: OptimizerConfig, step: int) -> float:
         left = max(0, config.decay_start + config.decay_steps - step)
         return (left / config.decay_steps) ** 2
     return 1.0
+
+
+@dataclass(frozen=True)
+class LearningRates:
+    """The learning rates of one step."""
+
+    factor: float
+    """What the configured rates of all parts are multiplied by."""
+    dense: float
+    embedding: float
+
+
+def learning_rates(config: OptimizerConfig, knobs: Knobs, step: int) -> LearningRates:
+    """Return the rates of a step (from 0): schedule times knobs."""
+    factor = schedule(config, step + knobs.schedule_offset) * knobs.lr_factor
+    return LearningRates(factor, config.dense_lr * factor, config.embedding_lr * factor * knobs.embedding_lr_factor)

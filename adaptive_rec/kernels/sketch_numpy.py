@@ -11,6 +11,16 @@ Array = NDArray[Any]
 Seeds = Array | tuple[np.uint64, ...]
 
 
+UNIT = 16
+"""What one lookup adds to a cell. The fraction bits keep decay fair to rare rows: the lowest of four cells that are
+rounded at random is biased downwards, and by less the finer the cells are."""
+
+
+def sketch_seeds(seed: int, depth: int) -> NDArray[np.uint64]:
+    """Return the seed of each line's hash, which takes any odd numbers."""
+    return np.random.default_rng(seed).integers(0, 2**64, depth, dtype=np.uint64) | np.uint64(1)
+
+
 def mix(x: Array) -> Array:
     """Scramble 64 bits (the finalizer of MurmurHash3)."""
     x = x ^ (x >> np.uint64(33))

@@ -46,7 +46,15 @@ class Command:
     answer: Answer = ignore
     note: Mapping[str, Any] = field(default_factory=dict)
     """What the journal says besides of a change of knobs, or a rollback: `why`, and `undoes`, the number of the event that a
-    change undoes."""
+    change undoes (0: of a change that was not in effect yet)."""
+
+
+@dataclass(frozen=True)
+class WaitingChange:
+    """A change of knobs that waits for a step boundary."""
+
+    values: Mapping[str, Any]
+    note: Mapping[str, Any]
 
 
 class Mailbox:
@@ -56,7 +64,7 @@ class Mailbox:
         self.newest: Snapshot | None = None
         self._knobs_changed: Callable[[], None] = lambda: None
         self._effective = knobs
-        self._waiting: list[Mapping[str, Any]] = []
+        self._waiting: list[WaitingChange] = []
         """Changes that were accepted and are not in effect yet, in order."""
         self._check = check
         self._closed = ""
@@ -81,7 +89,18 @@ class Mailbox:
             return self._desired()
 
     def _desired(self) -> Knobs:
-        return self._effective.changed({name: value for changes in self._waiting for name, value in changes.items()})
+        return self._effective.changed({name: value for change in self._waiting for name, value in change.values.items()})
+
+    @property
+    def waiting(self) -> list[dict[str, Any]]:
+        """The changes that are not in effect yet, oldest first: what each changes (`changed`), and its note."""
+        with self._lock:
+            found, before = [], self._effective
+            for change in self._waiting:
+                after = before.changed(dict(change.values))
+                found.append({"changed": before.differences(after), **change.note})
+                before = after
+            return found
 
     def change_knobs(self, **changes: Any) -> None:
         """Request new knob values, which take effect together at the next step boundary.
@@ -131,7 +150,7 @@ class Mailbox:
 
     def _put(self, command: Command) -> None:
         if command.verb == "change_knobs":
-            self._waiting.append(command.values)
+            self._waiting.append(WaitingChange(command.values, command.note))
         self._commands.put(command)
 
     # The training thread ---------------------------------------------------------------------------------------------

@@ -146,16 +146,18 @@ class PlacementArrays:
         """Last measured movement of each slot's row; inf if it is not known."""
         return self._tiers("movement")
 
-    def last_change(self, row: int) -> dict[str, Any] | None:
-        """Return the last change of a row's class, or None if the ring no longer holds it."""
+    def changes_of(self, row: int, most: int) -> list[dict[str, Any]]:
+        """Return the newest changes of a row's class, the newest first, as far as the ring holds them."""
         found = np.flatnonzero(self._arrays["change_row"] == row)
         written = self._word("changes")
         found = found[found < written]
-        if not len(found):
-            return None
-        newest = found[np.argmax((found - written) % CHANGES_KEPT)]
-        old, new = divmod(int(self._arrays["change_kind"][newest]), len(CLASSES))
-        return {"step": int(self._arrays["change_step"][newest]), "from": CLASSES[old], "to": CLASSES[new]}
+        newest_first = found[np.argsort(-((found - written) % CHANGES_KEPT))][:most]
+        kinds, steps = self._arrays["change_kind"][newest_first].tolist(), self._arrays["change_step"][newest_first].tolist()
+        classes = [divmod(kind, len(CLASSES)) for kind in kinds]
+        return [
+            {"step": step, "from": CLASSES[old], "to": CLASSES[new]}
+            for step, (old, new) in zip(steps, classes, strict=True)
+        ]
 
     def _word(self, name: str) -> int:
         return int(self._arrays["words"][WORDS.index(name)])

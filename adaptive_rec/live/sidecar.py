@@ -310,6 +310,7 @@ class Sidecar:
                 command = requested_rollback(message, self._patches, answer)
             try:
                 self._training.mailbox.send(command)
+                answer({"accepted": {}})
             except ConflictError:
                 if verb != "stop" or self._training.state.phase != "finished":
                     raise
@@ -340,6 +341,7 @@ class Sidecar:
             "effective": state.knobs.model_dump(),
             "step": state.knobs_step,
             "rollbacks": state.rollbacks,
+            "waiting": self._training.mailbox.waiting,
         }
 
     def _report(self, text: str) -> None:

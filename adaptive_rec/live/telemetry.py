@@ -101,6 +101,10 @@ class Snapshot:
     stale_rows: int
     placement_version: int
     stale_threshold: float
+    dense_lr: float = math.nan
+    """Learning rate of the dense part at the next step, with schedule and knobs; so is the next one. Not a number in a user's
+    loop, which sets its own."""
+    embedding_lr: float = math.nan
     totals: Mapping[str, int | float] = field(default_factory=dict)
     """Counters since the run began."""
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -264,6 +268,11 @@ class Recorder:
     def steps_reported(self) -> float:
         """Number of steps at the last snapshot."""
         return self._last.get("steps", 0)
+
+    @property
+    def losses_reported(self) -> tuple[float, float]:
+        """Sum of the losses, and number of the samples trained, at the last snapshot."""
+        return self._last.get("loss_sum", 0.0), self._last.get("samples_trained", 0.0)
 
     def snapshot(self, totals: Mapping[str, float], **state: Any) -> Snapshot:
         """Make a snapshot with ratios since the last one. `totals` include the seconds; `state` holds the other fields."""

@@ -54,6 +54,7 @@ def summary_of(
         "eval": asdict(evaluation.quality) if evaluation else None,
         "eval_mode": config.eval.mode,
         "windows": runtime.state.windows.summary(),
+        "best_eval": asdict(best) if (best := runtime.state.trend.best) else None,
         "hot_lookup_ratio": ratio(totals["lookups_hot"], totals["lookups"]),
         "popular_sample_ratio": ratio(totals["samples_popular"], totals["samples_seen"]),
         "hot_rows": hot_rows,

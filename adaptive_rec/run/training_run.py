@@ -276,6 +276,9 @@ class TrainingRun:
             return None
         if evaluation:
             self._record(evaluation, seconds)
+            for event in self.runtime.evaluator.warning():
+                self._append(event)
+                self.last_words.append(event)
         return evaluation
 
     def _fail(self, error: Exception) -> None:

@@ -4,11 +4,12 @@ after phases that request one. Where data is followed, they are of the samples o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.evaluate import evaluate
-from adaptive_rec.live.telemetry import Evaluation
+from adaptive_rec.live.telemetry import Evaluation, Event
 from adaptive_rec.runtime.next_window import NextWindow
 from adaptive_rec.runtime.progressive import Progressive
 from adaptive_rec.runtime.publish import Publisher
@@ -36,7 +37,7 @@ class Evaluator:
         self._dense = dense
         self._publisher = publisher
 
-    def when_due(self) -> Iterator[Evaluation]:
+    def when_due(self) -> Iterator[Evaluation | Event]:
         """Evaluate where settings say so; the run's clock stands still meanwhile."""
         state = self._state
         every = self._interval()
@@ -47,6 +48,14 @@ class Evaluator:
                 self._progressive.begin_window()
             if evaluation:
                 yield evaluation
+                yield from self.warning()
+
+    def warning(self) -> Iterator[Event]:
+        """Report, once, that training and evaluation loss have parted. Windows of the stream are of other samples each time, so
+        they are not compared."""
+        same_samples = self._progressive is None and self._state.config.eval.mode != "next_window"
+        if same_samples and (overfit := self._state.trend.take_warning()) is not None:
+            yield Event(self._state.step, "overfit", str(overfit), asdict(overfit))
 
     def _interval(self) -> int:
         """Return the steps from one evaluation to the next; 0: only the end is evaluated."""

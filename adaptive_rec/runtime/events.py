@@ -62,5 +62,6 @@ def noted(event: Event, note: Mapping[str, Any]) -> Event:
     """Return an event with what a client said of its command."""
     if not note:
         return event
-    reasons = [*([f"undoes event {note['undoes']}"] if "undoes" in note else []), *([note["why"]] if note.get("why") else [])]
+    undone = f"event {note['undoes']}" if note.get("undoes") else "a change that was not in effect yet"
+    reasons = [*([f"undoes {undone}"] if "undoes" in note else []), *([note["why"]] if note.get("why") else [])]
     return replace(event, text=": ".join([event.text, *reasons]), details={**event.details, **note})

@@ -19,7 +19,7 @@ from adaptive_rec.data.tabular.follow import files_of_source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.finite import Word, step_check
 from adaptive_rec.embedding.disk.kept_rows import KeptRows
-from adaptive_rec.embedding.optimizer import schedule
+from adaptive_rec.embedding.optimizer import LearningRates, learning_rates
 from adaptive_rec.embedding.records import Fetched, RowUpdate
 from adaptive_rec.embedding.staged.device_step import TOO_SMALL
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -118,7 +118,7 @@ class Runtime(Session):
         reordered = self.policy.reorders_stream  # then the position does not show which samples were trained
         begin, made = (Position(), 0) if reordered else (state.position, state.step)
         in_stream = made + steps_to_come(source, begin, batch_size)
-        state.expect_steps(min(in_stream, steps or in_stream))
+        state.expect_steps(min(in_stream, steps or in_stream), source.epochs)
 
     def check_knobs(self, before: Knobs, after: Knobs) -> None:
         super().check_knobs(before, after)
@@ -252,7 +252,7 @@ class Runtime(Session):
     def checked(self) -> Iterator[Event]:
         yield from self.finite.events()
 
-    def evaluated(self) -> Iterator[Evaluation]:
+    def evaluated(self) -> Iterator[Evaluation | Event]:
         yield from self.evaluator.when_due()
 
     # The verbs -------------------------------------------------------------------------------------------------------
@@ -300,17 +300,16 @@ class Runtime(Session):
                 self.progressive.begin_step()
             position_B[:] = -1
             return
-        knobs, number = self.knobs, self.step_number + 1
-        factor = schedule(self.config.optimizer, self.step_number + knobs.schedule_offset) * knobs.lr_factor
-        lr = self.config.optimizer.embedding_lr * factor * knobs.embedding_lr_factor
+        knobs, number, rates = self.knobs, self.step_number + 1, self.learning_rates()
         gradients = self.dense.gradients()
         self.dense.share()
         if knobs.clip_norm:
             self.dense.clip(knobs.clip_norm, gradients)
         skips = not (probe or self.policy.exact)
+        lr = rates.embedding
         self.store.apply(work, RowUpdate(gradients, position_B, plan.frozen_U, lr, number, measure=probe, skips=skips))
         try:
-            self.dense.step(factor)
+            self.dense.step(rates.factor)
         except RuntimeError as error:  # rows are updated by now, so the step cannot be repeated
             if not is_out_of_memory(error):
                 raise
@@ -335,6 +334,9 @@ class Runtime(Session):
     def evaluate(self) -> Evaluation | None:
         """Score the present model on the held-out range. Returns None where a signal interrupted it."""
         return self.evaluator.evaluate()
+
+    def learning_rates(self) -> LearningRates:
+        return learning_rates(self.config.optimizer, self.knobs, self.step_number)
 
     def losses(self) -> Fetched:
         return self.store.fetch_later(self.dense.loss_sum)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.kernels.sketch_numpy import UNIT
 from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.state_writer import StateWriter, Tier
 from adaptive_rec.live.telemetry import finite
 from adaptive_rec.reclassify.observer import SKETCH_LIMIT_BYTES, Observer
 from adaptive_rec.state import RunState
 from adaptive_rec.system.systemd import Systemd
-from adaptive_rec.tracking.count_min import UNIT, CountMinSketch
+from adaptive_rec.tracking.count_min import CountMinSketch
 
 NO_SLOTS = Tier(np.empty(0, np.int64), np.empty(0, np.bool_), np.empty(0, np.float32), np.empty(0, np.float32))
 
@@ -30,6 +33,10 @@ class Publisher:
         self.writer: StateWriter | None = None
         self._placement: dict[str, Any] = {}
         self._systemd = Systemd()
+        self._phase_since = time.monotonic()
+        """When the present phase began, by the clock `time.monotonic`, which processes of a machine share."""
+        self._began_at_step: int | None = None
+        """The step at which this process began to train."""
 
     def open(self) -> StateWriter:
         """Start to publish, with the run as it is now."""
@@ -68,6 +75,9 @@ class Publisher:
     def enter(self, phase: str) -> None:
         """Publish the run's phase: starting, training, paused, evaluating, checkpointing, finishing, finished or failed."""
         self._state.enter(phase)
+        self._phase_since = time.monotonic()
+        if phase == "training" and self._began_at_step is None:
+            self._began_at_step = self._state.step
         self.pulse()
         self.board()
 
@@ -97,10 +107,15 @@ class Publisher:
             finite(
                 {
                     "phase": state.phase,
+                    "phase_since": self._phase_since,
+                    "began_at_step": self._began_at_step,
                     "step": state.step,
                     "steps_total": state.steps_total,
+                    **self._epochs(),
                     "snapshot": snapshot.as_dict() if snapshot else None,
                     "evaluation": evaluation.figures() if evaluation else None,
+                    "best_evaluation": state.trend.best and asdict(state.trend.best),
+                    "overfit": state.trend.overfit and asdict(state.trend.overfit),
                     "knobs": state.knobs.model_dump(),
                     "knobs_step": state.knobs_step,
                     "rollbacks": state.rollbacks,
@@ -111,6 +126,13 @@ class Publisher:
             )
         )
         self.writer.pulse(state.step)
+
+    def _epochs(self) -> dict[str, int | None]:
+        """Return the pass over the data under way, from 1, and the passes at most. Where a user's loop reads the data, or it is
+        followed, they are not known."""
+        if (passes := (state := self._state).passes) is None:
+            return {"epoch": None, "epochs": None}
+        return {"epoch": min(state.position.epoch + 1, passes), "epochs": passes}
 
     def placement(self) -> None:
         """Publish the tier, popularity and movement of rows, and their counts on the board. Of several processes each must call

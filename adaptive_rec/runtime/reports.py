@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from adaptive_rec.embedding.optimizer import LearningRates
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.errors import NotFiniteError
 from adaptive_rec.live.mailbox import Mailbox
@@ -36,6 +37,7 @@ class Reports:
         mailbox: Mailbox,
         publisher: Publisher,
         losses: Callable[[], Fetched],
+        learning_rates: Callable[[], LearningRates | None],
         ends_on_bad_loss: bool = True,
     ) -> None:
         """`losses` fetches the sum of the losses of all samples so far; not a number where no losses are recorded."""
@@ -45,6 +47,7 @@ class Reports:
         self._mailbox = mailbox
         self._publisher = publisher
         self._losses = losses
+        self._learning_rates = learning_rates
         self._ends_on_bad_loss = ends_on_bad_loss
         self._due: tuple[dict[str, float], dict[str, Any], Fetched] | None = None
         self._ranks = Ranks(state)
@@ -98,6 +101,7 @@ class Reports:
         state, store = self._state, self._state.store
         by_table = [state.tally.lookups_T, state.tally.hot_lookups_T, store.hot_rows_T, self._observer.stale.rows_T]
         lookups, lookups_hot, hot_rows, stale_rows = store.group.total(np.stack(by_table)).tolist()
+        rates = self._learning_rates()
         ranks, straggler = ((), None) if store.group.is_alone else self._ranks.report()
         return {
             "step": state.step,
@@ -106,6 +110,8 @@ class Reports:
             "stale_rows": sum(stale_rows),
             "placement_version": state.placement_version,
             "stale_threshold": self._reclassifier.stale_threshold,
+            "dense_lr": math.nan if rates is None else rates.dense,
+            "embedding_lr": math.nan if rates is None else rates.embedding,
             "stage_seconds": {stage: round(seconds, 4) for stage, seconds in dict(state.times.seconds).items()},
             "tables": {
                 "lookups": lookups, "lookups_hot": lookups_hot, "hot_rows": hot_rows, "stale_rows": stale_rows,

@@ -14,6 +14,7 @@ import numpy as np
 
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
+from adaptive_rec.embedding.optimizer import LearningRates
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError
@@ -76,7 +77,14 @@ class Session(ABC):
         self.mailbox = mailbox
         self.publisher = Publisher(state, self.observer, self.mailbox)
         self.reports = Reports(
-            state, self.observer, self.reclassifier, self.mailbox, self.publisher, self.losses, ends_on_bad_loss
+            state,
+            self.observer,
+            self.reclassifier,
+            self.mailbox,
+            self.publisher,
+            self.losses,
+            self.learning_rates,
+            ends_on_bad_loss,
         )
 
     # The subclass makes the steps ------------------------------------------------------------------------------------
@@ -93,11 +101,15 @@ class Session(ABC):
         if self.store.on_disk and self.store.memory is None:  # hot rows are in host memory
             check_memory(self.config.run.host_memory, load_policy(after.policy).budget_bytes(after, self.state.all_rows_bytes))
 
+    def learning_rates(self) -> LearningRates | None:
+        """Return the learning rates of the next step; None where the user's loop sets them."""
+        return None
+
     def checked(self) -> Iterator[Event]:
         """Report checks of losses and gradients made since the last boundary."""
         yield from ()
 
-    def evaluated(self) -> Iterator[Evaluation]:
+    def evaluated(self) -> Iterator[Evaluation | Event]:
         """Evaluate, where that is due."""
         yield from ()
 

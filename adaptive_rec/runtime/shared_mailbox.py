@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adaptive_rec.live.mailbox import Command, Mailbox
+from adaptive_rec.live.mailbox import Command, Mailbox, WaitingChange
 from adaptive_rec.state import RunState
 from adaptive_rec.system.group import Group
 
@@ -51,5 +51,5 @@ class SharedMailbox(Mailbox):
         if self._group.rank == 0:
             return own
         commands = [Command(verb, values, note=note) for verb, values, note in told]
-        self._waiting += [command.values for command in commands if command.verb == "change_knobs"]
+        self._waiting += [WaitingChange(each.values, each.note) for each in commands if each.verb == "change_knobs"]
         return commands

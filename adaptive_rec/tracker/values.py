@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
@@ -19,6 +20,9 @@ NAMES = {
     "skipped_row_update_ratio": "skipped/row_update_ratio",
 }
 """Names of a snapshot's fields."""
+
+RATES = {"dense_lr": "train/dense_lr", "embedding_lr": "train/embedding_lr"}
+"""Names of the learning rates, which are known where the loop is the runtime's own."""
 
 TOTALS = {
     "samples_trained": "totals/samples_trained",
@@ -42,6 +46,7 @@ class SnapshotFigures:
     def of_snapshot(self, snapshot: Snapshot) -> dict[str, float]:
         """Return fields, counters, and each table's share of hot lookups since the snapshot before."""
         found: dict[str, float] = {shown: getattr(snapshot, name) for name, shown in NAMES.items()}
+        found |= {shown: rate for name, shown in RATES.items() if not math.isnan(rate := getattr(snapshot, name))}
         found |= {shown: snapshot.totals[name] for name, shown in TOTALS.items() if name in snapshot.totals}
         now, last = snapshot.tables, self._last
         self._last = now

@@ -9,11 +9,8 @@ from numpy.typing import NDArray
 
 from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.kernels.sketch import sketch_add, sketch_decay, sketch_estimate, sketch_observe
+from adaptive_rec.kernels.sketch_numpy import UNIT, sketch_seeds
 from adaptive_rec.saved import Saved
-
-UNIT = 16
-"""What one lookup adds to a cell. The fraction bits keep decay fair to rare rows: the lowest of four cells that are
-rounded at random is biased downwards, and by less the finer the cells are."""
 
 DEPTH = 4
 MIN_WIDTH = 1 << 10
@@ -31,9 +28,7 @@ class CountMinSketch:
             raise ConfigError(f"width must be a power of two of at least 2, got {width}")
         if depth < 1:
             raise ConfigError(f"depth must be at least 1, got {depth}")
-        # The hash takes any odd numbers.
-        draw = np.random.default_rng(seed).integers(0, 2**64, depth, dtype=np.uint64)
-        self.seeds: NDArray[np.uint64] = draw | np.uint64(1)
+        self.seeds: NDArray[np.uint64] = sketch_seeds(seed, depth)
         self._hashes = tuple(self.seeds)
         self.counters: NDArray[np.uint32] = np.zeros((depth, width), dtype=np.uint32)
         self.seed = seed

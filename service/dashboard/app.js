@@ -1,8 +1,9 @@
-// Entry: the tabs by URL hash (#now, #tables, #knobs, #events, #runs; #tables/3 opens a table), and all parts started.
+// Entry: the tabs by URL hash (#now, #tables, #knobs, #events, #runs, #details; #tables/3 opens a table), and all parts started.
 
 import "./sign_in_link.js"; // first of all: it takes the code out of the address bar
 import * as compared from "./compared.js";
 import { byId } from "./dom.js";
+import * as details from "./details.js";
 import * as events from "./events.js";
 import * as header from "./header.js";
 import * as knobs from "./knobs.js";
@@ -11,7 +12,7 @@ import * as runs from "./runs.js";
 import * as store from "./store.js";
 import * as tables from "./tables.js";
 
-const screens = { now, tables, knobs, events, runs };
+const screens = { now, tables, knobs, events, runs, details };
 const tabs = Object.keys(screens).map((name) => byId(`tab-${name}`));
 
 function route() {

@@ -11,7 +11,7 @@ const LABELS = {
   paused: "paused", resumed: "resumed", stopping: "stopping", warning: "warning", sidecar: "sidecar", failed: "failed", finished: "finished",
   saving: "checkpoint started", checkpoint_failed: "checkpoint failed", guard: "quality guard", memory: "memory", arranged: "arranged", nan: "batch skipped",
   watchdog: "watchdog",
-  evicted: "ids lost rows", rolled_back: "went back", left_out: "data left out",
+  evicted: "ids lost rows", overfit: "losses parted", rolled_back: "went back", left_out: "data left out",
 };
 const list = h("ol", { class: "events card" });
 const filters = h("div", { class: "filters", role: "group", "aria-label": "Kinds of events" });
@@ -87,7 +87,7 @@ function make(event) {
 
 /** The button that sets the knobs of a change back; none for other events, and for undos. */
 function undoButton(event) {
-  if (event.kind !== "knobs" || event.details?.undoes) return null;
+  if (event.kind !== "knobs" || event.details?.undoes !== undefined) return null;
   const label = `Undo the change at step ${integer(event.step)}: ${changeInWords(event)}`;
   const button = h("button", { type: "button", class: "undo", "aria-label": label, onclick: () => undo(event, button) }, "Undo");
   undos.set(event.id, button);
@@ -106,7 +106,7 @@ async function undo(event, button) {
   try {
     const { data } = await request("POST", `/knobs/undo?event=${event.id}`);
     const back = changeInWords({ text: "", details: { changed: data.changed } });
-    toast(data.applied_at_step === null ? "The undo is pending: it takes effect at the next step boundary." : `${back}: took effect at step ${integer(data.applied_at_step)}.`);
+    toast(data.applied_at_step === null ? `The undo is pending: ${data.reason}.` : `${back}: took effect at step ${integer(data.applied_at_step)}.`);
   } catch (error) {
     toast(error.message, "bad");
   }

@@ -113,6 +113,6 @@ const significantOrWhole = (value) => (Number.isInteger(value) && Math.abs(value
 export function changeInWords({ text, details }) {
   const unit = (name) => (name.endsWith("_bytes") ? "bytes" : "");
   const parts = Object.entries(details?.changed ?? {}).map(([name, { old, new: now }]) => `${name} ${knobValue(old, unit(name))} → ${knobValue(now, unit(name))}`);
-  const said = [details?.undoes ? `undoes event ${details.undoes}` : "", details?.why ?? ""].filter(Boolean);
+  const said = [details?.undoes ? `undoes event ${details.undoes}` : details?.undoes === 0 ? "undoes a change that was not in effect yet" : "", details?.why ?? ""].filter(Boolean);
   return parts.length ? [parts.join(", "), ...said].join(": ") : text;
 }

@@ -53,7 +53,7 @@ async function send(name) {
     const { status, data } = await request("POST", `/control/${name}`, { timeout: 30000 });
     const { done, label } = COMMANDS[name];
     const what = data.checkpoint ? ` (${data.checkpoint})` : "";
-    if (status === 202 || data.step === null) toast(`${label}: accepted, it takes effect at the next step boundary.`);
+    if (status === 202 || data.step === null) toast(`${label} is pending: ${data.reason}.`);
     else toast(`${done} at step ${integer(data.step)}${what}.`);
   } catch (error) {
     toast(`${COMMANDS[name].label}: ${error.message}`, "bad");
@@ -88,13 +88,14 @@ function showStatus() {
   showActions(status);
 }
 
-function showProgress({ step, steps_total: total, eta_seconds: eta, seconds, phase, live }) {
+function showProgress({ step, steps_total: total, eta_seconds: eta, seconds, phase, live, epoch, epochs }) {
   const share = total ? Math.min(1, step / total) : 0;
   byId("progress-bar").style.transform = `scaleX(${share})`;
   byId("progress").classList.toggle("endless", !total);
   byId("progress").setAttribute("aria-valuenow", String(Math.round(share * 100)));
   setText(byId("step"), `step ${integer(step)}`);
-  setText(byId("steps-total"), total ? `of ${integer(total)} (${percent(share, 0)})` : "no planned end");
+  const pass = epochs > 1 ? `, epoch ${integer(epoch)} of ${integer(epochs)}` : "";
+  setText(byId("steps-total"), (total ? `of ${integer(total)} (${percent(share, 0)})` : "no planned end") + pass);
   const left = live && total && phase !== "paused" && typeof eta === "number" ? `${duration(eta)} left` : "";
   setText(byId("eta"), left || `${duration(seconds)} of training`);
   document.title = `${total ? `${percent(share, 0)} · ` : ""}${nameOf(store.status.run.name)} · adaptive-rec`;

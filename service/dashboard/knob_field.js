@@ -133,8 +133,8 @@ export class KnobField {
   }
 
   /** What the sidecar says of it now; an edit stays. */
-  update(knob) {
-    this.knob = knob;
+  update(knob, reason = null) {
+    Object.assign(this, { knob, reason });
     if (this.text === this.#shown(knob.desired)) this.text = null;
     this.#show();
   }
@@ -159,7 +159,7 @@ export class KnobField {
     this.element.classList.toggle("pending", pending);
     const facts = [];
     if (this.edited) facts.push(`now ${show(knob.desired)}`);
-    if (pending) facts.push(`pending; in effect: ${show(knob.effective)}`);
+    if (pending) facts.push(`pending${this.reason ? `, as ${this.reason}` : ""}; in effect: ${show(knob.effective)}`);
     if (knob.type !== "string") facts.push(this.range());
     facts.push(isDefault ? "default" : `default ${show(knob.default)}`);
     if (this.since && !this.edited && !pending) facts.unshift(`took effect at step ${integer(this.since)}`);

@@ -27,6 +27,7 @@ const apply = h("button", { type: "submit", class: "primary" }, "Apply");
 const why = h("input", { type: "text", class: "why", maxlength: 500, placeholder: "Why? (for the journal)", "aria-label": "Why? (for the journal)", autocomplete: "off" });
 const dock = h("div", { class: "dock", hidden: true }, staged, why, h("div", { class: "buttons" }, h("button", { type: "button", onclick: discard }, "Discard"), apply));
 let etag = null;
+let pending = false; // whether a change waits, anybody's
 let sending = false;
 let lastEdited = null; // the field
 let lockedOut = null; // the control that had the keyboard's focus when the fields were locked
@@ -50,9 +51,10 @@ async function load() {
   try {
     const { data, etag: tag } = await request("GET", "/knobs");
     etag = tag;
+    pending = data.pending;
     if (!fields.size) build(data.knobs);
     const others = editedFields().filter((field) => data.knobs[field.name].desired !== field.knob.desired);
-    for (const [name, knob] of Object.entries(data.knobs)) fields.get(name)?.update(knob);
+    for (const [name, knob] of Object.entries(data.knobs)) fields.get(name)?.update(knob, data.reason);
     if (others.length && !sending) sayChanged(others);
     if (!data.pending && waitingFor.size) settled(data);
     showStaged();
@@ -167,7 +169,7 @@ async function accepted(status, data, names) {
   conflict.hidden = true;
   if (status === 202 || data.applied_at_step === null) {
     for (const name of names) waitingFor.set(name, data.desired[name]);
-    toast("Accepted and pending: it takes effect at the next step boundary.", "");
+    toast(`Accepted and pending: ${data.reason}.`, "");
   } else {
     for (const name of names) fields.get(name)?.took(data.applied_at_step);
     toast(`${names.join(", ")}: took effect at step ${integer(data.applied_at_step)}.`);
@@ -206,4 +208,4 @@ function discard() {
   showStaged();
 }
 
-setInterval(() => { if (waitingFor.size && store.connection !== "lost") load(); }, 1000);
+setInterval(() => { if ((waitingFor.size || pending) && store.connection !== "lost") load(); }, 1000);

@@ -18,6 +18,7 @@ let charts;
 let disk;
 let ranks;
 let stages;
+const parted = h("p", { class: "notice warn parted", role: "status", hidden: true });
 
 export function start() {
   const grid = h("div", { class: "tiles" }, TILES.map(([key, label]) => {
@@ -28,7 +29,7 @@ export function start() {
   ranks = new Ranks();
   stages = new Stages();
   charts = new NowCharts();
-  byId("screen-now").append(grid, disk.element, ranks.element, ...charts.bars, h("div", { class: "charts" }, charts.elements, stages.element));
+  byId("screen-now").append(grid, parted, disk.element, ranks.element, ...charts.bars, h("div", { class: "charts" }, charts.elements, stages.element));
   on("snapshot", () => shown && showFigures());
   on("history", () => shown && store.stats && showQuality());
 }
@@ -59,6 +60,7 @@ function showFigures() {
   set("stale", count(stats.stale_rows), staleIn(stats));
   showMoved();
   showQuality();
+  showParted(status);
   disk.show();
   ranks.show();
   stages.show();
@@ -72,10 +74,24 @@ function showQuality() {
   const figures = ({ logloss, step }) => `logloss ${fixed(logloss)} at\u00a0step\u00a0${integer(step)}`;
   setText(tiles.auc.label, over && evaluation ? "Final AUC" : "AUC");
   if (!evaluation) set("auc", "–", over ? "no evaluation" : "no evaluation yet");
-  else set("auc", fixed(evaluation.auc), over ? figures(evaluation) : `at step ${integer(evaluation.step)}`);
+  else set("auc", fixed(evaluation.auc), over ? figures(evaluation) : `at step ${integer(evaluation.step)}${bestSoFar(store.status)}`);
   tiles.best.element.hidden = !best;
   tiles.moved.element.hidden = Boolean(best);
   if (best) set("best", fixed(best.auc), figures(best));
+}
+
+/** The best evaluation of a run under way, where the newest is not it. */
+function bestSoFar({ evaluation, best_evaluation: best }) {
+  if (!best || best.step === evaluation.step) return "";
+  return `, best ${fixed(best.auc)} at\u00a0step\u00a0${integer(best.step)}`;
+}
+
+/** Says that training and evaluation loss have parted, as the run reported it. */
+function showParted({ overfit }) {
+  parted.hidden = !overfit;
+  if (!overfit) return;
+  const worse = `evaluation logloss rose from ${fixed(overfit.least_logloss)} at step ${integer(overfit.least_step)} to ${fixed(overfit.logloss)} at step ${integer(overfit.step)}`;
+  setText(parted, `Training and evaluation loss have parted: ${worse}, while training loss fell from ${fixed(overfit.least_training_loss)} to ${fixed(overfit.training_loss)}.`);
 }
 
 /** The evaluation of the greatest AUC, the earliest of equal ones; null where none has an AUC. */

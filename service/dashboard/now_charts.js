@@ -5,7 +5,7 @@ import { byTime, isZoomed, move, showBy, showNewest, zoomBy, zoomOut } from "./c
 import { Chart, highlight } from "./charts.js";
 import { compared, sources, toggle } from "./compared.js";
 import { h, icon } from "./dom.js";
-import { bytes, count, exactBytes, fixed, integer, nameOf, percent } from "./format.js";
+import { bytes, count, exactBytes, fixed, integer, nameOf, percent, significant } from "./format.js";
 import { marks, on } from "./store.js";
 
 const NEWEST = [["All", Infinity], ["Last 2,000 steps", 2000], ["Last 500", 500]];
@@ -117,6 +117,8 @@ function makeCharts() {
     { title: "Skipped", figures: "share", format: share, floor: 0, ceiling: 1, read: of("skipped_row_update_ratio", "skipped_sample_ratio"),
       lines: [{ label: "row updates", color: "stale-line" }, { label: "samples", color: "line-1" }] },
     { title: "Rows on the device", figures: "rows", spokenUnit: "rows", format: count, floor: 0, read: of("hot_rows", "stale_rows"), lines: [{ label: "hot", color: "hot" }, { label: "of them stale", color: "stale-line" }] },
+    { title: "Learning rates", unit: "at the next step", figures: "rate", format: significant, floor: 0, read: of("dense_lr", "embedding_lr"),
+      lines: [{ label: "dense part", color: "line-1" }, { label: "rows", color: "line-2" }] },
     { title: "Bytes moved", unit: "between the tiers", figures: "bytes/s", format: speed, tick: (value) => (value ? exactBytes(value) : "0"), steps: sizes, floor: 0, read: moved,
       lines: [{ label: "to device", color: "line-1" }, { label: "to host", color: "line-2" }] },
   ].map((about) => new Chart(about));

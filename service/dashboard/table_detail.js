@@ -52,11 +52,13 @@ export class TableDialog {
     this.placement = placement;
     const table = placement.tables.find((entry) => entry.index === this.index);
     if (!this.element.open || !table) return;
+    if (!placement.known && !this.element.classList.contains("over")) this.#load();
     setText(this.title, nameOf(table.table));
     ON_DISK.forEach((name, at) => { this.tabs[CLASSES.length + at].hidden = table[name] === null; });
     if (this.raw !== placement.raw_ids) this.#ask(placement.raw_ids);
     const hot = `${count(table.hot)} hot (${percent(table.rows ? table.hot / table.rows : 0)}), ${count(table.stale)} of them stale`;
-    setText(this.facts, `${count(table.rows)} rows × ${table.dim} · ${hot} · ${bytes(table.device_bytes)} on the device`);
+    const of = placement.checkpoint ? `as of checkpoint ${placement.checkpoint} · ` : "";
+    setText(this.facts, `${of}${count(table.rows)} rows × ${table.dim} · ${hot} · ${bytes(table.device_bytes)} on the device`);
   }
 
   #search() {
@@ -93,7 +95,7 @@ export class TableDialog {
         ...(raw ? [["Row", `${row.own_row ? "" : "shared row "}${integer(row.id)}${row.own_row ? "" : ": the id has none of its own"}`]] : []),
         ...(raw && row.counted ? [["Counted", `${integer(row.counted)} lookups remembered from when it had no row of its own`]] : []),
         ...(row.value === null ? [] : [["Value", row.value]]),
-        ["Class", badge(row.class)], ["Slot", row.slot === null ? HOMES[row.class] : integer(row.slot)],
+        ["Class", badge(row.class)], ["Why", row.why], ["Slot", row.slot === null ? HOMES[row.class] : integer(row.slot)],
         ["Estimate", significant(row.estimate)], ["Movement", row.movement === null ? "not measured" : significant(row.movement)],
         ["Last change", change ? `${change.from} → ${change.to} at step ${integer(change.step)}` : "not among the recorded changes"],
       ];
@@ -112,9 +114,9 @@ export class TableDialog {
 
   /** The next page. Hot and stale rows come by estimate, cold ones by id. An answer to an older question is dropped. */
   async #load() {
-    if (store.status && !store.status.live) {
+    if (this.placement && !this.placement.known) {
       this.element.classList.add("over");
-      this.message.replaceChildren(notice("Which rows are hot is known only while a run trains; this run is over."));
+      this.message.replaceChildren(notice("Which rows are hot is known while a run trains, and then from its newest checkpoint; this run is over, and no checkpoint of it can be read."));
       return;
     }
     const asked = (this.asked += 1);

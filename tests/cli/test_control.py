@@ -43,8 +43,9 @@ def test_a_command_prints_its_outcome_and_step(told, service, name, text):
     service.answer("POST", path, {"command": name, "step": 1437, **more})
     assert told(name) == f"{text}\n"
     assert json.loads(told(name, "--json"))["step"] == 1437
-    service.answer("POST", path, {"command": name, "step": None}, 202)
-    assert f"{name} requested; it happens at the next step boundary" in told(name)
+    reason = "the run has been evaluating for 12 s; it happens at the next step boundary"
+    service.answer("POST", path, {"command": name, "step": None, "pending": True, "reason": reason}, 202)
+    assert told(name) == f"{name} is pending: {reason}\n"
     assert service.paths() == [f"POST {path}"] * 3
 
 

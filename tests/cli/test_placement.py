@@ -73,10 +73,12 @@ def test_all_about_a_row(rows_of, told, service):
         "index": 0,
         "table": "C1",
         "last_change": {"step": 1250, "from": "cold", "to": "hot"},
+        "why": "stale: it moved little",
     }
     service.answer("GET", "/api/v1/placement/0/rows/208", row)
     rows = rows_of(told("placement", "C1", "208"))
     assert ["class", "stale"] in rows
+    assert ["why", "stale: it moved little"] in rows
     assert ["slot", "86"] in rows
     assert ["changed", "cold -> hot at step 1,250"] in rows
     service.answer("GET", "/api/v1/placement/0/rows/208", {**row, "last_change": None, "slot": None, "movement": None})

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -92,12 +93,19 @@ def test_a_reader_sees_the_placement_the_classes_and_their_last_changes(seed: in
         assert world.reader.placement(check) == 2 * step
 
 
+def last_change(arrays: PlacementArrays, row: int) -> Any:
+    newest = arrays.changes_of(row, 5)
+    assert newest == sorted(newest, key=lambda change: -change["step"])
+    assert all(later["from"] == earlier["to"] for later, earlier in pairwise(newest))
+    return newest[0] if newest else None
+
+
 def test_the_ring_knows_the_last_change_of_each_row() -> None:
     world = World(9)
     for step in range(1, 40):
         world.move(step, [[12, 9], [5, 25], [40, 0]][step // 10 % 3] if step % 10 == 1 else None)
         found = {
-            row: world.reader.placement(lambda arrays, row=row: arrays.last_change(row)) for row in range(sum(POOLS))
+            row: world.reader.placement(lambda arrays, row=row: last_change(arrays, row)) for row in range(sum(POOLS))
         }
         assert {row: change for row, change in found.items() if change} == world.changes
 
@@ -114,10 +122,10 @@ def test_the_ring_forgets_the_oldest_changes() -> None:
             np.zeros(slots, np.float32),
         )
         writer.write_placement(step, step, slot_of_row, [tier], None)
-    assert reader.placement(lambda arrays: arrays.last_change(3)) is None, "its entry was written over"
-    newest = reader.placement(lambda arrays: arrays.last_change(2 * CHANGES_KEPT - 1))
+    assert reader.placement(lambda arrays: last_change(arrays, 3)) is None, "its entry was written over"
+    newest = reader.placement(lambda arrays: last_change(arrays, 2 * CHANGES_KEPT - 1))
     assert newest == {"step": 2, "from": "cold", "to": "hot"}
-    assert reader.placement(lambda arrays: arrays.last_change(-5)) is None
+    assert reader.placement(lambda arrays: last_change(arrays, -5)) is None
 
 
 def test_a_board_is_replaced_whole() -> None:

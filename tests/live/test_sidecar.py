@@ -86,7 +86,8 @@ def test_an_answer_goes_to_the_sidecar_that_sent_the_command(training: TrainingR
         threading.Timer(1.0, training.runtime.hurry).start()
         list(training.events())
     answers = [message for message in map(json.loads, told.read_text().splitlines()) if "id" in message]
-    assert answers == [{"id": 1, "step": 1}], "that of the pause, and no other"
+    accepted, done = {"id": 1, "accepted": {}}, {"id": 1, "step": 1}
+    assert answers == [accepted, done], "those of the pause, and no other"
     assert "ended (exit code 3)" in notes[0]
 
 

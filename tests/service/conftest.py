@@ -32,6 +32,7 @@ from adaptive_rec.service.hello import Hello
 from adaptive_rec.service.run_view import FinishedRun, LiveRun, RunView
 from adaptive_rec.service.security import RequestLimits, Security
 from adaptive_rec.service.trainer_link import KnobState, TrainerLink
+from adaptive_rec.system.process_use import ProcessMeter
 
 CONTROL, READ = "c" * 43, "r" * 43
 POLICIES = [
@@ -245,7 +246,12 @@ class FakeRun:
 
     def reported(self) -> Values:
         return {
-            "knobs": {"desired": self.mailbox.desired.model_dump(), "effective": self.knobs, "step": self.knobs_step}
+            "knobs": {
+                "desired": self.mailbox.desired.model_dump(),
+                "effective": self.knobs,
+                "step": self.knobs_step,
+                "waiting": self.mailbox.waiting,
+            }
         }
 
 
@@ -302,7 +308,7 @@ def run_in_three_homes(tmp_path: Path) -> Iterator[FakeRun]:
 
 def view_of(run: FakeRun) -> LiveRun:
     reader = StateReader(run.writer.fd, run.writer.layout)
-    return LiveRun(Hello.parse(run.hello()), reader, FakeLink(run))
+    return LiveRun(Hello.parse(run.hello()), reader, FakeLink(run), ProcessMeter(os.getpid()))
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 
 from adaptive_rec.config.knobs import Knobs, knobs_version
 from adaptive_rec.service import trainer_link
-from adaptive_rec.service.trainer_link import TrainerLink
 
 URL = "/api/v1/knobs"
 
@@ -199,7 +198,7 @@ def test_policies_that_cannot_be_switched_to(client: Any) -> None:
 
 
 def test_202_then_applied(client: Any, view: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TrainerLink.reply, "__defaults__", (0.05,))
+    monkeypatch.setattr("adaptive_rec.service.waiting.REPLY_SECONDS", 0.05)
     run.at_boundary = False
     answer = patch(client, {"alpha": 0.8, "hot_budget_bytes": "1MiB"})
     assert (answer.status_code, answer.json()["applied_at_step"]) == (202, None)
@@ -219,7 +218,7 @@ def test_202_then_applied(client: Any, view: Any, run: Any, monkeypatch: pytest.
 def test_a_change_that_the_trainer_has_not_checked_is_503_and_not_202(
     client: Any, view: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TrainerLink.reply, "__defaults__", (0.05,))
+    monkeypatch.setattr("adaptive_rec.service.waiting.REPLY_SECONDS", 0.05)
     monkeypatch.setattr(trainer_link, "ACCEPT_SECONDS", 0.05)
     view.link.answers = lambda message: []
     answer = patch(client, {"alpha": 0.8})

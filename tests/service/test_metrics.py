@@ -21,6 +21,7 @@ UNITS = re.compile(
 WITHOUT_UNIT = {
     "loss", "evaluation_auc", "evaluation_logloss", "placement_version", "stale_threshold", "phase", "knob", "rank_is_straggler",
     "watchdog",
+    "best_evaluation_auc", "overfit", "dense_lr", "embedding_lr", "process_threads", "process_cores",
 }  # fmt: skip
 
 

@@ -187,10 +187,14 @@ def test_commands_may_take_longer_than_the_client_waits_or_fail(
     view.link.answers = lambda message: [{"id": message["id"], "status": 507, "error": "no space left"}]
     answer = client.post("/api/v1/control/checkpoint")
     assert (answer.status_code, answer.json()["detail"]) == (507, "no space left")
-    monkeypatch.setattr("adaptive_rec.service.trainer_link.TrainerLink.reply.__defaults__", (0.05,))
+    monkeypatch.setattr("adaptive_rec.service.waiting.REPLY_SECONDS", 0.05)
+    monkeypatch.setattr(view, "pulse", lambda: (40, time.monotonic()))
     view.link.answers = lambda message: []
     answer = client.post("/api/v1/control/checkpoint")
-    assert (answer.status_code, answer.json()) == (202, {"command": "checkpoint", "step": None})
+    why = "the checkpoint is being written beside training; the event checkpoint reports its end"
+    assert (answer.status_code, answer.json()) == (
+        202, {"command": "checkpoint", "step": None, "pending": True, "reason": why}
+    )  # fmt: skip
 
 
 ERRORS = [
