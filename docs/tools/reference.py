@@ -207,15 +207,17 @@ def _type(schema: dict[str, Any], api: dict[str, Any]) -> str:
 
 def metrics() -> Iterator[tuple[str, str, str, str]]:
     """Name, kind, labels and text of every metric: the collector runs on an empty run, and every value counts as known. Those of
-    a disk and of ranks, which only some runs have, come last."""
+    the process, of a disk and of ranks, which only some runs have, come last."""
     from adaptive_rec.live.rank_report import RankReport
     from adaptive_rec.service import metric_families
     from adaptive_rec.service import metrics as collected
     from adaptive_rec.service.hello import Hello
     from adaptive_rec.service.run_view import FinishedRun
+    from adaptive_rec.system.process_use import ProcessMeter
 
     values = Knobs().model_dump()
     view = FinishedRun(Hello(False, "", "", 0.0, 0, "", "", "", (), (), values, values, values))
+    view.meter = ProcessMeter(os.getpid())
     with patch.object(metric_families, "is_number", lambda value: True):
         collector = collected.RunCollector(view)
         ranks = {"ranks": [asdict(RankReport(0, 0, {}, 0, 0, {}, 0))]}
