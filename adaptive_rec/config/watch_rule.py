@@ -89,6 +89,8 @@ class WatchRule:
     skips_data: bool = False
     """Whether a rollback leaves out the samples of the steps that it takes back."""
     knobs: tuple[RuleKnob, ...] = ()
+    knobs_steps: int = 0
+    """Steps after which they are what they were before; 0: they stay."""
 
     @property
     def of_steps(self) -> bool:
@@ -165,18 +167,23 @@ def _number(word: str, metric: str, text: str) -> float:
     return value
 
 
-def _action(words: str, text: str) -> tuple[WatchAction, bool, tuple[RuleKnob, ...]]:
-    """Return an action, whether data is skipped, and the knobs that are changed."""
+def _action(words: str, text: str) -> tuple[WatchAction, bool, tuple[RuleKnob, ...], int]:
+    """Return an action, whether data is skipped, and the knobs that are changed, with the steps for which they are."""
     name, _, options = words.partition(" ")
     if name not in ACTIONS:
         raise ValueError(f"a rule's action must be one of {', '.join(ACTIONS)}, got {name!r} in {text!r}")
-    found = re.fullmatch(r"\s*(skipping\s+data)?\s*(?:(?:\s|^)with\s+(\S.*))?", options)
+    found = re.fullmatch(r"\s*(skipping\s+data)?\s*(?:(?:\s|^)with\s+(\S.*?)(?:\s+for\s+(.*))?)?", options)
     if found is None or (options.strip() and name != "rollback"):
         raise ValueError(
-            f"an action must have no options but those of rollback: `skipping data` and `with KNOB=VALUE, KNOB*=FACTOR`, "
-            f"got {options.strip()!r} in {text!r}"
+            f"an action must have no options but those of rollback: `skipping data` and `with KNOB=VALUE, KNOB*=FACTOR "
+            f"[for N steps]`, got {options.strip()!r} in {text!r}"
         )
-    return name, bool(found[1]), _knobs(found[2], text) if found[2] else ()
+    steps = re.fullmatch(r"(\d{1,12})\s+steps?", found[3].strip()) if found[3] is not None else None
+    if found[3] is not None and (steps is None or int(steps[1]) == 0):
+        raise ValueError(
+            f"knobs must be changed `for N steps`, 1 or more, or until the end, got `for {found[3]}` in {text!r}"
+        )
+    return name, bool(found[1]), _knobs(found[2], text) if found[2] else (), int(steps[1]) if steps else 0
 
 
 def _knobs(words: str, text: str) -> tuple[RuleKnob, ...]:

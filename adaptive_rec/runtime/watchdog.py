@@ -6,6 +6,7 @@ import json
 import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from adaptive_rec.live.rollback import rollback_command
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot
 from adaptive_rec.memory.disk import free_bytes
 from adaptive_rec.runtime.run_options import RunOptions
+from adaptive_rec.runtime.temporary_knobs import TemporaryKnobs
 from adaptive_rec.runtime.watched_rule import Breach, WatchedRule
 from adaptive_rec.saved import Saved, numbered
 from adaptive_rec.state import RunState
@@ -54,6 +56,7 @@ class Watchdog:
         """Events that were sent and are not in the journal yet."""
         self._being_written: str | None = None
         """The checkpoint under way."""
+        self._temporary = TemporaryKnobs(options.rollback)
         self._leaves = False
         """Whether the run was told to roll back, to stop or to fail: there is nothing else to do then."""
 
@@ -98,6 +101,7 @@ class Watchdog:
     def look(self, report: Snapshot | Evaluation | Event) -> None:
         """Judge what the run reports."""
         if isinstance(report, Snapshot):
+            self._end_temporary_knobs(report.step)
             for watched in self._rules:
                 if (metric := watched.rule.metric) not in EVALUATION_METRICS:
                     self._judge(watched, report.step, self._value(report, metric))
@@ -156,9 +160,19 @@ class Watchdog:
         self._leaves = True
         self._announce(breach, "rollback", to_step=to_step)
         why = self._reason(breach)
-        self._mailbox.send(
-            rollback_command(None, breach.sound_step, rule.skips_data, changes, why, refusal_for(self, breach))
-        )
+        command = rollback_command(None, breach.sound_step, rule.skips_data, changes, why, refusal_for(self, breach))
+        if rule.knobs_steps:
+            temporary = self._temporary.note_of(changes, knobs, to_step + rule.knobs_steps)
+            command = replace(command, note={**command.note, "temporary": temporary})
+        self._mailbox.send(command)
+
+    def _end_temporary_knobs(self, step: int) -> None:
+        """Have knobs go back to what they were before a rule changed them, where their steps are over."""
+        changes = self._temporary.over(step, self._state.knobs)
+        if changes and self._acts:
+            self._mailbox.send(
+                Command("change_knobs", changes, note={"why": "the steps for which a rule changed it are over"})
+            )
 
     def _step_to_go_back_to(self, sound_step: int) -> int:
         """Return the step of the newest checkpoint at or before a step, the one under way included; 0 where there is none."""
@@ -188,7 +202,9 @@ class Watchdog:
         value = breach.value if math.isfinite(breach.value) else None
         about = {"rule": breach.rule.text, "metric": breach.rule.metric, "value": value, "action": action}
         about |= {"breach_step": breach.step, "sound_step": breach.sound_step, **details}
-        event = Event(breach.step, "watchdog", "; ".join(filter(None, [self._reason(breach), breach.why, outcome])), about)
+        event = Event(
+            breach.step, "watchdog", "; ".join(filter(None, [self._reason(breach), breach.why, outcome])), about
+        )
         self._unwritten.append(event)
         written = partial(self._written, event)
         self._mailbox.send(Command("note", {"kind": "watchdog", "text": event.text}, written, about))
@@ -210,10 +226,12 @@ class Watchdog:
     # Kept in a checkpoint --------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        return {"rules": numbered({"rule": each.rule.text, **each.state()} for each in self._rules)}
+        rules = numbered({"rule": each.rule.text, **each.state()} for each in self._rules)
+        return {"rules": rules, "temporary": self._temporary.state()}
 
     def set_state(self, found: Saved) -> None:
         """Restore what the rules have seen. A rule that is new begins anew, and one that is gone is forgotten."""
+        self._temporary.set_state(found.parts("temporary"))
         watched = {each.rule.text: each for each in self._rules}
         for part in found.parts("rules"):
             if (each := watched.get(part.text("rule"))) is not None:

@@ -35,4 +35,4 @@ def test_a_rule_keeps_a_run_from_what_a_spike_does_to_it(tmp_path: Path) -> None
     found = outcome(watched, "watched", 1)
     assert found.rollbacks > 0
     assert STEPS * BATCH <= found.left_out <= 2 * STEPS * BATCH
-    assert replays_alike(tmp_path, watched, 1, SMALL)
+    assert replays_alike(tmp_path, watched, "watched", 1, SMALL)

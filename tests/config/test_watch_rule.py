@@ -63,6 +63,8 @@ WRONG = {
     "loss > 3: pause skipping data": "no options but those of rollback",
     "loss > 3: rollback skipping": "no options but those of rollback",
     "loss > 3: rollback with lr_facto*=0.5": "unknown knob lr_facto; did you mean lr_factor",
+    "loss > 3: rollback with lr_factor=2 for 0 steps": "`for N steps`, 1 or more, or until the end, got `for 0 steps`",
+    "loss > 3: rollback with lr_factor=2 for 3 reports": "`for N steps`, 1 or more, or until the end, got `for 3 reports`",
     "loss > 3: rollback with lr_factor=11": "lr_factor must be at most 10, got 11",
     "loss > 3: rollback with lr_factor*=0": "factor of lr_factor must be a number above 0, got '0'",
     "loss > 3: rollback with policy*=2": "must be a number, policy is not",

@@ -11,14 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.config.watch_rule import parse_rule
 from adaptive_rec.errors import ConfigError, NotFiniteError, TrainingError
 from adaptive_rec.live.mailbox import Command
+from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.run_options import RunOptions
+from adaptive_rec.runtime.temporary_knobs import TemporaryKnobs
 from adaptive_rec.runtime.watched_rule import WatchedRule
 from adaptive_rec.saved import Saved
 from tests.dense.test_finite import batches, build
@@ -167,6 +170,37 @@ def test_a_rollback_and_its_replay_end_with_the_same_bits(tmp_path: Path) -> Non
     assert all(np.array_equal(a, b) for a, b in zip(tables_of(run), tables_of(again), strict=True))
     plain = trained(tmp_path / "plain", config())
     assert any(not np.array_equal(a, b) for a, b in zip(tables_of(run), tables_of(plain), strict=True))
+
+
+def test_knobs_that_are_changed_for_some_steps_are_then_as_before(tmp_path: Path) -> None:
+    rule = f"{SPIKE}rollback skipping data with lr_factor*=0.5, clip_norm=3 for 5 steps"
+    run = trained(tmp_path / "run", config(rule, more=("watch.max_rollbacks=20",)))
+    back = journal(run.out, "rolled_back")
+    first, *_, last = journal(run.out, "knobs")
+    assert {name: each["old"] for name, each in first["details"]["changed"].items()} == {"lr_factor": 1.0, "clip_norm": 0.0}
+    assert {name: each["new"] for name, each in last["details"]["changed"].items()} == {"lr_factor": 1.0, "clip_norm": 0.0}
+    assert 5 <= last["step"] - back[-1]["step"] <= 5 + run.config.knobs.report_every, "by the first report after 5 steps"
+    assert last["details"]["why"] == "the steps for which a rule changed it are over"
+    again = trained(tmp_path / "again", run.config, replay=run.out)
+    assert all(np.array_equal(a, b) for a, b in zip(tables_of(run), tables_of(again), strict=True))
+    # And where the run ends and is resumed meanwhile.
+    steps = config(rule, more=("watch.max_rollbacks=20", f"run.steps={back[0]['details']['from_step']}"))
+    assert trained(tmp_path / "resumed", steps).runtime.knobs.lr_factor < 1
+    ended = trained(tmp_path / "resumed", run.config, resume=True)
+    assert ended.runtime.knobs.lr_factor == 1
+    assert all(np.array_equal(a, b) for a, b in zip(tables_of(run), tables_of(ended), strict=True))
+
+
+def test_a_knob_that_somebody_has_changed_meanwhile_stays() -> None:
+    rollback = Rollback(Command("rollback", note={"temporary": {}}), "step-10", 12, {})
+    note = TemporaryKnobs(rollback).note_of({"lr_factor": 0.5}, Knobs(), until_step=14)
+    lowered = Knobs().changed({"lr_factor": 0.5})
+    new = TemporaryKnobs(Rollback(Command("rollback", note={"temporary": note}), "step-10", 12, {}))
+    assert new.note_of({"lr_factor": 0.25}, lowered, 20)["lr_factor"]["before"] == 1.0
+    assert new.note_of({"lr_factor": 0.15}, Knobs().changed({"lr_factor": 0.3}), 20)["lr_factor"]["before"] == 0.3
+    assert new.over(13, lowered) == {}
+    assert new.over(14, Knobs().changed({"lr_factor": 0.3})) == {}
+    assert new.over(15, lowered) == {}, "once"
 
 
 def test_the_same_steps_are_rolled_back_so_often_and_no_more(tmp_path: Path) -> None:
