@@ -20,6 +20,7 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.embedding.records import MicroBatch
 from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.live.telemetry import Event
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from benchmarks.common.contestants import Driven
@@ -107,7 +108,7 @@ class OurRun(Driven):
 
         def stopping() -> Iterator[Any]:
             yield from boundary()
-            yield None  # a turn may end here
+            yield Event(self.steps, "turn", "it may end here")
 
         self.runtime.boundary = stopping  # type: ignore[method-assign]
         self.popular_ratio = 0.0

@@ -21,6 +21,7 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.models.build import build_model
+from adaptive_rec.live.telemetry import Event
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.parts import PartOfBatches
@@ -43,6 +44,9 @@ class Driven(Protocol):
     def close(self) -> None: ...
 
 
+TURN = Event(0, "turn", "it ends where all ranks have ended their step")
+
+
 class OurRank:
     """One rank of a run of ours, driven as the command line does."""
 
@@ -52,14 +56,14 @@ class OurRank:
 
         def stopping() -> Iterator[Any]:
             yield from boundary()
-            yield None  # a turn ends where all ranks have ended their step
+            yield TURN
 
         self.runtime.boundary = stopping  # type: ignore[method-assign]
         self._reports = self.runtime.run()
 
     def drive(self, steps: int) -> float:
         before, end = self.runtime.reports.totals(), self.runtime.step_number + steps
-        while next(self._reports) is not None or self.runtime.step_number < end:
+        while next(self._reports) is not TURN or self.runtime.step_number < end:
             pass
         assert self.runtime.pipeline is not None
         self.runtime.pipeline.settle()
