@@ -8,7 +8,7 @@ format that are made up. In the spike every label is flipped and every count is 
     clean      the data as it is
     spike      with the spike
     watched    with the spike and a rule that rolls back and leaves out what was trained since the checkpoint
-    slower     the same, and each rollback halves the learning rates for 25 steps
+    slower     the same, and each rollback halves the learning rates for 10 steps
     slow on    the same, and each rollback lowers the learning rates for good
     rate only  rolls back and lowers the rates, and leaves nothing out
 
@@ -49,7 +49,7 @@ RUNS: dict[str, tuple[bool, str]] = {
     "clean": (False, ""),
     "spike": (True, ""),
     "watched": (True, RULE),
-    "slower": (True, f"{RULE} with lr_factor*=0.5 for 25 steps"),
+    "slower": (True, f"{RULE} with lr_factor=0.5 for 10 steps"),
     "slow on": (True, f"{RULE} with lr_factor*=0.9"),
     "rate only": (True, f"{CONDITION}: rollback with lr_factor*=0.5"),
 }

@@ -15,27 +15,25 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, cast, get_args
+from typing import Any
 
-from adaptive_rec.config.knobs import KnobError, Knobs
-from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConfigError, ConflictError, UsageError
+from adaptive_rec.errors import AdaptiveRecError, UsageError
 from adaptive_rec.live import runtime_file
 from adaptive_rec.live.channel import SidecarChannel
+from adaptive_rec.live.client_commands import ClientCommands, described
 from adaptive_rec.live.heartbeat import Heartbeat
-from adaptive_rec.live.knob_patch import KnobPatches
 from adaptive_rec.live.listen import Listeners, ServeOptions
-from adaptive_rec.live.mailbox import Command, Mailbox, StaleError, Verb
-from adaptive_rec.live.rollback import requested_rollback
+from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.runtime_file import RuntimeFile
 from adaptive_rec.live.scrapes import Scrapes, wait_for_the_last
+from adaptive_rec.live.served_run import ServedRun
 from adaptive_rec.live.sidecar_process import END_SECONDS, end, start
 from adaptive_rec.live.sign_in_code import code_clock
-from adaptive_rec.live.state_writer import StateWriter
 from adaptive_rec.system.own_files import check_own
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
@@ -46,60 +44,6 @@ UNUSABLE = 2
 HOPELESS_AFTER, HOPELESS_WAIT_SECONDS = 5, 60.0
 """After so many sidecars that never served, only one a minute is started."""
 Note = Callable[[str], None]
-FIND_KEYS = "find_keys"
-"""A question, which is answered at once, between two steps or not."""
-VERBS = frozenset(get_args(Verb)) - {"note", "choose_split", "halve_budget", "skip_data"} | {FIND_KEYS}
-
-
-class Publishing(Protocol):
-    """Publishes a run in shared memory, from `open` to `close`."""
-
-    def open(self) -> StateWriter: ...
-
-    def close(self) -> None: ...
-
-
-class Standing(Protocol):
-    """The step and phase of a run, and the knobs it trains under."""
-
-    @property
-    def step(self) -> int: ...
-
-    @property
-    def phase(self) -> str: ...
-
-    @property
-    def knobs(self) -> Knobs: ...
-
-    @property
-    def knobs_step(self) -> int: ...
-
-    @property
-    def rollbacks(self) -> int:
-        """Rollbacks of this process so far."""
-        ...
-
-    @property
-    def hurried(self) -> bool:
-        """Whether a signal came."""
-        ...
-
-
-class ServedRun(Protocol):
-    """A run that is served while it trains."""
-
-    @property
-    def mailbox(self) -> Mailbox: ...
-
-    @property
-    def publisher(self) -> Publishing: ...
-
-    @property
-    def state(self) -> Standing: ...
-
-    def find_keys(self, table: int, keys: Sequence[int]) -> Mapping[str, Any]:
-        """Return where raw keys of a table are. Raises ConfigError."""
-        ...
 
 
 class Sidecar:
@@ -111,8 +55,6 @@ class Sidecar:
         self._training = training
         self._run = run.resolve()
         self._hello = _description(self._run / "run.json")
-        if training:
-            self._patches = KnobPatches(training.mailbox, self._hello)
         self._note = note
         self._options = options
         self._control_token = secrets.token_urlsafe(32)
@@ -123,6 +65,7 @@ class Sidecar:
         """What became of the last sidecar."""
         self._closing = threading.Event()
         self._released = threading.Event()
+        self._commands = ClientCommands(training, self._hello, self._send_knobs, self._released.set)
         self._scrapes = Scrapes()
         self._waited = False
         """Whether the wait for the last scrape was made."""
@@ -257,7 +200,7 @@ class Sidecar:
             link = SidecarChannel(ours, partial(self._beat, heartbeat))
             try:
                 with suppress(ConnectionError):
-                    link.greet(self._hello | self._knobs())
+                    link.greet(self._hello | self._commands.knobs())
                     self._link = link
                     self._send_knobs()  # they may have changed since the first line was made
                     if self._closing.is_set():
@@ -281,45 +224,16 @@ class Sidecar:
             link.hang_up()
 
     def _take(self, link: SidecarChannel, message: Mapping[str, Any]) -> None:
-        """Pass one command on to the training thread."""
-        answer = partial(self._answer, link, message["id"])
+        """Note what the sidecar tells, or have a client's command carried out."""
         verb = message.get("command")
-        try:
-            if verb in ("ready", "alive"):
-                return
-            if verb == "scraped":
-                self._scrapes.note(str(message.get("phase")))
-                return
-            if verb == "sessions":
-                self._hello["sessions"] = dict(message["sessions"])
-                return
-            if not (isinstance(verb, str) and verb in VERBS):
-                raise ConfigError(f"command must be one of {', '.join(sorted(VERBS))}, got {verb!r}")
-            if verb != "change_knobs" and message.get("changes"):
-                raise ConfigError(f"changes must come with change_knobs, got {message['changes']!r} with {verb}")
-            if self._training is None:
-                raise ConflictError("the run has ended")
-            if verb == "change_knobs":
-                answer(self._patches.take(message, answer))
-                return
-            if verb == FIND_KEYS:
-                answer(self._training.find_keys(message["table"], message["keys"]))
-                return
-            command = Command(cast(Verb, verb), answer=answer)
-            if verb == "rollback":
-                command = requested_rollback(message, self._patches, answer)
-            try:
-                self._training.mailbox.send(command)
-                answer({"accepted": {}})
-            except ConflictError:
-                if verb != "stop" or self._training.state.phase != "finished":
-                    raise
-                answer({"step": self._training.state.step})
-                self._released.set()
-        except AdaptiveRecError as error:
-            if verb == "change_knobs":
-                self._send_knobs()  # the client is shown the values that the change was refused for
-            answer(error)
+        if verb in ("ready", "alive"):
+            return
+        if verb == "scraped":
+            self._scrapes.note(str(message.get("phase")))
+        elif verb == "sessions":
+            self._hello["sessions"] = dict(message["sessions"])
+        else:
+            self._commands.take(message, partial(self._answer, link, message["id"]))
 
     # Out, from any thread --------------------------------------------------------------------------------------------
 
@@ -330,19 +244,7 @@ class Sidecar:
 
     def _send_knobs(self) -> None:
         if (link := self._link) and self._training:
-            link.send(lambda: {"knobs": self._knobs()})
-
-    def _knobs(self) -> dict[str, Any]:
-        if self._training is None:
-            return {}
-        state = self._training.state
-        return {
-            "desired": self._training.mailbox.desired.model_dump(),
-            "effective": state.knobs.model_dump(),
-            "step": state.knobs_step,
-            "rollbacks": state.rollbacks,
-            "waiting": self._training.mailbox.waiting,
-        }
+            link.send(lambda: {"knobs": self._commands.knobs()})
 
     def _report(self, text: str) -> None:
         """Report a line to the user and in the journal."""
@@ -366,25 +268,5 @@ def serve_finished(run: Path, options: ServeOptions, announce: Callable[[Sidecar
 def _description(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise AdaptiveRecError(f"{path} must be the description of a run: {error}") from None
-
-
-def described(number: int, outcome: Mapping[str, Any] | AdaptiveRecError) -> dict[str, Any]:
-    """Return the answer to a command as a message: its outcome, or its error with a status and the wrong knobs."""
-    if isinstance(outcome, KnobError):
-        return {"id": number, "status": 422, "error": outcome.detail, "errors": outcome.errors}
-    if isinstance(outcome, AdaptiveRecError):
-        return {"id": number, "status": _status(outcome), "error": str(outcome)}
-    return {"id": number, **outcome}
-
-
-def _status(error: AdaptiveRecError) -> int:
-    """The HTTP status that fits an error."""
-    kinds: list[tuple[type[AdaptiveRecError], int]] = [
-        (ConfigError, 422),
-        (StaleError, 412),
-        (ConflictError, 409),
-        (CheckpointError, 507),
-    ]
-    return next((status for kind, status in kinds if isinstance(error, kind)), 500)

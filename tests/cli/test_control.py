@@ -65,7 +65,7 @@ def test_rollback_sends_what_was_typed_and_prints_where_the_run_goes_on(told, re
         {"checkpoint": "step-000004000.1", "skip_data": False, "knobs": {"lr_factor": None}},
     ]
     service.answer("POST", path, {"command": "rollback", "step": None}, 202)
-    assert "rollback requested; it happens at the next step boundary" in told("rollback")
+    assert "rollback is pending: it happens at the next step boundary" in told("rollback")
     assert "--to must be a step or the name of a checkpoint (step-...), got now" in refused("rollback", "--to", "now", code=2)
     assert "unknown knob lr_facto; did you mean lr_factor?" in refused("rollback", "--set", "lr_facto=1", code=2)
 

@@ -42,6 +42,7 @@ SLOW = [
     "train --data rows.csv --label label --no-serve --steps 3 --out runs/own",
     "train tiny --dry-run",
     "train --print-config",
+    "branch runs/one --no-train --out runs/branch",
     "eval runs/one",
     "predict runs/one --data rows.csv --out scores.parquet",
     "export runs/one --to model",
@@ -63,7 +64,8 @@ SLOW = [
     "serve runs/one --port 0",
 ]
 OF_A_RUN = {
-    "status", "knobs", "placement", "pause", "resume", "stop", "reclassify", "runs", "dashboard", "checkpoint",
+    "status", "knobs", "placement", "pause", "resume", "stop", "reclassify", "rollback", "runs", "dashboard",
+    "checkpoint",
 }  # fmt: skip
 """Commands to a run, which load nothing large; without a run their error is the first output."""
 

@@ -22,10 +22,10 @@ from starlette.testclient import TestClient
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.kernels.reference.sketch import sketch_add
+from adaptive_rec.live.client_commands import described
 from adaptive_rec.live.knob_patch import KnobPatches
 from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.shared_state import StateReader
-from adaptive_rec.live.sidecar import described
 from adaptive_rec.live.state_writer import StateWriter, Tier
 from adaptive_rec.service.app import create_app
 from adaptive_rec.service.hello import Hello
