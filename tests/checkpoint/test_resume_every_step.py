@@ -96,7 +96,7 @@ TIMES = {"_times", "times", "recorder"}
 OUTSIDE = {"config", "source", "device", "torch_device", "space", "rule", "rules", "mailbox", "control", "publisher", "reports",
            "pipeline", "notices", "checkpoints", "parts", "saving", "evaluator", "changed_R", "_unchanged_R",
            "_taken", "_overrides", "phase", "streams", "options",
-           "_source", "_publisher", "_evaluator",
+           "_source", "_publisher", "_evaluator", "_mailbox", "_journal", "_checkpoints", "_being_written",
            "seeds", "_hashes"}  # fmt: skip
 """Made from the configuration alone, or only for display."""
 
