@@ -56,15 +56,19 @@ def _changed(name: str, was: Any, now: Any) -> Iterator[tuple[str, str]]:
     if isinstance(was, dict) and isinstance(now, dict):
         for key, value in now.items():
             yield from _changed(f"{name}.{key}", was.get(key), value)
-    elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now) and was and isinstance(was[0], dict):
+    elif _is_list_of_parts(was) and _is_list_of_parts(now) and len(was) == len(now):
         for one, other in zip(was, now, strict=True):
             yield from _changed(f"{name}.{one.get('name')}", one, other)
     elif was != now:
         yield name, f"must be {_brief(was)}, got {_brief(now)}"
 
 
+def _is_list_of_parts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
+
+
 def _brief(value: Any) -> str:
-    if isinstance(value, list) and value and isinstance(value[0], dict):
+    if _is_list_of_parts(value):
         return f"{len(value)} of them"
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:70]} ... {text[-25:]}"

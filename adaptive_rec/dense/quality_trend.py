@@ -82,7 +82,7 @@ class QualityTrend:
         found = ScoredStep(evaluation.step, evaluation.quality.auc, evaluation.quality.logloss)
         if not math.isnan(found.auc) and (self.best is None or found.auc > self.best.auc):
             self.best = found
-        before, now = self._reported, (loss_sum, samples)
+        before, now = self._reported, (float(loss_sum), float(samples))  # as a resumed run reads and saves them
         if samples > before[1]:
             self._training = (loss_sum - before[0]) / (samples - before[1])
             self._reported = now
@@ -140,6 +140,7 @@ class QualityTrend:
         self._worse = figures.integer("worse")
         self._reported = figures.number("loss_sum"), figures.number("samples")
         worse = found.maybe("first_worse")
+        self._first_worse = None
         if worse is not None:
             self._first_worse = worse.integer("step"), worse.number("loss_sum"), worse.number("samples")
 
