@@ -82,7 +82,7 @@ class QualityTrend:
         found = ScoredStep(evaluation.step, evaluation.quality.auc, evaluation.quality.logloss)
         if not math.isnan(found.auc) and (self.best is None or found.auc > self.best.auc):
             self.best = found
-        before, now = self._reported, (float(loss_sum), float(samples))  # as a resumed run reads and saves them
+        before, now = self._reported, (float(loss_sum), float(samples))  # as a checkpoint has them back
         if samples > before[1]:
             self._training = (loss_sum - before[0]) / (samples - before[1])
             self._reported = now

@@ -241,14 +241,20 @@ class Watchdog:
 
 
 def rollbacks_past(journal: Path | None, step: int) -> int:
-    """Return how often rules have taken back steps after this one, by the journal, which no rollback shortens."""
+    """Return how often rules have taken back steps after this one, by the journal, which no rollback shortens. One that a kill
+    or a refusal kept from going back does not count."""
     if journal is None or not journal.is_file():
         return 0
-    count = 0
+    count, broken_at = 0, 0
     for line in journal.read_text(encoding="utf-8").splitlines():
         try:
             event = json.loads(line)
-            count += event["kind"] == "watchdog" and event["details"]["action"] == "rollback" and event["step"] > step
+            if event["kind"] == "watchdog" and event["details"]["action"] == "rollback":
+                broken_at = event["step"]
+            elif event["kind"] == "rolled_back":
+                count += broken_at > step
+            if event["kind"] in ("rolled_back", "started"):
+                broken_at = 0
         except (ValueError, LookupError, TypeError):  # a line that a killed run left half-written
             continue
     return count

@@ -27,7 +27,7 @@ def fed(
     loss_sum, samples = trend.state()["figures"]["loss_sum"], trend.state()["figures"]["samples"]
     for number, (logloss, training) in enumerate(evaluations, first):
         loss_sum, samples = loss_sum + 100 * training, samples + 100
-        trend.add(Evaluation(number, Quality(samples_scored, 1 - logloss, logloss, 0, 0, 0)), loss_sum, samples)
+        trend.add(Evaluation(number, Quality(samples_scored, 1 - logloss, logloss, 0, 0, 0)), loss_sum, int(samples))
     return trend
 
 
@@ -116,6 +116,7 @@ def test_a_saved_trend_goes_on_as_if_it_had_not_been_saved() -> None:
         found = Saved(json.loads(json.dumps(saved.state())))
         again.set_state(found)
         found.finish()
+        assert json.dumps(again.state()) == json.dumps(saved.state()), "numbers keep their types, which a diff shows"
         assert json.dumps(fed(course[cut:], again, cut + 1).state()) == json.dumps(fed(course).state())
     damaged = fed(course).state()
     damaged["least"] = {"step": "two", "auc": 0.5, "logloss": 0.5}

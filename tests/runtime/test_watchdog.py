@@ -22,6 +22,7 @@ from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.temporary_knobs import TemporaryKnobs
+from adaptive_rec.runtime.watchdog import rollbacks_past
 from adaptive_rec.runtime.watched_rule import WatchedRule
 from adaptive_rec.saved import Saved
 from tests.dense.test_finite import batches, build
@@ -220,6 +221,22 @@ def test_the_same_steps_are_rolled_back_so_often_and_no_more(tmp_path: Path) -> 
     assert saved == sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir()), (
         "none of the state to leave"
     )
+
+
+def test_a_rollback_that_a_kill_or_a_refusal_prevented_does_not_count(tmp_path: Path) -> None:
+    path, broken = tmp_path / "events.jsonl", {"step": 31, "kind": "watchdog", "details": {"action": "rollback"}}
+    started, back = {"step": 20, "kind": "started", "details": {}}, {"step": 20, "kind": "rolled_back", "details": {}}
+    failed = {"step": 32, "kind": "watchdog", "details": {"action": "fail"}}
+
+    def count(*events: dict[str, Any], step: int = 20) -> int:
+        path.write_text("".join(json.dumps(event) + "\n" for event in events))
+        return rollbacks_past(path, step)
+
+    assert count(started, broken, started, broken, back, broken) == 1, "the first was killed, the last is under way"
+    assert count(started, broken, failed, started) == 0, "refused"
+    assert count(started, back, broken, back, back) == 1, "others were requested by hand"
+    assert count(broken, back, broken, back) == 2
+    assert count(broken, back, step=31) == 0
 
 
 def test_a_run_without_a_checkpoint_to_go_back_to_fails_with_the_reason(tmp_path: Path) -> None:
