@@ -111,6 +111,7 @@ class Sidecar:
         self._training = training
         self._run = run.resolve()
         self._hello = _description(self._run / "run.json")
+        self._hello["run_name"] = self._run.name  # a finished run may have been copied or renamed since
         if training:
             self._patches = KnobPatches(training.mailbox, self._hello)
         self._note = note
