@@ -92,9 +92,11 @@ def served(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     training.finish()
     own = make(runs / "own", trained, range(10, 510, 10), 0.001)
     knobs = {"alpha": {"old": 0.9, "new": 0.8}}
-    rollback = event(300, "rolled_back", "rolled back from step 450 to 300", from_step=450)
+    saved = {"checkpoint": "step-000000300"}
+    rollback = event(300, "rolled_back", "rolled back from step 450 to 300", from_step=450, **saved)
     (own / "events.jsonl").unlink()
     write(own / "events.jsonl", event(0, "started"), event(150, "knobs", "alpha", changed=knobs))
+    write(own / "events.jsonl", event(300, "saving", **saved), event(300, "knobs", "lost", changed=knobs))
     write(own / "events.jsonl", event(440, "knobs", "lost", changed={"decay": {"old": 0.9, "new": 0.8}}), rollback)
     write(own / "events.jsonl", event(350, "watchdog", "loss above 2"), event(500, "finished"))
     make(runs / "other", trained, range(10, 810, 20), 0.0005)
