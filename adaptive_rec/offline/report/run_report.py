@@ -115,7 +115,7 @@ def _tiles(record: RunRecord) -> Markup:
         ("AUC", shown(quality.get("auc"), four), at or held),
         ("Log loss", shown(quality.get("logloss"), four), held),
         ("Calibration", shown(quality.get("calibration"), four), "1 is right"),
-        ("Speed", shown(now.get("samples_per_second"), lambda v: f"{count(v)}/s"), "samples trained on"),
+        ("Speed", shown(now.get("samples_per_second"), lambda v: f"{count(v)}/s"), "samples seen"),
         ("Duration", shown(now.get("seconds"), clock), f"{whole(now.get('steps', 0))} steps"),
         ("Hot lookups", shown(now.get("hot_lookup_ratio"), fine),
          f"{percent(now.get('popular_sample_ratio') or 0.0)} of samples popular"),
