@@ -103,7 +103,7 @@ def change_to_undo(view: RunView, number: int | None) -> Values:
     if number is not None:
         found = next((event for event in view.events.changes if event["id"] == number), None)
         if found is None or "undoes" in found["details"]:
-            raise ProblemError(404, f"event must be the id of a change of knobs that is no undo, got {number}")
+            raise ProblemError(404, f"event must be the id of a change of knobs that is no undo and not lost, got {number}")
         return found
     left = view.events.changes_in_effect([pending_change(each) for each in view.knobs.waiting])
     if not left:

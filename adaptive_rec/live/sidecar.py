@@ -55,6 +55,7 @@ class Sidecar:
         self._training = training
         self._run = run.resolve()
         self._hello = _description(self._run / "run.json")
+        self._hello["run_name"] = self._run.name  # a finished run may have been copied or renamed since
         self._note = note
         self._options = options
         self._control_token = secrets.token_urlsafe(32)

@@ -1,5 +1,7 @@
 // Curves of several runs on one x axis.
 
+import { duration } from "./format.js";
+
 /** The training time at a step, in seconds, between those of the snapshots beside it. */
 export function secondsAt({ step: steps, seconds }, step) {
   if (!steps.length) return 0;
@@ -45,5 +47,19 @@ export function perSecond(columns, name) {
     if (index === 0) return null;
     const [gain, time] = [value - total[index - 1], seconds[index] - seconds[index - 1]];
     return gain >= 0 && time > 0 ? gain / time : null;
+  });
+}
+
+/** The labels of ticks on an axis of training time. Where `duration` would say two of them alike, with fractions of a second or as "2:05:30". */
+export function timeTicks(ticks) {
+  const gap = ticks.length > 1 ? ticks[1] - ticks[0] : 60;
+  const digits = [0, 1, 2].find((each) => Math.abs(gap * 10 ** each - Math.round(gap * 10 ** each)) < 1e-6) ?? 3;
+  const two = (value, after = 0) => value.toFixed(after).padStart(after ? 3 + after : 2, "0");
+  return ticks.map((tick) => {
+    if (!digits && (tick < 3600 || Math.round(gap) % 60 === 0) && (tick < 48 * 3600 || Math.round(gap) % 3600 === 0)) return duration(tick);
+    const parts = Math.round(tick * 10 ** digits);
+    const [seconds, minutes] = [(parts % (60 * 10 ** digits)) / 10 ** digits, Math.floor(parts / (60 * 10 ** digits))];
+    if (minutes >= 60) return `${Math.floor(minutes / 60)}:${two(minutes % 60)}:${two(seconds, digits)}`;
+    return minutes ? `${minutes} min ${two(seconds, digits)} s` : `${seconds.toFixed(digits)} s`;
   });
 }

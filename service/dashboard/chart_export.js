@@ -2,7 +2,7 @@
 
 import { printable } from "./format.js";
 
-/** Saves a chart as PNG: its title, its legend and its plot. `legend` [{text, color, dash}]. */
+/** Saves a chart as PNG: its title, its legend and its plot. `legend` [{text, color, dash, width}]. */
 export function savePicture({ plot, heading, legend, colors, file }) {
   const source = plot.ctx.canvas;
   const scale = devicePixelRatio;
@@ -15,10 +15,10 @@ export function savePicture({ plot, heading, legend, colors, file }) {
   ctx.fillRect(0, 0, canvas.width, canvas.height);
   ctx.textBaseline = "middle";
   write(ctx, heading, pad, pad + row / 2, `600 ${13 * scale}px system-ui, sans-serif`, colors.text);
-  legend.forEach(({ text, color, dash }, at) => {
+  legend.forEach(({ text, color, dash, width }, at) => {
     const y = pad + row * (at + 1.5);
     ctx.strokeStyle = color;
-    ctx.lineWidth = 2 * scale;
+    ctx.lineWidth = (width + 0.5) * scale;
     ctx.setLineDash((dash ?? []).map((length) => length * scale));
     ctx.beginPath();
     ctx.moveTo(pad, y);

@@ -67,10 +67,14 @@ export function drawEpochs(plot, ends, color, ground) {
     const x = Math.round(plot.valToPos(at, "x", true));
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
     line(ctx, x, bbox);
-    const [text, left, bottom] = [`epoch ${epoch}`, x + 3 * scale, bbox.top + bbox.height - 2 * scale];
+    const text = `epoch ${epoch}`;
+    const { width } = ctx.measureText(text);
+    const right = bbox.left + bbox.width + 14 * scale; // with what is left free beside the plot
+    const left = x + 3 * scale + width <= right ? x + 3 * scale : x - 3 * scale - width;
+    const bottom = bbox.top + bbox.height - 2 * scale;
     ctx.fillStyle = ground; // behind the words, which lines would cross
     ctx.globalAlpha = 0.8;
-    ctx.fillRect(left - scale, bottom - 12 * scale, ctx.measureText(text).width + 2 * scale, 13 * scale);
+    ctx.fillRect(left - scale, bottom - 12 * scale, width + 2 * scale, 13 * scale);
     ctx.globalAlpha = 1;
     ctx.fillStyle = color;
     ctx.fillText(text, left, bottom);
@@ -78,10 +82,10 @@ export function drawEpochs(plot, ends, color, ground) {
   ctx.restore();
 }
 
-/** The ends of epochs between two steps: [{step, epoch}], `epoch` the one that begins, from 2. Of very many some. */
+/** The ends of epochs between two steps: [{step, epoch}], `epoch` the one that begins, from 2. None begins at the last step. Of very many some. */
 export function epochEnds(stepsPerEpoch, from, to) {
   if (!stepsPerEpoch) return [];
-  const [first, last] = [Math.max(1, Math.ceil(from / stepsPerEpoch)), Math.floor(to / stepsPerEpoch)];
+  const [first, last] = [Math.max(1, Math.ceil(from / stepsPerEpoch)), Math.ceil(to / stepsPerEpoch) - 1];
   const every = Math.ceil(Math.max(1, last - first + 1) / MOST_EPOCHS);
   const ends = [];
   for (let number = Math.ceil(first / every) * every; number <= last; number += every) ends.push({ step: number * stepsPerEpoch, epoch: number + 1 });

@@ -1,6 +1,6 @@
 // Line charts of one quantity each: the run's lines, those of the runs compared with it, and the marks that go through all charts.
 
-import { firstFrom, growing, joined, secondsAt, valueAt } from "./chart_data.js";
+import { firstFrom, growing, joined, secondsAt, timeTicks, valueAt } from "./chart_data.js";
 import { saveFigures, savePicture } from "./chart_export.js";
 import { drawEpochs, drawMarks, drawPoints, epochEnds } from "./chart_marks.js";
 import { byTime, onChartKey, shownRange, zoomOut, zoomTo } from "./chart_view.js";
@@ -86,11 +86,12 @@ export class Chart {
   }
 
   #makeLegends() {
-    this.values = this.#heads().map(({ label, color: name, dash, width }) => {
+    this.values = this.#heads().map(({ label, line, color: name, dash, width }) => {
       const value = h("b", {}, "–");
+      const whose = label.slice(0, -line.length).trimEnd();
       const swatch = svg("svg", { viewBox: "0 0 28 6", class: "line-swatch", "aria-hidden": "true" }, svg("line", { x1: 0, x2: 28, y1: 3, y2: 3, "stroke-width": width + 0.75, "stroke-dasharray": (dash ?? []).join(" ") }));
       swatch.style.stroke = `var(--${name})`;
-      return { value, item: h("span", { class: "legend" }, swatch, h("span", { title: label }, label), " ", value) };
+      return { value, item: h("span", { class: "legend" }, swatch, h("span", { class: "legend-label", title: label }, h("span", {}, whose), h("span", {}, label.slice(whose.length))), " ", value) };
     });
     this.legends.replaceChildren(...this.values.map(({ item }) => item));
   }
@@ -115,7 +116,7 @@ export class Chart {
       width: this.box.clientWidth, height: HEIGHT, padding: [10, 18, 0, 0], legend: { show: false },
       scales: { x: { time: false, auto: false, min: from, max: to }, y: { range: (plot, low, high) => this.#range(low, high) } },
       axes: [
-        { ...axis, grid: { show: false }, size: 24, gap: 6, values: (plot, ticks) => ticks.map((tick) => (byTime() ? duration(tick) : count(tick))), space: byTime() ? 80 : 50 },
+        { ...axis, grid: { show: false }, size: 24, gap: 6, values: (plot, ticks) => (byTime() ? timeTicks(ticks) : ticks.map(count)), space: byTime() ? 80 : 50 },
         { ...axis, size: 56, gap: 6, space: 32, incrs: this.steps, values: (plot, ticks) => ticks.map((tick) => this.tick(tick)) },
       ],
       series: [{}, ...this.#heads().map((line) => ({
@@ -218,7 +219,7 @@ export class Chart {
   #savePicture() {
     if (!this.plot) return;
     const values = this.values.map(({ value }) => value.textContent);
-    const legend = this.#heads().map((line, at) => ({ text: `${line.label} ${values[at]}`, color: color(line.color), dash: line.dash }));
+    const legend = this.#heads().map((line, at) => ({ text: `${line.label} ${values[at]}`, color: color(line.color), dash: line.dash, width: line.width }));
     const colors = { card: color("card"), text: color("text") };
     savePicture({ plot: this.plot, heading: `${this.title} · ${nameOf(this.runs[0].name)}`, legend, colors, file: this.#file() });
   }

@@ -62,13 +62,14 @@ async function refresh() {
   timer = setTimeout(refresh, compared().some((run) => !run.columns && !run.problem) ? 50 : REFRESH_MS);
 }
 
-/** Asks for what is new of a run: its last point and those behind it. Where that point is gone, the run went back: all of it. */
+/** Asks for what is new of a run: its last point and those behind it. Where that point is gone, or is another one now, the run
+ * went back and made these steps again: all of it. */
 async function update(run) {
   const path = `/runs/${encodeURIComponent(run.name)}/history`;
   try {
     const last = run.columns?.step.at(-1) ?? -1;
     let found = await get(`${path}?since=${Math.max(-1, last - 1)}`);
-    if (last >= 0 && found.columns.step[0] === last && run.columns.step.length < POINTS) {
+    if (last >= 0 && run.columns.step.length < POINTS && Object.entries(run.columns).every(([name, values]) => values.at(-1) === found.columns[name][0])) {
       for (const [name, values] of Object.entries(run.columns)) values.push(...found.columns[name].slice(1));
       run.evaluations = [...run.evaluations.filter(({ step }) => step < last), ...found.evaluations];
     } else {

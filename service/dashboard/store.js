@@ -48,13 +48,18 @@ let marked = [];
 /** Events that the charts mark, oldest first: [{id, kind, step, sign, name, text}]. */
 export const marks = () => marked;
 
-/** Finds the marks anew. Where the run went back to a step, marks behind it are left out: they are not on its line any more. */
+/** Finds the marks anew. Where the run went back to a checkpoint, marks behind it are left out, those of its step too: they are not on
+ * its line any more. */
 function mark() {
   marked = [];
+  const saved = new Map(); // by checkpoint, the event that began it
   let changes = 0;
   for (const event of store.events) {
     const { id, kind, step } = event;
-    if (GOES_BACK.includes(kind)) marked = marked.filter((each) => each.step <= step);
+    const { checkpoint } = event.details ?? {};
+    if (kind === "saving") saved.set(checkpoint, id);
+    const includes = (each) => each.step < step || (each.step === step && !(each.id > saved.get(checkpoint)));
+    if (GOES_BACK.includes(kind)) marked = marked.filter(includes);
     if (!Object.hasOwn(MARKED, kind)) continue;
     const [letter, name] = MARKED[kind];
     const sign = letter || String((changes += 1));

@@ -92,9 +92,11 @@ def served(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     training.finish()
     own = make(runs / "own", trained, range(10, 510, 10), 0.001)
     knobs = {"alpha": {"old": 0.9, "new": 0.8}}
-    rollback = event(300, "rolled_back", "rolled back from step 450 to 300", from_step=450)
+    saved = {"checkpoint": "step-000000300"}
+    rollback = event(300, "rolled_back", "rolled back from step 450 to 300", from_step=450, **saved)
     (own / "events.jsonl").unlink()
     write(own / "events.jsonl", event(0, "started"), event(150, "knobs", "alpha", changed=knobs))
+    write(own / "events.jsonl", event(300, "saving", **saved), event(300, "knobs", "lost", changed=knobs))
     write(own / "events.jsonl", event(440, "knobs", "lost", changed={"decay": {"old": 0.9, "new": 0.8}}), rollback)
     write(own / "events.jsonl", event(350, "watchdog", "loss above 2"), event(500, "finished"))
     make(runs / "other", trained, range(10, 810, 20), 0.0005)
@@ -178,7 +180,7 @@ def test_another_run_is_chosen_by_keyboard_and_drawn_in_every_chart(page: Any, s
     const charts = [...document.querySelectorAll('#screen-now .chart')];
     return charts.map((chart) => [...chart.querySelectorAll('.legend')].map(said));
     """)
-    assert len(labels) == 7
+    assert len(labels) == 8
     for chart in labels:
         theirs = [dash for label, dash in chart if label.startswith("A other: ")]
         assert len(theirs) == len(chart) / 2
@@ -200,6 +202,48 @@ def test_a_run_that_trains_is_followed_beside_another(page: Any, served: Served)
         wait_for(lambda: "over steps 10 to 500" in said(page, "Loss"), "the line without what it lost")
     finally:
         metrics.write_bytes(before)
+
+
+def test_steps_that_another_run_made_again_replace_its_line(page: Any, served: Served) -> None:
+    """It went back and is beyond its last step, all while the page was hidden: the page asks for nothing meanwhile."""
+    shown(page, "?runs=other", "#now")
+    wait_for(lambda: "A other: training: newest 0.605 nats, least 0.605" in said(page, "Loss"), "the other run")
+    metrics = served.run.parent / "other" / "metrics.jsonl"
+    before = metrics.read_bytes()
+    try:
+        page.execute_script("Object.defineProperty(document, 'hidden', { configurable: true, value: true })")
+        time.sleep(0.5)  # what was asked before is there
+        again = [{**snapshot(step, 0.0009), "seconds": 1 + step / 10} for step in range(410, 830, 20)]
+        write(metrics, {"event": "rolled_back", "step": 390, "from_step": 790}, *again)
+        page.execute_script("delete document.hidden")
+        wait_for(lambda: "over steps 10 to 810" in said(page, "Loss"), "its newest step")
+        page.execute_script(KEEP)
+        page.execute_script("document.querySelector(\"[aria-label='Save Loss as CSV']\").click()")
+        rows = list(csv.reader(io.StringIO(page.execute_async_script(READ, "own-loss.csv")[1])))[1:]
+        losses = {int(row[0]): float(row[2]) for row in rows if row[2]}
+        assert losses == {step: 1 - (0.0005 if step <= 390 else 0.0009) * step for step in range(10, 830, 20)}
+    finally:
+        metrics.write_bytes(before)
+
+
+def test_a_link_that_signs_in_keeps_the_runs_of_the_address(page: Any, served: Served) -> None:
+    page.delete_all_cookies()
+    page.get("about:blank")
+    page.get(served.dashboard_url.replace("/#", "/?runs=other&x=time#"))
+    wait_for(lambda: "A other: training: newest" in said(page, "Loss"), "the other run's loss")
+    assert page.current_url.endswith("/?runs=other&x=time")
+
+
+def test_a_copy_of_a_run_has_its_own_name(page: Any, served: Served, tmp_path: Path) -> None:
+    """Beside the run that it was copied from, which `run.json` still names."""
+    for name in ("own", "copy"):
+        shutil.copytree(served.run, tmp_path / name)
+    with serving(tmp_path / "copy", ["serve", str(tmp_path / "copy")]) as copy:
+        assert copy.get("/api/v1/status")["run"]["name"] == "copy"
+        page.get(copy.dashboard_url)
+        wait_for(lambda: "history" in text(page, "#connection"), "the run's history")
+        shown(page, "?runs=own", "#now")
+        wait_for(lambda: "A own: training: newest" in said(page, "Loss"), "the run that it was copied from")
 
 
 def plot(browser: Any) -> Any:
@@ -255,6 +299,23 @@ def test_x_by_time_is_kept_in_the_address(page: Any) -> None:
     assert "held-out samples: newest 0.4000" in said(page, "AUC")
     page.execute_script("document.querySelector('[name=x]:not(:checked)').click()")
     wait_for(lambda: "over steps 10 to 500" in said(page, "Rate"), "x by step")
+
+
+def test_ticks_of_time_differ(page: Any) -> None:
+    script = """
+    const [ticks, done] = arguments;
+    const { src } = [...document.scripts].find((each) => each.src.endsWith('app.js'));
+    import(src.replace('app.js', 'chart_data.js')).then(({ timeTicks }) => done(timeTicks(ticks)));
+    """
+    for ticks, labels in {
+        (0, 20, 40, 60): ["0 s", "20 s", "40 s", "1 min 00 s"],
+        (14.8, 15, 15.2): ["14.8 s", "15.0 s", "15.2 s"],
+        (59.75, 60, 60.25): ["59.75 s", "1 min 00.00 s", "1 min 00.25 s"],
+        (7200, 7210): ["2:00:00", "2:00:10"],
+        (7200, 7260): ["2 h 00 min", "2 h 01 min"],
+        (172800, 172860): ["48:00:00", "48:01:00"],
+    }.items():
+        assert page.execute_async_script(script, ticks) == labels
 
 
 KEEP = """
@@ -321,6 +382,16 @@ def test_epochs_and_events_are_marked_and_said(page: Any) -> None:
     assert [chip[:3] for chip in chips] == ["Wlo", "Rro", "1al"], (
         "the change that the rollback undid is not on the line"
     )
+
+
+def test_no_epoch_begins_at_the_last_step(page: Any) -> None:
+    script = """
+    const done = arguments[0];
+    const { src } = [...document.scripts].find((each) => each.src.endsWith('app.js'));
+    import(src.replace('app.js', 'chart_marks.js')).then(({ epochEnds }) =>
+      done([epochEnds(157, 0, 157), epochEnds(157, 0, 158), epochEnds(157, 0, 0)]));
+    """
+    assert page.execute_async_script(script) == [[], [{"step": 157, "epoch": 2}], []]
 
 
 def test_a_table_has_charts_over_the_run(page: Any) -> None:

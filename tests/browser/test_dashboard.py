@@ -416,8 +416,9 @@ ODD = {"a\u202eb": r"a\u202eb", "half\udcff": r"half\udcff", "  ": r"\x20\x20", 
 @pytest.mark.parametrize("name", ODD, ids=lambda name: ascii(name))
 def test_what_cannot_be_seen_is_written_out(browser: Any, hostile_run: Path, name: str) -> None:
     about = json.loads((hostile_run / "run.json").read_text())
-    about["tables"][0]["name"] = about["run_name"] = name
+    about["tables"][0]["name"] = name
     (hostile_run / "run.json").write_text(json.dumps(about))
+    hostile_run = hostile_run.rename(hostile_run.with_name(name))
     event = {"time": time.time(), "step": 1, "kind": "warning", "text": f"about {name}", "details": {"it": name}}
     with (hostile_run / "events.jsonl").open("a") as events:
         events.write(json.dumps(event) + "\n")

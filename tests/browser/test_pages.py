@@ -59,6 +59,19 @@ def page(request: pytest.FixtureRequest) -> Path:
     return path
 
 
+@pytest.mark.parametrize(("size", "columns"), [(WIDE, 2), (NARROW, 1)])
+def test_charts_stand_apart_and_so_do_their_legends(
+    browser: Any, report: Path, size: tuple[int, int], columns: int
+) -> None:
+    opened(browser, report, size)
+    script = """
+    const style = (of, name) => getComputedStyle(document.querySelector(of))[name];
+    const tracks = style('.charts', 'gridTemplateColumns').split(' ').length;
+    return [tracks, style('.charts', 'rowGap'), style('.legends', 'columnGap'), style('.legend', 'columnGap')];
+    """
+    assert browser.execute_script(script) == [columns, "16px", "16px", "6px"]
+
+
 def test_a_page_asks_for_nothing_and_complains_of_nothing(browser: Any, page: Path) -> None:
     assert opened(browser, page) == [page.as_uri()]
     assert browser.get_log("browser") == []

@@ -47,7 +47,7 @@ class ReplacedIds(Wrapped):
 
 @pytest.fixture(autouse=True)
 def replaced_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assembling, "open_source", lambda config, trains: RawIds(ReplacedIds(config), config))
+    monkeypatch.setattr(assembling, "open_source", lambda config, trains, left_out: RawIds(ReplacedIds(config), config))
     monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
     monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
 

@@ -17,8 +17,8 @@ from adaptive_rec.system.version import __version__
 
 HERE = Path(__file__).parent
 DASHBOARD = HERE.parents[1] / "service" / "dashboard"
-STYLES = (DASHBOARD / "base.css", DASHBOARD / "screens.css", HERE / "page.css")
-"""Style sheets of every page; those of the dashboard define colours, type, cards and tables."""
+STYLES = (*(DASHBOARD / f"{name}.css" for name in ("base", "screens", "charts")), HERE / "page.css")
+"""Style sheets of every page; those of the dashboard define colours, type, cards, tables and charts."""
 
 
 def page(title: str, subtitle: str, badge: tuple[str, str] | None, *sections: Any, style: str = "") -> str:

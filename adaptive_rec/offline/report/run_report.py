@@ -115,7 +115,7 @@ def _tiles(record: RunRecord) -> Markup:
         ("AUC", shown(quality.get("auc"), four), at or held),
         ("Log loss", shown(quality.get("logloss"), four), held),
         ("Calibration", shown(quality.get("calibration"), four), "1 is right"),
-        ("Speed", shown(now.get("samples_per_second"), lambda v: f"{count(v)}/s"), "samples trained on"),
+        ("Speed", shown(now.get("samples_per_second"), lambda v: f"{count(v)}/s"), "samples seen"),
         ("Duration", shown(now.get("seconds"), clock), f"{whole(now.get('steps', 0))} steps"),
         ("Hot lookups", shown(now.get("hot_lookup_ratio"), fine),
          f"{percent(now.get('popular_sample_ratio') or 0.0)} of samples popular"),
@@ -197,7 +197,7 @@ def _budget(record: RunRecord) -> str:
 def _policies(record: RunRecord) -> str:
     """Return the policy of the run, and those it changed to."""
     names = [str(record.config.get("knobs", {}).get("policy", "?"))]
-    for event in record.events:
+    for event in _on_the_line(record):
         change = _changed(event).get("policy")
         if change:
             names.append(str(change.get("new")))
@@ -207,12 +207,30 @@ def _policies(record: RunRecord) -> str:
 # Plots ---------------------------------------------------------------------------------------------------------------
 
 
+def _on_the_line(record: RunRecord) -> list[Mapping[str, Any]]:
+    """Return the events but for those that the run lost when it went back to a checkpoint: they are not on its line any more."""
+    kept: list[tuple[int, Mapping[str, Any]]] = []
+    saved: dict[str, int] = {}
+    for place, event in enumerate(record.events):
+        kind, step, checkpoint = event["kind"], event["step"], str(event["details"].get("checkpoint"))
+        if kind == "saving":
+            saved[checkpoint] = place
+        elif kind in ("started", "rolled_back"):
+            last = saved.get(checkpoint, place)
+            kept = [(at, each) for at, each in kept if each["step"] < step or (each["step"] == step and at <= last)]
+        kept.append((place, event))
+    return [event for _, event in kept]
+
+
 def _marks(record: RunRecord, series: ReportSeries) -> Iterator[PlotMark]:
     """Yield the events that plots mark. Knob changes are numbered, as in the journal."""
     seen: dict[str, int] = {}
+    kept = {id(event) for event in _on_the_line(record)}
     for event in record.events:
         kind = event["kind"]
         seen[kind] = number = seen.get(kind, 0) + 1
+        if id(event) not in kept:
+            continue
         if kind not in UNMARKED and number <= MOST_MARKS and (kind, number) != ("started", 1):
             said = f"step {whole(event['step'])}: {event['text']}"
             yield PlotMark(series.samples_at(event["step"]), kind, said, number if kind == "knobs" else None)

@@ -172,6 +172,22 @@ def test_changes_are_numbered_in_plots_and_journal(run: Path) -> None:
         assert told in page.text
 
 
+def test_what_a_rollback_lost_is_not_on_the_line(run: Path) -> None:
+    changed = {"policy": {"old": "a", "new": "b"}}
+    saved = {"checkpoint": "step-000000020"}
+    add_event(run, step=12, kind="knobs", text="kept", details={"changed": {"alpha": {"old": 0.9, "new": 0.5}}})
+    add_event(run, step=20, kind="saving", text="saved", details=saved)
+    for step in (20, 30):
+        add_event(run, step=step, kind="knobs", text=f"lost at {step}", details={"changed": changed})
+    add_event(run, step=20, kind="rolled_back", text="went back", details={"from_step": 30, **saved})
+    add_event(run, step=20, kind="paused", text="paused")
+    page = Page(write_report(run))
+    said = {str(each["title"]) for each in page.named("i") if each.get("title")}
+    assert {"step 12: kept", "step 20: went back", "step 20: paused"} <= said
+    assert not any("lost" in each for each in said)
+    assert ", then b" not in page.text
+
+
 # The figures ---------------------------------------------------------------------------------------------------------
 
 
