@@ -13,7 +13,7 @@ from adaptive_rec.config.knobs import Knobs, within_bounds
 from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.live.shared_state import PlacementArrays, StateReader
 from adaptive_rec.service.hello import Hello, Table, Values
-from adaptive_rec.service.lines import MemorySummary, fits, parsed
+from adaptive_rec.service.lines import MemorySummary, fits, open_regular, parsed
 from adaptive_rec.service.metric_history import EventLog, MetricHistory
 from adaptive_rec.service.problems import ProblemError
 from adaptive_rec.service.trainer_link import KnobState, TrainerLink
@@ -176,7 +176,8 @@ class FinishedRun(RunView):
 def memory_at_the_end(run: Path) -> Values:
     """Return the device memory in the summary, named as on a board; empty if there is no readable summary."""
     with suppress(OSError):
-        summary = parsed((run / "summary.json").read_bytes())
+        with open_regular(run / "summary.json") as file:
+            summary = parsed(file.read())
         if summary is not None and fits(MemorySummary, summary):
             return {name: summary.get(f"device_{name}", 0) for name in ("staging_bytes", "peak_bytes")}
     return {}

@@ -64,11 +64,17 @@ def _short(limit: Any) -> Any:
     return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
 
 
+MOST_BYTES_SHOWN = 40
+
+
 def described(fault: Mapping[str, Any]) -> str:
     """Return the rule that a fault breaks with the value; our own rules contain it."""
     if fault["type"] in ("value_error", *WITHOUT_VALUE):
         return rule_of(fault)
-    return f"{rule_of(fault)}, got {fault['input']!r}"
+    value = fault["input"]
+    if isinstance(value, bytes) and len(value) > MOST_BYTES_SHOWN:  # all of a file that is no JSON
+        return f"{rule_of(fault)}, got {value[:MOST_BYTES_SHOWN]!r} ..."
+    return f"{rule_of(fault)}, got {value!r}"
 
 
 def describe(error: ValidationError, prefix: str = "") -> str:

@@ -8,7 +8,6 @@ trainer is killed.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import socket
@@ -35,6 +34,7 @@ from adaptive_rec.live.served_run import ServedRun
 from adaptive_rec.live.sidecar_process import END_SECONDS, end, start
 from adaptive_rec.live.sign_in_code import code_clock
 from adaptive_rec.system.own_files import check_own
+from adaptive_rec.system.regular_files import read_json
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
 """Wait before a dead sidecar is restarted. It doubles each time; a sidecar that lived for CALM_SECONDS resets it."""
@@ -268,6 +268,6 @@ def serve_finished(run: Path, options: ServeOptions, announce: Callable[[Sidecar
 
 def _description(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+        return dict(read_json(path))
+    except (OSError, ValueError, TypeError) as error:
         raise AdaptiveRecError(f"{path} must be the description of a run: {error}") from None

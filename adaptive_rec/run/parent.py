@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from adaptive_rec.config.faults import rule_of
 from adaptive_rec.config.knobs import Frozen
 from adaptive_rec.config.tree import DESCRIPTION
 from adaptive_rec.errors import UsageError
+from adaptive_rec.system.regular_files import read_json
 
 
 class ParentRun(Frozen):
@@ -60,7 +60,7 @@ def parent_of(run: Path) -> ParentRun | None:
 def read_about(run: Path) -> Mapping[str, Any]:
     """Return the description of a run; nothing where there is none, or none that can be read."""
     try:
-        about = json.loads((run / DESCRIPTION).read_text(encoding="utf-8"))
+        about = read_json(run / DESCRIPTION)
     except (OSError, ValueError):
         return {}
     return about if isinstance(about, dict) else {}

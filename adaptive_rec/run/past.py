@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from adaptive_rec.errors import DataError
 from adaptive_rec.run import journal
+from adaptive_rec.system.regular_files import open_regular, parse_json
 
 METRICS = "metrics.jsonl"
 
@@ -24,7 +24,8 @@ def events_until(run: Path, checkpoint: str) -> list[bytes]:
     no part of that checkpoint. Raises DataError where the journal does not name it."""
     path = run / journal.NAME
     try:
-        lines = path.read_bytes().splitlines(keepends=True)
+        with open_regular(path) as file:
+            lines = file.read().splitlines(keepends=True)
     except OSError as error:
         raise DataError(f"journal {path} cannot be read: {error.strerror}") from None
     started = written = 0
@@ -44,7 +45,7 @@ def events_until(run: Path, checkpoint: str) -> list[bytes]:
 def _kind_of(line: bytes, checkpoint: str) -> str | None:
     """Return the kind of an event that names a checkpoint."""
     with suppress(ValueError, LookupError, TypeError):
-        event = json.loads(line)
+        event = parse_json(line)
         if event["details"]["checkpoint"] == checkpoint:
             return str(event["kind"])
     return None
@@ -54,14 +55,14 @@ def metrics_until(run: Path, step: int) -> Iterator[bytes]:
     """Yield the lines of a run's metrics up to a step. Lines that cannot be read are left out, as a killed run leaves them."""
     path = run / METRICS
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             for line in file:
                 at = _step_of(line)
                 if at is not None and at <= step and line.endswith(b"\n"):
                     yield line
     except FileNotFoundError:
         return
-    except PermissionError as error:
+    except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
 
 
@@ -69,5 +70,5 @@ def _step_of(line: bytes) -> int | None:
     if found := _STEP.match(line):
         return int(found[1])
     with suppress(ValueError, LookupError, TypeError):
-        return int(json.loads(line)["step"])
+        return int(parse_json(line)["step"])
     return None

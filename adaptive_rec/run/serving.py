@@ -13,6 +13,7 @@ from typing import Any
 
 from adaptive_rec.errors import UsageError
 from adaptive_rec.run.new_directory import replace_text
+from adaptive_rec.system.regular_files import read_json
 
 NAME = "serve.json"
 
@@ -33,7 +34,7 @@ def kept_options(run: Path) -> dict[str, Any]:
     is damaged."""
     path = run / NAME
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
     except FileNotFoundError:
         return {}
     except PermissionError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +13,7 @@ from adaptive_rec.live.telemetry import Evaluation, ratio
 from adaptive_rec.memory.parts import peak_bytes
 from adaptive_rec.run.parent import ParentRun
 from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.system.regular_files import read_json
 
 
 def summary_of(
@@ -80,7 +80,7 @@ def summary_of(
 def read_summary(path: Path, step: int) -> dict[str, Any]:
     """The summary of a run that ended at this step; empty where there is none."""
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
+        summary = read_json(path)
     except (OSError, ValueError):
         return {}
     whole = isinstance(summary, dict) and summary.get("steps") == step

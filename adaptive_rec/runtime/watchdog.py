@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from adaptive_rec.runtime.temporary_knobs import TemporaryKnobs
 from adaptive_rec.runtime.watched_rule import Breach, WatchedRule
 from adaptive_rec.saved import Saved, numbered
 from adaptive_rec.state import RunState
+from adaptive_rec.system.regular_files import parse_json
 from adaptive_rec.units import counted
 
 
@@ -248,7 +248,7 @@ def rollbacks_past(journal: Path | None, step: int) -> int:
     count, broken_at = 0, 0
     for line in journal.read_text(encoding="utf-8").splitlines():
         try:
-            event = json.loads(line)
+            event = parse_json(line)
             if event["kind"] == "watchdog" and event["details"]["action"] == "rollback":
                 broken_at = event["step"]
             elif event["kind"] == "rolled_back":

@@ -76,6 +76,19 @@ def test_a_time_is_a_number_an_iso_text_or_arrows(values: list[Any], unit: str, 
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "ticks_a_second"),
+    [(pa.timestamp("s"), 1), (pa.timestamp("ms"), 1e3), (pa.timestamp("us", "UTC"), 1e6), (pa.date32(), 1 / 86_400)],
+)
+def test_arrows_times_beyond_the_year_10000_are_none(kind: Any, ticks_a_second: float) -> None:
+    most = 2**31 - 1 if kind == pa.date32() else 2**62
+    day = round(86_400 * ticks_a_second)
+    found = times(pa.array([most, -most, day, None], kind), "s")
+    assert found is not None
+    assert found[0].tolist() == [0, 0, 86_400_000_000, 0]
+    assert found[1].tolist() == [True, True, False, True]
+
+
 def test_other_types_hold_no_times_and_a_schema_says_so() -> None:
     assert times(pa.array([True]), "s") is None
     assert times(pa.array([[1]]), "s") is None

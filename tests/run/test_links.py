@@ -130,3 +130,33 @@ def test_a_run_directory_that_is_reached_through_a_link_is_used(
     assert main(["train", "--no-serve", "--resume", "--out", "runs/newest", "--steps=6"]) == 0
     assert main(["report", "runs/newest"]) == 0
     assert (tmp_path / "large" / "one" / "checkpoints" / "step-000000006").is_dir()
+
+
+@pytest.mark.parametrize("name", ["run.json", "summary.json", "metrics.jsonl", "events.jsonl", "serve.json"])
+@pytest.mark.parametrize(
+    "words",
+    [["report", "--out", "r.html"], ["branch", "--no-train", "--out", "b"], ["train", "--no-serve", "--resume"]],
+)
+def test_no_command_waits_for_a_pipe(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    code = main([*words, "--out" if words[0] == "train" else "--", str(run)])
+    assert code in ((0,) if words[0] == "report" else (0, 2, 3))
+
+
+@pytest.mark.parametrize("name", ["run.json", "serve.json"])
+def test_values_that_are_nested_too_deep_are_an_error_of_one_line(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (run / name).write_text("[" * 100_000)
+    if name == "serve.json":
+        assert main(["train", "--no-serve", "--resume", "--out", str(run)]) == 2
+    else:
+        assert main(["branch", str(run), "--no-train", "--out", str(tmp_path / "new")]) == 0, "as if there were none"
+        capsys.readouterr()
+        assert main(["serve", str(run), "--port=0"]) == 1
+    assert f"{run / name} must be " in (text := capsys.readouterr().err)
+    assert "values must not be nested so deep" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from adaptive_rec.service.event_stream import Feed
 from adaptive_rec.service.hello import Hello
 from adaptive_rec.service.metric_history import EventLog, MetricHistory
-from adaptive_rec.service.run_view import FinishedRun
+from adaptive_rec.service.run_view import FinishedRun, memory_at_the_end
 from tests.quickest import quickest
 
 from .conftest import on_a_disk, ranks
@@ -122,6 +123,11 @@ def test_device_memory_is_as_the_summary_has_it_if_it_does(
     assert (status["phase"], status["staging_bytes"], status["peak_bytes"]) == ("finished", *told)
     hot = [table["hot"] for table in over.get("/api/v1/placement").json()["tables"]]
     assert hot == run.snapshot(40)["tables"]["hot_rows"]
+
+
+def test_a_summary_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "summary.json")
+    assert memory_at_the_end(tmp_path) == {}
 
 
 def test_odd_numbers_are_null_in_the_stream(tmp_path: Path, run: Any, client_on: Any) -> None:

@@ -184,7 +184,7 @@ def load_meta(folder: Path) -> Meta:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        raise DataError(f"{path} breaks the rules of its format: {describe(error)}") from None
+        raise DataError(f"{path} breaks the rules of its format: {describe(error).strip()}") from None
     _check_rows(meta, folder)
     for file in meta.array_files():
         try:

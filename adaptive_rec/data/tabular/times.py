@@ -29,7 +29,8 @@ def times(array: pa.Array, unit: str) -> tuple[NDArray[np.int64], NDArray[np.boo
         array = array.dictionary_decode()
     if pa.types.is_timestamp(array.type) or pa.types.is_date(array.type):
         ticks = array.cast(pa.timestamp("us", getattr(array.type, "tz", None)), safe=False).cast(pa.int64())
-        return _whole(ticks), array.is_null().to_numpy(zero_copy_only=False)
+        far_B = _is_far(array)  # the cast would wrap
+        return np.where(far_B, 0, _whole(ticks)), array.is_null().to_numpy(zero_copy_only=False) | far_B
     found = numbers(array)
     if found is None or pa.types.is_boolean(array.type):
         return None
@@ -41,6 +42,18 @@ def times(array: pa.Array, unit: str) -> tuple[NDArray[np.int64], NDArray[np.boo
         rows = np.flatnonzero(found.bad_B)
         time_B[rows], bad_B[rows] = _iso_times(array.take(pa.array(rows)))
     return time_B, bad_B | far_B
+
+
+def _is_far(array: pa.Array) -> NDArray[np.bool_]:
+    """Return which of Arrow's times are further from 1970 than END."""
+    import pyarrow as pa
+
+    if pa.types.is_date32(array.type):
+        ticks_B, ticks_a_second = _whole(array.cast(pa.int32())), 1 / 86_400
+    else:
+        unit = "ms" if pa.types.is_date64(array.type) else array.type.unit
+        ticks_B, ticks_a_second = _whole(array.cast(pa.int64())), {"s": 1, "ms": 1e3, "us": 1e6, "ns": 1e9}[unit]
+    return np.abs(ticks_B.astype(np.float64)) / ticks_a_second > END / 1e6
 
 
 def _iso_times(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

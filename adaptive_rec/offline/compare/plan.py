@@ -18,6 +18,7 @@ from adaptive_rec.errors import UsageError
 from adaptive_rec.live.telemetry import to_json
 from adaptive_rec.offline.pages.page import write_page
 from adaptive_rec.system.processor import processor
+from adaptive_rec.system.regular_files import read_json
 from adaptive_rec.system.version import __version__
 
 NAME = "conditions.json"
@@ -122,7 +123,7 @@ def settle_conditions(out: Path, now: Mapping[str, Any]) -> None:
         write_page(to_json(now, indent=1) + "\n", path)
         return
     try:
-        before = dict(json.loads(path.read_text(encoding="utf-8")))
+        before = dict(read_json(path))
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(f"{path} cannot be read: {error}; give another --out") from None
     changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]

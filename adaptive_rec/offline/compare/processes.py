@@ -25,6 +25,7 @@ from adaptive_rec.offline.compare.plan import Turn
 from adaptive_rec.offline.compare.warm_process import WarmProcess
 from adaptive_rec.offline.pages.page import write_page
 from adaptive_rec.system.own_files import open_draft, open_own
+from adaptive_rec.system.regular_files import read_json
 
 OUTCOME = "outcome.json"
 LOG = "log.txt"
@@ -97,7 +98,7 @@ def finished(run: Path, conditions: str) -> ProcessEnd | None:
 def read_outcome(run: Path) -> ProcessEnd | None:
     """Return the outcome that stands in a run's directory, None where it is missing or damaged."""
     try:
-        values = json.loads((run / OUTCOME).read_text(encoding="utf-8"))
+        values = read_json(run / OUTCOME)
         return ProcessEnd(**{**values, "last_lines": tuple(values["last_lines"])})
     except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -27,6 +27,7 @@ from adaptive_rec.offline.report.shapes import (
     parsed_toml,
 )
 from adaptive_rec.run.journal import NAME as JOURNAL
+from adaptive_rec.system.regular_files import read_regular
 
 MOST_POINTS = 300
 """Points of a line; at most twice as many are kept, a pixel or two each on a wide screen."""
@@ -257,7 +258,7 @@ def _read_object(path: Path, shape: type[Shape], faults: list[str], needed: bool
             faults.append(f"{path.name} is missing")
         return {}
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
     except OSError as error:
         faults.append(f"{path.name} cannot be read: {error.strerror}")
         return {}
