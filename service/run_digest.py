@@ -158,13 +158,14 @@ class RunDigest:
         """Return the run's line of the list."""
         about, points = self.about, self._evaluations.points
         known = [point for point in points if point["auc"] is not None]
+        newest_event = next(reversed(self._last.values()), {"step": 0})  # earlier ones may be of steps that were taken back
         parent = about.parent
         return {
             "name": self.run.name,
             "own": False,
             "policy": about.effective.policy,
             "state": self.state(),
-            "step": max(self._step, *(event["step"] for event in self._last.values()), 0),
+            "step": max(self._step, newest_event["step"], 0),
             "steps_total": self._newest.get("steps_total"),
             "steps_per_epoch": about.steps_per_epoch,
             "seconds": self._newest.get("seconds", 0.0),

@@ -168,7 +168,8 @@ def test_curves_of_another_run_follow_it_and_leave_out_what_it_lost(client: Clie
 def test_a_run_that_went_back_ends_where_it_went_back_to(client: Client, runs: Path) -> None:
     went_back = {"event": "rolled_back", "step": 30}
     lines = [snapshot(20), evaluation(20, 0.6), snapshot(40), evaluation(40, 0.9), went_back]
-    run = make(runs / "r", lines, [event(0, "started"), event(30, "rolled_back", from_step=45)])
+    told = [event(0, "started"), event(44, "reclassified"), event(30, "rolled_back", from_step=45)]
+    run = make(runs / "r", lines, told)
     assert client.get("/api/v1/runs/r/history").json()["columns"]["step"] == [20]
     assert client.get("/api/v1/runs/r/history/C1").json()["columns"]["step"] == [20]
     found = listed(client)["r"]
