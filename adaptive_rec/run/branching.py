@@ -28,6 +28,7 @@ from adaptive_rec.embedding.disk.scratch import ScratchFolder
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.telemetry import to_json
 from adaptive_rec.run import journal
+from adaptive_rec.run.changed_settings import changed_settings
 from adaptive_rec.run.inputs import check_trained
 from adaptive_rec.run.new_directory import check_is_new, claim, leave, sole_writer
 from adaptive_rec.run.parent import ParentRun, read_about
@@ -98,7 +99,7 @@ def make_branch(
                 "other number can"
             )
         check_settings(run_settings(config), settings_then, generation)
-        parent = _parent(run, name, Saved(values), knobs)
+        parent = _parent(run, name, Saved(values), knobs, changed_settings(before, config))
         check_steps(config, before, parent)
         links = chain(DISK, generation)
         rows = place_of_rows(out, config, links[-1])
@@ -181,7 +182,9 @@ def _draft(out: Path, rows: Path) -> Iterator[Path]:
         raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
 
 
-def _parent(run: Path, name: str, state: Saved, knobs: Mapping[str, Any]) -> ParentRun:
+def _parent(
+    run: Path, name: str, state: Saved, knobs: Mapping[str, Any], settings: dict[str, dict[str, Any]]
+) -> ParentRun:
     """Return what a branch keeps of the run that it comes from."""
     return ParentRun(
         run=os.path.abspath(run),
@@ -191,6 +194,7 @@ def _parent(run: Path, name: str, state: Saved, knobs: Mapping[str, Any]) -> Par
         seconds_by_stage=state.part("times").numbers("seconds"),
         samples_seen=state.part("tally").part("counters").integer("samples_seen"),
         knobs=dict(knobs),
+        settings=settings,
     )
 
 

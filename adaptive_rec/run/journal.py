@@ -96,6 +96,8 @@ def _commands(path: Path, checkpoint: str) -> tuple[dict[int, list[Command]], tu
                 continue
             if event["kind"] == "started":
                 torn = 0
+                if not checkpoint:
+                    _check_settings(event, path)
                 _go_back(found, event, saved, starts, path)
                 starts += 1
             elif event["kind"] == "rolled_back":
@@ -137,6 +139,14 @@ def _commands(path: Path, checkpoint: str) -> tuple[dict[int, list[Command]], tu
     if checkpoint and checkpoint not in saved:
         raise DataError(f"journal {path} must have the event of checkpoint {checkpoint}, from which the run goes on, it does not")
     return {step: done for step, done in found.items() if done}, saved.get(checkpoint, (0, 0))
+
+
+def _check_settings(event: Any, path: Path) -> None:
+    """Raise DataError where a run went on with other settings, which a replay would use from the start."""
+    if settings := event["details"].get("settings"):
+        changed = ", ".join(f"{name} {each['old']} -> {each['new']}" for name, each in settings.items())
+        how = f"went on at step {event['step']} with other settings ({changed})"
+        raise DataError(f"journal {path} is of a run that {how}: it cannot be replayed")
 
 
 def _check(step: Any, command: Command, path: Path) -> None:

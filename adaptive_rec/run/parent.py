@@ -31,6 +31,8 @@ class ParentRun(Frozen):
     """Samples read before the branch."""
     knobs: dict[str, Any] = {}
     """Knobs that the branch was given: they change before its first step."""
+    settings: dict[str, dict[str, Any]] = {}
+    """Old and new values of other settings that it was given and that change its course."""
 
     @property
     def place(self) -> dict[str, Any]:

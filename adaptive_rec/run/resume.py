@@ -21,6 +21,7 @@ from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Evaluation
 from adaptive_rec.policy.find import load_policy, why_not_live
 from adaptive_rec.run import journal
+from adaptive_rec.run.changed_settings import changed_settings
 from adaptive_rec.run.parent import ParentRun
 from adaptive_rec.runtime.assemble import assemble, check_admission
 from adaptive_rec.runtime.loop import Runtime
@@ -39,6 +40,8 @@ class Resumed:
     """Name of the checkpoint."""
     overridden: dict[str, dict[str, Any]]
     """Old and new values of knobs that differ from the saved ones before the run goes on."""
+    settings: dict[str, dict[str, Any]]
+    """Old and new values of other settings that change its course."""
 
 
 def begin_run(
@@ -116,6 +119,7 @@ def resume_run(
         runtime.config.model_copy(update={"knobs": before.knobs}),
         generation.name,
         {name: {"old": was[name], "new": now[name]} for name in now if now[name] != was[name]},
+        changed_settings(before, config),
     )
 
 

@@ -149,9 +149,14 @@ class TrainingRun:
         details: dict[str, Any] = {"checkpoint": resumed.checkpoint} if resumed else {}
         details |= {"replays": os.path.abspath(self._replay)} if self._replay else {}
         text = f"{runtime.knobs.policy} on {runtime.device}, {left}"
+        settings = resumed.settings if resumed else {}
         if self._parent is not None and details.get("checkpoint") == self._parent.checkpoint:
             details["parent"] = self._parent.place
+            settings = {**self._parent.settings, **settings}
             text += f", a branch of {self._parent.run} at step {self._parent.step}"
+        if settings:
+            details["settings"] = settings
+            text += "; " + ", ".join(f"{name} {each['old']} -> {each['new']}" for name, each in settings.items())
         yield self.note("started", text, **details)
         if resumed and resumed.overridden:
             text = ", ".join(f"{name} {each['old']} -> {each['new']}" for name, each in resumed.overridden.items())

@@ -1,0 +1,25 @@
+"""Settings that change the course of a run and differ after a resume: its replay would use them from the start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from adaptive_rec.checkpoint.settings import MAY_CHANGE
+from adaptive_rec.config.tree import Config
+
+SECTIONS = ("data", "model", "optimizer", "policy")
+OF_RUN = ("batch_size", "precision", "row_precision", "seed")
+
+
+def changed_settings(before: Config, after: Config) -> dict[str, dict[str, Any]]:
+    """Return the old and the new value of each such setting that differs, by its key. Knobs are not among them: they change while
+    a run trains, and the journal has them."""
+    names = [("run", name) for name in OF_RUN]
+    for section in SECTIONS:
+        names += [(section, name) for name in type(getattr(before, section)).model_fields if name not in MAY_CHANGE]
+    found = {}
+    for section, name in names:
+        old, new = (getattr(getattr(config, section), name) for config in (before, after))
+        if old != new:
+            found[f"{section}.{name}"] = {"old": old, "new": new}
+    return found

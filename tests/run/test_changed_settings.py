@@ -1,0 +1,54 @@
+"""A run that went on with other settings: its journal says so, and it is not replayed with them from the start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adaptive_rec.cli import main
+from adaptive_rec.errors import DataError
+
+TINY = ["train", "tiny", "--no-serve", "--set", "checkpoint.every_steps=10"]
+
+
+def started(run: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == "started"]
+
+
+def test_a_run_that_was_resumed_with_another_rate_is_not_replayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, again = tmp_path / "run", ["train", "--replay", str(tmp_path / "run"), "--no-serve", "--out"]
+    resume = ["train", "--resume", "--no-serve", "--out", str(run)]
+    assert main([*TINY, "--steps", "20", "--out", str(run)]) == 0
+    assert main([*resume, "--steps", "30"]) == 0
+    assert main([*again, str(tmp_path / "same")]) == 0, "more steps are no other course"
+    assert main([*resume, "--steps", "40", "--set", "optimizer.embedding_lr=0.3"]) == 0
+    assert [event["details"].get("settings") for event in started(run)[:2]] == [None, None]
+    changed = started(run)[2]["details"]["settings"]
+    assert changed.keys() == {"optimizer.embedding_lr"}
+    assert changed["optimizer.embedding_lr"]["new"] == 0.3
+    capsys.readouterr()
+    assert main([*again, str(tmp_path / "other")]) == DataError.exit_code
+    assert (
+        f"went on at step 30 with other settings (optimizer.embedding_lr {changed['optimizer.embedding_lr']['old']}"
+        in (text := capsys.readouterr().err)
+    ), text
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_branch_with_another_batch_size_is_not_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, branch = tmp_path / "run", tmp_path / "branch"
+    assert main([*TINY, "--steps", "20", "--out", str(run)]) == 0
+    words = ["branch", str(run), "--at", "10", "--set", "run.batch_size=16", "--no-serve", "--out", str(branch)]
+    assert main(words) == 0
+    assert started(branch)[-1]["details"]["settings"]["run.batch_size"]["new"] == 16
+    assert (
+        main(["train", "--replay", str(branch), "--no-serve", "--out", str(tmp_path / "again")]) == DataError.exit_code
+    )
+    assert "with other settings (run.batch_size" in capsys.readouterr().err
+    assert main(["train", "--replay", str(run), "--no-serve", "--out", str(tmp_path / "again")]) == 0
