@@ -209,13 +209,12 @@ class RunState:
         """Set the reader's position, at the end of a reordered stream."""
         self.position = position
 
-    def leave_out(self, begin: Position, end: Position, samples: int) -> None:
-        """Go on with the stream behind a part of it, whose samples count as skipped. Raises TrainingError where the reader stands
+    def leave_out(self, begin: Position, end: Position) -> None:
+        """Go on with the stream behind a part of it, whose samples are not read. Raises TrainingError where the reader stands
         elsewhere."""
         if self.position != begin:
             raise TrainingError(f"a part of the stream that is left out must begin at {self.position}, got {begin}")
         self.move_to(end)
-        self.tally.add_skipped(samples if self.store.group.rank == 0 else 0, 0)
 
     def end_here(self) -> None:
         """Set the present step as the run's last, where the stream of a policy that repacks it has ended early."""

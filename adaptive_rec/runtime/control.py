@@ -287,7 +287,7 @@ class Control:
 
     def _skip_data(self, begin: Mapping[str, int], end: Mapping[str, int], samples: int) -> Event:
         """Leave a part of the stream out: its batches do not come."""
-        self._state.leave_out(Position(**begin), Position(**end), samples)
+        self._state.leave_out(Position(**begin), Position(**end))
         return left_out(self._state, begin, end, samples)
 
     def _fail(self, reason: str) -> Event:
