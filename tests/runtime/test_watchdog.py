@@ -246,6 +246,10 @@ def test_a_run_without_a_checkpoint_to_go_back_to_fails_with_the_reason(tmp_path
         ConfigError, match="must not roll back where the run writes no checkpoints, got 'loss < 90: rollback'"
     ):
         assemble(config("loss < 90: rollback"))
+    for policy in ("nonsense", "fae"):
+        rule = f"loss < 90: rollback with policy={policy}"
+        with pytest.raises(ConfigError, match=f"must change knobs to what the run can take, got '{rule}': .*{policy}"):
+            trained(tmp_path / policy, config(rule))
     followed = ("knobs.policy=fae",)
     with pytest.raises(ConfigError, match="must not skip data where the policy arranges the stream"):
         TrainingRun(config("loss < 90: rollback skipping data", more=followed), tmp_path / "fae")

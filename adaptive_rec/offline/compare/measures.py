@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from adaptive_rec.errors import UsageError
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.offline.compare.processes import ProcessEnd
 from adaptive_rec.offline.report.record import RunRecord, read_run
@@ -49,7 +50,9 @@ WALL_CLOCK = Measure("seconds", "wall clock", duration, "low", True, is_time=Tru
 AUC = Measure("auc", "AUC", four, "high", noun=("lower", "higher"))
 LOGLOSS = Measure("logloss", "log loss", four, "low", noun=("lower", "higher"))
 WINDOW_AUC = Measure("window_auc", "mean AUC of windows", four, "high", noun=("lower", "higher"), of_windows=True)
-WINDOW_LOGLOSS = Measure("window_logloss", "mean log loss of windows", four, "low", noun=("lower", "higher"), of_windows=True)
+WINDOW_LOGLOSS = Measure(
+    "window_logloss", "mean log loss of windows", four, "low", noun=("lower", "higher"), of_windows=True
+)
 CALIBRATION_ERROR = Measure("calibration_error", "calibration error", four, "low", noun=("smaller", "larger"))
 TO_TARGET = Measure("seconds_to_target", "time to the baseline's AUC", duration, "low", True, is_time=True)
 JUDGED = (WALL_CLOCK, TO_TARGET, AUC, LOGLOSS, WINDOW_AUC, WINDOW_LOGLOSS, CALIBRATION_ERROR)
@@ -85,10 +88,23 @@ def shown(measures: Sequence[Measure], results: Mapping[str, Any]) -> list[Measu
     return [measure for measure in measures if not measure.of_windows or in_windows(results)]
 
 
+NEEDED = frozenset({
+    "row_updates", "row_updates_skipped", "seconds", "samples_per_second", "samples_seen", "samples_trained", "hot_lookup_ratio",
+    "popular_sample_ratio", "host_to_device_bytes", "device_to_host_bytes", "migrated_rows", "device_tier_bytes",
+    "peak_rss_bytes", "steps", "device", "seconds_by_stage",
+})  # fmt: skip
+"""What figures are made of in a run's summary."""
+
+
 def read_figures(run: Path, end: ProcessEnd) -> dict[str, Any]:
-    """Return the figures, evaluations and stages of a finished run. Raises UsageError where the directory is no run."""
+    """Return the figures, evaluations and stages of a finished run. Raises UsageError where the directory is no run, or its
+    summary is damaged."""
     record = read_run(run)
     s: Mapping[str, Any] = record.summary or {}
+    if lost := NEEDED - s.keys():
+        raise UsageError(
+            f"{run}/summary.json must be of a finished run, it lacks {', '.join(sorted(lost))}; remove the run"
+        )
     quality, windows = s.get("eval") or {}, s.get("windows") or {}
     calibration = quality.get("calibration")
     updates = s["row_updates"] + s["row_updates_skipped"]

@@ -122,6 +122,7 @@ class FinalFigures(Shape):
     steps: Whole = 0
     steps_total: Whole = 0
     samples_seen: Whole = 0
+    samples_trained: Whole = 0
     samples_skipped: Whole = 0
     malformed_rows: Whole = 0
     row_updates: Whole = 0
