@@ -158,7 +158,7 @@ def test_the_row_of_a_raw_id_is_found(browser: Any, tmp_path: Path) -> None:
         wait_for(lambda: "live" in text(browser, "#connection"), "the live stream")
         screen(browser, "tables/0")
         wait_for(lambda: browser.find_elements("css selector", ".search [aria-label='Raw id']"), "the box for raw ids")
-        field = browser.find_element("css selector", ".search input")
+        field = browser.find_element("css selector", ".search [aria-label='Raw id']")
         for asked, found in (("7", "Id 7Row"), ("-9223372036854775808", "Rowshared row 0: the id has none of its own")):
             field.clear()
             field.send_keys(asked)
@@ -261,6 +261,7 @@ SAID = {
     "Lookups and samples": r"hot lookups: newest [\d.]+%, .*; popular samples: newest [\d.]+%, ",
     "Skipped": r"row updates: newest [\d.]+%, .*; samples: newest ",
     "Rows on the device": r"hot: newest [\d.,]+( [kMG])? rows, .*; of them stale: newest ",
+    "Learning rates": r"dense part: newest [\d.e-]+, .*; rows: newest ",
     "Bytes moved": r"to device: newest [\d.]+ \w*B/s, .*; to host: newest ",
 }
 
