@@ -55,7 +55,7 @@ def trained(rows: int, evict_ratio: float, steps: int, seed: int) -> dict[str, A
     ]  # fmt: skip
     config = load_config("tiny", {}, words)
     source = ReplacedIds(config, rows)
-    before, assembling.open_source = assembling.open_source, lambda config, trains: RawIds(source, config)  # type: ignore[assignment]
+    before, assembling.open_source = assembling.open_source, lambda config, trains, left_out: RawIds(source, config)  # type: ignore[assignment]
     try:
         runtime = assembling.assemble(config, options=RunOptions(rows=Path(tempfile.mkdtemp())))
     finally:

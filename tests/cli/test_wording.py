@@ -103,7 +103,7 @@ def test_what_may_not_be_read_is_not_called_damaged(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(np.lib.format, "open_memmap", denied)
     with pytest.raises(DataError, match=r"x_dense.npy cannot be read: Permission denied$"):
         NpyRows(tmp_path / "x_dense.npy", np.float32, (2, 1))
-    monkeypatch.setattr(Path, "read_text", denied)
+    monkeypatch.setattr(os, "open", denied)
     with pytest.raises(UsageError, match=r"serve.json cannot be read: Permission denied$"):
         kept_options(tmp_path)
 

@@ -34,7 +34,7 @@ class RoomyIds(ReplacedIds):
 
 @pytest.fixture(autouse=True)
 def roomy_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assembling, "open_source", lambda config, trains: RawIds(RoomyIds(config), config))
+    monkeypatch.setattr(assembling, "open_source", lambda config, trains, left_out: RawIds(RoomyIds(config), config))
 
 
 def keys_of(runtime: Runtime, table: int) -> set[int]:
@@ -156,7 +156,7 @@ def test_ages_begin_when_the_knob_is_set_and_end_with_it(tmp_path: Path) -> None
 
 
 def test_no_id_leaves_for_both_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assembling, "open_source", lambda config, trains: RawIds(ReplacedIds(config), config))
+    monkeypatch.setattr(assembling, "open_source", lambda config, trains, left_out: RawIds(ReplacedIds(config), config))
     runtime = run_of(tmp_path, "knobs.evict_ratio=0.5", f"knobs.evict_after={AFTER}", "run.steps=200")
     raw_ids = runtime.state.raw_ids
     assert raw_ids is not None

@@ -45,7 +45,7 @@ class ReturningIds(Wrapped):
 
 @pytest.fixture(autouse=True)
 def returning_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assembling, "open_source", lambda config, trains: RawIds(ReturningIds(config), config))
+    monkeypatch.setattr(assembling, "open_source", lambda config, trains, left_out: RawIds(ReturningIds(config), config))
     monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
     monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
 
