@@ -18,6 +18,7 @@ from typing import Any
 from adaptive_rec.checkpoint.disk_entry import folder_of, saved_logs
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.generation import generations, names_in
+from adaptive_rec.checkpoint.going_back import step_of
 from adaptive_rec.checkpoint.history import ChainedGeneration, chain, held, verify_all
 from adaptive_rec.checkpoint.saved_state import read_values
 from adaptive_rec.checkpoint.settings import check_settings, run_settings
@@ -128,10 +129,6 @@ def checkpoint_at(run: Path, at: str | None) -> str:
             f"--at must be the step or the name of a checkpoint of {run}, which has steps {there}, got {at}"
         )
     return found[-1]  # the newest of this step
-
-
-def step_of(name: str) -> int:
-    return int(name.removeprefix("step-").partition(".")[0])
 
 
 def check_steps(config: Config, before: Config, parent: ParentRun) -> None:

@@ -5,7 +5,6 @@ It has everything that changed the course of a run, so a run can be replayed: sa
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from dataclasses import astuple
 from pathlib import Path
@@ -17,6 +16,7 @@ from adaptive_rec.config.trust import TRUST
 from adaptive_rec.errors import ConfigError, DataError
 from adaptive_rec.live.mailbox import Command, Verb
 from adaptive_rec.live.telemetry import Event, to_json
+from adaptive_rec.system.regular_files import parse_json
 
 NAME = "events.jsonl"
 PART = ("begin", "end", "samples")
@@ -177,8 +177,8 @@ def _check(step: Any, command: Command, path: Path) -> None:
 def _read(line: str, torn: int) -> Any:
     """An event; None for a line that is not JSON, which only a start may follow."""
     try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
+        event = parse_json(line)
+    except ValueError:
         return None
     if torn and event["kind"] != "started":
         raise ValueError("something that ends early")
