@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path
 
-from adaptive_rec.service import schemas
+from adaptive_rec.service import control_schemas, schemas
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.problems import Json, ProblemError
 from adaptive_rec.service.run_view import RunView
@@ -21,8 +21,8 @@ STALL_AFTER_SECONDS = 300.0
 def control_router(view: RunView) -> APIRouter:
     """Return the routes for commands to the run."""
     routes = APIRouter(prefix="/api/v1/control", tags=["control"])
-    documented = answers(schemas.Done, 403, 409, 500, 507)
-    documented["responses"][202] = {"model": schemas.Done, "description": "Accepted; not carried out yet"}
+    documented = answers(control_schemas.Done, 403, 409, 500, 507)
+    documented["responses"][202] = {"model": control_schemas.Done, "description": "Accepted; not carried out yet"}
 
     @routes.post("/{command}", **documented, operation_id="control")
     async def control(command: Annotated[Command, Path()]) -> Json:

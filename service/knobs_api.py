@@ -12,7 +12,7 @@ from fastapi import APIRouter, Body, Header, Query, Request
 from starlette.responses import Response
 
 from adaptive_rec.config.knobs import LONGEST_WHY, Knobs, knobs_version
-from adaptive_rec.service import schemas
+from adaptive_rec.service import control_schemas
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Values
 from adaptive_rec.service.lines import MAX_STEP
@@ -35,7 +35,7 @@ Why = Annotated[str | None, Query(max_length=LONGEST_WHY, description="The reaso
 def router(view: RunView) -> APIRouter:
     """The routes of the knobs."""
     routes = APIRouter(prefix="/api/v1/knobs", tags=["knobs"])
-    shown = answers(schemas.KnobList)
+    shown = answers(control_schemas.KnobList)
     shown["responses"][200] = ETAG
 
     @routes.get("", **shown, operation_id="get_knobs")
@@ -49,9 +49,9 @@ def router(view: RunView) -> APIRouter:
         """The knobs as a JSON schema, for forms."""
         return Json(knobs_schema(view))
 
-    changed = answers(schemas.KnobsChanged, 400, 403, 409, 412, 413, 428, 503)
+    changed = answers(control_schemas.KnobsChanged, 400, 403, 409, 412, 413, 428, 503)
     changed["responses"][200] = ETAG
-    changed["responses"][202] = {"model": schemas.KnobsChanged, "description": "Accepted; not in effect yet", **ETAG}
+    changed["responses"][202] = {"model": control_schemas.KnobsChanged, "description": "Accepted; not in effect yet", **ETAG}
 
     shape = {media_type: {"schema": patch_schema(view)} for media_type in (MERGE_PATCH, "application/json")}
 
@@ -70,7 +70,7 @@ def router(view: RunView) -> APIRouter:
         check_names_differ(await request.body())
         return await requested(view, patch, versions, dry_run, why=why)
 
-    undone = answers(schemas.KnobsChanged, 403, 404, 409, 503)
+    undone = answers(control_schemas.KnobsChanged, 403, 404, 409, 503)
     undone["responses"] |= {status: changed["responses"][status] for status in (200, 202)}
 
     @routes.post("/undo", **undone, operation_id="undo_knobs")

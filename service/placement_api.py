@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from adaptive_rec.live.shared_state import PlacementArrays, StateBusy
 from adaptive_rec.live.telemetry import ratio
-from adaptive_rec.service import row_schemas, schemas
+from adaptive_rec.service import placement_schemas
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Table, Values, read_json
 from adaptive_rec.service.placement import COLD, Class, count_cold, next_by_estimate, next_by_id, rows_at
@@ -45,13 +45,13 @@ def router(view: RunView) -> APIRouter:
     routes = APIRouter(prefix="/api/v1/placement", tags=["placement"])
     values, counts = RowValues(), HomeCounts(view)
 
-    @routes.get("", **answers(schemas.Placement, 503), operation_id="get_placement")
+    @routes.get("", **answers(placement_schemas.Placement, 503), operation_id="get_placement")
     async def get_placement() -> Json:
         """Rows and bytes of every table, by class, as of the last time rows moved."""
         cold = await run_in_threadpool(counts.by_table) if view.hello.on_disk and view.hello.live else None
         return Json(overview(view, cold))
 
-    @routes.get("/{table}", **answers(row_schemas.PlacementPage, 404, 409, 503), operation_id="list_rows")
+    @routes.get("/{table}", **answers(placement_schemas.PlacementPage, 404, 409, 503), operation_id="list_rows")
     async def list_rows(
         table: TableName,
         wanted: Annotated[Class, Query(alias="class", description=CLASSES)] = "hot",
@@ -72,7 +72,7 @@ def router(view: RunView) -> APIRouter:
         body = await read(lambda arrays: page(arrays, found, wanted, sort, limit, after))
         return Json(await valued(found, body, body["rows"]))
 
-    @routes.get("/{table}/rows/{id}", **answers(row_schemas.RowDetail, 404, 409, 503), operation_id="get_row")
+    @routes.get("/{table}/rows/{id}", **answers(placement_schemas.RowDetail, 404, 409, 503), operation_id="get_row")
     async def get_row(table: TableName, id: Annotated[int, Path(ge=0, le=MAX_ROW, examples=[0])]) -> Json:
         """One row: class, slot, estimate, movement, its last change of class where that is still known, and why it is that."""
         found = view.table_in_path(table)
@@ -80,7 +80,7 @@ def router(view: RunView) -> APIRouter:
             raise ProblemError(404, f"id must be below {found.rows}, got {id}")
         return Json(await detail(found, id))
 
-    @routes.get("/{table}/keys/{key}", **answers(row_schemas.KeyDetail, 404, 409, 503), operation_id="get_key")
+    @routes.get("/{table}/keys/{key}", **answers(placement_schemas.KeyDetail, 404, 409, 503), operation_id="get_key")
     async def get_key(table: TableName, key: Annotated[int, Path(ge=-(2**63), lt=2**63, examples=[17])]) -> Json:
         """The row of a raw id, as of the last step: its own, or one that it shares with other ids. Where ids are raw."""
         found = view.table_in_path(table)
@@ -94,8 +94,8 @@ def router(view: RunView) -> APIRouter:
         about = {"key": str(key), "own_row": reply["own"][0], "counted": reply["counted"][0]}
         return Json({**about, **await detail(found, reply["ids"][0])})
 
-    @routes.post("/query", **answers(row_schemas.RowList, 400, 404, 409, 413, 503), operation_id="query_rows")
-    async def query_rows(query: row_schemas.RowQuery) -> Json:
+    @routes.post("/query", **answers(placement_schemas.RowList, 400, 404, 409, 413, 503), operation_id="query_rows")
+    async def query_rows(query: placement_schemas.RowQuery) -> Json:
         """Up to 4096 rows of one table at once, in the order of the request."""
         found = view.table(query.table)
         beyond = [id for id in query.ids if id >= found.rows]

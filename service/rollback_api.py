@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from adaptive_rec.config.knobs import LONGEST_WHY
-from adaptive_rec.service import schemas
+from adaptive_rec.service import control_schemas
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.knobs_api import check_shape
 from adaptive_rec.service.lines import MAX_STEP
@@ -43,8 +43,8 @@ class RollbackRequest(BaseModel):
 def router(view: RunView) -> APIRouter:
     """Return the route, which must come before that of the other commands."""
     routes = APIRouter(prefix="/api/v1/control", tags=["control"])
-    documented = answers(schemas.Done, 403, 409, 500)
-    documented["responses"][202] = {"model": schemas.Done, "description": "Accepted; not carried out yet"}
+    documented = answers(control_schemas.Done, 403, 409, 500)
+    documented["responses"][202] = {"model": control_schemas.Done, "description": "Accepted; not carried out yet"}
 
     @routes.post("/rollback", **documented, operation_id="rollback")
     async def rollback(wanted: RollbackRequest | None = None) -> Json:

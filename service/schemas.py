@@ -1,10 +1,13 @@
-"""Models of the answers, for the API's description. Large answers are written without these models; tests compare them."""
+"""Models of the answers on the run that is served: its status, figures and events, for the API's description.
+
+Large answers are written without these models; tests compare them.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from adaptive_rec.service.answer_base import Answer, example
 from adaptive_rec.service.trend_schemas import BestEvaluation, OverfitFigures
@@ -253,86 +256,3 @@ class Events(Answer):
 
     events: list[Event]
     last_id: int
-
-
-class TablePlacement(Answer):
-    """Rows of one table by class. Stale rows are hot rows too; those in host memory, on the disk and never written are cold."""
-
-    index: int
-    table: str
-    rows: int
-    dim: int
-    hot: int
-    stale: int
-    cold: int
-    memory: Annotated[
-        int | None, Field(description="Cold rows in host memory; null unless hot rows are on a device and others on a disk")
-    ]
-    disk: Annotated[int | None, Field(description="Cold rows on the disk; null where all are in memory, or the run has ended")]
-    unwritten: Annotated[
-        int | None, Field(description="Cold rows that were never written, which have their first value; null as disk")
-    ]
-    device_bytes: int
-    hot_lookup_ratio: float
-
-
-class Placement(Answer):
-    version: int
-    step: int
-    device_bytes: Annotated[int, Field(description="Device memory taken, including free slots")]
-    budget_bytes: Annotated[int, Field(description="Budget that the policy in effect requests")]
-    known: Annotated[bool, Field(description="Whether single rows are known: while it trains, then from its newest checkpoint")]
-    checkpoint: Annotated[str | None, Field(description="The checkpoint that rows are of; null while the run trains")]
-    raw_ids: Annotated[bool, Field(description="Whether ids are raw: /placement/{table}/keys/{key} finds the row of one")]
-    tables: list[TablePlacement]
-
-
-KnobValue = int | float | str
-
-
-class Knob(Answer):
-    desired: KnobValue
-    effective: KnobValue
-    default: KnobValue
-    minimum: float | None
-    maximum: float | None
-    exclusive_minimum: bool
-    exclusive_maximum: bool
-    choices: list[str] | None
-    type: Literal["integer", "number", "string", "number_or_choice"]
-    unit: str
-    why: str
-
-
-class KnobList(Answer):
-    knobs: dict[str, Knob]
-    pending: Annotated[bool, Field(description="Whether a desired value is not in effect yet")]
-    reason: Annotated[str | None, Field(description="Why it is not, and until when; null where nothing is pending")]
-    effective_since_step: int
-
-
-class KnobChange(BaseModel):
-    old: KnobValue
-    new: KnobValue
-
-
-class KnobsChanged(Answer):
-    """A change of knobs and the step at which it took effect; null if it is pending."""
-
-    pending: bool
-    reason: Annotated[str | None, Field(description="Why it is pending, and until when; else null")]
-    dry_run: bool
-    applied_at_step: int | None
-    changed: dict[str, KnobChange]
-    desired: dict[str, KnobValue]
-    effective: dict[str, KnobValue]
-
-
-class Done(BaseModel):
-    """A command and the step at which it was carried out; null if it is pending."""
-
-    model_config = ConfigDict(extra="allow", **example(command="pause", step=437, pending=False, reason=None))
-    command: str
-    step: int | None
-    pending: bool
-    reason: Annotated[str | None, Field(description="Why it is pending, and until when; else null")]

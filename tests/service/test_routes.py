@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 from starlette.testclient import TestClient
 
-from adaptive_rec.service import control_api, row_schemas, schemas
+from adaptive_rec.service import control_api, control_schemas, placement_schemas, schemas
 from adaptive_rec.service.app import create_app
 from adaptive_rec.service.documented import Problem
 from adaptive_rec.service.hello import Hello
@@ -27,11 +27,11 @@ MODELS = {
     "/api/v1/stats": schemas.Stats,
     "/api/v1/stats/history": schemas.StatsHistory,
     "/api/v1/events": schemas.Events,
-    "/api/v1/placement": schemas.Placement,
-    "/api/v1/placement/0": row_schemas.PlacementPage,
-    "/api/v1/placement/0?class=cold": row_schemas.PlacementPage,
-    "/api/v1/placement/C1/rows/7": row_schemas.RowDetail,
-    "/api/v1/knobs": schemas.KnobList,
+    "/api/v1/placement": placement_schemas.Placement,
+    "/api/v1/placement/0": placement_schemas.PlacementPage,
+    "/api/v1/placement/0?class=cold": placement_schemas.PlacementPage,
+    "/api/v1/placement/C1/rows/7": placement_schemas.RowDetail,
+    "/api/v1/knobs": control_schemas.KnobList,
 }
 
 

@@ -1,4 +1,4 @@
-"""Models of the answers on single rows, for the API's description."""
+"""Models of the answers on the placement, by table and by row, for the API's description."""
 
 from __future__ import annotations
 
@@ -7,6 +7,39 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr
 
 from adaptive_rec.service.answer_base import Answer, example
+
+
+class TablePlacement(Answer):
+    """Rows of one table by class. Stale rows are hot rows too; those in host memory, on the disk and never written are cold."""
+
+    index: int
+    table: str
+    rows: int
+    dim: int
+    hot: int
+    stale: int
+    cold: int
+    memory: Annotated[
+        int | None, Field(description="Cold rows in host memory; null unless hot rows are on a device and others on a disk")
+    ]
+    disk: Annotated[int | None, Field(description="Cold rows on the disk; null where all are in memory, or the run has ended")]
+    unwritten: Annotated[
+        int | None, Field(description="Cold rows that were never written, which have their first value; null as disk")
+    ]
+    device_bytes: int
+    hot_lookup_ratio: float
+
+
+class Placement(Answer):
+    version: int
+    step: int
+    device_bytes: Annotated[int, Field(description="Device memory taken, including free slots")]
+    budget_bytes: Annotated[int, Field(description="Budget that the policy in effect requests")]
+    known: Annotated[bool, Field(description="Whether single rows are known: while it trains, then from its newest checkpoint")]
+    checkpoint: Annotated[str | None, Field(description="The checkpoint that rows are of; null while the run trains")]
+    raw_ids: Annotated[bool, Field(description="Whether ids are raw: /placement/{table}/keys/{key} finds the row of one")]
+    tables: list[TablePlacement]
+
 
 RowClass = Annotated[
     Literal["hot", "stale", "cold", "memory", "disk", "unwritten"],
