@@ -1,9 +1,8 @@
-"""``train``: the configuration from the command line, training in this process, the sidecar around it."""
+"""``train``: its words on the command line, training in this process, the sidecar around it."""
 
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import sys
 from collections.abc import Iterator
@@ -13,26 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli import processes
-from adaptive_rec.cli.data import verify_source
 from adaptive_rec.cli.detach import detach
 from adaptive_rec.cli.launcher import Wanted, launch
-from adaptive_rec.cli.output import say, waiting
-from adaptive_rec.cli.own_data import add_schema_options, warn_of_labels, with_prepared_data
+from adaptive_rec.cli.output import say
+from adaptive_rec.cli.own_data import add_schema_options
 from adaptive_rec.cli.parser import (
     DATA_HELP,
     add_command,
     add_settings,
-    configuration,
     given_serve_options,
-    number_settings,
     on_terminal,
     serve_options,
-    text_settings,
 )
 from adaptive_rec.cli.signals import StopSignals
 from adaptive_rec.cli.start_options import add_start_options
-from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConfigError, UsageError, did_you_mean
-from adaptive_rec.run.new_directory import check_is_new, new_directory
+from adaptive_rec.cli.train_settings import check_start, overridden, prepare
+from adaptive_rec.errors import AdaptiveRecError, CheckpointError, UsageError
+from adaptive_rec.run.new_directory import new_directory
 from adaptive_rec.run.serving import keep_options, kept_options
 from adaptive_rec.system.compiled_code import keep_to_ourselves
 
@@ -89,7 +85,6 @@ def add_commands(subparsers: Any) -> None:
 def train(args: argparse.Namespace) -> int:
     """Train and print the summary, or only print the configuration or the memory plan."""
     from adaptive_rec.config.reference import render
-    from adaptive_rec.config.tree import overridden_knobs
 
     processes.check_launch()
     wanted = Wanted.of(args)
@@ -119,20 +114,8 @@ def train(args: argparse.Namespace) -> int:
     if wanted.processes > 1 and not processes.are_under_way():
         return launch(args.argv, wanted, config, out)
     if processes.are_under_way():
-        named = overridden_knobs(os.environ, overrides(args))
-        return processes.train(args, config, named, partial(train_here, config, args, out, options, given))
+        return processes.train(args, config, overridden(args), partial(train_here, config, args, out, options, given))
     return train_here(config, args, out, options, given, None)
-
-
-def check_start(args: argparse.Namespace, config: Config, out: Path) -> None:
-    """Check directory and data of a run, of several processes before they are started."""
-    if args.resume:
-        warn_of_no_checkpoint(out)
-    else:
-        check_is_new(out)
-    check_inputs(config)
-    if args.verify:
-        verify_source(config.data.source, sys.stderr if args.json else sys.stdout)
 
 
 def train_here(
@@ -180,89 +163,10 @@ def train_here(
     return code
 
 
-def prepare(args: argparse.Namespace) -> tuple[argparse.Namespace, Config]:
-    """Return the command line and its configuration, after CSV, TSV or Parquet files of --data were prepared beside the run."""
-    config = check(args)
-    if args.label is None and args.schema is None:
-        return args, config
-    if args.out is not None and not args.resume:
-        check_is_new(args.out)
-    if not processes.are_silent():
-        waiting(f"reading {args.data}")
-    stream = io.StringIO() if processes.are_silent() else sys.stderr if args.json or args.print_config else sys.stdout
-    args, config = with_prepared_data(args, check, (args.out or new_directory(config.knobs.policy)).parent, stream)
-    warn_of_labels(config, stream)
-    return args, config
-
-
-def check(args: argparse.Namespace) -> Config:
-    """Return the checked configuration, before the seconds that torch takes to load. Raises UsageError or ConfigError."""
-    from adaptive_rec.policy.find import load_policy
-    from adaptive_rec.tracker import load_tracker
-
-    if args.resume and args.out is None:
-        raise UsageError("--resume needs --out DIR, the run directory to continue")
-    if args.resume and args.out.exists() and not args.out.is_dir():
-        raise UsageError(f"--out must be a run directory to continue, {args.out} is a file")
-    if args.replay and args.resume:
-        rule = "--replay repeats a run from its start and --resume continues one, a replay too; give one of them"
-        raise UsageError(rule)
-    named = args.config or args.data or processes.is_restarted()
-    if args.resume and not named and not (args.out / "config.toml").is_file():
-        raise UsageError(f"--resume must continue a run, {no_run(args.out)}; to begin one there, name its CONFIG or --data")
-    if args.linger and args.no_serve:
-        raise UsageError("--linger keeps the dashboard after the run and --no-serve starts none; give one of them")
-    config = resolve(args)
-    load_policy(config.knobs.policy)
-    for name in config.run.track:
-        load_tracker(name)
-    return config
-
-
-def warn_of_no_checkpoint(out: Path) -> None:
-    """Say in time that --resume begins a new run, where its directory is mistyped or has no checkpoint yet."""
-    from adaptive_rec.run.inputs import has_checkpoint
-
-    if not has_checkpoint(out):
-        what = f"{out} has no checkpoint to resume" if out.exists() else no_run(out)
-        say(f"warning: --resume: {what}: the run starts from the beginning", sys.stderr)
-
-
-def no_run(out: Path) -> str:
-    """Return that there is no run in a directory, and how one beside it is called."""
-    from adaptive_rec.run.inputs import has_checkpoint
-
-    if out.exists():
-        return f"{out} has no config.toml"
-    return f"{out} does not exist{did_you_mean(out.name, [run.name for run in out.parent.glob('*') if has_checkpoint(run)])}"
-
-
-def check_inputs(config: Config) -> None:
-    """Check data and device as far as it needs no torch, which takes seconds to load. Raises UsageError or DataError."""
-    from adaptive_rec.data.open import check_file
-    from adaptive_rec.data.prepare.formats import check_source
-    from adaptive_rec.data.prepare.meta import META
-    from adaptive_rec.data.tabular.files import files_of
-    from adaptive_rec.data.tabular.schema import load_schema
-    from adaptive_rec.system.cuda_driver import NO_CUDA, may_have_cuda
-
-    source = config.data.source
-    if config.data.schema_file:
-        load_schema(Path(config.data.schema_file), "data.schema_file")
-        for path in files_of(Path(source)):
-            check_source(path)
-    elif source != "synthetic" and not os.path.isfile(Path(source) / META):
-        check_file(Path(source))
-    if config.run.device == "cuda" and not may_have_cuda():
-        raise ConfigError(NO_CUDA)
-
-
 def begin(
     config: Config, out: Path, args: argparse.Namespace, screen: Screen, group: TorchGroup | None = None
 ) -> TrainingRun:
     """Build the run: load torch, read or draw the data, allocate the tables."""
-    from adaptive_rec.config.tree import overridden_knobs
-
     screen.status("loading torch")
     from adaptive_rec.offline.report.run_report import write_report
     from adaptive_rec.run.training_run import TrainingRun
@@ -270,8 +174,8 @@ def begin(
     source = config.data.source
     reading = "" if source == "synthetic" else f"reading {Path(source).name}, "
     screen.status(f"{reading}building tables")
-    overridden = overridden_knobs(os.environ, overrides(args))
-    training = TrainingRun(config, out, args.resume, args.replay, args.argv, overridden, write_report, group)
+    named = overridden(args)
+    training = TrainingRun(config, out, args.resume, args.replay, args.argv, named, write_report, group)
     if group is not None:
         group.report_to(lambda text: training.note("failed", text))
     screen.begin(training.runtime)
@@ -286,23 +190,6 @@ def finish(training: TrainingRun, screen: Screen, signals: StopSignals) -> dict[
     scoring = "" if signals.exit_code or training.runtime.followed else f", scoring {what}"
     screen.status(f"writing the checkpoint{scoring}")
     return training.finish()
-
-
-def resolve(args: argparse.Namespace) -> Config:
-    """Return the configuration; flags are shorthands for keys and override all other layers."""
-    kept = args.out if args.resume else args.replay
-    if args.replay and not (args.replay / "config.toml").is_file():
-        raise UsageError(f"--replay RUN must be a run directory, {args.replay} has no config.toml")
-    known = kept is not None and (kept / "config.toml").is_file()
-    return configuration(args.config or (str(kept / "config.toml") if known else None), args.data, overrides(args))
-
-
-def overrides(args: argparse.Namespace) -> list[str]:
-    """Return the settings of the command line, flags included, as KEY=VALUE."""
-    texts = {"knobs.policy": args.policy, "data.source": args.data, "run.device": args.device, "run.track": args.track}
-    numbers = {"run.steps": args.steps, "run.seed": args.seed}
-    raw, followed = (["data.ids=raw"], ["data.follow=true"]) if args.follow else ([], [])
-    return [*raw, *args.set, *followed, *text_settings(texts), *number_settings(numbers)]
 
 
 @contextmanager

@@ -1,0 +1,135 @@
+"""The configuration that the command line of ``train`` asks for, checked before the seconds that torch takes to load."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from adaptive_rec.cli import processes
+from adaptive_rec.cli.data import verify_source
+from adaptive_rec.cli.output import say, waiting
+from adaptive_rec.cli.own_data import warn_of_labels, with_prepared_data
+from adaptive_rec.cli.parser import configuration, number_settings, text_settings
+from adaptive_rec.errors import ConfigError, UsageError, did_you_mean
+from adaptive_rec.run.new_directory import check_is_new, new_directory
+
+if TYPE_CHECKING:
+    from adaptive_rec.config.tree import Config
+
+
+def prepare(args: argparse.Namespace) -> tuple[argparse.Namespace, Config]:
+    """Return the command line and its configuration, after CSV, TSV or Parquet files of --data were prepared beside the run."""
+    config = check(args)
+    if args.label is None and args.schema is None:
+        return args, config
+    if args.out is not None and not args.resume:
+        check_is_new(args.out)
+    if not processes.are_silent():
+        waiting(f"reading {args.data}")
+    stream = io.StringIO() if processes.are_silent() else sys.stderr if args.json or args.print_config else sys.stdout
+    args, config = with_prepared_data(args, check, (args.out or new_directory(config.knobs.policy)).parent, stream)
+    warn_of_labels(config, stream)
+    return args, config
+
+
+def check(args: argparse.Namespace) -> Config:
+    """Return the checked configuration, before the seconds that torch takes to load. Raises UsageError or ConfigError."""
+    from adaptive_rec.policy.find import load_policy
+    from adaptive_rec.tracker import load_tracker
+
+    if args.resume and args.out is None:
+        raise UsageError("--resume needs --out DIR, the run directory to continue")
+    if args.resume and args.out.exists() and not args.out.is_dir():
+        raise UsageError(f"--out must be a run directory to continue, {args.out} is a file")
+    if args.replay and args.resume:
+        rule = "--replay repeats a run from its start and --resume continues one, a replay too; give one of them"
+        raise UsageError(rule)
+    named = args.config or args.data or processes.is_restarted()
+    if args.resume and not named and not (args.out / "config.toml").is_file():
+        raise UsageError(
+            f"--resume must continue a run, {no_run(args.out)}; to begin one there, name its CONFIG or --data"
+        )
+    if args.linger and args.no_serve:
+        raise UsageError("--linger keeps the dashboard after the run and --no-serve starts none; give one of them")
+    config = resolve(args)
+    load_policy(config.knobs.policy)
+    for name in config.run.track:
+        load_tracker(name)
+    return config
+
+
+def resolve(args: argparse.Namespace) -> Config:
+    """Return the configuration; flags are shorthands for keys and override all other layers."""
+    kept = args.out if args.resume else args.replay
+    if args.replay and not (args.replay / "config.toml").is_file():
+        raise UsageError(f"--replay RUN must be a run directory, {args.replay} has no config.toml")
+    known = kept is not None and (kept / "config.toml").is_file()
+    return configuration(args.config or (str(kept / "config.toml") if known else None), args.data, overrides(args))
+
+
+def overrides(args: argparse.Namespace) -> list[str]:
+    """Return the settings of the command line, flags included, as KEY=VALUE."""
+    texts = {"knobs.policy": args.policy, "data.source": args.data, "run.device": args.device, "run.track": args.track}
+    numbers = {"run.steps": args.steps, "run.seed": args.seed}
+    raw, followed = (["data.ids=raw"], ["data.follow=true"]) if args.follow else ([], [])
+    return [*raw, *args.set, *followed, *text_settings(texts), *number_settings(numbers)]
+
+
+def overridden(args: argparse.Namespace) -> set[str]:
+    """Return the names of the knobs that the command line or the environment gives."""
+    from adaptive_rec.config.tree import overridden_knobs
+
+    return overridden_knobs(os.environ, overrides(args))
+
+
+def check_start(args: argparse.Namespace, config: Config, out: Path) -> None:
+    """Check directory and data of a run, of several processes before they are started."""
+    if args.resume:
+        warn_of_no_checkpoint(out)
+    else:
+        check_is_new(out)
+    check_inputs(config)
+    if args.verify:
+        verify_source(config.data.source, sys.stderr if args.json else sys.stdout)
+
+
+def warn_of_no_checkpoint(out: Path) -> None:
+    """Say in time that --resume begins a new run, where its directory is mistyped or has no checkpoint yet."""
+    from adaptive_rec.run.inputs import has_checkpoint
+
+    if not has_checkpoint(out):
+        what = f"{out} has no checkpoint to resume" if out.exists() else no_run(out)
+        say(f"warning: --resume: {what}: the run starts from the beginning", sys.stderr)
+
+
+def no_run(out: Path) -> str:
+    """Return that there is no run in a directory, and how one beside it is called."""
+    from adaptive_rec.run.inputs import has_checkpoint
+
+    if out.exists():
+        return f"{out} has no config.toml"
+    return f"{out} does not exist{did_you_mean(out.name, [run.name for run in out.parent.glob('*') if has_checkpoint(run)])}"
+
+
+def check_inputs(config: Config) -> None:
+    """Check data and device as far as it needs no torch, which takes seconds to load. Raises UsageError or DataError."""
+    from adaptive_rec.data.open import check_file
+    from adaptive_rec.data.prepare.formats import check_source
+    from adaptive_rec.data.prepare.meta import META
+    from adaptive_rec.data.tabular.files import files_of
+    from adaptive_rec.data.tabular.schema import load_schema
+    from adaptive_rec.system.cuda_driver import NO_CUDA, may_have_cuda
+
+    source = config.data.source
+    if config.data.schema_file:
+        load_schema(Path(config.data.schema_file), "data.schema_file")
+        for path in files_of(Path(source)):
+            check_source(path)
+    elif source != "synthetic" and not os.path.isfile(Path(source) / META):
+        check_file(Path(source))
+    if config.run.device == "cuda" and not may_have_cuda():
+        raise ConfigError(NO_CUDA)
