@@ -102,7 +102,7 @@ def fill(draft: Path, config: Config, args: argparse.Namespace) -> tuple[Importe
     progress("writing the checkpoint")
     name = checkpoint.save(runtime.parts, draft / "checkpoints").name
     text = f"checkpoint {name} written, with tables of {args.path}"
-    training.note("checkpoint", text, checkpoint=name, imported=str(args.path))
+    training.log.note("checkpoint", text, checkpoint=name, imported=str(args.path))
     return done, name, list(runtime.notices)
 
 

@@ -140,7 +140,7 @@ def train_here(
                 for event in training.events():
                     screen.show(event)
                 summary = finish(training, screen, signals)
-            for event in training.last_words:
+            for event in training.log.last_words:
                 screen.show(event)
         if args.json:
             print(to_json(summary), flush=True)
@@ -177,7 +177,7 @@ def begin(
     named = overridden(args)
     training = TrainingRun(config, out, args.resume, args.replay, args.argv, named, write_report, group)
     if group is not None:
-        group.report_to(lambda text: training.note("failed", text))
+        group.report_to(lambda text: training.log.note("failed", text))
     screen.begin(training.runtime)
     return training
 

@@ -15,7 +15,7 @@ from adaptive_rec.data.magnitude import remark
 from adaptive_rec.data.prepared import value_files
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConflictError, DataError, UsageError, first_line
 from adaptive_rec.live.rollback import Rollback
-from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot, to_json
+from adaptive_rec.live.telemetry import Evaluation, Event, to_json
 from adaptive_rec.run import journal
 from adaptive_rec.run.description import description
 from adaptive_rec.run.directory import RunDirectory
@@ -24,21 +24,15 @@ from adaptive_rec.run.parent import parent_of
 from adaptive_rec.run.present import PresentRun
 from adaptive_rec.run.resume import Resumed, begin_run, resume_run
 from adaptive_rec.run.rollback import go_back
+from adaptive_rec.run.run_log import RunLog
 from adaptive_rec.run.summary import read_summary, summary_of
 from adaptive_rec.runtime.alike import check_directory
 from adaptive_rec.runtime.events import noted
-from adaptive_rec.runtime.loop import Report, Runtime
+from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.session import Report
 from adaptive_rec.system.group import Alone, Group
 from adaptive_rec.tracker import load_tracker
-from adaptive_rec.tracker.feed import CLOSE_SECONDS, Trackers
-from adaptive_rec.tracker.values import SnapshotFigures, of_evaluation
 from adaptive_rec.units import counted
-
-HURRIED_REPORT_BYTES = 16 << 20
-"""Size of the metrics up to which the report page is written after a signal, as that takes well under a second."""
-
-HURRIED_TRACKING_SECONDS = 0.5
-"""Time that trackers have left after a signal."""
 
 
 class TrainingRun:
@@ -68,11 +62,11 @@ class TrainingRun:
         for name in config.run.track:
             load_tracker(name)  # a run that cannot be tracked does not begin
         self.out = out
-        self._write_report = write_report
         self.group = group or Alone()
         self._directory = RunDirectory(out, exists=resume)
         try:
             self._build(config, out, resume, replay, command, overridden)
+            self.log = self._begin_log(resume, write_report)
         except BaseException:
             self._directory.leave()
             raise
@@ -85,8 +79,6 @@ class TrainingRun:
         if resume:
             self.group.tell(found.generation.name if found and found.generation else None)
         self._resumed: Resumed | None = None
-        self.last_words: list[Event] = []
-        """Warnings that came after the last report."""
         self.failure: AdaptiveRecError | None = None
         """Why the checkpoint at the end, or the score of the held-out samples, could not be had."""
         self._replay = replay = journal.replayed_run(out) if resume else replay
@@ -113,14 +105,16 @@ class TrainingRun:
         if self._parent is not None:
             facts["parent"] = self._parent.model_dump()
         self._directory.create(self.config, facts)  # late: a run that cannot be resumed leaves its directory as it was
-        self._figures = self._new_figures()
         self._went_back = False
+
+    def _begin_log(self, again: bool, write_report: Callable[[Path], object] | None) -> RunLog:
+        """Open what the run reports to. Where that cannot be done, a directory that was made for it goes."""
         try:
-            check_directory(self.group, out)
-            self._trackers = Trackers(self.config.run.track, out, self.started_at_step)
+            check_directory(self.group, self.out)
+            return RunLog(self._directory, self.present, self.config.run.track, write_report)
         except UsageError:
-            if not resume:
-                shutil.rmtree(out, ignore_errors=True)  # new a moment ago, and in the way of the next try
+            if not again:
+                shutil.rmtree(self.out, ignore_errors=True)  # new a moment ago, and in the way of the next try
             raise
 
     @property
@@ -138,7 +132,7 @@ class TrainingRun:
                 break
             yield from self._go_back(rollback)
         if self.runtime.state.hurried:
-            self.note("stopping", "a signal came: a checkpoint follows")
+            self.log.note("stopping", "a signal came: a checkpoint follows")
 
     def _begin(self) -> Iterator[Event]:
         """Report how the run starts."""
@@ -157,24 +151,20 @@ class TrainingRun:
         if settings:
             details["settings"] = settings
             text += "; " + ", ".join(f"{name} {each['old']} -> {each['new']}" for name, each in settings.items())
-        yield self.note("started", text, **details)
+        yield self.log.note("started", text, **details)
         if resumed and resumed.overridden:
             text = ", ".join(f"{name} {each['old']} -> {each['new']}" for name, each in resumed.overridden.items())
-            yield self.note("knobs", text, changed=resumed.overridden, at_start=True)
+            yield self.log.note("knobs", text, changed=resumed.overridden, at_start=True)
         if resumed is None and (text := remark(runtime.source)):
-            yield self.note("warning", text)
+            yield self.log.note("warning", text)
 
     def _train(self) -> Iterator[Report]:
         """Train to the end, or to the next rollback."""
         try:
             for report in self.runtime.run():
-                if isinstance(report, Event):
-                    self._append(report)
-                else:
-                    self._record(report, self.runtime.recorder.seconds)
+                self.log.add(report, self.runtime.recorder.seconds, self.runtime.tally.counters.samples_seen)
                 yield report
-                for text in (*self._directory.complaints(), *self._trackers.complaints()):
-                    yield self.note("warning", text)
+                yield from self.log.complaints()
         except Exception as error:
             self._fail(error)
             raise
@@ -199,29 +189,14 @@ class TrainingRun:
             self._fail(error)
             raise
         step, self.started_at_step, self._went_back = self.runtime.step_number, self.runtime.step_number, True
-        self._directory.go_back(step)
-        self._figures = self._new_figures()
         text = f"went back from step {rollback.from_step:,} to checkpoint {name} of step {step:,}"
         text += f"; newer checkpoints are removed: {', '.join(removed)}" * bool(removed)
-        details = {"checkpoint": name, "from_step": rollback.from_step, "removed": removed}
-        event = self._event("rolled_back", text, **details, knobs=self.runtime.knobs.model_dump())
-        event = noted(event, rollback.command.note)
-        self._append(event)
+        knobs = self.runtime.knobs.model_dump()
+        details = {"checkpoint": name, "from_step": rollback.from_step, "removed": removed, "knobs": knobs}
+        event = noted(Event(step, "rolled_back", text, details), rollback.command.note)
+        self.log.go_back(event)
         yield event
-        for text in self._trackers.restart(self.config.run.track, self.out, step):
-            yield self.note("warning", text)
-
-    def _new_figures(self) -> SnapshotFigures:
-        return SnapshotFigures([table.name for table in self.runtime.store.batch_space.tables])
-
-    def note(self, kind: str, text: str, **details: Any) -> Event:
-        """Write an event of this moment to the journal."""
-        event = self._event(kind, text, **details)
-        self._append(event)
-        return event
-
-    def _event(self, kind: str, text: str, **details: Any) -> Event:
-        return Event(self.present.state.step, kind, text, details)
+        yield from self.log.restart_trackers()
 
     def finish(self) -> dict[str, Any]:
         """Write the final checkpoint, evaluate unless the run was hurried, write and return the summary. Then the directory is
@@ -239,25 +214,25 @@ class TrainingRun:
         stands = runtime.step_number == self.started_at_step and not self._went_back
         done = read_summary(written, runtime.step_number) if stands else {}
         if stands and self.group.tell(bool(done)):
-            self.last_words = self._end_tracking()
+            self.log.end_tracking()
             runtime.publisher.enter("finished")
             return done  # nothing was left to do
         seconds = runtime.recorder.seconds
         self._save()
-        self.last_words = [self.note("warning", text) for text in runtime.state.take_warnings()]
+        for text in runtime.state.take_warnings():
+            self.log.warn(text)
         summary = summary_of(runtime, self.started_at_step, seconds, self._evaluate(seconds), self._parent)
         try:
             replace_text(written, to_json(summary, indent=1) + "\n")
         except OSError as error:
-            self._warn(f"{written} cannot be written: {error.strerror}")
-        self.last_words += self._end_tracking()
+            self.log.warn(f"{written} cannot be written: {error.strerror}")
+        self.log.end_tracking()
         if self.failure is None:
-            self.note("finished", "the run has ended")
+            self.log.note("finished", "the run has ended")
         else:
-            self._note_failure(self.failure)
-        self._report()
-        for text in (*self._directory.complaints(), *self._directory.unwritten()):
-            self._warn(text)
+            self.log.fail(self.failure)
+        self.log.report()
+        self.log.unwritten()
         runtime.publisher.enter("failed" if self.failure else "finished")
         return summary
 
@@ -265,7 +240,7 @@ class TrainingRun:
         """Write the checkpoint of the run's end. Without it, the run still has its score and its summary."""
         try:
             for event in self.runtime.saving.at_the_end():
-                self._append(event)
+                self.log.add(event)
         except CheckpointError as error:
             self.failure = error
 
@@ -280,10 +255,9 @@ class TrainingRun:
             self.failure = self.failure or error
             return None
         if evaluation:
-            self._record(evaluation, seconds)
+            self.log.add(evaluation, seconds, self.runtime.tally.counters.samples_seen)
             for event in self.runtime.evaluator.warning():
-                self._append(event)
-                self.last_words.append(event)
+                self.log.last(event)
         return evaluation
 
     def _fail(self, error: Exception) -> None:
@@ -291,40 +265,6 @@ class TrainingRun:
         self.present.mailbox.close("the run has failed")
         if self.present.runtime is not None:
             self.present.runtime.publisher.enter("failed")
-        self._note_failure(error)
-        self._end_tracking()
-        self._report()
-
-    def _note_failure(self, error: Exception) -> None:
-        self.note("failed", f"{type(error).__name__}: {error}")
-
-    def _warn(self, text: str) -> None:
-        """Warn after the last report."""
-        self.last_words.append(self.note("warning", text))
-
-    def _record(self, report: Snapshot | Evaluation, seconds: float) -> None:
-        self._directory.append(report, seconds, self.runtime.tally.counters.samples_seen)
-        values = of_evaluation(report) if isinstance(report, Evaluation) else self._figures.of_snapshot(report)
-        self._trackers.log(report.step, values)
-        if isinstance(report, Evaluation):
-            self.note("evaluation", f"AUC {report.quality.auc:.4f}, logloss {report.quality.logloss:.4f}")
-
-    def _append(self, event: Event) -> None:
-        self._directory.append(event)
-        self._trackers.event(event.step, event.kind, event.text)
-
-    def _end_tracking(self) -> list[Event]:
-        """Let trackers log what they still have, and warn of what is lost."""
-        self._trackers.close(HURRIED_TRACKING_SECONDS if self.present.state.hurried else CLOSE_SECONDS)
-        return [self.note("warning", text) for text in self._trackers.complaints()]
-
-    def _report(self) -> None:
-        """Write the report page. A failure is a warning, and after a signal it must not take long."""
-        metrics = self.out / "metrics.jsonl"
-        too_long = metrics.exists() and metrics.stat().st_size > HURRIED_REPORT_BYTES
-        if self._write_report is None or (self.present.state.hurried and too_long):
-            return
-        try:
-            self._write_report(self.out)
-        except Exception as error:
-            self._warn(f"no report could be made ({type(error).__name__}: {first_line(error)})")
+        self.log.fail(error)
+        self.log.end_tracking()
+        self.log.report()

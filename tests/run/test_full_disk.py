@@ -74,7 +74,7 @@ def test_a_disk_that_fills_up_while_a_run_trains_leaves_its_score_and_its_summar
     assert summary["eval"]["samples"] == 16
     assert isinstance(run.failure, CheckpointError)
     assert "No space left" in str(run.failure)
-    texts = [event.text for event in run.last_words]
+    texts = [event.text for event in run.log.last_words]
     assert any("summary.json cannot be written: No space left" in text for text in texts)
     assert any("metrics.jsonl lacks " in text and "which could not be written: No space left" in text for text in texts)
     assert not any(path.name.startswith(".summary") for path in out.iterdir())
@@ -221,7 +221,7 @@ def test_a_journal_that_cannot_be_synced_is_a_warning(tmp_path: Path, monkeypatc
     list(run.events())
     run.finish()
     assert run.failure is None
-    assert "a loss of power may take the end of events.jsonl: Input/output error" in run.last_words[0].text
+    assert "a loss of power may take the end of events.jsonl: Input/output error" in run.log.last_words[0].text
     assert training_run.read_summary(tmp_path / "run" / "summary.json", 12)
 
 

@@ -450,17 +450,17 @@ def test_a_torn_line_is_no_journal_unless_a_start_follows_it(tmp_path: Path) -> 
     list(run.events())
     with open(tmp_path / "run" / "events.jsonl", "a") as journal:
         journal.write('{"kind": "kno')  # killed in the middle of a line
-    run.note("checkpoint", "written after a torn line")
+    run.log.note("checkpoint", "written after a torn line")
     assert json.loads((tmp_path / "run" / "events.jsonl").read_text().splitlines()[-1])["kind"] == "checkpoint"
     with pytest.raises(DataError, match="line"):
         TrainingRun(config, tmp_path / "again", replay=tmp_path / "run")
     lines = (tmp_path / "run" / "events.jsonl").read_text().splitlines()[:-1]
     (tmp_path / "run" / "events.jsonl").write_text("\n".join(lines) + "\n")
     run.runtime.state.set_step(0)
-    run.note("started", "again from the start")
+    run.log.note("started", "again from the start")
     TrainingRun(config, tmp_path / "again", replay=tmp_path / "run")
     run.runtime.state.set_step(3)
-    run.note("started", "from an unknown place")
+    run.log.note("started", "from an unknown place")
     with pytest.raises(DataError, match="must name the checkpoint that the run was resumed from at step 3"):
         TrainingRun(config, tmp_path / "once more", replay=tmp_path / "run")
 

@@ -20,7 +20,7 @@ from adaptive_rec.offline.report import record
 from adaptive_rec.offline.report.record import read_run
 from adaptive_rec.offline.report.run_report import phase, write_report
 from adaptive_rec.offline.report.series import series_of
-from adaptive_rec.run import training_run as run_module
+from adaptive_rec.run import run_log
 from adaptive_rec.run.training_run import TrainingRun
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e"
@@ -337,7 +337,7 @@ def test_after_a_signal_only_short_runs_get_a_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, affordable: bool
 ) -> None:
     if not affordable:
-        monkeypatch.setattr(run_module, "HURRIED_REPORT_BYTES", 10)
+        monkeypatch.setattr(run_log, "HURRIED_REPORT_BYTES", 10)
     training = begin(tmp_path / "run", "run.steps=500", "knobs.report_every=1")
     for _ in training.events():
         training.runtime.hurry()

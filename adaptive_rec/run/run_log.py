@@ -1,0 +1,115 @@
+"""What a run says of itself: its journal and metrics, the figures that its trackers get, and the report page at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec.errors import first_line
+from adaptive_rec.live.telemetry import Evaluation, Event
+from adaptive_rec.run.directory import RunDirectory
+from adaptive_rec.run.present import PresentRun
+from adaptive_rec.runtime.session import Report
+from adaptive_rec.tracker.feed import CLOSE_SECONDS, Trackers
+from adaptive_rec.tracker.values import SnapshotFigures, of_evaluation
+
+HURRIED_REPORT_BYTES = 16 << 20
+"""Size of the metrics up to which the report page is written after a signal, as that takes well under a second."""
+
+HURRIED_TRACKING_SECONDS = 0.5
+"""Time that trackers have left after a signal."""
+
+
+class RunLog:
+    """Writes what a run reports to its directory and to its trackers."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        present: PresentRun,
+        trackers: Sequence[str],
+        write_report: Callable[[Path], object] | None = None,
+    ) -> None:
+        """`trackers`: their names. `write_report` writes the report page of a run directory. Raises UsageError where a tracker
+        cannot be made."""
+        self._directory, self._present, self._names, self._write_report = directory, present, trackers, write_report
+        self._figures = self._new_figures()
+        self._trackers = Trackers(trackers, directory.path, present.state.step)
+        self.last_words: list[Event] = []
+        """Warnings that came after the last report."""
+
+    def note(self, kind: str, text: str, **details: Any) -> Event:
+        """Write an event of this moment to the journal."""
+        event = Event(self._present.state.step, kind, text, details)
+        self.add(event)
+        return event
+
+    def add(self, report: Report, seconds: float = 0.0, samples_seen: int = 0) -> None:
+        """Write a report: an event to the journal, figures to the metrics. An evaluation is stamped with the run's `seconds` and
+        `samples_seen`."""
+        self._directory.append(report, seconds, samples_seen)
+        if isinstance(report, Event):
+            self._trackers.event(report.step, report.kind, report.text)
+            return
+        values = of_evaluation(report) if isinstance(report, Evaluation) else self._figures.of_snapshot(report)
+        self._trackers.log(report.step, values)
+        if isinstance(report, Evaluation):
+            self.note("evaluation", f"AUC {report.quality.auc:.4f}, logloss {report.quality.logloss:.4f}")
+
+    def complaints(self) -> Iterator[Event]:
+        """Warn of lines that wait for the disk, and of trackers."""
+        for text in (*self._directory.complaints(), *self._trackers.complaints()):
+            yield self.note("warning", text)
+
+    def go_back(self, event: Event) -> None:
+        """Write that the run went back to the step of an event."""
+        self._directory.go_back(event.step)
+        self._figures = self._new_figures()
+        self.add(event)
+
+    def restart_trackers(self) -> Iterator[Event]:
+        """Have trackers begin again at the present step, to which the run went back."""
+        for text in self._trackers.restart(self._names, self._directory.path, self._present.state.step):
+            yield self.note("warning", text)
+
+    def _new_figures(self) -> SnapshotFigures:
+        assert self._present.runtime is not None
+        return SnapshotFigures([table.name for table in self._present.runtime.store.batch_space.tables])
+
+    # After the last report -------------------------------------------------------------------------------------------
+
+    def last(self, event: Event) -> None:
+        """Write an event that comes after the last report."""
+        self.add(event)
+        self.last_words.append(event)
+
+    def warn(self, text: str) -> None:
+        """Warn after the last report."""
+        self.last_words.append(self.note("warning", text))
+
+    def fail(self, error: Exception) -> None:
+        """Write that the run failed."""
+        self.note("failed", f"{type(error).__name__}: {error}")
+
+    def end_tracking(self) -> None:
+        """Let trackers log what they still have, and warn of what is lost."""
+        self._trackers.close(HURRIED_TRACKING_SECONDS if self._present.state.hurried else CLOSE_SECONDS)
+        for text in self._trackers.complaints():
+            self.warn(text)
+
+    def report(self) -> None:
+        """Write the report page. A failure is a warning, and after a signal it must not take long."""
+        metrics = self._directory.path / "metrics.jsonl"
+        too_long = metrics.exists() and metrics.stat().st_size > HURRIED_REPORT_BYTES
+        if self._write_report is None or (self._present.state.hurried and too_long):
+            return
+        try:
+            self._write_report(self._directory.path)
+        except Exception as error:
+            self.warn(f"no report could be made ({type(error).__name__}: {first_line(error)})")
+
+    def unwritten(self) -> None:
+        """Warn at the end of lines that wait for the disk, or could not be written."""
+        for text in (*self._directory.complaints(), *self._directory.unwritten()):
+            self.warn(text)
