@@ -60,7 +60,7 @@ def trained(rows: int, evict_ratio: float, steps: int, seed: int) -> dict[str, A
         runtime = assembling.assemble(config, options=RunOptions(rows=Path(tempfile.mkdtemp())))
     finally:
         assembling.open_source = before
-    raw_ids = runtime.state.raw_ids
+    raw_ids = runtime.state.input.raw_ids
     assert raw_ids is not None
     left: list[tuple[int, set[tuple[int, int]]]] = []
     choose = raw_ids._eviction.choose

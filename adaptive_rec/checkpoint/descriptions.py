@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from adaptive_rec.checkpoint.settings import run_settings
-from adaptive_rec.state import RunState
+from adaptive_rec.state.run_state import RunState
 from adaptive_rec.system.version import __version__
 
 

@@ -27,7 +27,7 @@ from adaptive_rec.embedding.disk.saved_segments import SavedLog, remove_unused
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, DiskError
 from adaptive_rec.saved import Saved
-from adaptive_rec.state import saved_knobs as read_knobs
+from adaptive_rec.state.run_state import saved_knobs as read_knobs
 
 
 @contextmanager
@@ -72,8 +72,8 @@ def load(parts: RunParts, checkpoint: Path, verified: bool = False, files: Files
             _set_rows(store, rows)
         set_dense(parts.dense, all_arrays(ArraysFile(files, checkpoint / DENSE)))
         set_state(parts, ranks, lambda rank: saved_by(checkpoint, rank, files))
-        if parts.state.kept_rows is not None:
-            set_kept_rows(parts.state.kept_rows, checkpoint, files)
+        if parts.state.input.kept_rows is not None:
+            set_kept_rows(parts.state.input.kept_rows, checkpoint, files)
     except CheckpointError as error:
         raise CheckpointError(f"checkpoint {checkpoint} cannot be used: {error}") from None
     # Addresses are good in one folder: a checkpoint whose rows were copied to or from a disk is nothing to build on.

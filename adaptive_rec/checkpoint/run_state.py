@@ -19,7 +19,7 @@ from adaptive_rec.errors import CheckpointError
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.saved import Saved
-from adaptive_rec.state import RunState, saved_knobs
+from adaptive_rec.state.run_state import RunState, saved_knobs
 from adaptive_rec.tracking.count_min import saved_sketch
 from adaptive_rec.tracking.popularity import saved_candidates
 
@@ -94,9 +94,9 @@ def state_of(parts: RunParts) -> dict[str, Any]:
         "reclassifier": parts.reclassifier.state(),
         "phases": parts.phases.state(),
         "splitting": parts.splitting.state(),
-        "keys": parts.state.keys_state(),
-        "followed": parts.state.followed_state(),
-        "columns": parts.state.columns_state(),
+        "keys": parts.state.input.keys_state(parts.state.step),
+        "followed": parts.state.input.followed_state(),
+        "columns": parts.state.input.columns_state(),
         "loss_sum": float(store.fetch(parts.dense.loss_sum)),
         "left_out_in_a_row": parts.finite.in_a_row,
         "watchdog": parts.watchdog.state(),
@@ -118,12 +118,12 @@ def set_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Saved]) -> 
     if found.part("store").has("disk"):  # older versions kept none
         disk = found.part("store").part("disk")
         state.store.set_disk_counts({name: disk.integer(name) for name in disk.all_numbers()})
-    _set_keys(state.raw_ids, found, saved_by)
-    if state.followed is not None:
+    _set_keys(state.input.raw_ids, found, saved_by)
+    if state.input.followed is not None:
         place = found.maybe("followed") if found.has("followed") else None  # older versions had none
         if place is None:
             raise CheckpointError("data.follow must be false as in the checkpoint, got true")
-        state.followed.set_state(place)
+        state.input.followed.set_state(place)
     for name in ("followed", "columns"):  # a run that scores other data has no use for them
         if found.has(name):
             found.ignore(name)

@@ -93,7 +93,7 @@ class Writing:
             if isinstance(error, Exception) and not isinstance(error, CheckpointError):  # such as one of a user's policy
                 raise CheckpointError(f"{self.name} was abandoned after a {type(error).__name__}: {error}") from error
             raise
-        kept_rows, raw_ids = state.kept_rows, state.raw_ids
+        kept_rows, raw_ids = state.input.kept_rows, state.input.raw_ids
         self._kept = None
         if kept_rows is not None and raw_ids is not None and raw_ids.kept is not None:
             self._kept = kept_rows.begin_snapshot(raw_ids.kept.places)

@@ -96,7 +96,7 @@ def fill(draft: Path, config: Config, args: argparse.Namespace) -> tuple[Importe
     if foreign is not None:
         done = import_tensors(store, model, foreign, args.partial, progress)
     else:
-        keys = runtime.state.raw_ids
+        keys = runtime.state.input.raw_ids
         assert keys is not None, "the configuration has raw ids"
         done = import_store(store, keys, model, args.path, config.run.seed, args.partial, progress)
     progress("writing the checkpoint")

@@ -295,6 +295,6 @@ class AutogradSession(Session):
         return Fetched(np.array(np.nan)) if self._loss is None else self.store.fetch_later(self._loss_sum)
 
     def check_knobs(self, before: Knobs, after: Knobs) -> None:
-        check_knobs_of_ids(after, self.state.keys is not None)
+        check_knobs_of_ids(after, self.state.input.keys is not None)
         check_policy_fits(load_policy(after.policy), after, self.rows.group)
         super().check_knobs(before, after)

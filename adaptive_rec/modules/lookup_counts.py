@@ -12,7 +12,7 @@ from adaptive_rec.kernels import lookups as kernels
 from adaptive_rec.modules.bags import NO_CALL, BagBatch, Bags
 from adaptive_rec.modules.step_parts import StepUpdate
 from adaptive_rec.reclassify.observer import Observer
-from adaptive_rec.state import RunState
+from adaptive_rec.state.run_state import RunState
 
 Looked = tuple[ClassifiedBatch, list[tuple[int, Bags]]]
 """A classified batch, and those of its bags that count, each with the number of its first bag."""

@@ -62,7 +62,7 @@ class LoopAhead(LoopTables):
                 for number, table in enumerate(tables):  # owners draw rows by their numbers among their own
                     self.rows.draw(number, np.arange(shared), np.arange(shared), table.rows)
                 self.rows.finish_draws()
-            self.state.follow_keys(self.raw_ids)
+            self.state.input.follow_keys(self.raw_ids)
 
     def register(self, name: str, module: LookupModule) -> None:
         """Make a module known to `prefetch`."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from adaptive_rec.modules.own_rows import OwnRows
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.runtime.evictions import Evictions
-from adaptive_rec.state import RunState
+from adaptive_rec.state.run_state import RunState
 
 
 class SharedEvictions(Evictions):

@@ -22,7 +22,7 @@ from adaptive_rec.placement import Migration
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.saved import Saved
-from adaptive_rec.state import RunState
+from adaptive_rec.state.run_state import RunState
 
 FORMAT = 1
 

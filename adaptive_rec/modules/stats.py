@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ByteSize
 
 from adaptive_rec.live.telemetry import ratio
-from adaptive_rec.state import RunState
+from adaptive_rec.state.run_state import RunState
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def stats_of(state: RunState, looked_up_ahead_ratio: float) -> RuntimeStats:
             for table, hot_rows, lookups, hot in counts
         },
         disk=store.own_disk_figures(),
-        raw_ids={} if state.keys is None else state.keys.counts(),
+        raw_ids={} if state.input.keys is None else state.input.keys.counts(),
     )
 
 

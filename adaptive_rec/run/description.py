@@ -37,7 +37,7 @@ def description(
         "precision": session.config.run.precision,
         "on_disk": store.shows_addresses,
         "in_memory": store.memory is not None,
-        "raw_ids": session.state.keys is not None,
+        "raw_ids": session.state.input.keys is not None,
         "steps_per_epoch": steps_per_epoch(session),
         "tables": tables,
         "policies": policy_choices(knobs.policy),

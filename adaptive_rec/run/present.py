@@ -11,7 +11,7 @@ from adaptive_rec.errors import ConflictError
 from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.state_writer import StateWriter
 from adaptive_rec.runtime.loop import Runtime
-from adaptive_rec.state import RunState
+from adaptive_rec.state.run_state import RunState
 
 GOES_BACK = "the run is going back to a checkpoint; try again when it trains"
 

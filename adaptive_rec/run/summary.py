@@ -68,7 +68,7 @@ def summary_of(
         "device_staging_bytes": staging_bytes,
         "device_peak_bytes": device_peak_bytes,
         "disk": store.disk_counts() | store.disk_sizes(),
-        "keys": runtime.state.raw_ids.counts() if runtime.state.raw_ids else {},
+        "keys": runtime.state.input.raw_ids.counts() if runtime.state.input.raw_ids else {},
         "peak_rss_bytes": peak_bytes(),
         "processes": store.group.ranks,
         "sent_bytes": dict(store.group.meter.sent_bytes),

@@ -21,7 +21,7 @@ from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.runtime.reports import Reports
 from adaptive_rec.runtime.rollbacks import Rollbacks
 from adaptive_rec.runtime.splitting import Splitting, TrialTimes
-from adaptive_rec.state import RunState
+from adaptive_rec.state.run_state import RunState
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from adaptive_rec.live.disk_report import DiskReport
 from adaptive_rec.live.telemetry import ratio
-from adaptive_rec.state import DISK, RunState
+from adaptive_rec.state.run_state import DISK, RunState
 
 
 class DiskFigures:

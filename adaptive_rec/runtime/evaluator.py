@@ -13,7 +13,7 @@ from adaptive_rec.live.telemetry import Evaluation, Event
 from adaptive_rec.runtime.next_window import NextWindow
 from adaptive_rec.runtime.progressive import Progressive
 from adaptive_rec.runtime.publish import Publisher
-from adaptive_rec.state import RunState
+from adaptive_rec.state.run_state import RunState
 
 WINDOW_STEPS = 100
 """Steps of a window of progressive validation, where `eval.every_steps` is 0."""

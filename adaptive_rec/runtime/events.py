@@ -13,7 +13,7 @@ from adaptive_rec.live.telemetry import Event
 from adaptive_rec.placement import Migration
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.splitting import TrialTimes
-from adaptive_rec.state import RunState
+from adaptive_rec.state.run_state import RunState
 
 
 def shown(name: str, value: Any) -> str:

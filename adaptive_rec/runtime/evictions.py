@@ -10,7 +10,7 @@ from adaptive_rec.errors import ConfigError
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.policy import Policy
 from adaptive_rec.reclassify.observer import Observer
-from adaptive_rec.state import RunState
+from adaptive_rec.state.run_state import RunState
 
 SHOWN_TABLES = 8
 
@@ -35,7 +35,7 @@ class Evictions:
 
     def end_window(self, decay: float) -> Event | None:
         """Carry out the end of a window, whose counts were multiplied by `decay`. Returns what is to be reported."""
-        state, raw_keys = self._state, self._state.keys
+        state, raw_keys = self._state, self._state.input.keys
         if raw_keys is None:
             return None
         knobs = state.knobs
@@ -63,8 +63,8 @@ class Evictions:
         return store.group.total(lookups_C) / self._state.knobs.sample_ratio
 
     def _keep(self, table: int, ids: NDArray[np.int64], places: NDArray[np.int64]) -> None:
-        assert self._state.kept_rows is not None, "rows are kept where keys are"
-        self._state.kept_rows.keep(table, ids, places)
+        assert self._state.input.kept_rows is not None, "rows are kept where keys are"
+        self._state.input.kept_rows.keep(table, ids, places)
 
     def _clear(self, table: int, ids: NDArray[np.int64]) -> None:
         self._observer.forget(self._state.store.clear_rows(table, ids))

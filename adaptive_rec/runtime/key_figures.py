@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from adaptive_rec.live.key_report import KeyReport
 from adaptive_rec.live.telemetry import ratio
-from adaptive_rec.state import RunState
+from adaptive_rec.state.run_state import RunState
 
 
 class KeyFigures:
@@ -20,7 +20,7 @@ class KeyFigures:
 
     def report(self) -> KeyReport | None:
         """Return the figures of the steps since the last call; None where ids are rows."""
-        if self._state.keys is None:
+        if self._state.input.keys is None:
             return None
         now = self._now()
         gain = {name: value - self._last[name] for name, value in now.items()}
@@ -31,5 +31,5 @@ class KeyFigures:
         return KeyReport(now["keys"], per_step[0], shared, now["evicted"], per_step[1])
 
     def _now(self) -> dict[str, int]:
-        keys = self._state.keys
+        keys = self._state.input.keys
         return {} if keys is None else {"steps": self._state.step, **keys.counts()}

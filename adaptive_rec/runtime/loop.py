@@ -66,17 +66,17 @@ class Runtime(Session):
         self.source = source
         state, publisher = self.state, self.publisher
         if (raw_ids := raw_ids_of(source)) is not None:
-            state.read_keys_of(raw_ids, kept_rows)
+            state.input.read_keys_of(raw_ids, kept_rows, state.knobs.admit_after)
         if (files := files_of_source(source)) is not None:
-            state.read_files_of(files)
-        self.followed = state.followed
+            state.input.read_files_of(files)
+        self.followed = state.input.followed
         """The stream's source, where it is followed."""
         self.progressive = None if self.followed is None else Progressive()
         self.expect_steps()
         self.evaluator = Evaluator(state, source, dense, publisher, self.progressive)
         self.phases = Phases(state, source, self.observer, self.reclassifier, publisher, self.evaluator)
         self.watchdog = Watchdog(state, self.mailbox, options)
-        word: Word = "id" if state.raw_ids is None else "row"
+        word: Word = "id" if state.input.raw_ids is None else "row"
         self.finite = step_check(config.run.on_nan, dense, store, word, self.watchdog.of_steps)
         """The check that a step's losses and gradients are finite."""
         self.parts = RunParts(
@@ -122,7 +122,7 @@ class Runtime(Session):
 
     def check_knobs(self, before: Knobs, after: Knobs) -> None:
         super().check_knobs(before, after)
-        if self.state.raw_ids is None and after.admit_after != before.admit_after:
+        if self.state.input.raw_ids is None and after.admit_after != before.admit_after:
             rule = f"must be {before.admit_after}, as the ids of this run are rows (data.ids), got {after.admit_after}"
             raise KnobError(f"knobs.admit_after {rule}", [("admit_after", rule)])
 
@@ -156,8 +156,8 @@ class Runtime(Session):
             pipeline.close()
             self.observer.close()
             self.store.close()
-            if self.state.kept_rows is not None:
-                self.state.kept_rows.close()
+            if self.state.input.kept_rows is not None:
+                self.state.input.kept_rows.close()
 
     def _train(self, pipeline: Pipeline) -> Iterator[Report]:
         memory = OnShortMemory(self.device)

@@ -15,7 +15,7 @@ from adaptive_rec.live.telemetry import ScoredWindow
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.batches import take
 from adaptive_rec.runtime.parts import PartOfBatches
-from adaptive_rec.state import RunState
+from adaptive_rec.state.run_state import RunState
 
 MICROSECONDS = 1e6
 

@@ -26,7 +26,7 @@ from adaptive_rec.runtime.events import reclassified
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.runtime.stream import ArrangedStream, Decision, Stretch, batches_left, next_phase
 from adaptive_rec.saved import ANY, Saved
-from adaptive_rec.state import RunState
+from adaptive_rec.state.run_state import RunState
 
 Arranged = Generator[Phase, Outcome, None]
 

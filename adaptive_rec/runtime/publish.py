@@ -16,7 +16,7 @@ from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.state_writer import StateWriter, Tier
 from adaptive_rec.live.telemetry import finite
 from adaptive_rec.reclassify.observer import SKETCH_LIMIT_BYTES, Observer
-from adaptive_rec.state import RunState
+from adaptive_rec.state.run_state import RunState
 from adaptive_rec.system.systemd import Systemd
 from adaptive_rec.tracking.count_min import CountMinSketch
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.live.rank_report import RankReport, Straggler
 from adaptive_rec.live.telemetry import ratio
-from adaptive_rec.state import RunState
+from adaptive_rec.state.run_state import RunState
 
 KINDS = ("requests", "rows", "gradients", "dense", "other")
 """Kinds of bytes that are shown; all others are `other`."""
@@ -47,8 +47,8 @@ class Ranks:
 
     def report(self) -> tuple[list[RankReport], Straggler | None]:
         """Return the figures of all ranks, and the straggler among them. Raises DataError where their raw ids differ."""
-        if self._state.raw_ids is not None:
-            self._state.raw_ids.check_alike(self._state.store.group, self._state.step)
+        if self._state.input.raw_ids is not None:
+            self._state.input.raw_ids.check_alike(self._state.store.group, self._state.step)
         self._read_clocks()
         own = self._own_counts() - self._first
         own[WORK], own[WAIT] = round(1e6 * self._work), round(1e6 * self._wait)

@@ -19,7 +19,7 @@ from adaptive_rec.runtime.disk_figures import DiskFigures
 from adaptive_rec.runtime.key_figures import KeyFigures
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.runtime.ranks import Ranks
-from adaptive_rec.state import RunState
+from adaptive_rec.state.run_state import RunState
 
 
 class Reports:

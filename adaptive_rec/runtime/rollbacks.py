@@ -14,7 +14,7 @@ from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.knob_checks import check_policy
-from adaptive_rec.state import RunState
+from adaptive_rec.state.run_state import RunState
 
 
 class Rollbacks:
@@ -76,7 +76,7 @@ class Rollbacks:
             raise ConflictError(
                 f"skip_data must be false under a policy that arranges the stream, got true with {arranging[0]}"
             )
-        if state.followed is not None:
+        if state.input.followed is not None:
             raise ConflictError(
                 "skip_data must be false where data is followed, which is read once and in order, got true"
             )

@@ -34,7 +34,7 @@ from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.runtime.reports import Reports
 from adaptive_rec.runtime.shared_mailbox import SharedMailbox
 from adaptive_rec.runtime.splitting import Splitting
-from adaptive_rec.state import RunState
+from adaptive_rec.state.run_state import RunState
 
 Report = Snapshot | Evaluation | Event
 
@@ -97,7 +97,7 @@ class Session(ABC):
         """Raise ConfigError or ConflictError where training cannot change to other knobs. Any thread may call it."""
         if after.policy != before.policy:
             check_policy(after, self.policy)
-        check_eviction(after, load_policy(after.policy), self.state.keys is not None)
+        check_eviction(after, load_policy(after.policy), self.state.input.keys is not None)
         if self.store.on_disk and self.store.memory is None:  # hot rows are in host memory
             check_memory(self.config.run.host_memory, load_policy(after.policy).budget_bytes(after, self.state.all_rows_bytes))
 
@@ -185,9 +185,9 @@ class Session(ABC):
     def find_keys(self, table: int, keys: Sequence[int]) -> dict[str, list[Any]]:
         """Return where raw keys of a table are: the numbers of their rows (`ids`), whether these are their own (`own`), and the
         lookups counted while they had none (`counted`). Any thread may call it. Raises ConfigError where ids are rows."""
-        if self.state.keys is None:
+        if self.state.input.keys is None:
             raise ConfigError("keys are looked up where data.ids is raw; the ids of this run are numbers of rows")
-        found = self.state.keys.find(table, np.array(keys, dtype=np.int64))
+        found = self.state.input.keys.find(table, np.array(keys, dtype=np.int64))
         return {"ids": found.id_N.tolist(), "own": found.own_N.tolist(), "counted": found.counted_N.tolist()}
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from adaptive_rec.live.mailbox import Command, Mailbox, WaitingChange
-from adaptive_rec.state import RunState
+from adaptive_rec.state.run_state import RunState
 from adaptive_rec.system.group import Group
 
 

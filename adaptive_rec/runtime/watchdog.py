@@ -21,7 +21,7 @@ from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.temporary_knobs import TemporaryKnobs
 from adaptive_rec.runtime.watched_rule import Breach, WatchedRule
 from adaptive_rec.saved import Saved, numbered
-from adaptive_rec.state import RunState
+from adaptive_rec.state.run_state import RunState
 from adaptive_rec.system.regular_files import parse_json
 from adaptive_rec.units import counted
 
@@ -68,8 +68,8 @@ class Watchdog:
                 raise ConfigError(
                     f"watch.rules must not roll back where the run writes no checkpoints, got {rule.text!r}"
                 )
-            if rule.skips_data and (self._state.policy.arranges_stream or self._state.followed is not None):
-                which = "data is followed" if self._state.followed is not None else "the policy arranges the stream"
+            if rule.skips_data and (self._state.policy.arranges_stream or self._state.input.followed is not None):
+                which = "data is followed" if self._state.input.followed is not None else "the policy arranges the stream"
                 raise ConfigError(f"watch.rules must not skip data where {which}, got {rule.text!r}")
 
     def _check_knobs(self, rule: WatchRule) -> None:

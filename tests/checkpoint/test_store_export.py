@@ -88,9 +88,9 @@ def test_ids_that_lost_their_rows_to_others_are_removed(
     runtime, saved = trained(tmp_path, *EVICTING, steps=(70, 150, 200, 260))
     parts = replayed(tmp_path, saved, example, runtime)
     sums = [{name: sum(table[name] for table in part["tables"]) for name in ("new", "removed")} for part in parts]
-    assert runtime.state.raw_ids is not None
-    assert 0 < sum(part["removed"] for part in sums) <= runtime.state.raw_ids.counts()["evicted"]
-    assert sum(part["new"] - part["removed"] for part in sums) == runtime.state.raw_ids.counts()["keys"]
+    assert runtime.state.input.raw_ids is not None
+    assert 0 < sum(part["removed"] for part in sums) <= runtime.state.input.raw_ids.counts()["evicted"]
+    assert sum(part["new"] - part["removed"] for part in sums) == runtime.state.input.raw_ids.counts()["keys"]
 
 
 def replayed(folder: Path, saved: list[Path], example: ModuleType, runtime: Runtime) -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ def replayed(folder: Path, saved: list[Path], example: ModuleType, runtime: Runt
     parts = [json.loads((folder / f"part-{number}" / "store.json").read_text()) for number in range(len(saved))]
     for index, (table, entry) in enumerate(zip(runtime.source.tables, parts[-1]["tables"], strict=True)):
         weight_RD = runtime.store.export_table(index)[0]
-        if (keys := runtime.state.raw_ids) is None:
+        if (keys := runtime.state.input.raw_ids) is None:
             assert len(store.rows[table.name]) == table.rows
             expected = dict(enumerate(weight_RD))
         else:

@@ -102,8 +102,8 @@ def test_the_same_ids_leave_as_in_a_run_and_all_else_is_equal_too(tmp_path: Path
     """Losses, counts, keys, rows and optimizer state, however far is read ahead."""
     run = run_of(tmp_path / "run", *RUN, *(["run.host_memory=1MiB"] if on_disk else []))
     list(run.run())
-    assert run.state.keys is not None
-    expected = run.reports.totals()["loss_sum"], run.state.keys.counts(), rows_by_key(run)
+    assert run.state.input.keys is not None
+    expected = run.reports.totals()["loss_sum"], run.state.input.keys.counts(), rows_by_key(run)
     assert expected[1]["evicted"] > 100
     for depth in (None, 0, 64):
         found = Loop(tmp_path / str(depth), on_disk, depth).train().outcome()

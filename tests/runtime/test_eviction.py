@@ -64,10 +64,10 @@ def trained(folder: Path, *settings: str) -> Runtime:
 
 def rows_by_key(runtime: Runtime) -> list[dict[int, bytes]]:
     """Return the row and the optimizer state of each key of each table."""
-    assert runtime.state.raw_ids is not None
+    assert runtime.state.input.raw_ids is not None
     found = []
     for table in range(len(runtime.source.tables)):
-        ids, keys = runtime.state.raw_ids.keys.keys_of(table)
+        ids, keys = runtime.state.input.raw_ids.keys.keys_of(table)
         weights, state = runtime.store.export_table(table)
         assert len(np.unique(keys)) == len(keys)
         found.append(
@@ -77,8 +77,8 @@ def rows_by_key(runtime: Runtime) -> list[dict[int, bytes]]:
 
 
 def outcome(runtime: Runtime) -> Any:
-    assert runtime.state.raw_ids is not None
-    return runtime.reports.totals()["loss_sum"], runtime.state.raw_ids.counts(), rows_by_key(runtime)
+    assert runtime.state.input.raw_ids is not None
+    return runtime.reports.totals()["loss_sum"], runtime.state.input.raw_ids.counts(), rows_by_key(runtime)
 
 
 def test_the_same_ids_leave_however_far_is_read_ahead_and_wherever_rows_are(tmp_path: Path) -> None:
@@ -130,14 +130,14 @@ def test_a_row_begins_anew_with_each_id(tmp_path: Path, where: list[str]) -> Non
 def test_ids_of_now_have_the_rows_and_the_journal_says_who_left(tmp_path: Path) -> None:
     runtime = run_of(tmp_path)
     events = [report for report in runtime.run() if getattr(report, "kind", "") == "evicted"]
-    assert runtime.state.raw_ids is not None
+    assert runtime.state.input.raw_ids is not None
     told = sum(event.details["ids"] for event in events)
-    assert told >= runtime.state.raw_ids.counts()["evicted"] > 0
+    assert told >= runtime.state.input.raw_ids.counts()["evicted"] > 0
     assert all(sum(event.details["tables"].values()) == event.details["ids"] for event in events)
     keys = np.concatenate([np.array(list(rows)) for rows in rows_by_key(runtime)])
     assert np.mean(keys // 10**12 >= 2) > 0.6, "ids of the last stretches have most rows"
     kept = outcome(trained(tmp_path, "knobs.evict_ratio=0"))[1]
-    assert runtime.state.raw_ids.counts()["lookups_shared"] < kept["lookups_shared"]
+    assert runtime.state.input.raw_ids.counts()["lookups_shared"] < kept["lookups_shared"]
 
 
 def test_the_knob_is_refused_where_it_can_do_nothing(tmp_path: Path) -> None:

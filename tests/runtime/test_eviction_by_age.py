@@ -38,8 +38,8 @@ def roomy_ids(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def keys_of(runtime: Runtime, table: int) -> set[int]:
-    assert runtime.state.raw_ids is not None
-    return set(runtime.state.raw_ids.keys.keys_of(table)[1].tolist())
+    assert runtime.state.input.raw_ids is not None
+    return set(runtime.state.input.raw_ids.keys.keys_of(table)[1].tolist())
 
 
 def lookups(batch: Batch, tables: int) -> list[list[int]]:
@@ -50,7 +50,7 @@ def lookups(batch: Batch, tables: int) -> list[list[int]]:
 
 def test_ids_leave_by_the_age_of_a_plain_record_whether_their_table_is_full_or_not(tmp_path: Path) -> None:
     runtime = run_of(tmp_path, *BY_AGE)
-    raw_ids = runtime.state.raw_ids
+    raw_ids = runtime.state.input.raw_ids
     assert raw_ids is not None
     last: dict[tuple[int, int], int] = {}
     chosen: dict[tuple[int, int], int] = {}
@@ -101,7 +101,7 @@ def test_at_most_a_part_of_a_table_leaves_in_a_window(tmp_path: Path) -> None:
 def test_all_ids_have_their_turn_in_the_windows_of_so_many_steps(tmp_path: Path, windows: int) -> None:
     settings = "knobs.evict_ratio=0", f"knobs.evict_after={windows * WINDOW}", f"run.steps={2 * windows * WINDOW}"
     runtime = run_of(tmp_path, *settings)
-    raw_ids = runtime.state.raw_ids
+    raw_ids = runtime.state.input.raw_ids
     assert raw_ids is not None
     choose, turns = raw_ids._eviction.choose, []
 
@@ -158,7 +158,7 @@ def test_ages_begin_when_the_knob_is_set_and_end_with_it(tmp_path: Path) -> None
 def test_no_id_leaves_for_both_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assembling, "open_source", lambda config, trains, left_out: RawIds(ReplacedIds(config), config))
     runtime = run_of(tmp_path, "knobs.evict_ratio=0.5", f"knobs.evict_after={AFTER}", "run.steps=200")
-    raw_ids = runtime.state.raw_ids
+    raw_ids = runtime.state.input.raw_ids
     assert raw_ids is not None
     reasons, choose = set(), raw_ids._eviction.choose
 

@@ -27,7 +27,7 @@ ON_DISK = ["run.host_memory=1MiB", *AS_IN_MEMORY]
 def outcome(runtime: Runtime) -> Any:
     """The losses, the counts and the keys with their rows, which all ranks have; and the weights of the rows that a rank owns, by
     table and key."""
-    raw_ids, store, own = runtime.state.raw_ids, runtime.store, {}
+    raw_ids, store, own = runtime.state.input.raw_ids, runtime.store, {}
     loss_sum = runtime.reports.totals()["loss_sum"]
     assert raw_ids is not None
     keys = [np.stack(raw_ids.keys.keys_of(table)).tolist() for table in range(len(raw_ids.tables))]

@@ -43,8 +43,8 @@ def test_keys_are_found_by_another_thread_while_the_run_trains(tmp_path: Path) -
     assert len(asked) > 20
     assert asked[0] < 20 < asked[-1], "more and more keys have a row"
 
-    assert runtime.state.raw_ids is not None
-    id_K, key_K = runtime.state.raw_ids.keys.keys_of(2)
+    assert runtime.state.input.raw_ids is not None
+    id_K, key_K = runtime.state.input.raw_ids.keys.keys_of(2)
     rows = dict(zip(key_K.tolist(), id_K.tolist(), strict=True))
     assert found["own"] == [key in rows for key in keys]
     assert [row for row, own in zip(found["ids"], found["own"], strict=True) if own] == [

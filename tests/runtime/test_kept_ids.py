@@ -51,14 +51,14 @@ def returning_ids(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def counts_of(runtime: Runtime) -> dict[str, int]:
-    assert runtime.state.raw_ids is not None
-    return runtime.state.raw_ids.counts()
+    assert runtime.state.input.raw_ids is not None
+    return runtime.state.input.raw_ids.counts()
 
 
 @pytest.mark.parametrize("settings", [[], ["run.row_precision=bf16", "run.precision=float32"]], ids=["float64", "bf16"])
 def test_an_id_comes_back_with_the_values_that_it_left_with(tmp_path: Path, settings: list[str]) -> None:
     runtime = run_of(tmp_path, *KEPT, *settings, "knobs.prefetch_depth=3")
-    raw_ids, store, kept_rows = runtime.state.raw_ids, runtime.store, runtime.state.kept_rows
+    raw_ids, store, kept_rows = runtime.state.input.raw_ids, runtime.store, runtime.state.input.kept_rows
     assert raw_ids is not None
     assert kept_rows is not None
     left: dict[tuple[int, int], bytes] = {}

@@ -151,7 +151,7 @@ def everything(runtime: Runtime) -> list[Any]:
     """All that training has made: tables, the dense part, keys, figures."""
     tables = [each for table in range(len(runtime.source.tables)) for each in runtime.store.export_table(table)]
     dense = [each.detach().numpy() for each in runtime.dense.model.parameters()]
-    keys = runtime.state.raw_ids
+    keys = runtime.state.input.raw_ids
     return [*tables, *dense, runtime.reports.totals()["loss_sum"], keys.counts() if keys else {}]
 
 

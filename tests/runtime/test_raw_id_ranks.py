@@ -50,7 +50,7 @@ def keys_of(out: Path) -> list[tuple[np.ndarray, np.ndarray]]:
     """The rows of each table that have a key in a run's newest checkpoint, and their keys, as one process reads them."""
     runtime = trained_runtime(out)
     runtime.store.close()
-    raw_ids = runtime.state.raw_ids
+    raw_ids = runtime.state.input.raw_ids
     assert raw_ids is not None
     return [raw_ids.keys.keys_of(table) for table in range(len(raw_ids.tables))]
 
@@ -153,7 +153,7 @@ def test_a_changed_knob_takes_effect_with_the_same_batch_on_all_ranks() -> None:
                 losses.append(report.loss)
                 if report.step == 20 and group.rank == 0:
                     runtime.mailbox.change_knobs(admit_after=40)
-        raw_ids = runtime.state.raw_ids
+        raw_ids = runtime.state.input.raw_ids
         assert raw_ids is not None
         return losses, raw_ids.counts(), raw_ids.state()["admit_after"].tolist()
 

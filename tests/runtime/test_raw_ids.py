@@ -64,7 +64,7 @@ def test_admitting_all_ids_trains_as_ids_that_are_rows(
     assert assert_rows_of_keys(raw, plain) > 500
     assert raw.reports.totals()["loss_sum"] == plain.reports.totals()["loss_sum"]
     assert keys_of(raw)
-    counts = raw.state.raw_ids.counts()
+    counts = raw.state.input.raw_ids.counts()
     assert counts["refused"] == counts["lookups_shared"] == 0
     assert counts["lookups"] == raw.reports.totals()["lookups"]
 
@@ -76,7 +76,7 @@ def test_a_changed_knob_takes_effect_with_the_same_batch_however_far_is_read_ahe
         for _ in runtime.run():
             if runtime.step_number == 20:
                 runtime.mailbox.change_knobs(admit_after=4)
-        found.append((runtime.reports.totals()["loss_sum"], runtime.state.raw_ids.counts()))
+        found.append((runtime.reports.totals()["loss_sum"], runtime.state.input.raw_ids.counts()))
     assert found[0] == found[1] == found[2]
     assert found[0][1]["lookups_shared"] > 0
 

@@ -134,7 +134,7 @@ def facts_of(runtime: Runtime, columns: TrainedColumns) -> dict[str, Any]:
             for table in space.tables
         ],
         "pooling": runtime.config.data.pooling,
-        "raw": runtime.state.raw_ids is not None,
+        "raw": runtime.state.input.raw_ids is not None,
         "missing_id": MISSING_ID,
         "unknown_id": INFREQUENT_ID,
         "first_id": FIRST_ID,

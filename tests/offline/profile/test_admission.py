@@ -64,8 +64,8 @@ def test_a_run_admits_as_many_ids(tmp_path: Path) -> None:
     expected = next(each for each in measure(config, 0, 2, lambda *_: None)["admission"] if each["admit_after"] == 3)
     runtime = assemble(config, options=RunOptions(rows=tmp_path))
     list(runtime.run())
-    assert runtime.state.raw_ids is not None
-    counts = runtime.state.raw_ids.counts()
+    assert runtime.state.input.raw_ids is not None
+    counts = runtime.state.input.raw_ids.counts()
     assert expected["rows"] == counts["keys"], "the sketch has room for all of these"
     shared = counts["lookups_shared"] / counts["lookups"]
     assert 0 <= (1 - shared) - expected["own_lookup_ratio"] < 0.05, (

@@ -7,21 +7,15 @@ its methods.
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from adaptive_rec.batch import Position
 from adaptive_rec.config.knobs import Knobs, within_bounds
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.raw.eviction import Leaving, Popularity
-from adaptive_rec.data.raw.raw_ids import Clear, FoundKeys, Keep, RawIds
-from adaptive_rec.data.tabular.follow import FollowedSource
-from adaptive_rec.data.tabular.stream import TabularSource
 from adaptive_rec.dense.quality_trend import QualityTrend
 from adaptive_rec.embedding.device import all_rows_bytes
-from adaptive_rec.embedding.disk.kept_rows import KeptRows
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, ConfigError, TrainingError
 from adaptive_rec.live.checkpoint_status import CheckpointStatus
@@ -37,32 +31,10 @@ from adaptive_rec.live.telemetry import Evaluation, Recorder, StageTimes
 from adaptive_rec.policy import Policy
 from adaptive_rec.reclassify.tally import Tally
 from adaptive_rec.saved import Saved
+from adaptive_rec.state.run_input import RunInput
 
 DISK = "disk_"
 """Start of the names of counts of rows on a disk."""
-
-
-class RawKeys(Protocol):
-    """Raw keys that get rows while training runs: those of a run's source, or of the modules of a user's loop."""
-
-    def admit_after(self, lookups: int) -> None:
-        """Set the knob of this name."""
-        ...
-
-    def counts(self) -> dict[str, int]:
-        """Return the keys that have a row now, and so far: keys that lost theirs, keys that were refused one, lookups, those of
-        shared rows."""
-        ...
-
-    def find(self, table: int, key_N: NDArray[np.int64]) -> FoundKeys:
-        """Return where keys of a table are. Any thread may call it."""
-        ...
-
-    def end_window(
-        self, evict_ratio: float, evict_after: int, decay: float, popularity: Popularity, clear: Clear, keep: Keep
-    ) -> Leaving:
-        """Have keys leave as the knobs of these names say. Returns the keys that leave."""
-        ...
 
 
 class RunState:
@@ -101,16 +73,7 @@ class RunState:
         """Whether a signal came, here or to another process of the group, so that long work is left out."""
         self.commands_done = 0
         """Number of commands carried out."""
-        self.raw_ids: RawIds | None = None
-        """The stream's source, where its ids are raw keys."""
-        self.kept_rows: KeptRows | None = None
-        """Rows of raw keys that have left."""
-        self.keys: RawKeys | None = None
-        """The raw keys of the source, or of a user's loop."""
-        self.files: TabularSource | FollowedSource | None = None
-        """The source behind it, where it reads a user's own files by raw keys."""
-        self.followed: FollowedSource | None = None
-        """The source behind it, where it is followed."""
+        self.input = RunInput(store, lambda: self.position)
         self.evaluation: Evaluation | None = None
         """The last evaluation."""
         self.windows = WindowScores()
@@ -162,39 +125,6 @@ class RunState:
 
     # Change ----------------------------------------------------------------------------------------------------------
 
-    def read_keys_of(self, source: RawIds, kept_rows: KeptRows | None) -> None:
-        """Have the keys of a source follow this run: their rows are drawn in its store, or restored from those that are kept."""
-        source.attach(self.store.draw_rows, lambda: self.position, None if kept_rows is None else kept_rows.restore)
-        self.kept_rows = kept_rows
-        source.admit_after(self.knobs.admit_after)
-        self.raw_ids = self.keys = source
-
-    def follow_keys(self, keys: RawKeys) -> None:
-        """Have the keys of a user's loop follow the knobs, and be reported."""
-        self.keys = keys
-
-    def read_files_of(self, source: TabularSource | FollowedSource) -> None:
-        """Have checkpoints keep what scoring other files takes, and where a source that is followed stands."""
-        self.files = source
-        self.followed = source if isinstance(source, FollowedSource) else None
-
-    def columns_state(self) -> dict[str, Any] | None:
-        """Return what scoring other files by raw keys takes; None where no file of the user's own is read so."""
-        return None if self.files is None else self.files.trained_columns().state()
-
-    def followed_state(self) -> dict[str, Any] | None:
-        """Return where the source that is followed stands; None where none is."""
-        return None if self.followed is None else self.followed.state(self.position)
-
-    def keys_state(self) -> dict[str, Any] | None:
-        """Return the state of raw keys, for a snapshot of the rows that begins at this step; None where ids are rows. All ranks
-        have the same keys, and rank 0 saves them: each must call it."""
-        if self.raw_ids is None:
-            return None
-        self.raw_ids.check_alike(self.store.group, self.step)
-        self.raw_ids.flag_given(self.store.flag_changed)
-        return self.raw_ids.state() if self.store.group.rank == 0 else None
-
     def step_done(self, position: Position | None = None) -> None:
         """Count a step. `position` is the new position of the stream's reader, if there is one."""
         self.step += 1
@@ -238,8 +168,7 @@ class RunState:
     def change_knobs(self, knobs: Knobs) -> None:
         """Set the knobs, from the present step on."""
         self.knobs, self.knobs_step = knobs, self.step
-        if self.keys is not None:
-            self.keys.admit_after(knobs.admit_after)
+        self.input.admit_after(knobs.admit_after)
 
     def change_policy(self, policy: Policy) -> None:
         self.policy = policy
@@ -295,8 +224,7 @@ class RunState:
 
     def take_warnings(self) -> list[str]:
         """Return the warnings of the store, of a source that is followed and of this object that are new."""
-        files = [] if self.followed is None else self.followed.files.take_warnings()
-        taken, self._warnings = [*self.store.complaints(), *files, *self._warnings], []
+        taken, self._warnings = [*self.store.complaints(), *self.input.take_warnings(), *self._warnings], []
         return taken
 
     def forget_clock(self) -> None:
@@ -361,4 +289,3 @@ def saved_knobs(found: Saved) -> Knobs:
 def saved_position(found: Saved) -> Position:
     """Read the reader's position of a checkpoint."""
     return Position(*(found.integer(name) for name in ("epoch", "seed", "offset")))
-
