@@ -34,7 +34,7 @@ from adaptive_rec.offline.simulate.hardware import read_hardware, to_text
 from adaptive_rec.offline.simulate.results import simulate
 from adaptive_rec.policy.find import BUILT_IN
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import Report
+from adaptive_rec.runtime.session import Report
 from benchmarks.common.results import bar, bar_rows, say, write
 
 CLOCK = time.process_time

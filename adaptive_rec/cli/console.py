@@ -24,7 +24,8 @@ from adaptive_rec.units import clock, count, percent, printable, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.run.present import PresentRun
-    from adaptive_rec.runtime.loop import Report, Runtime
+    from adaptive_rec.runtime.loop import Runtime
+    from adaptive_rec.runtime.session import Report
 
 SMOOTHING = 0.3
 """Weight of the newest snapshot in the figures shown."""

@@ -1,11 +1,8 @@
-"""The runtime: one mini-batch after the other through the verbs of a step, in order."""
+"""The runtime: one mini-batch after the other, a step each, and the boundaries between the steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-import numpy as np
-from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.checkpoint.run_state import RunParts
@@ -19,14 +16,11 @@ from adaptive_rec.data.tabular.follow import files_of_source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.finite import Word, step_check
 from adaptive_rec.embedding.disk.kept_rows import KeptRows
-from adaptive_rec.embedding.optimizer import LearningRates, learning_rates
-from adaptive_rec.embedding.records import Fetched, RowUpdate
-from adaptive_rec.embedding.staged.device_step import TOO_SMALL
+from adaptive_rec.embedding.optimizer import LearningRates
+from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
 from adaptive_rec.live.telemetry import Evaluation, Event
-from adaptive_rec.policy import BatchView, Policy, StepPlan
-from adaptive_rec.policy.skipping import plan_step
+from adaptive_rec.policy import Policy
 from adaptive_rec.runtime.checkpoints import Checkpoints
 from adaptive_rec.runtime.control import Control
 from adaptive_rec.runtime.evaluator import Evaluator
@@ -35,9 +29,9 @@ from adaptive_rec.runtime.pipeline import Pipeline
 from adaptive_rec.runtime.progressive import Progressive
 from adaptive_rec.runtime.rollbacks import Rollbacks
 from adaptive_rec.runtime.run_options import RunOptions
-from adaptive_rec.runtime.session import Report as Report
-from adaptive_rec.runtime.session import Session
+from adaptive_rec.runtime.session import Report, Session
 from adaptive_rec.runtime.short_memory import OnShortMemory
+from adaptive_rec.runtime.steps import TrainingSteps
 from adaptive_rec.runtime.stream import batches_left
 from adaptive_rec.runtime.watchdog import Watchdog
 
@@ -79,6 +73,9 @@ class Runtime(Session):
         word: Word = "id" if state.input.raw_ids is None else "row"
         self.finite = step_check(config.run.on_nan, dense, store, word, self.watchdog.of_steps)
         """The check that a step's losses and gradients are finite."""
+        self.steps = TrainingSteps(
+            state, dense, self.observer, self.reclassifier, self.splitting, self.finite, self.progressive
+        )
         self.parts = RunParts(
             state, dense, self.observer, self.reclassifier, self.phases, self.splitting, self.finite, self.watchdog
         )
@@ -101,8 +98,6 @@ class Runtime(Session):
         """Warnings that are given when the run starts."""
         self.pipeline: Pipeline | None = None
         """Prepares batches, once the run has started."""
-        self._guarded: list[tuple[Fetched, NDArray[np.int64]]] = []
-        """Losses of this step and the lines of its guard samples, held back until it has succeeded: it may be repeated."""
 
     @property
     def steps_total(self) -> int:
@@ -172,7 +167,7 @@ class Runtime(Session):
                     yield from self.control.before_step()
                     while True:
                         with memory:
-                            self.step(work)
+                            self.steps.make(work, self.phases.is_probe_step())
                             break
                         yield from self.control.give_up_memory(memory.reason)
                     yield from self.boundary()
@@ -216,25 +211,6 @@ class Runtime(Session):
         if self.state.rollback is None:
             yield from self.saving.while_waiting()
 
-    def step(self, work: ClassifiedBatch) -> None:
-        """Train one loaded and classified mini-batch: plan, gather and execute, update, observe."""
-        self.store.finish_draws()
-        if self.store.on_disk:
-            with self.times("disk"):
-                self.store.await_rows(work)
-        with self.times("classify"):
-            self.store.take(work)
-        probe = self.phases.is_probe_step()
-        with self.times("plan"):
-            plan = self.plan(work, probe)
-        position_B = self.execute(work, plan)
-        with self.times("update"):
-            self.update(work, plan, position_B, probe)
-        with self.times("observe"):
-            self.observe(work, probe and bool((position_B >= 0).any()))
-        self.tally.add(work, position_B)
-        self.state.step_done(work.batch.position)
-
     def _resume(self) -> Iterator[Report]:
         """Finish the step boundary at which the run was saved, overridden knobs first."""
         if self._rollback is not None:
@@ -255,76 +231,6 @@ class Runtime(Session):
     def evaluated(self) -> Iterator[Evaluation | Event]:
         yield from self.evaluator.when_due()
 
-    # The verbs -------------------------------------------------------------------------------------------------------
-
-    def plan(self, work: ClassifiedBatch, probe: bool) -> StepPlan:
-        split = self.policy.tracks_popularity and self.splitting.at(self.step_number)
-        stale_U = self.observer.stale.of(work)
-        view = BatchView(self.step_number, split, self.knobs, work, stale_U, self.state.random("plan"))
-        return plan_step(self.policy, view, probe)
-
-    def execute(self, work: ClassifiedBatch, plan: StepPlan) -> NDArray[np.int64]:
-        """Run forward and backward of every micro-batch; all read the same parameters. Returns each sample's line in the
-        gradients, -1 for a skipped sample."""
-        self.dense.begin_step()
-        self._guarded.clear()
-        if self.progressive is not None:
-            self.progressive.begin_step()
-        position_B = np.full(work.batch.size, -1, dtype=np.int64)
-        trained = 0
-        for samples in plan.micro_batches:
-            weight_S = np.ones(len(samples)) if plan.weight_B is None else plan.weight_B[samples]
-            with self.times("gather"):
-                micro = self.dense.inputs(len(samples))
-                self.store.gather(work, samples, weight_S / work.batch.samples_of_all_ranks, micro)
-            with self.times("execute"):
-                self.dense.run(micro)
-            if plan.guard_B is not None and plan.guard_B[samples].any():
-                losses_S = self.store.fetch_later(self.dense.losses_S)
-                self._guarded.append((losses_S, np.flatnonzero(plan.guard_B[samples])))
-            if self.progressive is not None:
-                self.progressive.add(self.store.fetch_later(self.dense.losses_S), work.batch.labels_B[samples])
-            position_B[samples] = np.arange(trained, trained + len(samples))
-            trained += len(samples)
-        return position_B
-
-    def update(self, work: ClassifiedBatch, plan: StepPlan, position_B: NDArray[np.int64], probe: bool) -> None:
-        """Update each distinct row once and make one dense step, or leave the batch out where its gradients are not finite."""
-        if not plan.micro_batches and self.store.group.is_alone:
-            self.store.release(work)
-            return
-        if not self.finite.passes(work, position_B, self.step_number + 1):
-            self.store.release(work)
-            self._guarded.clear()
-            if self.progressive is not None:
-                self.progressive.begin_step()
-            position_B[:] = -1
-            return
-        knobs, number, rates = self.knobs, self.step_number + 1, self.learning_rates()
-        gradients = self.dense.gradients()
-        self.dense.share()
-        if knobs.clip_norm:
-            self.dense.clip(knobs.clip_norm, gradients)
-        skips = not (probe or self.policy.exact)
-        lr = rates.embedding
-        self.store.apply(work, RowUpdate(gradients, position_B, plan.frozen_U, lr, number, measure=probe, skips=skips))
-        try:
-            self.dense.step(rates.factor)
-        except RuntimeError as error:  # rows are updated by now, so the step cannot be repeated
-            if not is_out_of_memory(error):
-                raise
-            raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
-
-    def observe(self, work: ClassifiedBatch, probe: bool) -> None:
-        if self.policy.tracks_popularity:
-            self.observer.count_lookups(self.step_number, self.store.counted(work), self.knobs)
-        if probe and self.policy.tracks_movement:
-            self.observer.keep_popular_samples(work)
-        if self.progressive is not None:
-            self.progressive.end_step()
-        for losses_S, lines in self._guarded:
-            self.reclassifier.guard.add(losses_S, lines)
-
     # Small things ----------------------------------------------------------------------------------------------------
 
     def batches(self) -> Iterator[Batch]:
@@ -336,7 +242,7 @@ class Runtime(Session):
         return self.evaluator.evaluate()
 
     def learning_rates(self) -> LearningRates:
-        return learning_rates(self.config.optimizer, self.knobs, self.step_number)
+        return self.steps.learning_rates()
 
     def losses(self) -> Fetched:
         return self.store.fetch_later(self.dense.loss_sum)

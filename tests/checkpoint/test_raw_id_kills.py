@@ -21,22 +21,22 @@ KILLED = """
 import os, sys, threading, time
 from adaptive_rec.cli import warm
 from adaptive_rec.embedding.disk import row_log
-from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.steps import TrainingSteps
 
 row_log._LEAST_SEGMENT_BYTES, row_log._KEPT_BYTES = 8192, 0
-step, execute = Runtime.step, warm.execute
+make, execute = TrainingSteps.make, warm.execute
 
 def execute_and_kill(order):
     def kill():
         time.sleep(order["kill_after_seconds"])
         os.kill(os.getpid(), 9)
 
-    def killed(self, work):
-        if self.step_number + 1 == order["kill_at"]:
+    def killed(self, work, probe):
+        if self._state.step + 1 == order["kill_at"]:
             threading.Thread(target=kill).start()
-        step(self, work)
+        make(self, work, probe)
 
-    Runtime.step = killed
+    TrainingSteps.make = killed
     return execute(order)
 
 warm.execute = execute_and_kill

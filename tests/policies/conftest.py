@@ -110,7 +110,7 @@ def watch(memory_source: Any, monkeypatch: pytest.MonkeyPatch) -> Watch:
         streams = STREAMS[device]()
         runtime = assemble(config, memory_source(*world, held_out=world[0][:2]) if world else None, streams)
         seen = Watched(runtime)
-        plan = runtime.plan
+        plan = runtime.steps.plan
 
         def watched_plan(work: ClassifiedBatch, probe: bool) -> StepPlan:
             made = plan(work, probe)
@@ -122,7 +122,7 @@ def watch(memory_source: Any, monkeypatch: pytest.MonkeyPatch) -> Watch:
             seen.steps.append(step)
             return made
 
-        monkeypatch.setattr(runtime, "plan", watched_plan)
+        monkeypatch.setattr(runtime.steps, "plan", watched_plan)
         seen.losses = [event.loss for event in runtime.run() if isinstance(event, Snapshot)]
         return seen
 

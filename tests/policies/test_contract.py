@@ -18,6 +18,7 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.device import split_budget
 from adaptive_rec.policy.find import BUILT_IN, load_policy
 from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.steps import TrainingSteps
 
 USERS = "example_policy:FirstRows"
 USERS_ORDER = "example_policy:EvenThenOdd"
@@ -263,7 +264,7 @@ def test_subsampling_keeps_the_expected_gradient(watch: Any, action: str, unbias
 
     def gradient(probe: bool) -> np.ndarray:
         """Return the gradient of the dense part and, added up, of the pooled vectors."""
-        position_B = runtime.execute(work, type(runtime).plan(runtime, work, probe))
+        position_B = runtime.steps.execute(work, TrainingSteps.plan(runtime.steps, work, probe))
         parts = runtime.dense.gradients()
         dense = [
             (torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in runtime.dense.model.parameters()

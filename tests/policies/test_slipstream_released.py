@@ -66,13 +66,13 @@ def test_movement_is_that_of_the_window_and_rows_of_dropped_samples_hardly_moved
     )
     spied.runtime = runtime  # type: ignore[attr-defined]
     trained: list[Batch] = []
-    step = runtime.step
+    make = runtime.steps.make
 
-    def seen_step(work: ClassifiedBatch) -> None:
+    def seen_step(work: ClassifiedBatch, probe: bool) -> None:
         trained.append(work.batch)
-        step(work)
+        make(work, probe)
 
-    monkeypatch.setattr(runtime, "step", seen_step)
+    monkeypatch.setattr(runtime.steps, "make", seen_step)
     events = [event for event in runtime.run() if isinstance(event, Event)]
     outcome, space = found["outcome"], runtime.store.space
     moved = np.abs(found["after"] - found["before"]).max(axis=1)

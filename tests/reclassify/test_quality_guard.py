@@ -271,10 +271,10 @@ def test_a_repeated_step_counts_its_guard_samples_once(monkeypatch: pytest.Monke
     monkeypatch.setattr(QualityGuard, "add", lambda guard, losses, lines: seen.append(len(lines)))
     work = next(iter(Pipeline(runtime.batches(), runtime.store, lambda: 0, runtime.times)))
     runtime.store.take(work)
-    plan = runtime.plan(work, probe=False)
-    runtime.execute(work, plan)
-    runtime.execute(work, plan)
-    assert len(runtime._guarded) == len(plan.micro_batches)
+    plan = runtime.steps.plan(work, probe=False)
+    runtime.steps.execute(work, plan)
+    runtime.steps.execute(work, plan)
+    assert len(runtime.steps._guarded) == len(plan.micro_batches)
     assert seen == [], "the guard gets the losses after the step"
 
 

@@ -193,15 +193,15 @@ def test_a_run_that_gave_up_memory_is_made_again_wherever_that_was(
     """Before the first step, and in the step after a window's end too."""
     settings = [*LARGER, f"knobs.policy={policy}", "knobs.probe_ratio=0.5", "knobs.min_probe_touches=1"]
     runtime, failed = build(device, *settings), []
-    step = runtime.step
+    make = runtime.steps.make
 
-    def short(work: Any) -> None:
+    def short(work: Any, probe: bool) -> None:
         if runtime.step_number == at and not failed:
             failed.append(at)
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        step(work)
+        make(work, probe)
 
-    monkeypatch.setattr(runtime, "step", short)
+    monkeypatch.setattr(runtime.steps, "make", short)
     losses, events = run(runtime)
     assert failed
     again = made_again(events, tmp_path, *settings)
@@ -308,13 +308,13 @@ def test_a_step_that_was_broken_off_leaves_nothing_behind(device: SmallDevice, m
 def measuring(runtime: Runtime, split_is_quick: bool, monkeypatch: pytest.MonkeyPatch) -> Runtime:
     """On a device it would measure; here the clock is set to what each way costs."""
     clock = {"seconds": 0.0}
-    step = runtime.step
+    make = runtime.steps.make
 
-    def timed(work: Any) -> None:
+    def timed(work: Any, probe: bool) -> None:
         clock["seconds"] += 1.0 if runtime.splitting.at(runtime.step_number) == split_is_quick else 2.0
-        step(work)
+        make(work, probe)
 
-    monkeypatch.setattr(runtime, "step", timed)
+    monkeypatch.setattr(runtime.steps, "make", timed)
     monkeypatch.setattr(type(runtime.recorder), "seconds", property(lambda _: clock["seconds"]))
     runtime.splitting.measured = True
     return runtime

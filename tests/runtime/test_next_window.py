@@ -94,18 +94,18 @@ class Seen:
         self.trained: list[float] = []
         self.scored: list[tuple[int, list[float], Evaluation]] = []
         now: list[float] = []
-        step, evaluate = runtime.step, evaluator_module.evaluate
+        make, evaluate = runtime.steps.make, evaluator_module.evaluate
 
         def noted(batches: Any) -> Any:
             for batch in batches:
                 now.extend(batch.dense_BX[:, 0].tolist())
                 yield batch
 
-        def trained(work: Any) -> None:
+        def trained(work: Any, probe: bool) -> None:
             self.trained += work.batch.dense_BX[:, 0].tolist()
-            step(work)
+            make(work, probe)
 
-        monkeypatch.setattr(runtime, "step", trained)
+        monkeypatch.setattr(runtime.steps, "make", trained)
         monkeypatch.setattr(evaluator_module, "evaluate", lambda batches, *more: evaluate(noted(batches), *more))
         for report in runtime.run():
             if isinstance(report, Evaluation):

@@ -177,7 +177,7 @@ def test_a_tracker_that_fails_is_switched_off_with_one_line_and_changes_nothing(
 
 def test_a_failing_run_informs_its_trackers(tmp_path: Path, own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run = TrainingRun(load_config("tiny", {}, ['run.track=["own_trackers:Kept"]', "run.steps=3"]), tmp_path / "run")
-    monkeypatch.setattr(run.runtime, "execute", lambda *_: (_ for _ in ()).throw(OSError("no more data")))
+    monkeypatch.setattr(run.runtime.steps, "execute", lambda *_: (_ for _ in ()).throw(OSError("no more data")))
     with pytest.raises(OSError, match="no more data"):
         list(run.events())
     [kept] = own.made

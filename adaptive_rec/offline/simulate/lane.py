@@ -129,7 +129,7 @@ class Lane:
         return sum(self.stretches, StepCounts())
 
     def step(self, work: ClassifiedBatch) -> None:
-        """Follow one batch: the order of `runtime.step` and `runtime.boundary`, as far as placements depend on it."""
+        """Follow one batch: the order of `TrainingSteps.make` and `runtime.boundary`, as far as placements depend on it."""
         started = time.perf_counter()
         policy = self.reclassifier.policy
         if self.step_number % self.stretch_steps == 0 and self.step_number:

@@ -1,0 +1,133 @@
+"""A step of training: the verbs, in order."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.dense.eager import DensePart
+from adaptive_rec.dense.finite import StepCheck
+from adaptive_rec.embedding.optimizer import LearningRates, learning_rates
+from adaptive_rec.embedding.records import Fetched, RowUpdate
+from adaptive_rec.embedding.staged.device_step import TOO_SMALL
+from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
+from adaptive_rec.policy import BatchView, StepPlan
+from adaptive_rec.policy.skipping import plan_step
+from adaptive_rec.reclassify.observer import Observer
+from adaptive_rec.reclassify.window import Reclassifier
+from adaptive_rec.runtime.progressive import Progressive
+from adaptive_rec.runtime.splitting import Splitting
+from adaptive_rec.state.run_state import RunState
+
+
+class TrainingSteps:
+    """Trains mini-batches, one after the other."""
+
+    def __init__(
+        self,
+        state: RunState,
+        dense: DensePart,
+        observer: Observer,
+        reclassifier: Reclassifier,
+        splitting: Splitting,
+        finite: StepCheck,
+        progressive: Progressive | None,
+    ) -> None:
+        """`progressive` collects the losses that samples have before they are trained on, where data is followed."""
+        self._state, self._store, self._times = state, state.store, state.times
+        self._dense, self._observer, self._reclassifier = dense, observer, reclassifier
+        self._splitting, self._finite, self._progressive = splitting, finite, progressive
+        self._guarded: list[tuple[Fetched, NDArray[np.int64]]] = []
+        """Losses of this step and the lines of its guard samples, held back until it has succeeded: it may be repeated."""
+
+    def make(self, work: ClassifiedBatch, probe: bool) -> None:
+        """Train one loaded and classified mini-batch: plan, gather and execute, update, observe. `probe`: whether it is a
+        probe step, which skips nothing and measures movement."""
+        self._store.finish_draws()
+        if self._store.on_disk:
+            with self._times("disk"):
+                self._store.await_rows(work)
+        with self._times("classify"):
+            self._store.take(work)
+        with self._times("plan"):
+            plan = self.plan(work, probe)
+        position_B = self.execute(work, plan)
+        with self._times("update"):
+            self.update(work, plan, position_B, probe)
+        with self._times("observe"):
+            self.observe(work, probe and bool((position_B >= 0).any()))
+        self._state.tally.add(work, position_B)
+        self._state.step_done(work.batch.position)
+
+    def plan(self, work: ClassifiedBatch, probe: bool) -> StepPlan:
+        split = self._state.policy.tracks_popularity and self._splitting.at(self._state.step)
+        stale_U = self._observer.stale.of(work)
+        view = BatchView(self._state.step, split, self._state.knobs, work, stale_U, self._state.random("plan"))
+        return plan_step(self._state.policy, view, probe)
+
+    def execute(self, work: ClassifiedBatch, plan: StepPlan) -> NDArray[np.int64]:
+        """Run forward and backward of every micro-batch; all read the same parameters. Returns each sample's line in the
+        gradients, -1 for a skipped sample."""
+        self._dense.begin_step()
+        self._guarded.clear()
+        if self._progressive is not None:
+            self._progressive.begin_step()
+        position_B = np.full(work.batch.size, -1, dtype=np.int64)
+        trained = 0
+        for samples in plan.micro_batches:
+            weight_S = np.ones(len(samples)) if plan.weight_B is None else plan.weight_B[samples]
+            with self._times("gather"):
+                micro = self._dense.inputs(len(samples))
+                self._store.gather(work, samples, weight_S / work.batch.samples_of_all_ranks, micro)
+            with self._times("execute"):
+                self._dense.run(micro)
+            if plan.guard_B is not None and plan.guard_B[samples].any():
+                losses_S = self._store.fetch_later(self._dense.losses_S)
+                self._guarded.append((losses_S, np.flatnonzero(plan.guard_B[samples])))
+            if self._progressive is not None:
+                self._progressive.add(self._store.fetch_later(self._dense.losses_S), work.batch.labels_B[samples])
+            position_B[samples] = np.arange(trained, trained + len(samples))
+            trained += len(samples)
+        return position_B
+
+    def update(self, work: ClassifiedBatch, plan: StepPlan, position_B: NDArray[np.int64], probe: bool) -> None:
+        """Update each distinct row once and make one dense step, or leave the batch out where its gradients are not finite."""
+        if not plan.micro_batches and self._store.group.is_alone:
+            self._store.release(work)
+            return
+        if not self._finite.passes(work, position_B, self._state.step + 1):
+            self._store.release(work)
+            self._guarded.clear()
+            if self._progressive is not None:
+                self._progressive.begin_step()
+            position_B[:] = -1
+            return
+        knobs, number, rates = self._state.knobs, self._state.step + 1, self.learning_rates()
+        gradients = self._dense.gradients()
+        self._dense.share()
+        if knobs.clip_norm:
+            self._dense.clip(knobs.clip_norm, gradients)
+        skips = not (probe or self._state.policy.exact)
+        lr = rates.embedding
+        self._store.apply(work, RowUpdate(gradients, position_B, plan.frozen_U, lr, number, measure=probe, skips=skips))
+        try:
+            self._dense.step(rates.factor)
+        except RuntimeError as error:  # rows are updated by now, so the step cannot be repeated
+            if not is_out_of_memory(error):
+                raise
+            raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
+
+    def observe(self, work: ClassifiedBatch, probe: bool) -> None:
+        if self._state.policy.tracks_popularity:
+            self._observer.count_lookups(self._state.step, self._store.counted(work), self._state.knobs)
+        if probe and self._state.policy.tracks_movement:
+            self._observer.keep_popular_samples(work)
+        if self._progressive is not None:
+            self._progressive.end_step()
+        for losses_S, lines in self._guarded:
+            self._reclassifier.guard.add(losses_S, lines)
+
+    def learning_rates(self) -> LearningRates:
+        """Return those of the next step."""
+        return learning_rates(self._state.config.optimizer, self._state.knobs, self._state.step)
