@@ -122,24 +122,23 @@ class StepwiseHistory(NamedTuple):
 def catch_up_stepwise(row_N, slot_R, history, next_step, tiers):
     """Bring rows of a pool to the last step of a history; arguments and result are those of `catch_up.catch_up_rows`."""
     hot_HD, hot_state_HK, cold_RD, cold_state_RK = tiers
-    grad_D, changed = np.empty(hot_HD.shape[1], dtype=history.factor_SF.dtype), 0
+    grad_1D, changed = np.empty((1, hot_HD.shape[1]), dtype=history.factor_SF.dtype), 0
     for n in range(len(row_N)):
         slot = np.int64(slot_R[row_N[n]])
         if slot >= 0:
-            changed += _step_by_step(hot_HD, hot_state_HK, slot, history, next_step, grad_D)
+            changed += _step_by_step(hot_HD, hot_state_HK, slot, history, next_step, grad_1D)
         else:
-            changed += _step_by_step(cold_RD, cold_state_RK, np.int64(row_N[n]), history, next_step, grad_D)
+            changed += _step_by_step(cold_RD, cold_state_RK, np.int64(row_N[n]), history, next_step, grad_1D)
     return changed
 
 
 @njit(**JIT_INLINE)
-def _step_by_step(weights, state, r, history, next_step, grad_D):
+def _step_by_step(weights, state, r, history, next_step, grad_1D):
     done = np.int64(state[r, -1])
     if done >= max(history.last, next_step):
         return 0
     for place in range(done - history.first, history.last - history.first):
-        for d in range(len(grad_D)):
-            grad_D[d] = 0
-        apply_row(history.rule, history.factor_SF[place], weights, state, r, grad_D)
+        grad_1D[:] = 0
+        apply_row(history.rule, history.factor_SF[place], weights, state, r, grad_1D)
     state[r, -1] = max(history.last, next_step)
     return 1

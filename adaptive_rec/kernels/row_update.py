@@ -13,7 +13,8 @@ from numba import njit, prange, set_num_threads
 
 from adaptive_rec.kernels.jit import JIT, JIT_INLINE, JIT_PARALLEL, JIT_PART, PARTS_PER_THREAD, worth_waking
 from adaptive_rec.kernels.prefetch import prefetch_row
-from adaptive_rec.kernels.rows16 import dice, overflows, read, row_dice, write
+from adaptive_rec.kernels.row_vectors import sum_of_squares, sum_rows
+from adaptive_rec.kernels.rows16 import dice, overflows, read, row_dice, subtract, write
 
 SGD, ROWWISE_ADAGRAD, ADAGRAD, LAZY_ADAM, MOMENTUM, RMSPROP = 0, 1, 2, 3, 4, 5
 """Update rules. MOMENTUM is SGD with a momentum buffer."""
@@ -21,8 +22,7 @@ LR, EPS, BETA1, BETA2, REST1, REST2, DIM, DECAY, FLAG, FACTORS = 0, 1, 2, 3, 4, 
 """Places of a step's factors, in the gradients' precision, and their number."""
 
 _ROWS_AHEAD = 12
-_BAGS_AHEAD = 24
-"""How far ahead of their use rows and gradients are prefetched."""
+"""How far ahead of their use rows are prefetched. Prefetching gradients too made an update of long segments slower."""
 
 
 class RowSegments(NamedTuple):
@@ -123,7 +123,7 @@ def _update_range(first, end, counts_4, rule, hyper, segments, places, columns, 
     frozen_U, distinct_U, source_U, changed_R = rows
     hot_HD, hot_state_HK, cold_RD, cold_state_RK = tiers
     factors = _factors(rule, hyper, grad_LD)
-    grad_D = np.empty(grad_LD.shape[1], dtype=grad_LD.dtype)
+    grad_1D = np.empty((1, grad_LD.shape[1]), dtype=grad_LD.dtype)
     touched, updated, hot_updated, overflowed = 0, 0, 0, 0
     for i in range(first, end):
         if i + _ROWS_AHEAD < end and not frozen_U[i + _ROWS_AHEAD]:
@@ -139,9 +139,10 @@ def _update_range(first, end, counts_4, rule, hyper, segments, places, columns, 
         if frozen_U[i]:
             trained = _is_trained(start, stop, segment_bag_N, places.features, places.position_B)
         elif places.in_place:
-            trained = _sum_bags(start, stop, segment_bag_N, grad_LD, grad_D)
+            sum_rows(grad_LD, grad_LD, segment_bag_N, start, stop, grad_1D, 0)
+            trained = True
         else:
-            trained = _sum_segment(start, stop, segment_bag_N, places, columns, grad_LD, grad_D)
+            trained = _sum_segment(start, stop, segment_bag_N, places, columns, grad_LD, grad_1D[0])
         source = source_U[i]
         touched += trained
         if not trained or frozen_U[i]:
@@ -151,10 +152,10 @@ def _update_range(first, end, counts_4, rule, hyper, segments, places, columns, 
         bits = row_dice(hyper.seed, hyper.step, distinct_U[i])
         if source >= 0:
             hot_updated += 1
-            _apply_row(rule, factors, hot_HD, hot_state_HK, source, grad_D, bits)
+            _apply_row(rule, factors, hot_HD, hot_state_HK, source, grad_1D, 0, bits)
             overflowed += overflows(hot_HD, source)
         else:
-            _apply_row(rule, factors, cold_RD, cold_state_RK, ~source, grad_D, bits)
+            _apply_row(rule, factors, cold_RD, cold_state_RK, ~source, grad_1D, 0, bits)
             overflowed += overflows(cold_RD, ~source)
     counts_4[0], counts_4[1], counts_4[2], counts_4[3] = touched, updated, hot_updated, overflowed
 
@@ -166,20 +167,6 @@ def _is_trained(start, end, segment_bag_N, features, position_B):
         if position_B[segment_bag_N[k] // features] >= 0:
             return True
     return False
-
-
-@njit(**JIT_INLINE)
-def _sum_bags(start, end, segment_bag_N, grad_LD, grad_D):
-    """Add up a row's gradients where they stand bag by bag."""
-    for d in range(len(grad_D)):
-        grad_D[d] = 0
-    for k in range(start, end):
-        if k + _BAGS_AHEAD < len(segment_bag_N):  # of this row or of the next ones
-            prefetch_row(grad_LD, np.int64(segment_bag_N[k + _BAGS_AHEAD]))
-        line = segment_bag_N[k]
-        for d in range(len(grad_D)):
-            grad_D[d] += grad_LD[line, d]
-    return True
 
 
 @njit(**JIT_INLINE)
@@ -229,57 +216,51 @@ def set_factors(rule, hyper, dim, factors):
 
 
 @njit(**JIT_INLINE)
-def _apply_row(rule, factors, weights, state, r, grad_D, bits):
-    """Update row `r` of a tier; `bits` are its random bits for rounding. An L2 term is added to `grad_D`."""
-    dim = len(grad_D)
+def _apply_row(rule, factors, weights, state, r, grad_LD, line, bits):
+    """Update row `r` of a tier by ``grad_LD[line]``, to which an L2 term is added; `bits` are the row's random bits for rounding."""
+    dim = grad_LD.shape[1]
     lr, eps = factors[LR], factors[EPS]
     if factors[DECAY] != 0:
         for d in range(dim):
-            grad_D[d] += factors[DECAY] * read(weights, r, d)
+            grad_LD[line, d] += factors[DECAY] * read(weights, r, d)
     if rule == SGD:
-        for d in range(dim):
-            write(weights, r, d, read(weights, r, d) - lr * grad_D[d], dice(bits, d))
+        subtract(weights, r, lr, grad_LD, line, bits)
     elif rule == ROWWISE_ADAGRAD:
-        square = grad_D[0] * grad_D[0]
-        for d in range(1, dim):
-            square += grad_D[d] * grad_D[d]
-        state[r, 0] += square / factors[DIM]
-        scale = lr / (np.sqrt(state[r, 0]) + eps)
-        for d in range(dim):
-            write(weights, r, d, read(weights, r, d) - scale * grad_D[d], dice(bits, d))
+        state[r, 0] += sum_of_squares(grad_LD, line) / factors[DIM]
+        subtract(weights, r, lr / (np.sqrt(state[r, 0]) + eps), grad_LD, line, bits)
     elif rule == ADAGRAD:
         for d in range(dim):
-            state[r, d] += grad_D[d] * grad_D[d]
-            change = lr * grad_D[d] / (np.sqrt(state[r, d]) + eps)
+            state[r, d] += grad_LD[line, d] * grad_LD[line, d]
+            change = lr * grad_LD[line, d] / (np.sqrt(state[r, d]) + eps)
             write(weights, r, d, read(weights, r, d) - change, dice(bits, d))
     elif rule == LAZY_ADAM:
         beta1, beta2, rest1, rest2 = factors[BETA1], factors[BETA2], factors[REST1], factors[REST2]
         for d in range(dim):
-            state[r, d] = beta1 * state[r, d] + rest1 * grad_D[d]
-            state[r, dim + d] = beta2 * state[r, dim + d] + rest2 * grad_D[d] * grad_D[d]
+            state[r, d] = beta1 * state[r, d] + rest1 * grad_LD[line, d]
+            state[r, dim + d] = beta2 * state[r, dim + d] + rest2 * grad_LD[line, d] * grad_LD[line, d]
             change = lr * state[r, d] / (np.sqrt(state[r, dim + d]) + eps)
             write(weights, r, d, read(weights, r, d) - change, dice(bits, d))
     elif rule == MOMENTUM:
         beta1, rest1, nesterov = factors[BETA1], factors[REST1], factors[FLAG] != 0
         for d in range(dim):
-            state[r, d] = beta1 * state[r, d] + rest1 * grad_D[d]
-            change = grad_D[d] + beta1 * state[r, d] if nesterov else state[r, d]
+            state[r, d] = beta1 * state[r, d] + rest1 * grad_LD[line, d]
+            change = grad_LD[line, d] + beta1 * state[r, d] if nesterov else state[r, d]
             write(weights, r, d, read(weights, r, d) - lr * change, dice(bits, d))
     else:
-        _apply_rmsprop(factors, weights, state, r, grad_D, bits)
+        _apply_rmsprop(factors, weights, state, r, grad_LD, line, bits)
 
 
 @njit(**JIT_INLINE)
-def _apply_rmsprop(factors, weights, state, r, grad_D, bits):
-    dim, beta1, centred = len(grad_D), factors[BETA1], factors[FLAG] != 0
+def _apply_rmsprop(factors, weights, state, r, grad_LD, line, bits):
+    dim, beta1, centred = grad_LD.shape[1], factors[BETA1], factors[FLAG] != 0
     buffer = 2 * dim if centred else dim
     for d in range(dim):
-        state[r, d] = factors[BETA2] * state[r, d] + factors[REST2] * grad_D[d] * grad_D[d]
+        state[r, d] = factors[BETA2] * state[r, d] + factors[REST2] * grad_LD[line, d] * grad_LD[line, d]
         square = state[r, d]
         if centred:
-            state[r, dim + d] = factors[BETA2] * state[r, dim + d] + factors[REST2] * grad_D[d]
+            state[r, dim + d] = factors[BETA2] * state[r, dim + d] + factors[REST2] * grad_LD[line, d]
             square -= state[r, dim + d] * state[r, dim + d]
-        change = grad_D[d] / (np.sqrt(square) + factors[EPS])
+        change = grad_LD[line, d] / (np.sqrt(square) + factors[EPS])
         if beta1 != 0:
             state[r, buffer + d] = beta1 * state[r, buffer + d] + change
             change = state[r, buffer + d]
@@ -287,9 +268,9 @@ def _apply_rmsprop(factors, weights, state, r, grad_D, bits):
 
 
 @njit(**JIT_PART)
-def apply_row(rule, factors, weights, state, r, grad_D):
+def apply_row(rule, factors, weights, state, r, grad_1D):
     """Update one row of a tier, of 32 or 64 bits, by a step's factors."""
-    _apply_row(rule, factors, weights, state, r, grad_D, np.uint32(0))
+    _apply_row(rule, factors, weights, state, r, grad_1D, 0, np.uint32(0))
 
 
 @njit(**JIT)
@@ -304,6 +285,6 @@ def apply_rows(rule, hyper, source_U, grad_UD, active_U, tiers):
         if not active_U[u]:
             continue
         if source_U[u] >= 0:
-            _apply_row(rule, factors, hot_HD, hot_state_HK, source_U[u], grad_UD[u], np.uint32(0))
+            _apply_row(rule, factors, hot_HD, hot_state_HK, source_U[u], grad_UD, u, np.uint32(0))
         else:
-            _apply_row(rule, factors, cold_RD, cold_state_RK, ~source_U[u], grad_UD[u], np.uint32(0))
+            _apply_row(rule, factors, cold_RD, cold_state_RK, ~source_U[u], grad_UD, u, np.uint32(0))

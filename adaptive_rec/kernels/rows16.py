@@ -16,6 +16,9 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
+from adaptive_rec.kernels.jit import JIT_PART
+from adaptive_rec.kernels.row_vectors import subtract_scaled, sum_rows
+
 PATTERNS = {"bf16": np.dtype(np.uint16), "fp16": np.dtype(np.int16)}
 NEAREST = np.uint32(1 << 31)
 """In place of random bits: round to the nearest, halves away from 0."""
@@ -29,6 +32,16 @@ def read(table, r, d):
 def write(table, r, d, value, random):
     """Set component `d` of row `r`, rounded by 32 random bits (uint32) where the table has 16."""
     raise NotImplementedError("compiled code only; the plain twin is in reference/rows16.py")
+
+
+def subtract(table, r, scale, values_LD, line, row_bits):
+    """Subtract ``scale * values_LD[line]`` from row `r`; `row_bits` (see `row_dice`) round rows of 16 bits."""
+    raise NotImplementedError("compiled code only; the plain twin is in reference/rows16.py")
+
+
+def sum_listed(hot_HD, cold_RD, source_N, start, stop, out_LD, line):
+    """Set ``out_LD[line]`` to the sum of listed rows of any type, see `row_vectors.sum_rows`."""
+    raise NotImplementedError("compiled code only; the plain twin is in reference/row_vectors.py")
 
 
 def overflows(table, r):
@@ -121,6 +134,44 @@ def _write(table, r, d, value, random):
             table[r, d] = value
 
     return store
+
+
+@overload(subtract, jit_options=JIT_PART)
+def _subtract(table, r, scale, values_LD, line, row_bits):
+    if table.dtype == values_LD.dtype:
+
+        def move(table, r, scale, values_LD, line, row_bits):
+            subtract_scaled(table, r, scale, values_LD, line)
+
+    else:
+
+        def move(table, r, scale, values_LD, line, row_bits):
+            for d in range(table.shape[1]):
+                write(table, r, d, read(table, r, d) - scale * values_LD[line, d], dice(row_bits, d))
+
+    return move
+
+
+@overload(sum_listed, jit_options=JIT_PART)
+def _sum_listed(hot_HD, cold_RD, source_N, start, stop, out_LD, line):
+    if cold_RD.dtype != types.int16:
+        return lambda hot_HD, cold_RD, source_N, start, stop, out_LD, line: sum_rows(
+            hot_HD, cold_RD, source_N, start, stop, out_LD, line
+        )
+
+    def add_up(hot_HD, cold_RD, source_N, start, stop, out_LD, line):
+        for d in range(out_LD.shape[1]):
+            out_LD[line, d] = 0
+        for n in range(start, stop):
+            source = source_N[n]
+            if source >= 0:
+                for d in range(out_LD.shape[1]):
+                    out_LD[line, d] += read(hot_HD, source, d)
+            else:
+                for d in range(out_LD.shape[1]):
+                    out_LD[line, d] += read(cold_RD, ~source, d)
+
+    return add_up
 
 
 @overload(overflows)

@@ -87,7 +87,7 @@ def _gather_by_kernel(
 ) -> Tensor:
     """Read both tiers in host memory. `first_bag`: the first arguments of the kernel."""
     pooled_LD = torch.empty((vectors, tiers[1].shape[1]), dtype=store.dtype)
-    gather_bags(*first_bag, offsets, source_N, *tiers, pooled_LD.unsqueeze(1).numpy(), threads=store.threads)
+    gather_bags(*first_bag, offsets, source_N, *tiers, pooled_LD.numpy(), threads=store.threads)
     return pooled_LD
 
 

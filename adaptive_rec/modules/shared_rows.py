@@ -84,7 +84,7 @@ class SharedRows(OwnRows):
         place_N = work.inverse_N[first : first + len(bags.row_N)].astype(np.int64) - work.pool_range(bags.pool).start
         pooled_LD = torch.empty((len(bags), rows_UD.shape[1]), dtype=store.dtype)
         rows = rows_UD.numpy()
-        gather_bags(0, 1, 0, bags.offsets, place_N, rows, rows, pooled_LD.unsqueeze(1).numpy(), threads=store.threads)
+        gather_bags(0, 1, 0, bags.offsets, place_N, rows, rows, pooled_LD.numpy(), threads=store.threads)
         if bags.divisor_L1 is not None:
             pooled_LD /= bags.divisor_L1
         return pooled_LD

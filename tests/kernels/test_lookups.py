@@ -133,7 +133,7 @@ def test_bags_are_gathered_as_by_the_twin(seed: int, dtype: type, threads: int) 
     hot, cold = rng.random((30, 5)).astype(dtype), rng.random((70, 5)).astype(dtype)
     source_N = rng.integers(-70, 30, size=int(offsets[-1]))
     first = int(rng.integers(0, samples + 1))
-    made = [np.full((samples - first, 1, 5), np.nan, dtype=dtype) for _ in range(2)]
+    made = [np.full((samples - first, 5), np.nan, dtype=dtype) for _ in range(2)]
     where = (first, features, features - 1, offsets, source_N, hot, cold)
     pooling.gather_bags(*where, made[0], threads=threads)
     plain.gather_bags(*where, made[1])

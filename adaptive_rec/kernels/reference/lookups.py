@@ -66,11 +66,11 @@ def gather_bags(
     source_N: Array,
     hot_HD: Array,
     cold_RD: Array,
-    out_L1D: Array,
+    out_LD: Array,
 ) -> None:
     """Of `pooling.gather_bags`."""
-    for i in range(len(out_L1D)):
+    for i in range(len(out_LD)):
         bag = (first + i) * features + feature
         sources = source_N[offsets[bag] : offsets[bag + 1]]
         rows = [hot_HD[source] if source >= 0 else cold_RD[~source] for source in sources]
-        out_L1D[i, 0] = np.sum(rows, axis=0) if rows else 0
+        out_LD[i] = np.sum(rows, axis=0) if rows else 0
