@@ -6,6 +6,7 @@
 # ARGS         more arguments for adaptive-rec train, e.g. ARGS="--data train.txt --steps 1000"; also for bench and bench-gpu
 #
 # make bench: a step on the CPU compared with its rivals, in under 10 minutes; bench-all: more cells and rounds, resumable.
+# make roofline: what the memory of this machine gives, and how near to it gather, update, distinct rows and sketch work.
 # make bench-drop-in: your own training loop with our modules, compared with adaptive-rec train and with torch's and TorchRec's tables.
 # make bench-processes: several processes beside TorchRec's, on a loopback device and at 1 Gbit/s; as root, for network namespaces.
 # make bench-disk: rows on a disk beside rows in memory, mapped files and RocksDB; as root, for memory groups (cgroup v1).
@@ -20,7 +21,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 
-.PHONY: train test check-long check-clients study-quality study-tracking study-policies study-globo study-staleness study-sidecar study-kills study-disk study-disk-crashes bench bench-all bench-drop-in bench-processes bench-disk bench-gpu bench-gpu-all docs tutorial lint clean
+.PHONY: train test roofline check-long check-clients study-quality study-tracking study-policies study-globo study-staleness study-sidecar study-kills study-disk study-disk-crashes bench bench-all bench-drop-in bench-processes bench-disk bench-gpu bench-gpu-all docs tutorial lint clean
 
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train $(ARGS)
@@ -103,6 +104,9 @@ bench: $(VENV)/installed-bench
 
 bench-all: $(VENV)/installed-bench
 	@$(BIN)/python -m benchmarks.cpu --all $(ARGS)
+
+roofline: $(VENV)/installed-bench
+	@$(BIN)/python -m benchmarks.roofline $(ARGS)
 
 bench-drop-in: $(VENV)/installed-bench
 	@$(BIN)/python -m benchmarks.drop_in $(ARGS)

@@ -15,7 +15,7 @@ from numba import njit, prange
 from adaptive_rec.kernels.jit import JIT, JIT_PARALLEL, JIT_PART
 from adaptive_rec.kernels.prefetch import prefetch_row
 
-_ROWS_AHEAD = 24
+_ROWS_AHEAD, _BAGS_AHEAD = 24, 32
 
 _SCATTER = np.uint64(0x9E3779B97F4A7C15)
 """2^64 divided by the golden ratio: the high bits of its multiples are spread evenly."""
@@ -119,6 +119,9 @@ def find_rows(part, places, lookups, found):
             first, step, bags = runs_V3[v]
             for bag in range(first, first + bags * step, step):
                 start, stop = (bag, bag + 1) if one_hot else (offsets[bag], offsets[bag + 1])
+                if one_hot:  # the next lookup of the table is far off: another line each
+                    prefetch_row(ids_N, bag + _BAGS_AHEAD * step)
+                    prefetch_row(inverse_N, bag + _BAGS_AHEAD * step)
                 for n in range(start, stop):
                     number = ids_N[n] - first_id
                     if number < 0 or number >= rows:

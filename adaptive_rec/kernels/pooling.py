@@ -49,12 +49,14 @@ def _gather_range(
 ):
     columns = len(pool_features)
     out_LD = out_STD.reshape(-1, out_STD.shape[2])
+    block = max(1, _LOOKUPS_AT_ONCE // max(columns, 1))
     for i in range(first, end):
+        if one_hot and (i - first) % block == 0:
+            for j in range(i + block, min(i + 2 * block, end)):
+                _prefetch_sample(samples_S[j], pool_features, features, source_N, hot_HD, cold_RD)
         if samples_S[i] < 0:
             out_STD[i] = 0
             continue
-        if one_hot and i + _SAMPLES_AHEAD < end:  # their samples may lie anywhere, and a bag is one lookup
-            _prefetch_sample(samples_S[i + _SAMPLES_AHEAD], pool_features, features, source_N, hot_HD, cold_RD)
         for t in range(columns):
             f = pool_features[t]
             bag = samples_S[i] * features + f
@@ -64,9 +66,9 @@ def _gather_range(
             _pool_bag(start, stop, source_N, mean_F[f], hot_HD, cold_RD, out_LD, i * columns + t)
 
 
-_SAMPLES_AHEAD = 2
-_LOOKUPS_AHEAD = 32
-"""How far ahead of their use rows are prefetched: samples with one lookup for each feature, and lookups of longer bags."""
+_LOOKUPS_AT_ONCE, _LOOKUPS_AHEAD = 64, 32
+"""Where bags hold one id each, so many rows are prefetched at once, a block of samples ahead: a core then waits for all of them
+together. Of longer bags, rows are prefetched one by one, so far ahead of their use."""
 
 
 def gather_bags(first, features, feature, offsets, source_N, hot_HD, cold_RD, out_LD, threads=1):

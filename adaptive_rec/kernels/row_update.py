@@ -217,7 +217,7 @@ def set_factors(rule, hyper, dim, factors):
 
 @njit(**JIT_INLINE)
 def _apply_row(rule, factors, weights, state, r, grad_LD, line, bits):
-    """Update row `r` of a tier by ``grad_LD[line]``, to which an L2 term is added; `bits` are the row's random bits for rounding."""
+    """Update row `r` of a tier by ``grad_LD[line]``, to which an L2 term is added; `bits` are its random bits for rounding."""
     dim = grad_LD.shape[1]
     lr, eps = factors[LR], factors[EPS]
     if factors[DECAY] != 0:

@@ -1,9 +1,9 @@
 """These intrinsics add up, measure and change rows with the processor's vector registers.
 
-Numba's own loops cannot do that: the compiler does not know that rows and their sum lie in different memory, so it loads and
-stores the sum for every row, behind a check for overlap. The plain twins are in `reference/row_vectors.py`. Arrays are
-C-contiguous, and callers check bounds; they call these functions through `rows16.py`, which knows rows of 16 bits too. Rows are of 32 or 64 bits; those of `sum_rows` may be bfloat16 bit patterns (see
-`rows16.py`).
+Numba's own loops cannot do that: the compiler does not know that rows and their sum lie in different memory, so it loads
+and stores the sum for every row, behind a check for overlap. The plain twins are in `reference/row_vectors.py`. Arrays are
+C-contiguous, and callers check bounds; they call these functions through `rows16.py`, which knows rows of 16 bits too. Rows
+are of 32 or 64 bits; those of `sum_rows` may be bfloat16 bit patterns (see `rows16.py`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ class _Line:
         builder = self._builder
         if self._kind != types.uint16:
             return builder.load(self._at(first, v, lanes, self.type_of(lanes)), align=self.bytes)
-        int16, int32 = ((ir.VectorType(ir.IntType(bits), lanes) if lanes > 1 else ir.IntType(bits)) for bits in (16, 32))
+        int16, int32 = (
+            (ir.VectorType(ir.IntType(bits), lanes) if lanes > 1 else ir.IntType(bits)) for bits in (16, 32)
+        )
         pattern = builder.load(self._at(first, v, lanes, int16), align=self.bytes)
         sixteen = ir.Constant(int32, [16] * lanes if lanes > 1 else 16)
         return builder.bitcast(builder.shl(builder.zext(pattern, int32), sixteen), self.type_of(lanes))
@@ -95,8 +97,8 @@ def _zero(kind: Any, lanes: int) -> Any:
 
 @intrinsic
 def sum_rows(typing_context, hot_HD, cold_RD, source_N, start, stop, out_LD, line):
-    """Set ``out_LD[line]`` to the sum of the rows ``source_N[start:stop]``, added up in this order: a hot row's slot, or ``~row``
-    of a cold one. Nothing listed: zeros.
+    """Set ``out_LD[line]`` to the sum of the rows ``source_N[start:stop]``: a hot row's slot, or ``~row`` of a cold one. Nothing
+    listed: zeros. The tiers of the rows do not change the sum.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -133,7 +135,10 @@ def sum_rows(typing_context, hot_HD, cold_RD, source_N, start, stop, out_LD, lin
             row = row_at(n)
             longer = [builder.fadd(total, row.load(first, v, lanes)) for v, total in enumerate(sums)]
             after = builder.add(n, ir.Constant(_INT64, 1))
-            for phi, at_first, later in ((n, start, after), *((s, _zero(kind, lanes), x) for s, x in zip(sums, longer))):
+            for phi, at_first, later in (
+                (n, start, after),
+                *((s, _zero(kind, lanes), x) for s, x in zip(sums, longer, strict=True)),
+            ):
                 phi.add_incoming(at_first, before)
                 phi.add_incoming(later, builder.block)
             builder.branch(head)

@@ -1,0 +1,1 @@
+"""The memory roof of this machine, and how near to it each kernel of a step works."""
