@@ -12,12 +12,16 @@ infinite: a run that diverges must be noticed, and `overflows` finds these rows.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
 from adaptive_rec.kernels.jit import JIT_PART
 from adaptive_rec.kernels.row_vectors import subtract_scaled, sum_rows
+
+_PART: Any = JIT_PART
 
 PATTERNS = {"bf16": np.dtype(np.uint16), "fp16": np.dtype(np.int16)}
 NEAREST = np.uint32(1 << 31)
@@ -136,7 +140,7 @@ def _write(table, r, d, value, random):
     return store
 
 
-@overload(subtract, jit_options=JIT_PART)
+@overload(subtract, jit_options=_PART)
 def _subtract(table, r, scale, values_LD, line, row_bits):
     if table.dtype == values_LD.dtype:
 
@@ -152,7 +156,7 @@ def _subtract(table, r, scale, values_LD, line, row_bits):
     return move
 
 
-@overload(sum_listed, jit_options=JIT_PART)
+@overload(sum_listed, jit_options=_PART)
 def _sum_listed(hot_HD, cold_RD, source_N, start, stop, out_LD, line):
     if cold_RD.dtype != types.int16:
         return lambda hot_HD, cold_RD, source_N, start, stop, out_LD, line: sum_rows(
