@@ -12,7 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from adaptive_rec.dense.models.layers import CrossInteraction, DotInteraction, RowMaps, mlp
+from adaptive_rec.dense.models.dot_interaction import DotInteraction
+from adaptive_rec.dense.models.layers import CrossInteraction, RowMaps, mlp
 from adaptive_rec.placement import RowSpace
 
 
@@ -53,9 +54,7 @@ class Tower(nn.Module):
         self.top = mlp([self.interaction.width, *top_mlp], generator, last=last)
 
     def forward(self, dense_SX: Tensor, parts: Sequence[Tensor]) -> Tensor:
-        bottom_SD = self.bottom(dense_SX)
-        vectors = torch.cat([bottom_SD.unsqueeze(1), *(part.to(bottom_SD.dtype) for part in parts)], dim=1)
-        outputs: Tensor = self.top(self.interaction(vectors))
+        outputs: Tensor = self.top(self.interaction(self.bottom(dense_SX), parts))
         return outputs
 
 

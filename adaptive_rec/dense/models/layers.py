@@ -1,4 +1,4 @@
-"""Layers of the dense models: MLPs, maps of pooled rows to one dim, and two interactions of vectors.
+"""Layers of the dense models: MLPs, maps of pooled rows to one dim, and the cross network.
 
 Initialisation is that of the DLRM reference code: weights with variance 2 / (inputs + outputs), biases with variance 1 / outputs,
 both normal around 0.
@@ -83,48 +83,8 @@ class _Reorder(torch.autograd.Function):
         return grads[0].index_select(1, ctx.saved_tensors[0]), None, None
 
 
-class DotInteraction(nn.Module):
-    """Concatenates the bottom MLP's vector with the dot products of all pairs: (S, V, D) to (S, D + V (V - 1) / 2)."""
-
-    def __init__(self, vectors: int, dim: int) -> None:
-        super().__init__()
-        self.width = dim + vectors * (vectors - 1) // 2
-        low, high = torch.tril_indices(vectors, vectors, offset=-1)
-        place_VV = torch.zeros((vectors, vectors), dtype=torch.int64)
-        place_VV[low, high] = place_VV[high, low] = torch.arange(len(low))
-        self.pairs: Tensor
-        self.register_buffer("pairs", low * vectors + high, persistent=False)
-        self.places: Tensor
-        self.register_buffer("places", place_VV.flatten(), persistent=False)
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        return torch.cat([vectors[:, 0], _PairProducts.apply(vectors, self.pairs, self.places)], dim=1)
-
-
-class _PairProducts(torch.autograd.Function):
-    """Dot products (S, P) of all pairs of V vectors (S, V, D).
-
-    In its backward the products' gradients form a symmetric matrix G, and G times the vectors is the gradient. Autograd would
-    scatter G with atomics and multiply twice.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, vectors: Tensor, pairs: Tensor, places: Tensor) -> Tensor:
-        """`pairs` are the places of P products in a matrix (V, V); `places` is the product's number for each element."""
-        ctx.save_for_backward(vectors, places)
-        return torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1).index_select(1, pairs)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        vectors, places = ctx.saved_tensors
-        count = vectors.shape[1]
-        symmetric = grads[0].index_select(1, places).view(-1, count, count)
-        symmetric.diagonal(dim1=1, dim2=2).zero_()  # a vector and itself are not a pair
-        return torch.bmm(symmetric, vectors), None, None
-
-
 class CrossInteraction(nn.Module):
-    """A low-rank cross network over V vectors side by side: (S, V, D) to (S, V D).
+    """A low-rank cross network over V vectors side by side: to (S, V D).
 
     Paper: Wang et al., "DCN V2: Improved Deep & Cross Network and Practical Lessons for Web-scale Learning to Rank Systems"
     (WWW 2021). A layer maps x to x0 * (W V x + b) + x, with V (rank, V D) and W (V D, rank). Both start as Glorot's normal,
@@ -140,8 +100,10 @@ class CrossInteraction(nn.Module):
             for layer in self.up:
                 layer.get_parameter("bias").zero_()
 
-    def forward(self, vectors: Tensor) -> Tensor:
-        first = x = vectors.flatten(1)
+    def forward(self, first: Tensor, parts: Sequence[Tensor]) -> Tensor:
+        """`first` (S, D) is the bottom MLP's vector, `parts` (S, T, D) are the others; they are rounded to its precision."""
+        vectors = torch.cat([first.unsqueeze(1), *(part.to(first.dtype) for part in parts)], dim=1)
+        x0 = x = vectors.flatten(1)
         for down, up in zip(self.down, self.up, strict=True):
-            x = first * up(down(x)) + x
+            x = x0 * up(down(x)) + x
         return x
