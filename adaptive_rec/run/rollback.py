@@ -42,7 +42,7 @@ def go_back(
     paused, rollbacks = _standing(present)
     present.let_go()
     _free_memory()
-    own_rows = folders_of_rows(out)
+    own_rows = folders_of_rows(out, config)
     options = RunOptions(
         folder,
         out / journal.NAME,
