@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from adaptive_rec.checkpoint.manifest import Manifest, sealed
 from adaptive_rec.cli import main
 from adaptive_rec.errors import UsageError
 from adaptive_rec.run import made_here, resume
@@ -108,8 +109,9 @@ def test_rows_of_another_run_that_a_checkpoint_names_are_not_removed(
     assert main(["train", "--no-serve", "--out", str(run), *SETTINGS]) == 0
     manifest = min((run / "checkpoints").iterdir()) / "MANIFEST.json"
     values = json.loads(manifest.read_text())
+    del values["crc32"]
     values["disk"][0]["folder"] = str(victim)
-    manifest.write_text(json.dumps(values))
+    manifest.write_bytes(sealed(Manifest.model_validate_json(json.dumps(values)), manifest))
     assert resumed(run) == ""
     assert (files_in(victim) == before) == checks
 
