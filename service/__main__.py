@@ -48,7 +48,10 @@ async def main(link_fd: int) -> None:
     try:
         hello = Hello.parse(values)
     except ValueError as error:
-        give_up(f"the description of the run (run.json) cannot be used: {error}")
+        reason = f"the description of the run (run.json) cannot be used: {error}"
+        writer.write(json.dumps({"id": 0, "command": "damaged", "text": reason}).encode() + b"\n")
+        await writer.drain()
+        give_up(reason)
     bound_log(Path(hello.run) / "sidecar.log")
     link = TrainerLink(reader, writer, KnobState(hello.desired, hello.effective, hello.step))
     security = Security(
@@ -61,6 +64,8 @@ async def main(link_fd: int) -> None:
         view = LiveRun(hello, StateReader(values["state_fd"], values["layout"]), link, ProcessMeter(os.getppid()))
     else:
         view = FinishedRun(hello)
+        for each in view.damage():
+            link.damaged(f"{each['file']}: {each['fault']}")
     try:
         app = create_app(view, security)
     except ValueError as error:

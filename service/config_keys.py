@@ -8,6 +8,7 @@ from typing import Any
 
 from adaptive_rec.service.hello import Values
 from adaptive_rec.service.problems import ProblemError
+from adaptive_rec.system.regular_files import open_regular
 
 MOST_BYTES = 1 << 20
 UNKNOWN = "Not a key of this version."
@@ -36,7 +37,7 @@ def _entry(key: str, value: Any, default: Any, changed: bool, unit: str, why: st
 
 def _read(path: Path) -> Values:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise ProblemError(404, f"config.toml must have at most {MOST_BYTES} bytes, it has more")

@@ -91,6 +91,10 @@ class RequestGate:
                 await self._app(as_get(scope), replay(body, receive), answer)
         except Refused as refused:
             await self._refuse(scope, refused, answer)
+        except asyncio.CancelledError:  # the trainer has ended, and all connections with it
+            if answer.started:
+                raise
+            await self._refuse(scope, Refused(503, "the trainer has ended, so the service ends", wait=1), answer)
         except Exception as error:
             late = isinstance(error, TimeoutError) and deadline.expired()
             if not answer.started:

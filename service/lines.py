@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import from_json
+from pydantic import Field
 
 from adaptive_rec.service.hello import LAST_SECOND, Count, Values
+from adaptive_rec.system.regular_files import open_regular
+from adaptive_rec.system.strict_json import LinesLeftOut, StrictShape, parsed
 
 MAX_STEP = 2**53
 HEAD_BYTES, BLOCK_BYTES, END_BYTES = 1 << 20, 1 << 15, 8 << 20
@@ -25,20 +25,14 @@ Number = Annotated[float, Field(ge=-1e300, le=1e300)]
 Name = Annotated[str, Field(max_length=100)]
 
 
-class FileLine(BaseModel):
-    """A line with finite numbers. Nothing is converted; other fields are allowed."""
-
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
-
-
-class SnapshotTables(FileLine):
+class SnapshotTables(StrictShape):
     lookups: list[Count] = []
     lookups_hot: list[Count] = []
     hot_rows: list[Count] = []
     stale_rows: list[Count] = []
 
 
-class SnapshotRank(FileLine):
+class SnapshotRank(StrictShape):
     work_seconds: Number
     wait_seconds: Number
     sent_bytes: dict[Name, Count]
@@ -48,12 +42,12 @@ class SnapshotRank(FileLine):
     hot_lookup_ratio: Number
 
 
-class SnapshotStraggler(FileLine):
+class SnapshotStraggler(StrictShape):
     rank: Count
     text: str
 
 
-class SnapshotDisk(FileLine):
+class SnapshotDisk(StrictShape):
     size_bytes: Count
     segments: Count
     wait_seconds_per_step: Number
@@ -66,7 +60,7 @@ class SnapshotDisk(FileLine):
     rows_moved_per_step: Number
 
 
-class SnapshotKeys(FileLine):
+class SnapshotKeys(StrictShape):
     keys: Count
     admitted_per_step: Number
     shared_lookup_ratio: Number
@@ -74,7 +68,7 @@ class SnapshotKeys(FileLine):
     refused_per_step: Number
 
 
-class SnapshotLine(FileLine):
+class SnapshotLine(StrictShape):
     step: Step
     seconds: Number
     steps_total: Step | None = None
@@ -99,7 +93,7 @@ class SnapshotLine(FileLine):
     keys: SnapshotKeys | None = None
 
 
-class EvaluationLine(FileLine):
+class EvaluationLine(StrictShape):
     step: Step
     auc: Number | None = None
     logloss: Number | None = None
@@ -113,13 +107,13 @@ class EvaluationLine(FileLine):
     last_time: Number | None = None
 
 
-class RolledBackLine(FileLine):
+class RolledBackLine(StrictShape):
     """The mark that the run went back to a step."""
 
     step: Step
 
 
-class EventLine(FileLine):
+class EventLine(StrictShape):
     time: Annotated[float, Field(ge=0, le=LAST_SECOND)]
     step: Step
     kind: Annotated[str, Field(pattern=r"^[a-z_]{1,50}$")]
@@ -127,15 +121,15 @@ class EventLine(FileLine):
     details: dict[str, Any] = {}
 
 
-class KnobChangeLine(FileLine):
+class KnobChangeLine(StrictShape):
     new: int | Number | str
 
 
-class KnobDetails(FileLine):
+class KnobDetails(StrictShape):
     changed: dict[Name, KnobChangeLine]
 
 
-class OverfitDetails(FileLine):
+class OverfitDetails(StrictShape):
     step: Step
     logloss: Number
     least_step: Step
@@ -149,39 +143,11 @@ class KnobsLine(EventLine):
     details: KnobDetails  # type: ignore[assignment]
 
 
-class MemorySummary(FileLine):
+class MemorySummary(StrictShape):
     """Device memory in a run's `summary.json`. Older versions did not write it."""
 
     device_staging_bytes: Count = 0
     device_peak_bytes: Count = 0
-
-
-def parsed(line: bytes) -> Values | None:
-    """Return the JSON object on a line, or None. NaN, half surrogate pairs and very deep nesting are not accepted."""
-    try:
-        value = from_json(line, allow_inf_nan=False)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def fits(shape: type[FileLine], value: Values) -> bool:
-    """Return whether a line has a shape."""
-    try:
-        shape.model_validate(value)
-    except ValidationError:
-        return False
-    return True
-
-
-def open_regular(path: Path, links: bool = True) -> BinaryIO:
-    """Open a regular file for reading. Raises OSError for others, such as pipes, which would hang; for links unless `links`."""
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
-    file = open(os.open(path, flags), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(f"{path} must be a regular file")
-    return file
 
 
 def was_replaced(path: Path, inode: int, position: int) -> bool:
@@ -194,7 +160,7 @@ def was_replaced(path: Path, inode: int, position: int) -> bool:
 
 
 class Tail:
-    """Remembers how far a growing file has been read. The file may not exist yet.
+    """Remembers how far a growing file has been read, and which of its lines were left out. The file may not exist yet.
 
     If it is longer than `whole_bytes` at the first read, only a sample of its lines is read. Unless `links`, a file that is a
     link counts as missing.
@@ -205,10 +171,29 @@ class Tail:
         self._whole_bytes = whole_bytes
         self._links = links
         self._position = self._inode = 0
+        self._number: int | None = 0
+        """That of the newest line; None where lines before it were not read."""
+        self._unfinished = False
+        self.left_out = LinesLeftOut()
+        """Lines without a JSON object, and those that their reader has left out."""
+        self.fault = ""
+        """Why the file cannot be read, where it is there."""
 
     def was_replaced(self) -> bool:
         """Return whether there is another file than the one that was read, or none any more."""
         return was_replaced(self.path, self._inode, self._position)
+
+    def leave_out(self) -> None:
+        """Note that the newest line does not fit."""
+        self.left_out.add(self._number)
+
+    def left_out_at_the_end(self) -> LinesLeftOut:
+        """Return the lines that were left out, with a last one that ends early: nobody goes on with it."""
+        found = LinesLeftOut()
+        found.count, found.numbers = self.left_out.count, list(self.left_out.numbers)
+        if self._unfinished:
+            found.add(None if self._number is None else self._number + 1)
+        return found
 
     def new_lines(self) -> Iterator[Values]:
         """Yield every line finished since the last call. Lines without a JSON object are left out."""
@@ -217,20 +202,33 @@ class Tail:
             if size == self._position:
                 return
             file = open_regular(self.path, self._links)
-        except OSError:
+            self.fault = ""
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self.fault = f"cannot be read: {error.strerror}"
             return
         with file:
             self._inode = os.fstat(file.fileno()).st_ino
             if self._position == 0 and self._whole_bytes is not None and size > self._whole_bytes:
+                self._number = None
                 yield from self._sample(file, size)
             file.seek(self._position)
             for line in file:
-                if not line.endswith(b"\n"):
+                self._unfinished = not line.endswith(b"\n")
+                if self._unfinished:
                     return  # still being written
                 self._position += len(line)
-                value = parsed(line)
-                if value is not None:
-                    yield value
+                if self._number is not None:
+                    self._number += 1
+                yield from self._taken(line)
+
+    def _taken(self, line: bytes) -> Iterator[Values]:
+        value = parsed(line)
+        if value is not None:
+            yield value
+        elif line.strip():
+            self.leave_out()
 
     def _sample(self, file: BinaryIO, size: int) -> Iterator[Values]:
         """Yield some of the lines before the file's last bytes, and set the position to read from there."""
@@ -241,9 +239,7 @@ class Tail:
             if start:
                 file.readline(LONGEST_BYTES)  # the rest of a line that starts earlier
             while file.tell() < min(start + length, end):
-                value = parsed(file.readline(LONGEST_BYTES))
-                if value is not None:
-                    yield value
+                yield from self._taken(file.readline(LONGEST_BYTES))
         file.seek(end)
         file.readline(LONGEST_BYTES)
         self._position = file.tell()

@@ -16,10 +16,10 @@ from adaptive_rec.service.lines import (
     RolledBackLine,
     SnapshotLine,
     Tail,
-    fits,
 )
 from adaptive_rec.service.table_history import TableHistory
 from adaptive_rec.service.thinned import Point, ThinnedSeries
+from adaptive_rec.system.strict_json import fits
 
 WHOLE_BYTES = 16 << 20
 """If the metrics file is longer at the start, the sidecar reads a sample, so that the start does not take seconds."""
@@ -52,7 +52,7 @@ class MetricHistory:
 
     def __init__(self, run: Path, tables: int = 0, links: bool = True) -> None:
         """`tables`: number of the run's tables. Unless `links`, a file that is a link is not read."""
-        self._tail = Tail(run / "metrics.jsonl", WHOLE_BYTES, links)
+        self.tail = Tail(run / "metrics.jsonl", WHOLE_BYTES, links)
         self.snapshots = ThinnedSeries()
         self.evaluations = ThinnedSeries()
         self.tables = TableHistory(tables)
@@ -61,11 +61,11 @@ class MetricHistory:
 
     def was_replaced(self) -> bool:
         """Return whether the file is that of another run now."""
-        return self._tail.was_replaced()
+        return self.tail.was_replaced()
 
     def refresh(self) -> None:
         """Read the lines written since the last call. If there are none, this only reads the file's size."""
-        for line in self._tail.new_lines():
+        for line in self.tail.new_lines():
             kind = line.pop("event", None)
             if kind == "snapshot" and fits(SnapshotLine, line):
                 if self.newest is not None and line["step"] <= self.newest["step"]:
@@ -80,6 +80,8 @@ class MetricHistory:
                 self.newest = None
                 for series in (self.snapshots, self.evaluations, self.tables):
                     series.cut(line["step"])
+            else:
+                self.tail.leave_out()
 
     @property
     def evaluation(self) -> Point | None:
@@ -113,7 +115,7 @@ class EventLog:
     """The content of a run's `events.jsonl`. An event's id is its number in the file, from 1, and so outlives the sidecar."""
 
     def __init__(self, run: Path, limit: int = EVENTS_KEPT) -> None:
-        self._tail = Tail(run / "events.jsonl")
+        self.tail = Tail(run / "events.jsonl")
         self.events: deque[dict[str, Any]] = deque(maxlen=limit)
         self.last_id = 0
         self.knobs: dict[str, Any] = {}
@@ -132,9 +134,11 @@ class EventLog:
         """The last event `overfit` in the course of the run."""
 
     def refresh(self) -> None:
-        for line in self._tail.new_lines():
+        for line in self.tail.new_lines():
             if fits(KnobsLine if line.get("kind") == "knobs" else EventLine, line):
                 self._add(line)
+            else:
+                self.tail.leave_out()
 
     def _add(self, line: dict[str, Any]) -> None:
         self.last_id += 1

@@ -32,6 +32,7 @@ PHASES = (
     "paused",
     "evaluating",
     "checkpointing",
+    "rolling_back",
     "finishing",
     "finished",
     "failed",

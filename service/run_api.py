@@ -103,6 +103,7 @@ def status(view: RunView, scope: str, session: bool = False) -> Values:
         "policy": view.knobs.effective.get("policy", ""),
         "phase": phase,
         "error": view.error() if phase == "failed" else None,
+        "damaged": view.damage(),
         "step": step,
         "steps_total": total,
         "samples_seen": int(snapshot.get("totals", {}).get("samples_seen", 0)),

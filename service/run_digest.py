@@ -13,30 +13,31 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from adaptive_rec.service.damage import summary_of
 from adaptive_rec.service.hello import Count, Values
 from adaptive_rec.service.lines import (
     EvaluationLine,
     EventLine,
-    FileLine,
     Name,
+    RolledBackLine,
     SnapshotLine,
     Step,
-    fits,
-    open_regular,
-    parsed,
     was_replaced,
 )
 from adaptive_rec.service.thinned import ThinnedSeries
+from adaptive_rec.system.regular_files import open_regular
+from adaptive_rec.system.strict_json import StrictShape, fits, parsed
 
 PART_BYTES = 16 << 20
 """Most that is read of a file at one look; the next look goes on from there."""
 ABOUT_BYTES = 8 << 20
 """Longest `run.json` that is read."""
 REPORT = re.compile(rb'\{"event": ?"(snapshot|evaluation|rolled_back)", ?"step": ?([0-9]{1,16})\b')
+SHAPES = {b"snapshot": SnapshotLine, b"rolled_back": RolledBackLine}
 ENDS = ("finished", "failed")
 
 
-class DigestParent(FileLine):
+class DigestParent(StrictShape):
     """Where a run was branched from, as `run.json` has it."""
 
     run: str
@@ -44,15 +45,15 @@ class DigestParent(FileLine):
     step: Step
 
 
-class TableName(FileLine):
+class TableName(StrictShape):
     name: str
 
 
-class StartedKnobs(FileLine):
+class StartedKnobs(StrictShape):
     policy: Name = ""
 
 
-class AboutRun(FileLine):
+class AboutRun(StrictShape):
     """The part of `run.json` that the list shows."""
 
     started: float = 0.0
@@ -103,6 +104,7 @@ class RunDigest:
         self._step = -1
         self._last: Values = {}
         """By kind, the last event of the journal since the run was last started."""
+        self._has_spoilt_events = False
 
     @property
     def about(self) -> AboutRun:
@@ -127,19 +129,22 @@ class RunDigest:
         return sum(map(len, metrics)) + sum(map(len, journal))
 
     def _take_metrics(self, lines: list[bytes]) -> None:
-        newest = b""
+        newest: list[tuple[int, bytes]] = []
+        """Step and text of the snapshots since the run last went back, whole or not."""
         for line in lines:
             if found := REPORT.match(line):
                 step = int(found[2])
                 if found[1] == b"evaluation":
                     self._evaluate(line)
-                    continue
-                if step <= self._step:
+                elif found[1] == b"snapshot" and step > (newest[-1][0] if newest else self._step):
+                    newest.append((step, line))  # it is read only where it is the last one
+                elif (values := parsed(line)) is not None and fits(SHAPES[found[1]], values):
                     self._evaluations.cut(step)
-                self._step = step
-                newest = line if found[1] == b"snapshot" else newest
-        if (snapshot := parsed(newest)) is not None and fits(SnapshotLine, snapshot):
-            self._newest = snapshot
+                    self._step, newest = step, [(step, line)] if found[1] == b"snapshot" else []
+        for step, line in reversed(newest):
+            if (snapshot := parsed(line)) is not None and fits(SnapshotLine, snapshot):
+                self._step, self._newest = step, snapshot
+                break
 
     def _take_events(self, lines: list[bytes]) -> None:
         for line in lines:
@@ -148,6 +153,8 @@ class RunDigest:
                     self._last = {}
                 self._last.pop(event["kind"], None)  # the last one stands behind the others
                 self._last[event["kind"]] = event
+            elif line.strip():
+                self._has_spoilt_events = True
 
     def _evaluate(self, line: bytes) -> None:
         evaluation = parsed(line)
@@ -187,7 +194,8 @@ class RunDigest:
         if is_locked(self.run / ".lock"):
             steered = [kind for kind in self._last if kind in ("paused", "resumed")]
             return "starting" if "started" not in self._last else "paused" if steered[-1:] == ["paused"] else "training"
-        return "finished" if not self._last and os.path.lexists(self.run / "summary.json") else "killed"
+        silent = not self._last and not self._has_spoilt_events
+        return "finished" if silent and summary_of(self.run, links=False) is not None else "killed"
 
 
 def read_about(path: Path) -> AboutRun:

@@ -12,8 +12,8 @@ from adaptive_rec.checkpoint.saved_placement import SavedPlacement, newest_place
 from adaptive_rec.config.knobs import Knobs, within_bounds
 from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.live.shared_state import PlacementArrays, StateReader
+from adaptive_rec.service.damage import of_ended_run, of_tail, summary_of
 from adaptive_rec.service.hello import Hello, Table, Values
-from adaptive_rec.service.lines import MemorySummary, fits, open_regular, parsed
 from adaptive_rec.service.metric_history import EventLog, MetricHistory
 from adaptive_rec.service.problems import ProblemError
 from adaptive_rec.service.trainer_link import KnobState, TrainerLink
@@ -62,6 +62,10 @@ class RunView(ABC):
     def placement(self, read: Callable[[PlacementArrays], T], deadline_seconds: float) -> T:
         """Return what `read` returns for the placement. `read` copies what it keeps. Any thread may call this."""
         raise ProblemError(409, self.no_placement)
+
+    def damage(self) -> list[Values]:
+        """Return the files of the run that are damaged, as `DamagedFile`."""
+        return [each for log in (self.history, self.events) for each in of_tail(log.tail, not self.hello.live)]
 
     def error(self) -> str | None:
         """Return why the run failed, or None if it has not."""
@@ -141,6 +145,10 @@ class FinishedRun(RunView):
             "placement": memory_at_the_end(Path(hello.run)),
         }
         self._saved = self._read_placement()
+        self._damage = of_ended_run(Path(hello.run))
+
+    def damage(self) -> list[Values]:
+        return super().damage() + self._damage
 
     def _read_placement(self) -> SavedPlacement | None:
         """Read the placement of the newest checkpoint, and put its counts on the board."""
@@ -166,8 +174,8 @@ class FinishedRun(RunView):
         """Return the kind of the journal's last word; where it does not even have the start, a summary shows a good end."""
         if self.events.end is not None:
             return str(self.events.end["kind"])
-        whole = "started" not in self.events.counts and (Path(self.hello.run) / "summary.json").exists()
-        return "finished" if whole else "killed"
+        silent = "started" not in self.events.counts and not self.events.tail.left_out.count
+        return "finished" if silent and summary_of(Path(self.hello.run)) is not None else "killed"
 
     def board(self) -> Values:
         return self._board
@@ -175,12 +183,9 @@ class FinishedRun(RunView):
 
 def memory_at_the_end(run: Path) -> Values:
     """Return the device memory in the summary, named as on a board; empty if there is no readable summary."""
-    with suppress(OSError):
-        with open_regular(run / "summary.json") as file:
-            summary = parsed(file.read())
-        if summary is not None and fits(MemorySummary, summary):
-            return {name: summary.get(f"device_{name}", 0) for name in ("staging_bytes", "peak_bytes")}
-    return {}
+    if (summary := summary_of(run)) is None:
+        return {}
+    return {name: summary.get(f"device_{name}", 0) for name in ("staging_bytes", "peak_bytes")}
 
 
 def last_values(first: Values, changed: Values) -> Values:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from adaptive_rec.service.answer_base import Answer, example
+from adaptive_rec.service.damage import DamagedFile
 from adaptive_rec.service.trend_schemas import BestEvaluation, OverfitFigures
 
 
@@ -116,11 +117,13 @@ class Status(Answer):
     phase: Annotated[
         str,
         Field(
-            description="What the run is doing: starting, training, paused, evaluating, checkpointing, finishing; "
+            description="What the run is doing: starting, training, paused, evaluating, checkpointing, "
+            "rolling_back, finishing; "
             "or how it ended: finished, failed, killed (its journal has no end)"
         ),
     ]
     error: Annotated[str | None, Field(description="Why the run failed; null if it has not")]
+    damaged: Annotated[list[DamagedFile], Field(description="Files of the run that are damaged, and lines that are left out")]
     step: int
     steps_total: Annotated[
         int | None,

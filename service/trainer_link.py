@@ -116,6 +116,10 @@ class TrainerLink:
         """Report to the trainer that the sidecar is ready to serve."""
         self._writer.write(b'{"id": 0, "command": "ready"}\n')
 
+    def damaged(self, text: str) -> None:
+        """Report to the trainer, for the terminal, what is damaged in the files of the run."""
+        self._writer.write(json.dumps({"id": 0, "command": "damaged", "text": text}).encode() + b"\n")
+
     def scraped(self, phase: str) -> None:
         """Report to the trainer that a scraper has read the metrics while the run was in this phase: at most once a second,
         and always when the phase is another one than was reported last."""

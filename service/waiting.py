@@ -16,6 +16,7 @@ LOOK_SECONDS = 0.05
 BUSY = {
     "starting": "the run has been starting for {age}",
     "evaluating": "the run has been evaluating for {age}",
+    "rolling_back": "the run has been going back to a checkpoint for {age}",
     "checkpointing": "the run has been copying a checkpoint for {age}",
 }
 """Phases in which no command is carried out."""
@@ -56,7 +57,7 @@ def _busy(view: RunView) -> str | None:
 def reason(view: RunView, effect: str) -> str:
     """Return why a command waits, and when it is carried out. `effect`: who does what then, such as "the change takes effect"."""
     phase = view.board().get("phase", "starting")
-    why = _busy(view) or ("a step is under way" if phase == "training" else f"the run is {phase}")
+    why = _busy(view) or ("a step is under way" if phase == "training" else f"the run is {phase.replace('_', ' ')}")
     return f"{why}; {effect} at the next step boundary"
 
 

@@ -64,6 +64,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
             passed.write(item.nodeid + "\n")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The key by which this user's run directories are known again lies in a folder of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def criteo_sample() -> Path:
     """The Criteo Kaggle sample of 137,139 rows."""

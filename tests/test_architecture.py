@@ -73,6 +73,8 @@ BESIDE: dict[str, set[str]] = {
         "units",
         "kernels.sketch_numpy",
         "system.process_use",
+        "system.regular_files",
+        "system.strict_json",
     },
 }
 """What stands beside the layers, and all it may import; the layers import it by name only, never in their text."""

@@ -98,6 +98,7 @@ def lines(now: Mapping[str, Any], stats: Mapping[str, Any], url: str) -> list[tu
         ("policy", f"{now['policy']}, seed {run['seed']}, {run['device']}, {run['precision']}"),
         ("phase", _phase(now)),
         ("error", now.get("error") or ""),
+        *(("damaged", f"{each['file']}: {each['fault']}") for each in now.get("damaged", ())),
         ("step", _progress(now)),
         ("speed", f"{count(now['samples_per_second'] or 0)} samples/s, {clock(now['seconds'] or 0)} so far"),
         ("loss", "" if now["loss"] is None else f"{now['loss']:.4f}"),

@@ -29,7 +29,7 @@ from adaptive_rec.cli.start_options import add_start_options
 from adaptive_rec.cli.train_settings import check_start, overridden, prepare
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError, UsageError
 from adaptive_rec.run.new_directory import new_directory
-from adaptive_rec.run.serving import keep_options, kept_options
+from adaptive_rec.run.serving import agreed_options, keep_options
 from adaptive_rec.system.compiled_code import keep_to_ourselves
 
 if TYPE_CHECKING:
@@ -93,7 +93,9 @@ def train(args: argparse.Namespace) -> int:
     args, config = prepare(args)
     if config.run.compile:
         keep_to_ourselves(os.environ)
-    given = {**(kept_options(args.out) if args.resume else {}), **given_serve_options(args)}
+    given = given_serve_options(args)
+    if args.resume and not args.no_serve:
+        given = agreed_options(args.out, given)
     options = None if args.no_serve else serve_options({**given, "waits_for_port": args.resume and "port" in given})
     if args.print_config:
         sys.stdout.write(render(config))

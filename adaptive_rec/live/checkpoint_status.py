@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+MOST_REMEMBERED = 1024
+
 
 class CheckpointStatus:
     """Figures of a run's checkpoints, for clients."""
@@ -19,6 +21,8 @@ class CheckpointStatus:
 
         self._newest_at: float | None = None
         """When the newest one was written, on the monotonic clock."""
+        self._written: dict[str, tuple[dict[str, Any], float]] = {}
+        """The last ones that were written, and when, by name."""
         self.every_steps: int | None = None
         self.every_seconds: float | None = None
         """The present intervals; None where the run writes no checkpoints of its own."""
@@ -45,6 +49,15 @@ class CheckpointStatus:
 
     def set_newest(self, newest: dict[str, Any]) -> None:
         self.newest, self._newest_at = newest, time.monotonic()
+        self._written[newest["name"]] = newest, self._newest_at
+        if len(self._written) > MOST_REMEMBERED:
+            del self._written[next(iter(self._written))]
+
+    def go_on_from(self, before: CheckpointStatus, name: str) -> None:
+        """Go on with the figures before a rollback to a checkpoint, which is the newest one now. Where another process has
+        written it, there is none."""
+        self.failed, self.stall_seconds, self._written = before.failed, before.stall_seconds, before._written
+        self.newest, self._newest_at = before._written.get(name, (None, None))
 
     @property
     def newest_timestamp_seconds(self) -> float | None:

@@ -57,6 +57,14 @@ class WaitingChange:
     note: Mapping[str, Any]
 
 
+LOST = {"change_knobs": "a change of knobs ({values})", "reclassify": "a reclassification", "rollback": "a rollback"}
+"""Commands whose loss is worth a word, in words."""
+
+
+def _shown(command: Command) -> dict[str, str]:
+    return {"values": ", ".join(f"{name}={value}" for name, value in command.values.items())}
+
+
 class Mailbox:
     """Holds commands until a step boundary. Any thread may send them; only the training thread takes them out."""
 
@@ -208,11 +216,13 @@ class Mailbox:
         except queue.Empty:
             return commands
 
-    def close(self, reason: str) -> None:
-        """Accept no more commands, and answer the waiting ones with the reason."""
+    def close(self, reason: str) -> list[str]:
+        """Accept no more commands, and answer the waiting ones with the reason. Returns what was accepted and is lost so."""
         with self._lock:
             self._closed = reason
             self._waiting.clear()
-        for command in self.take():
+        left = self.take()
+        for command in left:
             command.answer(ConflictError(reason))
         self._knobs_changed()
+        return [f"{LOST[each.verb]} was not carried out: {reason}".format(**_shown(each)) for each in left if each.verb in LOST]

@@ -208,7 +208,7 @@ class Sidecar:
                         link.hang_up()
                     for message in link.listen():
                         heartbeat.hear()
-                        served = True
+                        served |= message.get("command") != "damaged"
                         self._take(link, message)
             finally:
                 self._link = self._heartbeat = None
@@ -231,6 +231,8 @@ class Sidecar:
             return
         if verb == "scraped":
             self._scrapes.note(str(message.get("phase")))
+        elif verb == "damaged":
+            self._note(f"warning: {message['text']}")
         elif verb == "sessions":
             self._hello["sessions"] = dict(message["sessions"])
         else:

@@ -31,6 +31,7 @@ from adaptive_rec.live.telemetry import to_json
 from adaptive_rec.run import journal
 from adaptive_rec.run.changed_settings import changed_settings
 from adaptive_rec.run.inputs import check_trained
+from adaptive_rec.run.made_here import check_rows, outside, sign
 from adaptive_rec.run.new_directory import check_is_new, claim, leave, sole_writer
 from adaptive_rec.run.parent import ParentRun, read_about
 from adaptive_rec.run.past import METRICS, events_until, metrics_until
@@ -90,6 +91,7 @@ def make_branch(
     generation = run / "checkpoints" / name
     kept = str(run / "config.toml")
     before, config = load_config(kept, {}), load_config(kept, environment, settings)
+    check_rows(run, out, config, settings, environment)
     knobs = given_knobs(config, before, overridden_knobs(environment, settings))
     with held(DISK, generation):
         verify_all(DISK, generation)
@@ -110,6 +112,7 @@ def make_branch(
             size = _write_past(draft, run, parent)
             about = {**read_about(run), "run_name": out.absolute().name, "command": command}
             _write_descriptions(draft, about, config.model_copy(update={"knobs": before.knobs}), parent)
+    sign(out, rows=outside(out, config))
     return Branch(out, parent, shared, rows, size)
 
 

@@ -11,6 +11,7 @@ from adaptive_rec.errors import UsageError
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot, to_json
 from adaptive_rec.run import journal
 from adaptive_rec.run.line_file import LineFile
+from adaptive_rec.run.made_here import outside, sign
 from adaptive_rec.run.new_directory import claim, leave, replace_text, sole_writer
 
 
@@ -30,6 +31,7 @@ class RunDirectory:
         try:
             replace_text(self.path / "config.toml", to_toml(config))
             replace_text(self.path / "run.json", to_json(facts, indent=1) + "\n")
+            sign(self.path, rows=outside(self.path, config))
         except OSError as error:
             raise UsageError(f"{option} {self.path} cannot be written: {error.strerror}") from None
 

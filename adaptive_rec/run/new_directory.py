@@ -15,8 +15,8 @@ from adaptive_rec.system.own_files import check_own, open_own
 
 LOCK = ".lock"
 WRITTEN = (
-    LOCK, "checkpoints", "config.toml", "events.jsonl", "log.txt", "metrics.jsonl", "report.html", "rows", "run.json",
-    "serve.json", "sidecar.log", "sidecar.log.1", "summary.json", "tensorboard",
+    LOCK, ".made-here", "checkpoints", "config.toml", "events.jsonl", "log.txt", "metrics.jsonl", "report.html", "rows",
+    "run.json", "serve.json", "sidecar.log", "sidecar.log.1", "summary.json", "tensorboard",
 )  # fmt: skip
 """What a run writes in its directory: none of it may be a link. The directory itself may be reached through one."""
 

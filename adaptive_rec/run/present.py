@@ -25,7 +25,7 @@ class LastStanding:
     knobs_step: int
     rollbacks: int
     hurried: bool
-    phase: str = "starting"
+    phase: str = "rolling_back"
 
 
 class PresentRun:
@@ -84,10 +84,10 @@ class PresentRun:
     # The training thread replaces it ---------------------------------------------------------------------------------
 
     def let_go(self) -> None:
-        """Let the runtime go, whose memory another one needs. Clients see that the run starts; commands wait."""
+        """Let the runtime go, whose memory another one needs. Clients see that the run goes back; commands wait."""
         runtime = self._runtime
         assert runtime is not None
-        runtime.publisher.enter("starting")
+        runtime.publisher.enter("rolling_back")
         state = runtime.state
         self._state = LastStanding(state.step, state.knobs, state.knobs_step, state.rollbacks, state.hurried)
         self._writer = runtime.publisher.hand_over()

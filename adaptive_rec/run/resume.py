@@ -22,6 +22,7 @@ from adaptive_rec.live.telemetry import Evaluation
 from adaptive_rec.policy.find import load_policy, why_not_live
 from adaptive_rec.run import journal
 from adaptive_rec.run.changed_settings import changed_settings
+from adaptive_rec.run.made_here import own_folders
 from adaptive_rec.run.parent import ParentRun
 from adaptive_rec.runtime.assemble import assemble, check_admission
 from adaptive_rec.runtime.loop import Runtime
@@ -49,7 +50,7 @@ def begin_run(
 ) -> Runtime:
     """Assemble a run that has no checkpoint. `again`: its directory is there already. `replayed`: commands by step, where another
     run is replayed."""
-    own_rows = folders_of_rows(out) if again else set()
+    own_rows = folders_of_rows(out, config) if again else set()
     check_admission(config)
     left_out = told_left_out(group, replayed)
     options = RunOptions(
@@ -92,7 +93,7 @@ def resume_run(
     live = "policy" not in changes or not why_not_live(load_policy(changes["policy"]), policy)
     knobs = saved if live else saved.changed(changes)
     notices = [f"checkpoint {name} was passed over and set aside: {why}" for name, why in found.skipped]
-    own_rows = folders_of_rows(out)
+    own_rows = folders_of_rows(out, config)
     options = RunOptions(
         out / "checkpoints",
         out / journal.NAME,
@@ -132,13 +133,13 @@ def told_left_out(group: Group | None, replayed: Mapping[int, list[Command]] | N
     return {Position(**begin): Position(**end) for begin, end in told}
 
 
-def folders_of_rows(out: Path) -> set[Path]:
-    """Return the folders in which a run may have left rows on the disk: its own, that of its configuration, and those that its
-    checkpoints name."""
+def folders_of_rows(out: Path, config: Config) -> set[Path]:
+    """Return the folders in which a run may have left rows on the disk and may remove them: its own, that of its configuration as
+    it was and as it is, and those that its checkpoints name. Folders elsewhere that nobody has named for it are left out."""
     kept = out / "config.toml"
-    disk = load_config(str(kept), {}).run.disk if kept.is_file() else ""
-    named = {Path(disk).resolve()} if disk else set()
-    return {(out / "rows").resolve()} | named | checkpoint.folders_of_rows(out / "checkpoints")
+    disks = [load_config(str(kept), {}).run.disk if kept.is_file() else "", config.run.disk]
+    named = {Path(disk).resolve() for disk in disks if disk}
+    return own_folders(out, config, {(out / "rows").resolve(), *named, *checkpoint.folders_of_rows(out / "checkpoints")})
 
 
 def evaluate_run(run: Path, warn: Callable[[str], None] = lambda text: None) -> Evaluation:
@@ -187,7 +188,8 @@ def runtime_of(run: Path, generation: Path, source: Source | None = None) -> Run
     # Every row in host memory, or on the disk, wherever it was trained: where it is already, or a copy from where several ranks
     # have it.
     with ExitStack() as opened:
-        scratch = opened.enter_context(_scratch_in(folders[0].parent)) if len(folders) > 1 else None
+        copied = len(folders) > 1 or any(not folder.is_dir() for folder in folders)
+        scratch = opened.enter_context(_scratch_for(run, config, folders[0])) if copied else None
         rows = scratch.path if scratch else next(iter(folders), None)
         options = RunOptions(rows=rows, own_rows=() if rows is None else {rows.resolve()}, keeps_evicted=False)
         runtime = assemble(config, source, policy=load_policy("hybrid"), options=options)
@@ -197,7 +199,9 @@ def runtime_of(run: Path, generation: Path, source: Source | None = None) -> Run
     return runtime
 
 
-def _scratch_in(folder: Path) -> ScratchFolder:
+def _scratch_for(run: Path, config: Config, rows: Path) -> ScratchFolder:
+    """Return a folder beside the rows of a rank; in the run's directory where they lie in one that nobody has given for it."""
+    folder = next(iter(own_folders(run, config, [rows.parent.resolve()])), run)
     try:
         return ScratchFolder(folder, "read-")
     except OSError as error:

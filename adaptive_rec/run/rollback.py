@@ -11,6 +11,7 @@ import torch
 from adaptive_rec import checkpoint
 from adaptive_rec.checkpoint.going_back import remove_newer
 from adaptive_rec.config.tree import Config
+from adaptive_rec.live.checkpoint_status import CheckpointStatus
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.run import journal
@@ -39,10 +40,10 @@ def go_back(
     """
     folder = out / "checkpoints"
     generation, saved = folder / rollback.checkpoint, checkpoint.saved_knobs(folder / rollback.checkpoint)
-    paused, rollbacks = _standing(present)
+    paused, rollbacks, checkpoints = _standing(present)
     present.let_go()
     _free_memory()
-    own_rows = folders_of_rows(out)
+    own_rows = folders_of_rows(out, config)
     options = RunOptions(
         folder,
         out / journal.NAME,
@@ -59,15 +60,16 @@ def go_back(
     removed = remove_newer(folder, rollback.checkpoint) if runtime.store.group.rank == 0 else []
     checkpoint.remove_unused_rows(runtime.store, folder, config.checkpoint.keep, own_rows)
     runtime.phases.check_resumable()
-    runtime.state.go_on_after(rollbacks + 1, paused)
+    runtime.state.go_on_after(rollbacks + 1, paused, checkpoints, rollback.checkpoint)
     present.follow(runtime)
     return removed
 
 
-def _standing(present: PresentRun) -> tuple[bool, int]:
-    """Return whether the run is paused, and the rollbacks so far."""
+def _standing(present: PresentRun) -> tuple[bool, int, CheckpointStatus]:
+    """Return whether the run is paused, the rollbacks so far, and the figures of its checkpoints."""
     assert present.runtime is not None
-    return present.runtime.state.paused, present.runtime.state.rollbacks
+    state = present.runtime.state
+    return state.paused, state.rollbacks, state.checkpoints
 
 
 def _free_memory() -> None:

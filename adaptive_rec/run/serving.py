@@ -1,17 +1,21 @@
 """The options of the service in a run's directory (``serve.json``), so that a resumed run is found where it was.
 
-The file has what the user gave: address, port, host names, and the path of the token file. It has no token.
+The file has what the user gave: address, port, host names, and the path of the token file. It has no token. What opens the
+service to others is taken from it only where this user gave it for this very directory (`made_here.py`).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from adaptive_rec.errors import UsageError
+from adaptive_rec.live.listen import ServeOptions
+from adaptive_rec.run.made_here import sign, signed_settings
 from adaptive_rec.run.new_directory import replace_text
 from adaptive_rec.system.regular_files import read_json
 
@@ -27,6 +31,21 @@ def keep_options(run: Path, given: Mapping[str, Any]) -> None:
         replace_text(run / NAME, json.dumps(values, indent=1) + "\n")
     except OSError as error:
         raise UsageError(f"--out {run} cannot be written: {error.strerror}") from None
+    if opening := _opening(values):
+        sign(run, serve=opening)
+
+
+def agreed_options(run: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that a run's service was started with, and those that are given now instead. Raises UsageError where the
+    file is damaged, or opens the service to others and this user has not given that for this directory."""
+    kept, agreed = kept_options(run), signed_settings(run).serve
+    for name, value in _opening({name: _kept(value) for name, value in kept.items() if name not in given}).items():
+        if agreed.get(name) != value:
+            option = "--allow-host" if name == "allow_hosts" else f"--{name.replace('_', '-')}"
+            words = " ".join(f"{option}={shlex.quote(each)}" for each in (value if isinstance(value, list) else [value]))
+            rule = "must not open the service to others unless you have given that for this directory"
+            raise UsageError(f"{run / NAME} {rule}, got {name}={value}; if it is right, add {words}")
+    return {**kept, **given}
 
 
 def kept_options(run: Path) -> dict[str, Any]:
@@ -52,8 +71,19 @@ def kept_options(run: Path) -> dict[str, Any]:
     return dict(found)
 
 
+def _opening(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the kept options by which others than this user may connect, or a file elsewhere is written."""
+    return {name: value for name, value in values.items() if name != "port" and not (name == "host" and _is_loopback(value))}
+
+
+def _is_loopback(host: str) -> bool:
+    return ServeOptions(host, allow_hosts=("any",)).is_loopback
+
+
 def _kept(value: Any) -> Any:
     """Return a value as JSON has it: a path is absolute, as a run may be resumed from another directory."""
+    if isinstance(value, tuple):
+        return list(value)
     return os.path.abspath(value) if isinstance(value, Path) else value
 
 

@@ -144,7 +144,8 @@ class Runtime(Session):
             raise
         finally:
             if self.state.rollback is None:
-                self.mailbox.close("the run has ended")
+                for text in self.mailbox.close("the run has ended"):
+                    self.state.warn(text)
             self.saving.close()
             if self.followed is not None:
                 self.followed.stop()

@@ -73,7 +73,7 @@ class Publisher:
             self.writer = None
 
     def enter(self, phase: str) -> None:
-        """Publish the run's phase: starting, training, paused, evaluating, checkpointing, finishing, finished or failed."""
+        """Publish the run's phase, one of those of `RunState.phase`."""
         self._state.enter(phase)
         self._phase_since = time.monotonic()
         if phase == "training" and self._began_at_step is None:

@@ -53,7 +53,7 @@ class RunState:
         self.position = Position(seed=config.run.seed)
         """Position of the stream's reader."""
         self.phase = "starting"
-        """starting, training, paused, evaluating, checkpointing, finishing, finished or failed."""
+        """starting, training, paused, evaluating, checkpointing, rolling_back, finishing, finished or failed."""
         self.rows_placed = False
         """Whether the policy has placed rows, in this run or before it was resumed."""
         self.window_due = False
@@ -186,9 +186,11 @@ class RunState:
         """Pause a run that was saved while paused, if a command can reach it that ends the pause."""
         self.paused = self.saved_paused and reachable
 
-    def go_on_after(self, rollbacks: int, paused: bool) -> None:
-        """Go on after so many rollbacks of this process, paused or not as before the last one."""
-        self.rollbacks, self.paused, self.saved_paused = rollbacks, paused, paused
+    def go_on_after(self, rollbacks: int, paused: bool, checkpoints: CheckpointStatus, checkpoint: str) -> None:
+        """Go on from a checkpoint after so many rollbacks of this process, paused or not as before the last one. `checkpoints`:
+        their figures by then."""
+        self.rollbacks, self.paused, self.saved_paused, self.phase = rollbacks, paused, paused, "rolling_back"
+        self.checkpoints.go_on_from(checkpoints, checkpoint)
 
     def roll_back(self, rollback: Rollback) -> None:
         """End the loop after the present step, to go on from a checkpoint."""

@@ -13,9 +13,9 @@ MOST_BYTES = 16 * 2**20
 """The largest description that is read."""
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading, also through a link. Raises OSError for anything else."""
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+def open_regular(path: Path, links: bool = True) -> BinaryIO:
+    """Open a regular file for reading, also through a link unless not `links`. Raises OSError for anything else."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW))
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise OSError(errno.EINVAL, "must be a regular file", str(path))

@@ -79,10 +79,12 @@ function showStatus() {
   setText(byId("run-name"), nameOf(run.name));
   byId("run-name").title = printable(run.path);
   setText(byId("run-facts"), [status.policy, run.device, run.precision, `seed ${run.seed}`].join(" · "));
-  setText(byId("phase"), status.phase);
+  setText(byId("phase"), status.phase.replace("_", " "));
   byId("phase").dataset.phase = status.phase;
   setText(byId("failure"), status.error ? `The run failed: ${printable(status.error)}` : "");
   byId("failure").hidden = !status.error;
+  setText(byId("damage"), status.damaged.map(({ file, fault }) => `${file}: ${printable(fault)}`).join(". "));
+  byId("damage").hidden = !status.damaged.length;
   byId("sign-out").hidden = !status.session;
   showProgress(status);
   showActions(status);

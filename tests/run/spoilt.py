@@ -7,41 +7,22 @@ end with an error of a line; it may not hang, give a traceback, or change the ru
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import random
 import shutil
-import signal
 import sys
-import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from fastapi.testclient import TestClient
+from tests.run.spoilt_commands import FIGURES, READS, SECONDS, TRAINS, contents, execute, figures, timed, wrong_figures
 
-from adaptive_rec.cli import main
-from adaptive_rec.errors import AdaptiveRecError
-from adaptive_rec.live.sidecar import _description
-from adaptive_rec.service.app import create_app
-from adaptive_rec.service.hello import Hello
-from adaptive_rec.service.run_view import FinishedRun
-from adaptive_rec.service.security import RequestLimits, Security
-
-SECONDS = 5
-"""Longest time of a command that meets a spoilt file, on an idle machine."""
 HOSTILE: list[Any] = [
     None, True, False, 0, -1, 1.5, -1e308, 1e308, 2**31, 2**63, 2**64, 10**400, float("nan"), float("inf"), "", "x", "\x00",
     "\ud800", "../..", "/dev/zero", "x" * 100_000, [], [[]], [None], [1, 2], {}, {"a": 1}, {"": None}, "NaN", "2026-01-01",
     "evil:Module",
 ]  # fmt: skip
 Spoil = Callable[[random.Random, Path], str]
-
-
-class Hung(BaseException):
-    """A command took too long."""
 
 
 # Mutations -----------------------------------------------------------------------------------------------------------
@@ -182,107 +163,10 @@ def ways(path: Path) -> list[Spoil]:
     return fitting
 
 
-# Commands ------------------------------------------------------------------------------------------------------------
-
-READS = (
-    "report",
-    "eval",
-    "export",
-    "checkpoint list",
-    "checkpoint verify",
-    "checkpoint diff",
-    "checkpoint export",
-    "serve",
-)
-TRAINS = ("resume", "replay")
-
-
-def command_line(name: str, run: Path, out: Path) -> list[str]:
-    return {
-        "report": ["report", str(run), "--out", str(out / "report.html")],
-        "eval": ["eval", str(run), "--json"],
-        "export": ["export", str(run), "--to", str(out / "model")],
-        "checkpoint list": ["checkpoint", "list", str(run)],
-        "checkpoint verify": ["checkpoint", "verify", str(run)],
-        "checkpoint diff": ["checkpoint", "diff", str(run), str(run)],
-        "checkpoint export": ["checkpoint", "export", str(run), "--out", str(out / "tables")],
-        "resume": ["train", "--resume", "--out", str(run), "--no-serve", "--set", "run.steps=61"],
-        "replay": ["train", "--replay", str(run), "--out", str(out / "again"), "--no-serve", "--steps", "20"],
-    }[name]
-
-
-def serve(run: Path) -> str:
-    """Ask the service of an ended run everything. Returns the error that it ends with, or nothing."""
-    hello = _description(run / "run.json") | {
-        "mode": "finished", "run": str(run), "state_fd": None, "layout": None, "control_token": "c" * 43, "read_token": "r" * 43,
-        "codes_since": 0.0, "sessions": {}, "host": "127.0.0.1", "port": 8470, "allow_hosts": [], "listeners": [],
-    }  # fmt: skip
-    many = RequestLimits(reads_per_second=1e6, reads_burst=1e6, writes_per_second=1e6, writes_burst=1e6)
-    security = Security("c" * 43, "r" * 43, "127.0.0.1", 8470, ("127.0.0.1",), many)
-    try:
-        view = FinishedRun(Hello.parse(hello))
-    except (ValueError, LookupError, TypeError, AttributeError) as error:  # the process ends with this line
-        return f"error: {error}"
-    client = TestClient(
-        create_app(view, security), "http://127.0.0.1:8470", headers={"Authorization": f"Bearer {'c' * 43}"}
-    )
-    wrong = []
-    for path in ("status", "stats", "stats/history", "events", "placement", "knobs", "config"):
-        code = client.get(f"/api/v1/{path}").status_code
-        if code >= 500:
-            wrong.append(f"{path} {code}")
-    if (code := client.get("/metrics").status_code) != 200:
-        wrong.append(f"metrics {code}")
-    if wrong:
-        raise RuntimeError(", ".join(wrong))
-    return ""
-
-
-@contextmanager
-def deadline(seconds: float) -> Iterator[None]:
-    def late(*_: object) -> None:
-        raise Hung
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def execute(name: str, run: Path, out: Path) -> tuple[str, str]:
-    """Execute a command. Returns what is wrong with how it ended, or nothing, and what it printed."""
-    said = io.StringIO()
-    out.mkdir()
-    try:
-        with deadline(6 * SECONDS), redirect_stdout(said), redirect_stderr(said):
-            if name == "serve":
-                try:
-                    said.write(serve(run))
-                except AdaptiveRecError as error:
-                    said.write(f"error: {error}")
-                return "", said.getvalue()
-            code = main(command_line(name, run, out))
-    except Hung:
-        return "hangs", said.getvalue()
-    except SystemExit as error:
-        return f"SystemExit {error}", said.getvalue()
-    except Exception:
-        return "traceback", traceback.format_exc(limit=-6)
-    text = said.getvalue()
-    if "Traceback" in text:
-        return "traceback", text
-    if code and "error: " not in text and "damaged" not in text.lower() and "differ" not in text:
-        return f"exit {code} without an error", text
-    return "", text
-
-
-def spoilt_runs(whole: Path, work: Path, count: int, seed: int) -> Iterator[tuple[int, Path, str, str]]:
+def spoilt_runs(whole: Path, work: Path, count: int, seed: int, first: int = 0) -> Iterator[tuple[int, Path, str, str]]:
     """Yield (number, run, file, what was done) for copies of a run with one spoilt file each."""
     files = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.is_file() and path.stat().st_size)
-    for number in range(count):
+    for number in range(first, count):
         chance = random.Random(f"{seed}-{number}")
         run = work / "run"
         shutil.rmtree(run, ignore_errors=True)
@@ -297,26 +181,35 @@ def spoilt_runs(whole: Path, work: Path, count: int, seed: int) -> Iterator[tupl
 
 def faults(whole: Path, work: Path, count: int, seed: int, first: int = 0, names: Sequence[str] = ()) -> Iterator[str]:
     """Yield what went wrong, a text each."""
-    for number, run, file, how in spoilt_runs(whole, work, count, seed):
-        if number < first:
-            continue
+    names, out = names or (*READS, *TRAINS), work / "out"
+    shutil.copy(whole.parent / "clicks.csv", work)
+    known: dict[str, Any] = {}
+    for name in FIGURES:
+        if name in names:
+            shutil.rmtree(work / "run", ignore_errors=True)
+            shutil.copytree(whole, work / "run")
+            wrong, text = execute(name, work / "run", out)
+            if wrong or "error:" in text:
+                yield f"{name}: the whole run: {wrong or text}"
+                continue
+            known[name] = figures(name, out, text)
+    for number, run, file, how in spoilt_runs(whole, work, count, seed, first):
         before = contents(run)
-        for name in names or (*READS, *TRAINS):
-            out = work / "out"
-            shutil.rmtree(out, ignore_errors=True)
-            began = time.perf_counter()
-            wrong, text = execute(name, run, out)
-            took = time.perf_counter() - began
+        for name in names:
+            wrong, text, took = timed(name, run, out)
             if not wrong and took > SECONDS:
                 wrong = "slow"
             if not wrong and name in READS and contents(run) != before:
                 wrong = "the run has changed"
+            if (
+                not wrong
+                and name in known
+                and file.startswith(("checkpoints", "rows"))
+                and wrong_figures(name, out, text, known)
+            ):
+                wrong = "other figures"
             if wrong:
                 yield f"{number} {name}: {file} {how}: {wrong} ({took:.1f} s)\n{text[-1500:]}"
-
-
-def contents(run: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(run)): path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
 
 
 def main_fuzz() -> int:
@@ -334,7 +227,7 @@ def main_fuzz() -> int:
     for text in faults(args.run, args.work, args.count, args.seed, args.first, names):
         bad += 1
         print(f"## {text}", flush=True)
-    print(f"{bad} went wrong, of {args.count} mutations, seed {args.seed}")
+    print(f"{bad} went wrong, of mutations {args.first} to {args.count - 1}, seed {args.seed}")
     return bool(bad)
 
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,19 @@ def test_it_ends_with_the_link_even_while_streams_are_open(sidecar: Any) -> None
     assert sidecar.process.returncode == 0
     assert "Traceback" not in errors
     assert "c" * 43 not in errors
+
+
+def test_a_request_under_way_is_answered_when_the_trainer_ends(sidecar: Any) -> None:
+    """It was a bare 500 of the web server."""
+    ready(sidecar)
+    sidecar.delay = 30.0
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(sidecar.http.post, "/api/v1/control/pause")
+        time.sleep(0.3)
+        errors = sidecar.end()
+        answer = waiting.result(timeout=20)
+    assert (answer.status_code, answer.json()["detail"]) == (503, "the trainer has ended, so the service ends")
+    assert "Traceback" not in errors
 
 
 def test_sigterm_ends_it_and_ctrl_c_does_not(sidecar: Any) -> None:

@@ -31,7 +31,7 @@ def times(array: pa.Array, unit: str) -> tuple[NDArray[np.int64], NDArray[np.boo
         ticks = array.cast(pa.timestamp("us", getattr(array.type, "tz", None)), safe=False).cast(pa.int64())
         far_B = _is_far(array)  # the cast would wrap
         return np.where(far_B, 0, _whole(ticks)), array.is_null().to_numpy(zero_copy_only=False) | far_B
-    found = numbers(array)
+    found = numbers(array, truths=False)
     if found is None or pa.types.is_boolean(array.type):
         return None
     bad_B = found.bad_B | ~np.isfinite(found.values_B)

@@ -42,8 +42,9 @@ class Numbers:
     """Rows whose field is no number."""
 
 
-def numbers(array: pa.Array) -> Numbers | None:
-    """Return a column as numbers; None for a type that has none. In a text, words such as NaN and null are missing."""
+def numbers(array: pa.Array, truths: bool = True) -> Numbers | None:
+    """Return a column as numbers; None for a type that has none. In a text, words such as NaN and null are missing, and with
+    `truths` true is 1 and false 0."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -54,7 +55,7 @@ def numbers(array: pa.Array) -> Numbers | None:
         array = pc.utf8_trim_whitespace(array)
         array = pc.if_else(pc.is_in(array, pa.array(MISSING_WORDS)), pa.scalar(None, array.type), array)
         lower = pc.utf8_lower(array)
-        for word, number in TRUTH.items():
+        for word, number in TRUTH.items() if truths else ():
             array = pc.if_else(pc.equal(lower, word), pa.scalar(number, array.type), array)
         right = pc.fill_null(pc.match_substring_regex(array, NUMBER), True)
         bad_B = ~right.to_numpy(zero_copy_only=False)

@@ -20,14 +20,12 @@ from adaptive_rec.offline.report.shapes import (
     ReportEvent,
     ReportLine,
     RunFacts,
-    Shape,
-    fits,
     fitting,
-    parsed,
     parsed_toml,
 )
 from adaptive_rec.run.journal import NAME as JOURNAL
 from adaptive_rec.system.regular_files import read_regular
+from adaptive_rec.system.strict_json import LinesLeftOut, StrictShape, fits, parsed
 
 MOST_POINTS = 300
 """Points of a line; at most twice as many are kept, a pixel or two each on a wide screen."""
@@ -97,20 +95,24 @@ class _Metrics:
     def __init__(self) -> None:
         self.stretches: list[ReportStretch] = []
         self.evaluations: list[Mapping[str, Any]] = []
-        self.reports, self.bad, self.stride = 0, 0, 1
+        self.reports, self.stride = 0, 1
+        self.left_out = LinesLeftOut()
+        self._number = 0
+        """That of the newest line."""
         self._step, self._seconds = 0, float("inf")
         self._low, self._high = float("inf"), float("-inf")
-        self._pending: bytes | None = None
-        """The newest report, if it is not kept yet: the last one of a stretch will be."""
+        self._pending: tuple[bytes, int] | None = None
+        """The newest report and the number of its line, if it is not kept yet: the last one of a stretch will be."""
         self._tables: int | None = None
         """Number of tables, once known."""
 
     def take(self, line: bytes) -> None:
+        self._number += 1
         if found := HEAD.match(line[:HEAD_BYTES]):
             try:
                 seconds, loss = float(found[2]), None if found[3] == b"null" else float(found[3])
             except ValueError:
-                self.bad += 1
+                self.left_out.add(self._number)
                 return
             self._report(line, int(found[1]), seconds, loss)
         elif line.strip():
@@ -122,7 +124,7 @@ class _Metrics:
             elif values is not None and values.get("event") == "rolled_back" and isinstance(values.get("step"), int):
                 self._go_back(values["step"])
             else:
-                self.bad += 1
+                self.left_out.add(self._number)
 
     def _go_back(self, step: int) -> None:
         """Leave out what came after a step, to which the run went back."""
@@ -135,7 +137,7 @@ class _Metrics:
     def end_stretch(self) -> None:
         """Keep the newest report."""
         if self._pending is not None:
-            self._keep(self._pending)
+            self._keep(*self._pending)
 
     def _report(self, line: bytes, step: int, seconds: float, loss: float | None) -> None:
         begins = seconds < self._seconds or step <= self._step
@@ -145,16 +147,16 @@ class _Metrics:
         if loss is not None:
             self._low, self._high = min(self._low, loss), max(self._high, loss)
         if begins or self.reports % self.stride == 0:
-            self._keep(line, begins)
+            self._keep(line, self._number, begins)
         else:
-            self._pending = line
+            self._pending = line, self._number
         self.reports += 1
 
-    def _keep(self, line: bytes, begins: bool = False) -> None:
+    def _keep(self, line: bytes, number: int, begins: bool = False) -> None:
         values = parsed(line)
         self._pending = None
         if values is None or not self._is_report(values):
-            self.bad += 1
+            self.left_out.add(number)
             return
         if begins or not self.stretches:
             self._begin(values)
@@ -218,29 +220,30 @@ def _read_metrics(path: Path, faults: list[str]) -> _Metrics:
     for line in _lines(path):
         metrics.take(line)
     metrics.end_stretch()
-    _report_bad(metrics.bad, path, faults)
+    _report_left_out(metrics.left_out, path, faults)
     return metrics
 
 
-def _report_bad(lines: int, path: Path, faults: list[str]) -> None:
-    if lines:
-        faults.append(f"{lines} of the lines of {path.name} cannot be read and are left out")
+def _report_left_out(lines: LinesLeftOut, path: Path, faults: list[str]) -> None:
+    if lines.count:
+        faults.append(f"{path.name}: {lines}")
 
 
 def _read_events(path: Path, faults: list[str]) -> tuple[list[Mapping[str, Any]], dict[str, int]]:
     events: list[Mapping[str, Any]] = []
     counts: dict[str, int] = {}
-    bad = 0
-    for line in _lines(path):
+    left_out = LinesLeftOut()
+    for number, line in enumerate(_lines(path), start=1):
         event = parsed(line)
         if event is None or not fits(ReportEvent, event):
-            bad += bool(line.strip())
+            if line.strip():
+                left_out.add(number)
             continue
         kind = str(event["kind"])
         counts[kind] = counts.get(kind, 0) + 1
         if counts[kind] <= MOST_EVENTS:
             events.append({"time": None, "details": {}, **event})
-    _report_bad(bad, path, faults)
+    _report_left_out(left_out, path, faults)
     return events, counts
 
 
@@ -251,7 +254,7 @@ def _lines(path: Path) -> Iterator[bytes]:
             yield from file
 
 
-def _read_object(path: Path, shape: type[Shape], faults: list[str], needed: bool) -> dict[str, Any]:
+def _read_object(path: Path, shape: type[StrictShape], faults: list[str], needed: bool) -> dict[str, Any]:
     """Return what a file holds, without values that do not fit."""
     if not path.exists():
         if needed:

@@ -262,16 +262,18 @@ def _value(name: str, value: Any) -> str:
 def _journal(record: RunRecord) -> Markup:
     rows = []
     changes = [event for event in record.events if event["kind"] == "knobs"]
+    kept = {id(event) for event in _on_the_line(record)}
     for number, event in enumerate(changes[:MOST_LISTED], start=1):
         badge = tag("span", tag("i", str(number)), class_="number")
         changed = _changed(event) or {event["text"]: {}}
         for name, values in changed.items():
             old, new = (_value(name, values[side]) if side in values else "" for side in ("old", "new"))
-            rows.append((badge, _clock(event), whole(event["step"]), name, old, new))
+            lost = "" if id(event) in kept else "lost when the run went back"
+            rows.append((badge, _clock(event), whole(event["step"]), name, old, new, lost))
             badge = Markup("")
     if not rows:
         return section("Knob changes", notice("No knob was turned."))
-    heads = ("no.", "time", "step>", "knob", "from", "to")
+    heads = ("no.", "time", "step>", "knob", "from", "to", "")
     return section("Knob changes", table(heads, rows), note=_more(record, "knobs", len(changes[:MOST_LISTED])))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import tomllib
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import from_json
+from pydantic import ConfigDict, Field, ValidationError, model_validator
+
+from adaptive_rec.system.strict_json import StrictShape
 
 Whole = Annotated[int, Field(ge=0, le=2**63)]
 Figure = Annotated[float, Field(ge=-1e300, le=1e300)]
@@ -15,13 +16,7 @@ Moment = Annotated[float, Field(ge=0, le=253_402_300_799)]
 """Seconds since 1970, to the end of the year 9999."""
 
 
-class Shape(BaseModel):
-    """Nothing is converted, numbers are finite, and other fields are allowed."""
-
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
-
-
-class ReportTotals(Shape):
+class ReportTotals(StrictShape):
     """Counters since the run's start. Further ones are numbers too."""
 
     model_config = ConfigDict(extra="allow")
@@ -40,7 +35,7 @@ class ReportTotals(Shape):
     migrated_rows: Whole
 
 
-class ReportTables(Shape):
+class ReportTables(StrictShape):
     lookups: list[Whole]
     lookups_hot: list[Whole]
 
@@ -51,7 +46,7 @@ class ReportTables(Shape):
         return self
 
 
-class ReportLine(Shape):
+class ReportLine(StrictShape):
     """All that plots need of a snapshot, which lines of other versions may not have."""
 
     step: Whole
@@ -65,7 +60,7 @@ class ReportLine(Shape):
     tables: ReportTables
 
 
-class ReportEvaluation(Shape):
+class ReportEvaluation(StrictShape):
     step: Whole
     auc: Figure | None = None
     logloss: Figure | None = None
@@ -73,7 +68,7 @@ class ReportEvaluation(Shape):
     samples: Whole | None = None
 
 
-class ReportEvent(Shape):
+class ReportEvent(StrictShape):
     step: Whole
     kind: str
     text: str
@@ -81,13 +76,13 @@ class ReportEvent(Shape):
     details: dict[str, Any] = {}
 
 
-class TableFacts(Shape):
+class TableFacts(StrictShape):
     name: str
     rows: Whole
     dim: Whole
 
 
-class RunFacts(Shape):
+class RunFacts(StrictShape):
     """``run.json``."""
 
     run_name: str | None = None
@@ -100,7 +95,7 @@ class RunFacts(Shape):
     command: str | None = None
 
 
-class FinalQuality(Shape):
+class FinalQuality(StrictShape):
     """The score of a run's end."""
 
     auc: Figure | None = None
@@ -109,13 +104,13 @@ class FinalQuality(Shape):
     samples: Whole | None = None
 
 
-class FinalDisk(Shape):
+class FinalDisk(StrictShape):
     rows_read: Whole = 0
     rows_written: Whole = 0
     size_bytes: Whole = 0
 
 
-class FinalFigures(Shape):
+class FinalFigures(StrictShape):
     """``summary.json``."""
 
     action: str | None = None
@@ -146,34 +141,25 @@ class FinalFigures(Shape):
     seconds_by_stage: dict[str, Figure] = {}
 
 
-class KnobFacts(Shape):
+class KnobFacts(StrictShape):
     policy: str = ""
     hot_budget_bytes: Whole = 0
 
 
-class RunSection(Shape):
+class RunSection(StrictShape):
     batch_size: Whole = 0
 
 
-class DataSection(Shape):
+class DataSection(StrictShape):
     source: str = ""
 
 
-class ConfigFacts(Shape):
+class ConfigFacts(StrictShape):
     """``config.toml``."""
 
     run: RunSection = RunSection()
     data: DataSection = DataSection()
     knobs: KnobFacts = KnobFacts()
-
-
-def parsed(text: bytes) -> dict[str, Any] | None:
-    """Return a JSON object, or None. NaN, half surrogate pairs and very deep nesting are not accepted."""
-    try:
-        value = from_json(text, allow_inf_nan=False)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def parsed_toml(data: bytes) -> dict[str, Any] | None:
@@ -184,16 +170,7 @@ def parsed_toml(data: bytes) -> dict[str, Any] | None:
         return None
 
 
-def fits(shape: type[Shape], values: dict[str, Any]) -> bool:
-    """Return whether a line has a shape."""
-    try:
-        shape.model_validate(values)
-    except ValidationError:
-        return False
-    return True
-
-
-def fitting(shape: type[Shape], values: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def fitting(shape: type[StrictShape], values: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the values without those that do not fit a shape, and what is wrong with these, one text each."""
     try:
         shape.model_validate(values)
