@@ -20,6 +20,7 @@ from adaptive_rec.batch import Batch
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.models.dlrm import DLRM
+from adaptive_rec.dense.tf32 import use_tf32
 from adaptive_rec.embedding.host import _initialise
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import build_dense_optimizer
@@ -54,6 +55,7 @@ class Rival(ABC):
         self.model = model.to(self.device)
         self.dense_optimizer = build_dense_optimizer(config, self.model)
         self.on_cuda = self.device.type == "cuda"
+        use_tf32(config.run.precision == "tf32", self.on_cuda)
         self.make_tables()
         self.loader = Loader(source, config.run.seed, config.run.batch_size, self.prepare)
         self._setup_seconds = time.perf_counter() - began

@@ -27,7 +27,7 @@ PROFILED_STEPS = 30
 PICTURE_STEPS = 4
 WARM_WINDOWS = 2
 """Before a profile. The first one has no hot rows yet."""
-MARK = "bench-gpu mark"
+MARK = "benchmark mark"
 LANES = ("load", "classify", "gather", "up", "kernels", "down", "scatter", "training thread")
 
 
