@@ -3,15 +3,16 @@
 # PYTHON       interpreter that builds .venv, 3.11 or newer
 # TORCH_INDEX  further package index for torch; on a machine without a GPU, the index of CPU builds saves gigabytes:
 #              make train TORCH_INDEX=https://download.pytorch.org/whl/cpu
-# ARGS         more arguments for adaptive-rec train, e.g. ARGS="--data train.txt --steps 1000"; also for bench and bench-gpu
+# ARGS         more arguments for adaptive-rec train, e.g. ARGS="--data train.txt --steps 1000"; also for bench and gpu-first
 #
 # make bench: a step on the CPU compared with its rivals, in under 10 minutes; bench-all: more cells and rounds, resumable.
 # make roofline: what the memory of this machine gives, and how near to it gather, update, distinct rows and sketch work.
 # make bench-drop-in: your own training loop with our modules, compared with adaptive-rec train and with torch's and TorchRec's tables.
 # make bench-processes: several processes beside TorchRec's, on a loopback device and at 1 Gbit/s; as root, for network namespaces.
 # make bench-disk: rows on a disk beside rows in memory, mapped files and RocksDB; as root, for memory groups (cgroup v1).
-# make bench-gpu: training on a GPU, in under 8 minutes; bench-gpu-all: everything, resumable. Both work without .venv: then they
-# use PYTHON, which needs torch with CUDA, Triton, Numba, NumPy and pydantic.
+# make gpu-first: the first run on a GPU: steps, tests, figures beside rivals, in under 10 minutes; ARGS="--part 1" is one of
+# three parts. gpu-all: every combination, resumable. Both work without .venv: then they use PYTHON, which needs torch with CUDA,
+# Triton, Numba, NumPy, pydantic and pytest. make gpu-carry OUT=FOLDER packs what such a machine lacks, for CARRIED=FOLDER there.
 
 PYTHON ?= python3
 TORCH_INDEX ?=
@@ -21,7 +22,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 
-.PHONY: train test roofline check-long check-clients study-quality study-tracking study-policies study-globo study-staleness study-sidecar study-kills study-disk study-disk-crashes bench bench-all bench-drop-in bench-processes bench-disk bench-gpu bench-gpu-all docs tutorial lint clean
+.PHONY: train test roofline check-long check-clients study-quality study-tracking study-policies study-globo study-staleness study-sidecar study-kills study-disk study-disk-crashes bench bench-all bench-drop-in bench-processes bench-disk gpu-first gpu-all gpu-carry docs tutorial lint clean
 
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train $(ARGS)
@@ -128,11 +129,16 @@ $(VENV)/installed-rocks: $(VENV)/installed
 	@touch $@
 
 BENCH_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
-bench-gpu:
-	@$(BENCH_PYTHON) -m benchmarks.gpu $(ARGS)
+OUT ?= studies/gpu/first
+CARRIED ?=
+gpu-first:
+	@$(BENCH_PYTHON) -m benchmarks.gpu --out $(OUT) $(if $(CARRIED),--carried $(CARRIED)) $(ARGS)
 
-bench-gpu-all:
+gpu-all:
 	@$(BENCH_PYTHON) -m benchmarks.gpu --all $(ARGS)
+
+gpu-carry: $(VENV)/installed
+	$(BIN)/python -m benchmarks.gpu.carry $(OUT) --rivals $(ARGS)
 
 # Builds docs/ into site/: open site/index.html, it loads nothing from elsewhere. A warning is an error.
 docs: $(VENV)/installed-dev

@@ -49,8 +49,11 @@ class RunConfig(Frozen):
     device: Literal["auto", "cpu", "cuda"] = knob(
         "auto", "name", "Device of the dense part and the hot rows; auto is CUDA where there is a GPU."
     )
-    precision: Literal["float32", "bf16", "float64"] = knob(
-        "float32", "name", "bf16 is autocast of the dense part; float64 exists to prove parity."
+    precision: Literal["float32", "tf32", "bf16", "float64"] = knob(
+        "float32",
+        "name",
+        "tf32 has matrix products of the dense part round their factors to 10 bits (on CUDA); bf16 is autocast of the dense "
+        "part; float64 exists to prove parity.",
     )
     row_precision: Literal["float32", "bf16", "fp16"] = knob(
         "float32",

@@ -142,8 +142,14 @@ class DensePart:
 
     def step(self, factor: float) -> None:
         """Make an optimizer step with `factor` times the configured learning rates."""
+        self.set_rates(factor)
+        self.update_parameters()
+
+    def set_rates(self, factor: float) -> None:
         for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
             group["lr"] = rate * factor
+
+    def update_parameters(self) -> None:
         self.optimizer.step()
         self.loss_sum += self.step_loss
 

@@ -1,4 +1,4 @@
-"""The dense part on a device: forward and backward are recorded as CUDA graphs and replayed."""
+"""The dense part on a device: forward, backward and the optimizer's step are recorded as CUDA graphs and replayed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from adaptive_rec.dense.eager import DensePart, scale_down
+from adaptive_rec.dense.recorded_step import RecordedStep
 from adaptive_rec.embedding.records import MicroBatch
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.placement import RowSpace
@@ -70,6 +71,7 @@ class ReplayedDense(DensePart):
         self._kept: list[Tensor] = []
         """Gradients of the step's earlier micro-batches, if it has several."""
         self._kept_lines = 0
+        self._update = RecordedStep(optimizer, self._count_and_update, [self.health, self.loss_sum], streams)
         if batch_size:
             self._grow(batch_size)
 
@@ -112,8 +114,12 @@ class ReplayedDense(DensePart):
         self.streams.launch(partial(self._step, factor))
 
     def _step(self, factor: float) -> None:
+        self.set_rates(factor)
+        self._update()
+
+    def _count_and_update(self) -> None:
         self._count_step()
-        super().step(factor)
+        self.update_parameters()
 
     def _count_step(self) -> None:
         self._sum += self._step_sums.sum()

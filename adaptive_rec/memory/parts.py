@@ -95,8 +95,9 @@ def plan_memory(
         parts.append(MemoryPart("cold rows on their way", "host", _staging_bytes(config, source, policy, batch), BATCHES))
     if fast == "device" and batch is not None:
         staging = _staging_bytes(config, source, policy, batch)
-        places: tuple[Place, ...] = "host", "device"
-        parts += [MemoryPart("staging", place, staging, BATCHES) for place in places]
+        parts.append(MemoryPart("staging", "device", staging, BATCHES))
+        # torch takes pinned memory in powers of two, and slots differ in size: up to twice what they hold.
+        parts.append(MemoryPart("staging", "host", 2 * staging, BATCHES))
     if fast == "device":
         used = sum(part.bytes for part in parts if part.place == fast and part.keys in (BATCHES, BATCH))
         parts.append(MemoryPart("kept free for graphs and libraries", fast, max(0, HEADROOM_BYTES - used), BUDGET))

@@ -191,8 +191,8 @@ class AutogradSession(Session):
             self.dense_steps.announce(table, lr, [b.row_N[(low <= b.row_N) & (b.row_N < high)] for b in own])
 
     def _step(self, parts: list[StepPart], seen: list[Bags], lr_of_table: Mapping[int, float]) -> None:
-        """Update each distinct row once, count the lookups, and do what is due between two steps. `seen`: lookups that count and
-        have no part of their own."""
+        """Update each distinct row once, count the lookups (`seen`: those without a part of their own), do what is due between
+        steps. After a backward pass autograd may call it on a thread of its own, under the streams of `backward`'s caller."""
         if self.closed:
             raise ConflictError("the runtime was closed, so rows are no longer updated")
         self.rates.check()

@@ -21,6 +21,7 @@ from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.inputs import Keyed, NumberedFeatures, check_integers, check_keyed
 from adaptive_rec.modules.options import Options, Setup, rates_from, setup_from
 from adaptive_rec.modules.pooling import weighted_sums
+from adaptive_rec.modules.uploads import to_device
 from adaptive_rec.modules.weight import TieredWeight
 
 DATA_TYPES = {"FP32": torch.float32, "FP16": torch.float16, "BF16": torch.bfloat16}
@@ -187,7 +188,7 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
         rows_ND = self.runtime.pooled(None, lambda: [single])[0]
         pooled_LD = weighted_sums(rows_ND, found.weights_N, torch.from_numpy(found.offsets))
         divisor_L1 = numbered.divisor_L1
-        return pooled_LD if divisor_L1 is None else pooled_LD / divisor_L1.to(pooled_LD.device)
+        return pooled_LD if divisor_L1 is None else pooled_LD / to_device(divisor_L1, pooled_LD.device)
 
     # Rows in and out -------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.inputs import as_ids, check_integers, check_keyed
 from adaptive_rec.modules.optimizer_steps import follow_optimizers
 from adaptive_rec.modules.options import Options, rates_from, setup_from
+from adaptive_rec.modules.uploads import to_device
 from adaptive_rec.modules.weight import TieredWeight
 
 
@@ -47,8 +48,8 @@ class JaggedVectors:
         """Return the vectors of each sample (B, length, D), filled up or cut to a length; by default the longest one's."""
         length = int(self._lengths.max()) if desired_length is None and len(self._lengths) else desired_length or 0
         places = torch.arange(length, device=self._values.device)
-        is_there_BL = places < self._lengths.to(places.device).unsqueeze(1)
-        found = (self.offsets()[:-1].to(places.device).unsqueeze(1) + places)[is_there_BL]
+        is_there_BL = places < to_device(self._lengths, places.device).unsqueeze(1)
+        found = (to_device(self.offsets()[:-1], places.device).unsqueeze(1) + places)[is_there_BL]
         padded = self._values.new_full((len(self._lengths), length, self._values.shape[1]), padding_value)
         return padded.index_put((is_there_BL,), self._values[found])
 

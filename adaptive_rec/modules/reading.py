@@ -17,6 +17,7 @@ from adaptive_rec.kernels.lookups import find_row_sources
 from adaptive_rec.kernels.pooling import gather_bags
 from adaptive_rec.modules.bags import NO_CALL, BagBatch, Bags
 from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
+from adaptive_rec.modules.uploads import to_device
 
 
 def gather(store: EmbeddingStore, call: PoolCall, step: int) -> Tensor:
@@ -34,7 +35,7 @@ def gather(store: EmbeddingStore, call: PoolCall, step: int) -> Tensor:
             whole_LD = ahead.pooled(bags.pool, version, lambda: _gather_ahead(store, ahead, bags.pool, first, end))
             pooled_LD = _without_view(whole_LD, call.first - first, len(bags))
     if bags.divisor_L1 is not None:
-        pooled_LD /= bags.divisor_L1.to(pooled_LD.device)
+        pooled_LD /= to_device(bags.divisor_L1, pooled_LD.device)
     return pooled_LD
 
 

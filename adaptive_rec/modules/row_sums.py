@@ -9,17 +9,18 @@ import torch
 from torch import Tensor
 
 from adaptive_rec.modules.lookahead import PoolCall
+from adaptive_rec.modules.uploads import to_device
 
 
 def by_lookup(call: PoolCall, gradient_LD: Tensor) -> tuple[Tensor, Tensor]:
     """Return the rows within the pool (N) and the gradient of each lookup (N, D)."""
     bags = call.bags
     if bags.divisor_L1 is not None:
-        gradient_LD = gradient_LD / bags.divisor_L1.to(gradient_LD.device)
-    row_N = torch.from_numpy(bags.row_N).to(gradient_LD.device)
+        gradient_LD = gradient_LD / to_device(bags.divisor_L1, gradient_LD.device)
+    row_N = to_device(torch.from_numpy(bags.row_N), gradient_LD.device)
     lengths = np.diff(bags.offsets)
     if not (lengths == 1).all():
-        gradient_LD = gradient_LD.repeat_interleave(torch.from_numpy(lengths).to(gradient_LD.device), dim=0)
+        gradient_LD = gradient_LD.repeat_interleave(to_device(torch.from_numpy(lengths), gradient_LD.device), dim=0)
     return row_N, gradient_LD
 
 

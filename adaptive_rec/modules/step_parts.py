@@ -14,6 +14,7 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.modules.bags import NO_CALL, BagBatch, Bags
 from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
+from adaptive_rec.modules.uploads import to_device
 
 LARGE_BYTES = 4 << 20
 """Gradients of a table from this size on are not joined with those of others."""
@@ -126,7 +127,7 @@ class StepParts:
             bags, gradient_LD = part.call.bags, part.gradient_LD
             begin, count = vectors[bags.pool], len(bags)
             if bags.divisor_L1 is not None:
-                gradient_LD = gradient_LD / bags.divisor_L1.to(gradient_LD.device)
+                gradient_LD = gradient_LD / to_device(bags.divisor_L1, gradient_LD.device)
             gradients[bags.pool].append(gradient_LD)
             position_B[first : first + count] = np.arange(begin, begin + count)
             vectors[bags.pool] += count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.models.build import build_model
 from adaptive_rec.dense.replayed import ReplayedDense
 from adaptive_rec.dense.shared import SharedDense, SharedReplayed
+from adaptive_rec.dense.tf32 import use_tf32
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.disk.disk_store import DiskStore
@@ -80,6 +82,7 @@ def assemble(
         if group is not None and not group.is_alone:
             torch.cuda.set_device(rank_here())
         streams = CudaStreams(device, config.run.cuda_graphs)
+    use_tf32(config.run.precision == "tf32", on_device=streams is not None)
     if streams is not None and config.run.compile:
         raise ConfigError("run.compile must be false on a device, where the dense part is recorded instead, got true")
     while True:
@@ -292,12 +295,11 @@ def build_dense_optimizer(config: Config, model: torch.nn.Module) -> torch.optim
             f"optimizer.dense must be an optimizer of torch.optim, got {name!r}{did_you_mean(name, known)}"
         )
     make, options = getattr(torch.optim, name), dict(config.optimizer.dense_options)
-    if (
-        name in FUSED_ON_CPU
-        and not {"foreach", "differentiable"} & options.keys()
-        and all(parameter.device.type == "cpu" for parameter in model.parameters())
-    ):
+    on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
+    if name in FUSED_ON_CPU and on_cpu and not {"foreach", "differentiable"} & options.keys():
         options.setdefault("fused", True)
+    if not on_cpu and "capturable" in inspect.signature(make).parameters and not options.get("differentiable"):
+        options.setdefault("capturable", True)  # so that its step can be recorded
     try:
         optimizer: torch.optim.Optimizer = make(model.parameters(), lr=config.optimizer.dense_lr, **options)
     except (TypeError, ValueError) as error:

@@ -11,7 +11,7 @@ import torch
 
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
-from adaptive_rec.dense.replayed import BUCKETS
+from adaptive_rec.dense.replayed import BUCKETS, ReplayedDense
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.live.telemetry import Event, StageTimes
@@ -152,6 +152,8 @@ class Ours(Driven):
         super().__init__(config, source, where.streams(config.run.seed), budget_bytes, times)
         self._where = where
         self.drive(1)
+        if isinstance(self.runtime.dense, ReplayedDense):
+            record_all_sizes(self.runtime)  # else a turn would pay for it
         self._setup_seconds = time.perf_counter() - began
         self._memory_bytes = where.memory_bytes() - before
         self._budget_bytes = budget_bytes or 0

@@ -1,1 +1,1 @@
-"""`make bench-gpu`: what training costs on a GPU, beside its rivals and the machine's own limits. See `__main__.py`."""
+"""`make gpu-first`: the first run on a GPU, and what training costs there, beside its rivals. See `__main__.py`."""

@@ -1,25 +1,30 @@
-"""What training costs on a GPU, beside its rivals and the machine's own limits.
+"""The first run on a GPU: whether it runs, whether it is right, and what it costs beside its rivals and the machine's limits.
 
-Needs torch with CUDA, Triton, Numba, NumPy and pydantic, nothing else.
+Needs torch with CUDA, Triton, Numba, NumPy, pydantic and pytest; `benchmarks/gpu/carry.py` packs what a machine without a
+package index lacks.
 
-    python -m benchmarks.gpu                     under 8 minutes; make bench-gpu
-    python -m benchmarks.gpu --all               everything, cell by cell; taken up again where it ended: make bench-gpu-all
+    python -m benchmarks.gpu                     all three parts, under 10 minutes; make gpu-first
+    python -m benchmarks.gpu --part 1            steps and tests; 2: Criteo Kaggle; 3: MLPerf's shape, rules, memory
+    python -m benchmarks.gpu --carried FOLDER    unpack first what carry.py packed
+    python -m benchmarks.gpu --all               everything, cell by cell; taken up again where it ended: make gpu-all
     python -m benchmarks.gpu --data train.tsv    with batches of a Criteo file instead of synthetic ones
     python -m benchmarks.gpu --rehearse          tiny shapes without a GPU: whether it all runs, no figure of anything
-    python -m benchmarks.gpu --rows RESULTS      rows for docs/benchmarks.md of a results.json
+    python -m benchmarks.gpu --rows RESULTS...   rows for docs/benchmarks.md of results.json files, e.g. of the three parts
 
-Leaves results.json, rows.md, profiler traces and their pictures in --out. Correctness comes first: without it there are no rows.
+Leaves results.json, rows.md, profiler traces and their pictures in --out. Without tests that have passed there are no rows.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
 from benchmarks.common.command import parser
 from benchmarks.gpu import conduct, one_cell, plan, report, stand_ins
+from benchmarks.gpu.unpack import unpack
 
 NOT_SET_UP = 2
 """Exit status where the machine or the installation lacks something."""
@@ -27,16 +32,19 @@ NOT_SET_UP = 2
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
     line = parser(__doc__, "benchmarks.gpu")
+    line.add_argument("--part", type=int, choices=[1, 2, 3], help="one part only")
+    line.add_argument("--carried", type=Path, help="folder that benchmarks/gpu/carry.py made: unpack it and use what it holds")
     line.add_argument("--all", action="store_true", help="every shape, batch size, budget, rule and way of loading")
     line.add_argument("--data", help="a Criteo TSV file; without one batches are synthetic")
     line.add_argument("--out", type=Path, help="folder of results, by default below studies/gpu")
     line.add_argument("--seconds", type=float, help="time for all cells together")
-    line.add_argument("--only", nargs="+", metavar="CELL", help="only these cells, and correctness")
+    line.add_argument("--only", nargs="+", metavar="CELL", help="only these cells")
     line.add_argument("--list", action="store_true", help="name the cells")
     line.add_argument("--rehearse", nargs="?", const="fake", default="", choices=["fake", "cpu"],
                         help="without a GPU: the device path over host memory (fake), or the path of CPU runs")  # fmt: skip
-    line.add_argument("--rows", type=Path, metavar="RESULTS", help="print the rows of a results.json")
+    line.add_argument("--rows", type=Path, nargs="+", metavar="RESULTS", help="print the rows of results.json files")
     line.add_argument("--cell", help=argparse.SUPPRESS)
+    line.add_argument("--result", type=Path, help=argparse.SUPPRESS)
     line.add_argument("--deadline", type=float, help=argparse.SUPPRESS)
     line.add_argument("--serve-rival", metavar="NAME", help=argparse.SUPPRESS)
     line.add_argument("--reply-to", type=int, help=argparse.SUPPRESS)
@@ -45,6 +53,10 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     args = arguments()
+    if args.carried:
+        os.environ |= unpack(args.carried)
+        words = [word for word in sys.argv[1:] if word not in ("--carried", str(args.carried))]
+        os.execv(sys.executable, [sys.executable, "-m", "benchmarks.gpu", *words])
     if args.rows:
         return print_rows(args.rows)
     if args.list:
@@ -55,7 +67,7 @@ def main() -> int:
         return 0
     lacking = what_is_lacking(args.rehearse)
     if lacking:
-        print(f"bench-gpu: {lacking}", file=sys.stderr)
+        print(f"gpu: {lacking}", file=sys.stderr)
         return NOT_SET_UP
     if args.serve_rival:
         return one_cell.serve_rival(args)
@@ -74,11 +86,11 @@ def what_is_lacking(rehearsal: str) -> str:
     return ""
 
 
-def print_rows(path: Path) -> int:
+def print_rows(paths: list[Path]) -> int:
     try:
-        print(report.rows(json.loads(path.read_text(encoding="utf-8"))))
+        print(report.rows(report.joined([json.loads(path.read_text(encoding="utf-8")) for path in paths])))
     except report.NoFigure as reason:
-        print(f"bench-gpu: {reason}", file=sys.stderr)
+        print(f"gpu: {reason}", file=sys.stderr)
         return NOT_SET_UP
     return 0
 

@@ -18,12 +18,14 @@ from adaptive_rec.data.source import Source
 from benchmarks.common.contestants import Contestant, Ours, Where, budget_bytes
 from benchmarks.common.explain import explain
 from benchmarks.common.shapes import SHAPES, Preloaded, configure, open_shape, preload
-from benchmarks.gpu import correctness
 from benchmarks.gpu.apart import Apart
 from benchmarks.gpu.ceilings import measure_ceilings
+from benchmarks.gpu.fbgemm import FbgemmCaching, FbgemmDevice, TorchRecDevice
+from benchmarks.gpu.gpu_tests import run_tests
 from benchmarks.gpu.measure import compare, memory_growth
-from benchmarks.gpu.plan import Cell
-from benchmarks.gpu.rivals import FbgemmCaching, PlainHybrid
+from benchmarks.gpu.plan import RIVALS, Cell
+from benchmarks.gpu.rivals import PlainDevice, PlainHybrid, Rival
+from benchmarks.gpu.steps import first_steps
 from benchmarks.gpu.timeline import record
 
 Note = Callable[[str], None]
@@ -51,7 +53,8 @@ class Context:
 
 def run_cell(cell: Cell, context: Context) -> dict[str, Any]:
     kinds = {
-        "correctness": lambda: correctness.check(context.where, context.deadline, context.note),
+        "steps": lambda: steps(cell, context),
+        "tests": lambda: run_tests(context.where, context.deadline, context.note),
         "ceilings": lambda: measure_ceilings(context.where),
         "comparison": lambda: comparison(cell, context),
         "timeline": lambda: timeline(cell, context),
@@ -80,6 +83,19 @@ def source_of(cell: Cell, context: Context) -> Source:
     if not cell.preloaded:
         return source
     return preload(source, config, 20 if context.where.rehearsal else PRELOADED_STEPS)
+
+
+def steps(cell: Cell, context: Context) -> dict[str, Any]:
+    def configured(**more: Any) -> Config:
+        return config_of(cell, context, **more)
+
+    graphs = (False,) if cell.blocking else (False, True)
+    return first_steps(configured, source_of(cell, context), context.where, graphs, context.note)
+
+
+RIVAL_CLASSES: dict[str, type[Rival]] = dict(
+    zip(RIVALS, (PlainHybrid, PlainDevice, FbgemmCaching, FbgemmDevice, TorchRecDevice), strict=True)
+)
 
 
 def comparison(cell: Cell, context: Context) -> dict[str, Any]:
@@ -134,13 +150,13 @@ def maker(name: str, cell: Cell, context: Context, source: Source) -> tuple[Call
     if split:
         more["run.split"] = split
     config = config_of(cell, context, **more)
-    if policy in ("plain", "fbgemm"):
-        why_not = FbgemmCaching.why_not(context.where, config) if policy == "fbgemm" else ""
+    if policy in RIVALS:
+        rival = RIVAL_CLASSES[policy]
+        why_not = rival.why_not(context.where, config)
         if context.apart:
             return partial(Apart, name, context.apart, context.deadline), why_not
-        if policy == "plain":
-            return partial(PlainHybrid, name, config, source, context.where), why_not
-        return partial(FbgemmCaching, name, config, source, context.where, cell.rows_ratio), why_not
+        cached = {"cached_ratio": cell.rows_ratio} if rival is FbgemmCaching else {}
+        return partial(rival, name, config, source, context.where, **cached), why_not
     more["knobs.policy"] = policy
     if action:
         more["knobs.action"] = action

@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,36 +21,49 @@ from benchmarks.common.results import earlier, say, write
 from benchmarks.gpu import plan, report
 from benchmarks.gpu.one_cell import CLOSE_SECONDS, measure
 
+LOOK_SECONDS = 1.0
+"""Between two looks at what a cell has written."""
+
 GRACE_SECONDS = 40.0
 """By which a cell may outrun its time before it is killed: its first round is never cut short."""
 
 
 def run_all(args: argparse.Namespace) -> int:
-    """Every cell in a process of its own, in order of importance, until the time is up."""
+    """Every cell in a process of its own, in order of importance, until the time is up.
+
+    `results.json` is written again whenever something is known: who stops this at any moment has what was measured until then.
+    """
     began, cells = time.perf_counter(), plan.chosen(args)
-    out = args.out or machine.ROOT / "studies/gpu" / ("rehearsal" if args.rehearse else "all" if args.all else "quick")
-    (out / "cells").mkdir(parents=True, exist_ok=True)
-    total = args.seconds or (plan.QUICK_SECONDS if not args.all else float("inf"))
-    found: dict[str, Any] = {}
-    skipped: list[str] = []
-    for number, cell in enumerate(cells):
-        path = out / "cells" / f"{cell.name}.json"
-        if args.all and (old := resumable(path, cell, args)) is not None:
-            say(f"{cell.name}: measured before")
-            found[cell.name] = old
-            continue
-        left = total - (time.perf_counter() - began) - CLOSE_SECONDS
-        seconds = cell.seconds if args.all else plan.share(cell, cells[number + 1 :], left)
-        if seconds <= 0 or (args.all and left < seconds):
-            skipped.append(cell.name)
-            say(f"{cell.name}: left out, {left:.0f} s are too few")
-            continue
-        if args.rehearse:
-            found[cell.name] = run_here(cell, args, path, seconds)
-        else:
-            found[cell.name] = run_apart(cell, args, out, path, seconds, left)
-        if args.all:
-            write_results(args, out, found, [later.name for later in cells[number + 1 :]], began)
+    out = args.out or machine.ROOT / "studies/gpu" / ("rehearsal" if args.rehearse else "all" if args.all else "first")
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        kept = out / "cells" if args.all else Path(scratch)  # only what is taken up again needs a file for each cell
+        kept.mkdir(exist_ok=True)
+        total = plan.seconds_of(cells, args)
+        found: dict[str, Any] = {}
+        skipped: list[str] = []
+        for number, cell in enumerate(cells):
+            path = kept / f"{cell.name}.json"
+            if args.all and (old := resumable(path, cell, args)) is not None:
+                say(f"{cell.name}: measured before")
+                found[cell.name] = old
+                continue
+            left = total - (time.perf_counter() - began) - CLOSE_SECONDS
+            seconds = cell.seconds if args.all else plan.share(cell, cells[number + 1 :], left)
+            if seconds <= 0 or (args.all and left < seconds):
+                skipped.append(cell.name)
+                say(f"{cell.name}: left out, {left:.0f} s are too few")
+                continue
+            later = [other.name for other in cells[number + 1 :]]
+
+            def save(partial: dict[str, Any], name: str = cell.name, later: list[str] = later) -> None:
+                found[name] = partial
+                write_results(args, out, found, skipped + later, began)
+
+            if args.rehearse:
+                save(run_here(cell, args, path, seconds))
+            else:
+                save(run_apart(cell, args, out, path, seconds, left, save))
     results = write_results(args, out, found, skipped, began)
     return tell(results, out)
 
@@ -60,21 +75,31 @@ def resumable(path: Path, cell: plan.Cell, args: argparse.Namespace) -> dict[str
 
 
 def run_apart(
-    cell: plan.Cell, args: argparse.Namespace, out: Path, path: Path, seconds: float, left: float
+    cell: plan.Cell,
+    args: argparse.Namespace,
+    out: Path,
+    path: Path,
+    seconds: float,
+    left: float,
+    save: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:
-    """One cell in a process of its own; its result, or why there is none. `left` is the time of all cells still to come."""
+    """One cell in a process of its own; its result, or why there is none. `left` is the time of all cells still to come,
+    `save` is given what the cell has left so far."""
     grace = max(5.0, min(GRACE_SECONDS, left - seconds + 8))
     path.unlink(missing_ok=True)
     began = time.perf_counter()
     deadline = began + seconds - CLOSE_SECONDS
     command = [
         sys.executable, "-m", "benchmarks.gpu", *plan.words_of(cell, args), "--deadline", repr(deadline), "--out", str(out),
+        "--result", str(path),
     ]  # fmt: skip
     environment = dict(os.environ)
     wait_briefly(environment)  # as the command line does
+    if cell.blocking:
+        environment["CUDA_LAUNCH_BLOCKING"] = "1"
     child = subprocess.Popen(command, cwd=machine.ROOT, env=environment)
     try:
-        status = str(child.wait(seconds + (120 if args.all else grace)))
+        status = str(wait(child, began + seconds + (120 if args.all else grace), path, save))
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()
@@ -89,6 +114,20 @@ def run_apart(
         return {"cut_short": f"exit status {status}", **found} if "partial" in found else found
     except (OSError, ValueError):
         return {"cell": asdict(cell), "error": f"its process left no result, exit status {status}"}
+
+
+def wait(child: subprocess.Popen[bytes], until: float, path: Path, save: Callable[[dict[str, Any]], None]) -> int:
+    """Wait for a cell's process, and pass on what it writes meanwhile."""
+    written = 0
+    while True:
+        try:
+            return child.wait(min(LOOK_SECONDS, max(0.1, until - time.perf_counter())))
+        except subprocess.TimeoutExpired:
+            if time.perf_counter() > until:
+                raise
+        if path.exists() and path.stat().st_mtime_ns != written:
+            written = path.stat().st_mtime_ns
+            save({"cut_short": "the whole was stopped", **json.loads(path.read_text(encoding="utf-8"))})
 
 
 def write_results(
@@ -124,8 +163,7 @@ def tell(results: dict[str, Any], out: Path) -> int:
     wrong = [name for name, cell in found.items() if "error" in cell]
     wrong += [f"{name}: cut short" for name, cell in found.items() if "cut_short" in cell]
     wrong += [f"{name}: {run}" for name, cell in found.items() for run in cell.get("result", {}).get("failed", {})]
-    if found.get("correctness", {}).get("result", {}).get("passed") is False:
-        wrong.append("correctness")
+    wrong += [name for name, cell in found.items() if cell.get("result", {}).get("passed") is False]
     say(f"results in {out}" + (f"; failed: {', '.join(wrong)}" if wrong else ""))
     return 1 if wrong else 0
 

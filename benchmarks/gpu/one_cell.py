@@ -19,9 +19,8 @@ CLOSE_SECONDS = 2.0
 
 def run_one(args: argparse.Namespace) -> int:
     cell = next(cell for cell in plan.chosen(args) if cell.name == args.cell)
-    path = args.out / "cells" / f"{cell.name}.json"
-    found = measure(cell, args, path, args.deadline)
-    write(path, found)
+    found = measure(cell, args, args.result, args.deadline)
+    write(args.result, found)
     sys.stdout.flush()
     os._exit(0 if "result" in found else 1)  # without waiting for whatever thread is still at work
 
@@ -73,7 +72,7 @@ def measure(cell: plan.Cell, args: argparse.Namespace, path: Path, deadline: flo
         known.update(result=result, partial=True)
         write(path, found | known)
 
-    context = Context(where, deadline, args.data, str(path.parent.parent), note, save, apart)
+    context = Context(where, deadline, args.data, str(args.out or path.parent), note, save, apart)
     try:
         found["result"] = run_cell(cell, context)
     except Exception as error:

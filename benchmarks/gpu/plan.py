@@ -1,4 +1,4 @@
-"""The cells of `bench-gpu` and of `bench-gpu-all`, and how the time is shared among them. Loads nothing heavy."""
+"""The cells of `gpu-first` and of `gpu-all`, and how the time is shared among them. Loads nothing heavy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 class Cell:
     name: str
     kind: str
-    """correctness, ceilings, comparison, timeline or memory."""
+    """steps, tests, ceilings, comparison, timeline or memory."""
     seconds: float
     """What it may take, its process's start included."""
     least_seconds: float = 20.0
@@ -24,42 +24,55 @@ class Cell:
     budget_rule: str = ""
     """Update rule by whose bytes of a row the budget is reckoned, the same for all contestants; empty: by their own."""
     contestants: tuple[str, ...] = ()
+    part: int = 0
+    """Of `gpu-first`, from 1 on; 0 in `gpu-all`."""
+    blocking: bool = False
+    """Whether each launch is waited for, so that a fault is reported where it is."""
 
 
+RIVALS = ("plain", "plain_device", "fbgemm", "fbgemm_device", "torchrec")
 ALL_POLICIES = (
-    "plain", "hotline", "device_only", "hotline/never", "slipstream:freeze", "slipstream:subsample", "hybrid", "fbgemm",
+    "plain", "hotline", "device_only", "hotline/never", "slipstream:freeze", "slipstream:subsample", "hybrid", *RIVALS[1:],
 )  # fmt: skip
 """The most important first: with too little time the last ones are left out."""
 
-CACHED = ("hotline", "hotline/never", "slipstream:freeze", "slipstream:subsample", "fbgemm")
-OPTIONAL = ("fbgemm",)
-"""Takes part where it can; that it cannot is no failure."""
+OPTIONAL = ("fbgemm", "fbgemm_device", "torchrec")
+"""Take part where they can; that they cannot is no failure."""
 
 FEW = ("plain", "hotline", "device_only", "slipstream:freeze")
 OPTIMIZERS = ("hotline+sgd", "hotline+rowwise_adagrad", "hotline+lazy_adam", "device_only+lazy_adam", "plain+lazy_adam")
+FIRST_CONTESTANTS = ("plain", "hotline/never", "device_only", "fbgemm", "fbgemm_device", "plain_device", "torchrec", "hotline")
 
 MAIN_RULE = "rowwise_adagrad"
 
-CORRECTNESS = Cell("correctness", "correctness", 58, 10)
+TESTS = Cell("tests", "tests", 215, 30)
 CEILINGS = Cell("ceilings", "ceilings", 15, 8)
+TIMELINE = Cell("timeline", "timeline", 34, 22, contestants=("hotline/always", "hotline/never"))
 
-QUICK = (
-    CORRECTNESS,
-    CEILINGS,
-    Cell("kaggle-2048-10pc", "comparison", 65, 40, contestants=ALL_POLICIES),
-    Cell("timeline", "timeline", 34, 22, contestants=("hotline/always", "hotline/never")),
-    Cell("kaggle-2048-10pc-preloaded", "comparison", 45, 25, preloaded=True, contestants=ALL_POLICIES),
-    Cell("kaggle-2048-10pc-rules", "comparison", 40, 25, budget_rule=MAIN_RULE, contestants=OPTIMIZERS),
-    Cell("mlperf-2048-10pc-preloaded", "comparison", 45, 30, shape="mlperf", preloaded=True, contestants=FEW),
-    Cell("kaggle-16384-10pc", "comparison", 40, 25, batch_size=16384, contestants=FEW),
-    Cell("memory", "memory", 22, 12, contestants=("slipstream:freeze",)),
-    Cell("kaggle-2048-1pc", "comparison", 25, 18, rows_ratio=0.01, contestants=("device_only", *CACHED)),
-    Cell("kaggle-2048-25pc", "comparison", 25, 18, rows_ratio=0.25, contestants=("device_only", *CACHED)),
-    Cell("mlperf-16384-10pc-preloaded", "comparison", 45, 30, shape="mlperf", batch_size=16384, preloaded=True,
-         contestants=("plain", "hotline", "device_only")),
-)  # fmt: skip
-QUICK_SECONDS = 465.0
-"""`bench-gpu` ends before 8 minutes are over."""
+
+def _preloaded(shape: str, batch_size: int, seconds: float, part: int) -> Cell:
+    return Cell(
+        f"{shape}-{batch_size}-10pc-preloaded", "comparison", seconds, 30, shape, batch_size, preloaded=True,
+        contestants=FIRST_CONTESTANTS, part=part,
+    )  # fmt: skip
+
+
+FIRST = (
+    Cell("steps-eager", "steps", 25, 12, part=1, blocking=True),
+    Cell("steps-recorded", "steps", 25, 12, part=1),
+    replace(TESTS, part=1),
+    replace(CEILINGS, part=2),
+    _preloaded("kaggle", 2048, 60, 2),
+    _preloaded("kaggle", 16384, 50, 2),
+    replace(TIMELINE, part=2),
+    _preloaded("mlperf", 2048, 50, 3),
+    _preloaded("mlperf", 16384, 60, 3),
+    Cell("kaggle-2048-10pc-rules", "comparison", 35, 25, preloaded=True, budget_rule=MAIN_RULE, contestants=OPTIMIZERS, part=3),
+    Cell("memory", "memory", 15, 12, contestants=("slipstream:freeze",), part=3),
+)
+"""`gpu-first`: whether it runs, whether it is right, what it costs. Batches are preloaded: else the generator is measured."""
+PART_SECONDS = {1: 265.0, 2: 159.0, 3: 158.0}
+"""Each part stands alone, and all of them together end before 10 minutes are over."""
 
 MOST_STRETCH = 1.5
 """Time that earlier cells left over goes to the later ones, up to so many times their own."""
@@ -74,22 +87,26 @@ def share(cell: Cell, still_to_come: tuple[Cell, ...], left: float) -> float:
 
 Groups = tuple[tuple[str, ...], ...]
 KAGGLE_GROUPS: Groups = (ALL_POLICIES,)
-MLPERF_GROUPS: Groups = (FEW, ("device_only", "hotline/never", "slipstream:subsample", "hybrid", "fbgemm"))
+MLPERF_GROUPS: Groups = (
+    FEW,
+    ("device_only", "hotline/never", "slipstream:subsample", "hybrid", "fbgemm"),
+    ("device_only", "fbgemm_device", "plain_device", "torchrec"),
+)
 MLPERF_ADAM_GROUPS: Groups = (
     ("plain", "hotline", "device_only"),
     ("device_only", "hotline/never", "slipstream:freeze"),
     ("device_only", "slipstream:subsample", "hybrid"),
 )
 """Contestants of a cell hold their tables in host memory at once. What does not fit beside each other gets a cell of its own,
-with `device_only` in each; FBGEMM under Adam is left out on this shape."""
+with `device_only` in each; FBGEMM, TorchRec and torch's tables on the device are left out under Adam on this shape."""
 
-WITHOUT_BUDGET = ("hybrid",)
-"""Has no hot rows, so it is measured at 10 % only."""
+WITHOUT_BUDGET = ("hybrid", "plain_device", "fbgemm_device", "torchrec")
+"""Have no budget, so they are measured at 10 % only."""
 
 
 def all_cells() -> tuple[Cell, ...]:
     """Every shape, batch size, budget, rule and way of loading; hours, to be taken up again at will."""
-    cells = [replace(CORRECTNESS, seconds=240), replace(CEILINGS, seconds=30)]
+    cells = [replace(TESTS, seconds=600), replace(CEILINGS, seconds=30)]
     for shape in ("kaggle", "mlperf4m"):
         for batch_size in (2048, 16384):
             for rule in (MAIN_RULE, "lazy_adam"):
@@ -142,12 +159,14 @@ def rehearsed(cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
 
 def chosen(args: argparse.Namespace) -> tuple[Cell, ...]:
     """The cells that a command line asks for."""
-    cells = all_cells() if args.all else QUICK
+    cells = all_cells() if args.all else FIRST
+    if args.part:
+        cells = tuple(cell for cell in cells if cell.part == args.part)
     if args.only:
         unknown = set(args.only) - {cell.name for cell in cells}
         if unknown:
-            raise SystemExit(f"bench-gpu: no cell named {', '.join(sorted(unknown))}; --list names them")
-        cells = tuple(cell for cell in cells if cell.name in args.only or cell.kind == "correctness")
+            raise SystemExit(f"gpu: no cell named {', '.join(sorted(unknown))}; --list names them")
+        cells = tuple(cell for cell in cells if cell.name in args.only)
     return rehearsed(cells) if args.rehearse else cells
 
 
@@ -156,3 +175,10 @@ def words_of(cell: Cell, args: argparse.Namespace) -> list[str]:
     words = ["--cell", cell.name, *(["--all"] if args.all else [])]
     words += ["--rehearse", args.rehearse] if args.rehearse else []
     return [*words, *(["--data", args.data] if args.data else [])]
+
+
+def seconds_of(cells: tuple[Cell, ...], args: argparse.Namespace) -> float:
+    """Time for all cells together."""
+    if args.seconds:
+        return float(args.seconds)
+    return float("inf") if args.all or args.rehearse else sum(PART_SECONDS[part] for part in {cell.part for cell in cells})

@@ -17,25 +17,26 @@ class NoFigure(Exception):
 
 
 def rows(results: dict[str, Any]) -> str:
-    """Markdown of everything measured. Refused for a rehearsal, without a GPU, and where correctness was not shown."""
+    """Markdown of everything measured. Refused for a rehearsal, without a GPU, and where the tests have not passed."""
     about, cells = results["about"], results["cells"]
     if about["rehearsal"]:
         raise NoFigure(f"a rehearsal ({about['rehearsal']}) gives no rows: its figures are of no GPU")
     if not about.get("gpu"):
         raise NoFigure("results without a GPU give no rows")
-    correctness = cells.get("correctness", {}).get("result")
-    if correctness is None or "partial" in cells["correctness"]:
-        raise NoFigure("no rows: the correctness checks were not run, or not to their end")
-    if not correctness["passed"]:
-        wrong = "; ".join(check["check"] for check in correctness["checks"] if not check["passed"])
-        raise NoFigure(f"no rows: correctness checks failed: {wrong}")
+    tests = cells.get("tests", {}).get("result")
+    if tests is None or not tests["ended"]:
+        raise NoFigure("no rows: the tests that need a GPU were not run, or not to their end")
+    if not tests["passed"]:
+        raise NoFigure(f"no rows: tests failed: {'; '.join(list(tests['failed'])[:5]) or 'pytest could not run'}")
     parts = [heading(about), *bar_rows(bars(cells)), ""]
     for name, cell in cells.items():
         kind = cell["cell"]["kind"]
         if "result" not in cell:
             parts += [f"### {name}\n", f"Not measured: {cell['error'].splitlines()[0]}\n"]
-        elif kind == "correctness":
-            parts += [*correctness_rows(cell["result"]), ""]
+        elif kind == "tests":
+            parts += [*tests_rows(cell["result"]), ""]
+        elif kind == "steps":
+            parts += [*steps_rows(name, cell["result"]), ""]
         elif kind == "comparison":
             parts += [*comparison_rows(name, cell, cells), ""]
         elif kind == "ceilings":
@@ -49,6 +50,23 @@ def rows(results: dict[str, Any]) -> str:
     if results["skipped"]:
         parts.append(f"Left out for want of time: {', '.join(results['skipped'])}.\n")
     return "\n".join(parts)
+
+
+def joined(several: list[dict[str, Any]]) -> dict[str, Any]:
+    """Results of several calls as one: they must come from the same kind of machine, versions and sources."""
+    first = several[0]
+    for other in several[1:]:
+        for key in ("gpu", "versions", "fingerprint", "rehearsal"):
+            one, another = (results["about"].get(key) for results in (first, other))
+            if one != another:
+                raise NoFigure(f"results of different runs cannot be joined: {key} is {one!r} and {another!r}")
+    cells = {name: cell for results in several for name, cell in results["cells"].items()}
+    about = {
+        **first["about"],
+        "command": "; ".join(results["about"]["command"] for results in several),
+        "seconds": sum(results["about"]["seconds"] for results in several),
+    }
+    return {"about": about, "cells": cells, "skipped": [name for r in several for name in r["skipped"] if name not in cells]}
 
 
 def heading(about: dict[str, Any]) -> str:
@@ -66,27 +84,25 @@ def heading(about: dict[str, Any]) -> str:
 def bars(cells: dict[str, Any]) -> list[dict[str, Any]]:
     """Every bar that the results say something about: what, figure, bound, met."""
     found: list[dict[str, Any]] = []
-    kinds = {"comparison": _comparison_bars, "correctness": _correctness_bars}
+    kinds = {"comparison": _comparison_bars, "tests": _tests_bars}
     for name, cell in cells.items():
         if "result" in cell:
             found += kinds.get(cell["cell"]["kind"], _other_bars)(name, cell)
     return found
 
 
-def _correctness_bars(name: str, cell: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    checks = cell["result"]["checks"]
-    yield bar(f"failures of {len(checks)} correctness checks", sum(not check["passed"] for check in checks), 0, False)
+def _tests_bars(name: str, cell: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    result = cell["result"]
+    yield bar(f"failures of {result['tests']} tests that need a GPU", len(result["failed"]), 0, False)
 
 
 def _comparison_bars(name: str, cell: dict[str, Any]) -> Iterator[dict[str, Any]]:
     about, ratios = cell["cell"], cell["result"]["ratios"]
-    if about["rows_ratio"] == 0.1 and about["shape"] == "kaggle" and about["rule"] == "rowwise_adagrad":
-        if not about["preloaded"]:  # people load their data
-            for run in ("hotline", "slipstream:freeze", "slipstream:subsample"):
-                if "plain" in ratios.get(run, {}):
-                    yield bar(f"{run} / plain, {name}", ratios[run]["plain"], 3.0, True)
-        elif "device_only" in ratios.get("hotline/never", {}):  # else a slow loader would make all of them equal
-            yield bar(f"hotline/never / device_only, {name}", ratios["hotline/never"]["device_only"], 0.9, True)
+    if about["rows_ratio"] == 0.1 and about["preloaded"] and about["rule"] == "rowwise_adagrad" and not about["budget_rule"]:
+        run = "hotline/never"
+        for rival, bound in (("plain", 3.0), ("device_only", 0.9), ("fbgemm", 1.2)):
+            if rival in ratios.get(run, {}):
+                yield bar(f"{run} / {rival}, {name}", ratios[run][rival], bound, True)
     if about["budget_rule"] and "hotline+lazy_adam" in ratios.get("hotline+sgd", {}):
         figure = ratios["hotline+sgd"]["hotline+lazy_adam"]
         yield bar(f"step of Adam / step of SGD, budget of the same bytes, {name}", figure, 1.3, False)
@@ -188,9 +204,16 @@ def floor_seconds(line: dict[str, Any], shape: dict[str, Any], cells: dict[str, 
     )
 
 
-def correctness_rows(result: dict[str, Any]) -> Iterator[str]:
-    yield f"### Correctness\n\n{len(result['checks'])} checks in {result['seconds']:.0f} s, none failed."
-    yield f"Left out: {', '.join(result['left_out']) or 'none'}."
+def tests_rows(result: dict[str, Any]) -> Iterator[str]:
+    yield f"### Tests\n\n{result['tests']} tests that need a GPU in {result['seconds']:.0f} s, none failed."
+    yield "Skipped: " + ("; ".join(f"{name}: {why}" for name, why in result["skipped"].items()) or "none") + "."
+
+
+def steps_rows(name: str, result: dict[str, Any]) -> Iterator[str]:
+    yield f"### {name}\n"
+    for run, losses in result["losses"].items():
+        yield f"{run}: {len(losses)} steps, loss {losses[0]:.4f} to {losses[-1]:.4f}."
+    yield f"Greatest relative difference {result['difference']:.2g}, bound {result['bound']:g}."
 
 
 def ceiling_rows(result: dict[str, Any]) -> Iterator[str]:

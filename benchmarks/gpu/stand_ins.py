@@ -7,7 +7,7 @@ import sys
 import types
 from typing import Any
 
-NEEDED = ("torch", "numpy", "numba", "pydantic")
+NEEDED = ("torch", "numpy", "numba", "pydantic", "pytest")
 NEEDED_ON_A_GPU = ("triton",)
 
 UNUSED: dict[str, tuple[str, ...]] = {

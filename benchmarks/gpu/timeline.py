@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from adaptive_rec.embedding.staged.host_rows import RowCopier
 from adaptive_rec.live.telemetry import StageTimes
-from benchmarks.common.contestants import Ours, Where, record_all_sizes
+from benchmarks.common.contestants import Ours, Where
 from benchmarks.gpu.intervals import Intervals, cut, device_kinds, marks, overlap
 from benchmarks.gpu.picture import draw
 
@@ -27,7 +27,7 @@ PROFILED_STEPS = 30
 PICTURE_STEPS = 4
 WARM_WINDOWS = 2
 """Before a profile. The first one has no hot rows yet."""
-MARK = "bench-gpu mark"
+MARK = "benchmark mark"
 LANES = ("load", "classify", "gather", "up", "kernels", "down", "scatter", "training thread")
 
 
@@ -95,8 +95,7 @@ def record(make: Callable[..., Any], where: Where, out: Path, name: str, until: 
 
 
 def warm(ours: Ours, until: float) -> None:
-    """Have every size of micro-batch recorded, hot rows found, and what is quicker tried, where the run tries that."""
-    record_all_sizes(ours.runtime)
+    """Have hot rows found, and what is quicker tried, where the run tries that."""
     while time.perf_counter() < until or ours.steps < WARM_WINDOWS * ours.window_steps or ours.undecided:
         ours.drive(1)
 

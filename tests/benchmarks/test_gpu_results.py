@@ -9,62 +9,48 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from adaptive_rec.live.telemetry import finite
-from benchmarks.common import results as files
-from benchmarks.common.contestants import Where
 from benchmarks.gpu import (
     conduct,
-    correctness,
-    device_checks,
+    gpu_tests,
     intervals,
     measure,
     plan,
     report,
 )
 from benchmarks.gpu.picture import draw
-from benchmarks.gpu.short_runs import line
 
-HERE = Where(torch.device("cpu"), "cpu")
 ABOUT = {
     "rehearsal": "", "gpu": "none", "gpu_bytes": 1, "driver": "none", "cores": 1, "processor": "none", "host_bytes": 1,
     "versions": {}, "command": "none", "date": "never", "seconds": 1.0,
 }  # fmt: skip
 
 
-# Correctness ---------------------------------------------------------------------------------------------------------
+# Tests ---------------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_no_number_is_null_at_any_depth() -> None:
     assert finite({"a": [1.0, float("inf"), {"b": (float("nan"), "c")}]}) == {"a": [1.0, None, {"b": [None, "c"]}]}
 
 
-def test_a_check_that_fails_is_written_and_named_and_there_are_no_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(correctness, "check_device", lambda *_: [])
-    monkeypatch.setattr(correctness, "kernel_lines", lambda *_: [])
-    monkeypatch.setattr(correctness, "float32_line", lambda *_: line("arithmetic", 0.0, 0.0))
-    monkeypatch.setattr(correctness, "parity_lines", lambda *_: [line("hotline, split", float("inf"), 0.0, "it fell")])
-    result = correctness.check(HERE, 0.0, lambda _: None)
-    assert not result["passed"]
-    path = tmp_path / "correctness.json"
-    files.write(path, {"cell": asdict(plan.CORRECTNESS), "result": result})
-    cell = json.loads(path.read_text())
-    assert cell["result"]["checks"][0]["difference"] is None
-    results = {"about": ABOUT, "cells": {"correctness": cell}, "skipped": []}
-    with pytest.raises(report.NoFigure, match="hotline, split"):
+def test_a_test_that_fails_or_is_skipped_without_excuse_is_named_and_there_are_no_rows(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    lines = [("tests/parity/a.py::b", "skipped"), ("tests/gpu/test_steady_state.py::c", "skipped"), ("tests/x.py::d", "failed")]
+    entries = [{"test": name, "outcome": outcome, "seconds": 1.0, "why": "it fell"} for name, outcome in lines]
+    log.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    result = gpu_tests.outcomes(log) | {"ended": True, "passed": False, "seconds": 1.0}
+    assert list(result["failed"]) == ["tests/parity/a.py::b", "tests/x.py::d"]
+    cell = {"cell": asdict(plan.TESTS), "result": result}
+    results = {"about": ABOUT, "cells": {"tests": cell}, "skipped": []}
+    with pytest.raises(report.NoFigure, match=r"tests/parity/a\.py::b"):
         report.rows(results)
     bars = report.bars(results["cells"])
     assert [(bar["figure"], bar["met"]) for bar in bars] == [(2, False)]
     assert conduct.tell({**results, "bars": bars, "no_rows": ""}, tmp_path) == 1
-
-
-def test_memory_is_held_against_what_a_run_says_it_takes() -> None:
-    without = device_checks.Memory(peak_bytes=50, device_bytes=0, staging_bytes=20, tensors=0)
-    assert device_checks.memory_line(device_checks.Memory(230, 180, 20, 0), without)["passed"]
-    assert not device_checks.memory_line(device_checks.Memory(231, 180, 20, 0), without)["passed"]
+    other = {**results, "about": {**ABOUT, "gpu": "another"}}
+    with pytest.raises(report.NoFigure, match="gpu is 'none' and 'another'"):
+        report.joined([results, other])
 
 
 # Arithmetic ----------------------------------------------------------------------------------------------------------
@@ -135,14 +121,13 @@ def test_growth_leaves_the_beginning_out() -> None:
 
 
 def test_bars_see_what_misses_them() -> None:
-    loading, preloaded, rules = (asdict(plan.QUICK[number]) for number in (2, 4, 5))
-    ratios = {"hotline": {"plain": 2.9}, "slipstream:freeze": {"plain": 3.1}, "hotline/never": {"device_only": 0.89}}
+    preloaded, rules = (asdict(plan.FIRST[number]) for number in (4, 9))
+    ratios = {"hotline/never": {"plain": 2.9, "device_only": 0.91, "fbgemm": 1.1}}
     memory = {"seconds": 9, "grown_used_bytes": 2 << 20, "grown_tensor_bytes": 0}
     rule_ratios = {"hotline+sgd": {"hotline+lazy_adam": 1.2}}
     runs = {"hotline": {"overlap_ratio": 0.79}, "device_only": {"overlap_ratio": 0.0}}
     found = {
-        "loading": {"cell": loading, "result": {"ratios": ratios}},
-        "fell": {"cell": loading, "error": "it fell"},
+        "fell": {"cell": preloaded, "error": "it fell"},
         "preloaded": {"cell": preloaded, "result": {"ratios": ratios}},
         "rules": {"cell": rules, "result": {"ratios": rule_ratios}},
         "other rules": {"cell": {**rules, "budget_rule": ""}, "result": {"ratios": rule_ratios}},
@@ -151,12 +136,8 @@ def test_bars_see_what_misses_them() -> None:
     }
     bars = report.bars(found)
     assert [bar["met"] for bar in bars] == [False, True, False, True, False, False]
-    wanted = (
-        "hotline / plain, loading",
-        "slipstream:freeze / plain, loading",
-        "hotline/never / device_only, preloaded",
-    )
-    assert tuple(bar["what"] for bar in bars[:3]) == wanted
+    wanted = ("plain", "device_only", "fbgemm")
+    assert tuple(bar["what"] for bar in bars[:3]) == tuple(f"hotline/never / {rival}, preloaded" for rival in wanted)
     assert "same bytes" in bars[3]["what"]
 
 
@@ -181,15 +162,18 @@ def test_rows_show_what_was_skipped_and_waited_for() -> None:
 
 def test_the_plan_keeps_to_its_time_whatever_the_cells_take() -> None:
     for factor in (0.2, 1.0, 1.3):
-        spent, taken = 0.0, []
-        for number, cell in enumerate(plan.QUICK):
-            seconds = plan.share(cell, plan.QUICK[number + 1 :], plan.QUICK_SECONDS - spent)
-            taken.append(seconds)
-            spent += factor * seconds
-        assert spent <= plan.QUICK_SECONDS * max(1.0, factor)
-        assert all(taken[:8])
-    assert plan.QUICK_SECONDS < 480
-    assert plan.share(replace(plan.QUICK[2], least_seconds=40), (), 39) == 0
+        for part, total in plan.PART_SECONDS.items():
+            cells = tuple(cell for cell in plan.FIRST if cell.part == part)
+            spent, taken = 0.0, []
+            for number, cell in enumerate(cells):
+                seconds = plan.share(cell, cells[number + 1 :], total - spent)
+                taken.append(seconds)
+                spent += factor * seconds
+            assert spent <= total * max(1.0, factor)
+            assert all(taken[:2])
+            assert total < 300
+    assert sum(plan.PART_SECONDS.values()) < 590
+    assert plan.share(replace(plan.FIRST[4], least_seconds=40), (), 39) == 0
     names = [cell.name for cell in plan.all_cells()]
     assert len(set(names)) == len(names)
 
@@ -205,4 +189,5 @@ def test_the_long_plan_has_every_combination_under_its_own_name() -> None:
     assert len(cells_of) == 2 * 2 * 2 * 2 * 3
     for (shape, _, _, _, ratio), names in cells_of.items():
         missing = set(plan.ALL_POLICIES) - names
-        assert missing == (set() if ratio == 0.1 else {"hybrid"}) | ({"fbgemm"} if shape == "mlperf" else set())
+        left_out = {"plain_device", *plan.OPTIONAL} if shape == "mlperf" else set()
+        assert missing == (set() if ratio == 0.1 else set(plan.WITHOUT_BUDGET)) | left_out

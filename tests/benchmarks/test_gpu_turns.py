@@ -105,9 +105,7 @@ def test_one_profile_that_fails_leaves_the_other(monkeypatch: pytest.MonkeyPatch
     assert len(saved) == 3
 
 
-def test_a_profile_waits_for_two_windows_and_for_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline, "record_all_sizes", lambda _: None)
-
+def test_a_profile_waits_for_two_windows_and_for_the_trial() -> None:
     class Run(Contestant):
         runtime = None
         window_steps = 10

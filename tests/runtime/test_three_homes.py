@@ -139,7 +139,7 @@ def test_the_plan_has_the_rows_in_memory_to_the_byte(simulated_device: None, tmp
     assert 20_000 < lines <= 24 << 10
     places = [store.slot_of_row, store.changed_R, memory.slot_of_row, *(log.address_R for log in store.host.logs)]
     assert parts["places of rows", "host"] == sum(array.nbytes for array in places)
-    assert parts["staging", "host"] == parts["staging", "device"]
+    assert parts["staging", "host"] == 2 * parts["staging", "device"]
 
 
 def test_a_served_run_shows_which_cold_rows_are_in_memory(simulated_device: None, tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from adaptive_rec.embedding.staged.ring import StagingRing
 from adaptive_rec.kernels import staging
 from adaptive_rec.placement import RowSpace
 
-PIECE_LOOKUPS = 256
-"""Gradients that one program on the device adds up; a longer segment is cut into pieces."""
+PIECE_LOOKUPS = 64
+"""Gradients that one warp of the device adds up one after the other; a longer segment is cut into pieces."""
 
 class Stager:
     """Stages one batch at a time, and finds the rows that earlier batches still hold."""

@@ -1,0 +1,110 @@
+"""What `CudaStreams` asks of torch, on a CUDA that is made up: which device is current, how copies are cut, what a fault ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from adaptive_rec.embedding.staged import streams
+from adaptive_rec.embedding.staged.streams import PIECE_BYTES, CudaStreams
+from adaptive_rec.errors import TrainingError
+
+SECOND = torch.device("cuda", 1)
+
+
+class MadeUpCuda:
+    """As much of `torch.cuda` as `CudaStreams` calls; the current device is a variable."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.current, self.priorities, self.recorded = 0, [], 0
+        monkeypatch.setattr(streams, "_cuda_kernels", lambda: ModuleType("none"))
+        for name in ("device", "stream", "graph"):
+            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: self.current)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.Stream(device))
+        monkeypatch.setattr(torch.cuda, "Stream", self.Stream)
+        monkeypatch.setattr(torch.cuda, "Event", lambda blocking: None)
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: self)
+        monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+
+    def Stream(self, device: torch.device, priority: int = 0) -> Any:
+        self.priorities.append(priority)
+        return MadeUpStream(device)
+
+    @contextmanager
+    def device(self, device: torch.device) -> Iterator[None]:
+        before, self.current = self.current, device.index
+        yield
+        self.current = before
+
+    def stream(self, stream: Any) -> Any:
+        return self.device(stream.device)
+
+    @contextmanager
+    def graph(self, *_: Any, **__: Any) -> Iterator[None]:
+        self.recorded += 1
+        yield
+
+    def replay(self) -> None: ...
+
+
+class MadeUpStream:
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def record_event(self, event: Any) -> Any:
+        return event
+
+    def wait_event(self, event: Any) -> None: ...
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> MadeUpCuda:
+    return MadeUpCuda(monkeypatch)
+
+
+def test_work_runs_with_its_own_device_current_whichever_was_before(cuda: MadeUpCuda) -> None:
+    seen: list[int] = []
+    device = CudaStreams(SECOND)
+    device.launch(lambda: seen.append(cuda.current))
+    device.capture(lambda: seen.append(cuda.current))
+    assert set(seen) == {1}
+    assert cuda.current == 0
+    assert cuda.recorded == 1
+    assert CudaStreams(torch.device("cuda")).device.index == 0
+
+
+def test_large_copies_are_cut_and_the_urgent_stream_comes_first(
+    cuda: MadeUpCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, sizes = CudaStreams(SECOND), []
+    assert min(cuda.priorities) == -1
+    plain = torch.Tensor.copy_
+
+    def counted(to: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        sizes.append(to.nbytes)
+        return plain(to, source)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", counted)
+    for shape in [(2 * PIECE_BYTES // 8 + 3, 2), (5,), (0,)]:
+        source = torch.arange(torch.Size(shape).numel(), dtype=torch.float32).view(shape)
+        target = torch.full(shape, -1.0)
+        device.upload(target, source, None)
+        assert torch.equal(target, source)
+    assert sizes == [PIECE_BYTES, PIECE_BYTES, 24, 20, 0]
+
+
+def test_a_recording_that_fails_ends_the_run_even_for_want_of_memory(cuda: MadeUpCuda) -> None:
+    """The allocator may be left recording: a step that was tried again would write to memory that it does not own."""
+
+    def fails() -> None:
+        if cuda.recorded:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(TrainingError, match=r"run\.cuda_graphs must be false where .* recorded: CUDA out of memory"):
+        CudaStreams(SECOND).capture(fails)
