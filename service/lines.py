@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -189,8 +190,7 @@ class Tail:
 
     def left_out_at_the_end(self) -> LinesLeftOut:
         """Return the lines that were left out, with a last one that ends early: nobody goes on with it."""
-        found = LinesLeftOut()
-        found.count, found.numbers = self.left_out.count, list(self.left_out.numbers)
+        found = deepcopy(self.left_out)
         if self._unfinished:
             found.add(None if self._number is None else self._number + 1)
         return found

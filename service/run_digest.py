@@ -33,7 +33,7 @@ PART_BYTES = 16 << 20
 ABOUT_BYTES = 8 << 20
 """Longest `run.json` that is read."""
 REPORT = re.compile(rb'\{"event": ?"(snapshot|evaluation|rolled_back)", ?"step": ?([0-9]{1,16})\b')
-SHAPES = {b"snapshot": SnapshotLine, b"rolled_back": RolledBackLine}
+SHAPES: dict[bytes, type[StrictShape]] = {b"snapshot": SnapshotLine, b"rolled_back": RolledBackLine}
 ENDS = ("finished", "failed")
 
 
