@@ -51,7 +51,7 @@ def add_commands(subparsers: Any) -> None:
     add("config", nargs="?", metavar="CONFIG", help=CONFIG_HELP)
     add("--policies", metavar="A,B,C", help="policies to replay (default: all built-in ones)")
     add("--budgets", metavar="A,B,C", help="hot budgets: bytes (16MiB) or shares of all rows (10%%)")
-    add("--hardware", metavar="FILE", type=Path, help="file made by calibrate: predicts the time of a step")
+    add("--hardware", metavar="FILE", type=Path, help="file made by calibrate, or h200 (stated figures): predicts a step")
     add_forecast_options(parser)
     add("--steps", metavar="N", help="mini-batches to replay; 0: all")
     add("--seed", metavar="N", help="seed of everything random")
@@ -80,7 +80,7 @@ def simulate(args: argparse.Namespace) -> int:
     for policy in map(load_policy, policies):
         if trace is None:
             check_raw(config, policy)
-    hardware = read_hardware(args.hardware) if args.hardware else None
+    hardware = read_hardware(args.hardware, stated=processes is None) if args.hardware else None
     if processes is not None:
         check_group(config, load_policy(config.knobs.policy))
     if args.out is not None:
@@ -153,10 +153,25 @@ def summary(made: Mapping[str, Any]) -> list[Any]:
         title = f"budget {size(budget)} ({', '.join([*names, f'{fine(min(share, 1.0))} of all rows'])})"
         title += f", ceiling {fine(made['ceiling'][place])}"
         shown = heads + (("cold rows>",) if on_disk else ()) + (("step>",) if timed else ())
+        stages = staged_rows(made, budget)
         parts += [text(""), text(title), columns(shown, rows(made, budget, timed, on_disk))]
+        parts += [columns(STAGE_HEADS, stages)] if stages else []
         parts += [text(line) for line in above_the_ceiling(made, budget)]
     forecast = [text(""), *shown_forecast(made["processes"])] if made["processes"] else []
     return [*parts, *forecast, text(""), pairs(conclusion(made))]
+
+
+STAGE_HEADS = ("policy", "training thread>", "classify>", "staging>", "up>", "device>", "down>", "step, ms>", "bound by")
+
+
+def staged_rows(made: Mapping[str, Any], budget: int) -> list[list[str]]:
+    """Return each policy's milliseconds by stage, where the profile has stated figures of a device."""
+    found = []
+    for one in made["results"]:
+        if one["budget_bytes"] == budget and (stages := one["predicted_stage_seconds"]):
+            each = [f"{1e3 * seconds:.2f}" for seconds in (*stages.values(), one["predicted_step_seconds"])]
+            found.append([one["policy"], *each, max(stages, key=stages.get).replace("_", " ")])
+    return found
 
 
 def above_the_ceiling(made: Mapping[str, Any], budget: int) -> Iterator[str]:

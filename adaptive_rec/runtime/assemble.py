@@ -295,10 +295,10 @@ def build_dense_optimizer(config: Config, model: torch.nn.Module) -> torch.optim
             f"optimizer.dense must be an optimizer of torch.optim, got {name!r}{did_you_mean(name, known)}"
         )
     make, options = getattr(torch.optim, name), dict(config.optimizer.dense_options)
-    on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
-    if name in FUSED_ON_CPU and on_cpu and not {"foreach", "differentiable"} & options.keys():
+    devices = {parameter.device.type for parameter in model.parameters()}
+    if name in FUSED_ON_CPU and devices <= {"cpu"} and not {"foreach", "differentiable"} & options.keys():
         options.setdefault("fused", True)
-    if not on_cpu and "capturable" in inspect.signature(make).parameters and not options.get("differentiable"):
+    if "cuda" in devices and "capturable" in inspect.signature(make).parameters and not options.get("differentiable"):
         options.setdefault("capturable", True)  # so that its step can be recorded
     try:
         optimizer: torch.optim.Optimizer = make(model.parameters(), lr=config.optimizer.dense_lr, **options)

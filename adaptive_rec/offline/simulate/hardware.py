@@ -12,6 +12,7 @@ from pydantic import Field, PositiveInt, ValidationError
 from adaptive_rec.config.faults import describe
 from adaptive_rec.config.knobs import Frozen, knob
 from adaptive_rec.errors import ConfigError
+from adaptive_rec.offline.simulate.device_costs import DeviceCosts
 
 HEAD = """\
 # What work costs on one machine, measured by `adaptive-rec calibrate`. Every figure may be edited; `adaptive-rec simulate DATA
@@ -96,10 +97,11 @@ class Hardware(Frozen):
     step: StepCosts = StepCosts()
     link: LinkCosts = LinkCosts()
     disk: DiskCosts = DiskCosts()
+    device: DeviceCosts = DeviceCosts()
 
     def of_dim(self, dim: int) -> RowCosts:
         """Return the costs of rows of any dim: interpolated between those measured, beyond them in proportion."""
-        known = sorted(self.rows, key=lambda rows: rows.dim)
+        known = sorted(self.rows or (RowCosts(),), key=lambda rows: rows.dim)
         dims = [rows.dim for rows in known]
         costs = {
             name: float(np.interp(dim, dims, [getattr(rows, name) for rows in known]))
@@ -110,11 +112,18 @@ class Hardware(Frozen):
         return RowCosts(dim=dim, **{name: cost * max(1.0, beyond) for name, cost in costs.items()})
 
     def described(self) -> dict[str, Any]:
-        return {**self.model_dump(mode="json"), "on_device": self.link.up_gbs > 0}
+        return {**self.model_dump(mode="json"), "on_device": self.link.up_gbs > 0 or self.device.up_gbs > 0}
 
 
-def read_hardware(path: Path) -> Hardware:
-    """Read a hardware profile. Raises ConfigError where the file cannot be read or a figure is invalid."""
+def shipped() -> dict[str, Path]:
+    """Return the profiles of stated figures that come with the package, by name."""
+    return {path.stem: path for path in sorted(Path(__file__).parent.glob("*.toml"))}
+
+
+def read_hardware(path: Path, stated: bool = False) -> Hardware:
+    """Read a hardware profile, or one that comes with the package by its name. Raises ConfigError where the file cannot be read
+    or a figure is invalid. `stated`: the figures of a device may stand in place of costs that were measured."""
+    path = path if path.exists() else shipped().get(str(path), path)
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
         found = Hardware.model_validate(tree)
@@ -124,7 +133,7 @@ def read_hardware(path: Path) -> Hardware:
         raise ConfigError(f"--hardware {path} is not valid TOML: {error}") from None
     except ValidationError as error:
         raise ConfigError(f"in {path}:\n{describe(error)}") from None
-    if not found.rows:
+    if not found.rows and not (stated and found.device.up_gbs):
         raise ConfigError(f"a hardware profile must have at least one [[rows]] section, {path} has none")
     return found
 
@@ -132,7 +141,7 @@ def read_hardware(path: Path) -> Hardware:
 def to_text(hardware: Hardware) -> str:
     """Return the profile as TOML, each figure with its unit and a description."""
     parts = [HEAD]
-    sections = ("dense", "step", "link", "disk")
+    sections = ("dense", "step", "link", "disk", "device")
     plain = [name for name in Hardware.model_fields if name not in ("rows", *sections)]
     parts += [_line(hardware, name) for name in plain]
     for rows in hardware.rows:

@@ -125,6 +125,12 @@ class Lane:
         return sum(self.stretches[: self.knobs.reclassify_every // self.stretch_steps], StepCounts())
 
     @property
+    def later(self) -> StepCounts:
+        """The counts of the steps after the first window, in which no row was hot yet; of all steps where there are no others."""
+        after = sum(self.stretches[self.knobs.reclassify_every // self.stretch_steps :], StepCounts())
+        return after if after.steps else self.total
+
+    @property
     def total(self) -> StepCounts:
         return sum(self.stretches, StepCounts())
 

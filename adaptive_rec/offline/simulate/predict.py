@@ -108,8 +108,8 @@ def predict(load: Workload, hardware: Hardware) -> float:
     parts = cost(load, hardware)
     between = parts.other + parts.arrange + parts.requests + parts.decide + parts.migrate + parts.evaluate
     if hardware.link.up_gbs:
-        stages = (parts.dense + parts.update, parts.read + parts.classify + parts.gather, parts.up, parts.down)
-        return between + (max(stages) if load.prefetches else sum(stages))
+        overlapping = (parts.dense + parts.update, parts.read + parts.classify + parts.gather, parts.up, parts.down)
+        return between + (max(overlapping) if load.prefetches else sum(overlapping))
     own, background = between + parts.gather + parts.dense + parts.update, parts.track + parts.disk_cpu
     if not load.prefetches:
         own += parts.read + parts.classify

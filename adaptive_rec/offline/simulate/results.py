@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from adaptive_rec.offline.processes.forecast import Processes, predicted
 from adaptive_rec.offline.profile.measure import policy_row_bytes
 from adaptive_rec.offline.profile.passes import FirstSamples, Progress, count_rows
 from adaptive_rec.offline.profile.ranking import Ranking, Seen, hot_row_bytes, suggested_bytes
+from adaptive_rec.offline.simulate.device_stages import stages
 from adaptive_rec.offline.simulate.hardware import Hardware
 from adaptive_rec.offline.simulate.lane import Lane, StepCounts
 from adaptive_rec.offline.simulate.predict import Workload, cold_rows, disk_seconds, multiplications, predict
@@ -135,6 +137,8 @@ def result(
     cold = total.cold_row_bytes
     policy, hot = load_policy(name), ratio(total.hot_lookups, total.lookups)
     load = Workload.of(config, source, lane.store.space, policy, total, forward)
+    staged = stages(lane.later, load.dim, forward, hardware.device) if hardware and hardware.device.up_gbs else None
+    seconds = staged.step(load.prefetches) if staged else predict(load, hardware) if hardware else None
     return {
         "policy": name,
         "budget_bytes": budget,
@@ -153,8 +157,9 @@ def result(
         "device_to_host_bytes": cold + total.demoted_bytes,
         "link_bytes_per_step": (2 * cold + total.promoted_bytes + total.demoted_bytes) / steps,
         "cold_rows_per_step": cold_rows(total),
-        "predicted_step_seconds": predict(load, hardware) if hardware else None,
+        "predicted_step_seconds": seconds,
         "predicted_disk_seconds": disk_seconds(load, hardware) if hardware else None,
+        "predicted_stage_seconds": asdict(staged) if staged else None,
         "course": course(lane),
         "counts": total.as_dict(),
         "lookups_per_second": round(ratio(total.lookups, lane.seconds)),
