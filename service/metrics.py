@@ -56,6 +56,8 @@ EVENT_KINDS = (
     "checkpoint_failed",
     "arranged",
     "nan",
+    "settings",
+    "going_back",
     "rolled_back",
     "left_out",
     "watchdog",

@@ -34,6 +34,7 @@ def verify(args: argparse.Namespace) -> int:
     found = checkpoints_at(args.path)
     paths = with_older(found)
     progress("")
+    before = {path: identity(path) for path in paths}
     for path in paths:
         try:
             manifest = read_manifest(DISK, path)
@@ -51,7 +52,7 @@ def verify(args: argparse.Namespace) -> int:
     wrong = {entry["checkpoint"] for entry in lines if entry["error"]}
     broken = [line(path, "", why) for path in paths if path.name not in wrong and (why := broken_chain(path, wrong))]
     if is_of_run(found, args.path):  # the run may have removed some of them, which is no damage
-        gone = [path.name for path in paths if not path.exists()]
+        gone = [path.name for path in paths if identity(path) != before[path] or before[path] is None]
         paths = [path for path in paths if path.name not in gone]
         lines, broken = ([entry for entry in part if entry["checkpoint"] not in gone] for part in (lines, broken))
         for name in gone:
@@ -70,6 +71,16 @@ def verify(args: argparse.Namespace) -> int:
     ]:
         raise CheckpointError("; ".join(summary))
     return 0
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a checkpoint from another one that its run writes under the same name after a rollback; None where it is
+    gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def with_older(paths: list[Path]) -> list[Path]:

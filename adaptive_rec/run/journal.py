@@ -94,6 +94,8 @@ def _commands(path: Path, checkpoint: str) -> tuple[dict[int, list[Command]], tu
             if event is None:
                 torn = torn or number
                 continue
+            if event["kind"] == "settings" and not checkpoint:
+                _check_settings(event, path)
             if event["kind"] == "started":
                 torn = 0
                 if not checkpoint:
@@ -180,7 +182,7 @@ def _read(line: str, torn: int) -> Any:
         event = parse_json(line)
     except ValueError:
         return None
-    if torn and event["kind"] != "started":
+    if torn and event["kind"] not in ("settings", "started"):
         raise ValueError("something that ends early")
     return event
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from adaptive_rec import checkpoint
+from adaptive_rec.checkpoint.going_back import newer_than
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.magnitude import remark
 from adaptive_rec.data.prepared import value_files
@@ -104,6 +105,9 @@ class TrainingRun:
         facts = description(self.runtime, Path(os.path.abspath(out)).name, words, values=value_files(self.runtime.source))
         if self._parent is not None:
             facts["parent"] = self._parent.model_dump()
+        if self._resumed and self._resumed.settings:  # before config.toml has them: a kill may come in between
+            text = f"goes on with other settings: {in_words(self._resumed.settings)}"
+            self._directory.append(Event(self.started_at_step, "settings", text, {"settings": self._resumed.settings}))
         self._directory.create(self.config, facts)  # late: a run that cannot be resumed leaves its directory as it was
         self._went_back = False
 
@@ -150,10 +154,10 @@ class TrainingRun:
             text += f", a branch of {self._parent.run} at step {self._parent.step}"
         if settings:
             details["settings"] = settings
-            text += "; " + ", ".join(f"{name} {each['old']} -> {each['new']}" for name, each in settings.items())
+            text += f"; {in_words(settings)}"
         yield self.log.note("started", text, **details)
         if resumed and resumed.overridden:
-            text = ", ".join(f"{name} {each['old']} -> {each['new']}" for name, each in resumed.overridden.items())
+            text = in_words(resumed.overridden)
             yield self.log.note("knobs", text, changed=resumed.overridden, at_start=True)
         if resumed is None and (text := remark(runtime.source)):
             yield self.log.note("warning", text)
@@ -178,11 +182,22 @@ class TrainingRun:
         self.present.mailbox.close("the run has ended")
         return None
 
+    def _going_back(self, rollback: Rollback) -> Event:
+        """Write what the rollback is about to remove: a kill may come before its end is in the journal."""
+        newer = newer_than(self.out / "checkpoints", rollback.checkpoint)
+        text = f"goes back to checkpoint {rollback.checkpoint}"
+        text += f" and removes the newer ones: {', '.join(newer)}" * bool(newer)
+        event = Event(rollback.from_step, "going_back", text, {"target": rollback.checkpoint, "removes": newer})
+        event = noted(event, rollback.command.note)
+        self.log.add(event)
+        return event
+
     def _go_back(self, rollback: Rollback) -> Iterator[Event]:
         """Go on from a checkpoint."""
         try:
             replay, name = self._replay, rollback.checkpoint
             replayed = journal.left_to_replay(replay, self.out, name) if replay else None
+            yield self._going_back(rollback)
             removed = go_back(self.present, rollback, self.config, self.out, self.group, replayed)
         except Exception as error:
             rollback.command.answer(error if isinstance(error, AdaptiveRecError) else ConflictError(first_line(error)))
@@ -268,3 +283,8 @@ class TrainingRun:
         self.log.fail(error)
         self.log.end_tracking()
         self.log.report()
+
+
+def in_words(changed: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return old and new values by name as people read them."""
+    return ", ".join(f"{name} {each['old']} -> {each['new']}" for name, each in changed.items())

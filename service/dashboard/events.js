@@ -11,7 +11,7 @@ const LABELS = {
   paused: "paused", resumed: "resumed", stopping: "stopping", warning: "warning", sidecar: "sidecar", failed: "failed", finished: "finished",
   saving: "checkpoint started", checkpoint_failed: "checkpoint failed", guard: "quality guard", memory: "memory", arranged: "arranged", nan: "batch skipped",
   watchdog: "watchdog",
-  evicted: "ids lost rows", overfit: "losses parted", rolled_back: "went back", left_out: "data left out",
+  evicted: "ids lost rows", overfit: "losses parted", going_back: "going back", rolled_back: "went back", settings: "settings", left_out: "data left out",
 };
 const list = h("ol", { class: "events card" });
 const filters = h("div", { class: "filters", role: "group", "aria-label": "Kinds of events" });

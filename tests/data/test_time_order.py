@@ -62,7 +62,7 @@ def batch_of(folder: Path, *settings: str, size: int = 10_000) -> Batch:
         (["2014-10-21T05:00:00+02:00", "2014-10-21T05:00:00Z", "2014-10-21"], "s", [1413860400, 1413867600, 1413849600]),
         ([datetime.datetime(2014, 10, 21, 5)], "s", [1413867600]),
         ([datetime.date(2014, 10, 21)], "s", [1413849600]),
-        (["2014-13-01", "yesterday", "", "nan", "inf", "1e300", "1600000000000"], "s", [None] * 7),  # the last one: milliseconds
+        (["2014-13-01", "yesterday", "", "nan", "inf", "1e300", "1600000000000", "true", "False"], "s", [None] * 9),
         ([None, 3], "ms", [None, 0.003]),
     ],
 )  # fmt: skip

@@ -188,7 +188,7 @@ def faults(whole: Path, work: Path, count: int, seed: int, first: int = 0, names
         if name in names:
             shutil.rmtree(work / "run", ignore_errors=True)
             shutil.copytree(whole, work / "run")
-            wrong, text = execute(name, work / "run", out)
+            wrong, text = execute(name, work / "run", out, seconds=3600)  # it loads torch, which may not be interrupted
             if wrong or "error:" in text:
                 yield f"{name}: the whole run: {wrong or text}"
                 continue

@@ -114,13 +114,13 @@ def deadline(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def execute(name: str, run: Path, out: Path) -> tuple[str, str]:
+def execute(name: str, run: Path, out: Path, seconds: float = HANGS_SECONDS) -> tuple[str, str]:
     """Execute a command. Returns what is wrong with how it ended, or nothing, and what it printed."""
     said = io.StringIO()
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
     try:
-        with deadline(HANGS_SECONDS), redirect_stdout(said), redirect_stderr(said):
+        with deadline(seconds), redirect_stdout(said), redirect_stderr(said):
             if name == "serve":
                 try:
                     said.write(serve(run))

@@ -39,6 +39,12 @@ def test_a_run_that_was_resumed_with_another_rate_is_not_replayed(
         in (text := capsys.readouterr().err)
     ), text
     assert not (tmp_path / "other").exists()
+    journal = run / "events.jsonl"  # a kill before the run has started
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    at = next(number for number, line in enumerate(lines) if line["kind"] == "settings")
+    assert lines[at]["details"]["settings"] == changed
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines[: at + 1]))
+    assert main([*again, str(tmp_path / "other")]) == DataError.exit_code
 
 
 def test_a_branch_with_another_batch_size_is_not_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

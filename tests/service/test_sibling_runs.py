@@ -291,3 +291,19 @@ def test_thousands_of_runs_come_by_page_and_a_cut_is_told(
     few = client.get("/api/v1/runs").json()
     assert few["cut"]
     assert few["total"] <= 50
+
+
+def test_a_malformed_snapshot_is_no_step_and_garbage_no_good_end(own: FakeRun) -> None:
+    folder = own.folder.parent
+    spoilt = make(folder / "spoilt", [snapshot(10), evaluation(10, 0.6), snapshot(20)], [event(0, "started")])
+    with open(spoilt / "metrics.jsonl", "a") as file:
+        file.write('{"event": "snapshot", "step": 900, "sec\n{"event": "snapshot", "step": 1, "sec\n')
+    garbage = make(folder / "garbage", [], [])
+    (garbage / "events.jsonl").write_text("garbage\n")
+    (garbage / "summary.json").write_text("{}")
+    listed = {run["name"]: run for run in Client(view_of(own)).get("/api/v1/runs").json()["runs"]}
+    assert (listed["spoilt"]["step"], listed["spoilt"]["last"]["step"]) == (20, 10)
+    assert listed["garbage"]["state"] == "killed"
+    add(spoilt / "metrics.jsonl", snapshot(15))
+    listed = {run["name"]: run for run in Client(view_of(own)).get("/api/v1/runs").json()["runs"]}
+    assert listed["spoilt"]["step"] == 15

@@ -125,6 +125,42 @@ def test_device_memory_is_as_the_summary_has_it_if_it_does(
     assert hot == run.snapshot(40)["tables"]["hot_rows"]
 
 
+def test_each_damaged_file_is_named_with_the_lines_that_are_left_out(
+    tmp_path: Path, run: Any, client: Any, client_on: Any
+) -> None:
+    def damaged(client: Any) -> dict[str, tuple[int, list[int]]]:
+        found = client.get("/api/v1/status").json()["damaged"]
+        return {each["file"]: (each["lines_left_out"], each["first_lines"]) for each in found}
+
+    (tmp_path / "config.toml").write_text("[run]\n")
+    assert damaged(client) == {}
+    whole = len((tmp_path / "metrics.jsonl").read_text().splitlines())
+    append(tmp_path / "metrics.jsonl", "{")
+    append(tmp_path / "metrics.jsonl", {"event": "snapshot", "step": "many"})
+    append(tmp_path / "events.jsonl", GOOD)
+    for _ in range(30):
+        append(tmp_path / "events.jsonl", {**GOOD, "step": -1})
+    with open(tmp_path / "events.jsonl", "a") as file:
+        file.write('{"time": 1.0, "st')
+    lines = {"metrics.jsonl": (2, [whole + 1, whole + 2]), "events.jsonl": (30, list(range(2, 22)))}
+    assert damaged(client) == lines
+    (tmp_path / "config.toml").write_text("[run")
+    (tmp_path / "summary.json").write_text("[]")
+    over = finished_view(run, client_on)
+    torn = {**lines, "events.jsonl": (31, list(range(2, 22)))}  # nobody goes on with its last line
+    assert damaged(over) == {**torn, "summary.json": (0, []), "config.toml": (0, [])}
+    faults = {each["file"]: each["fault"] for each in over.get("/api/v1/status").json()["damaged"]}
+    assert faults["metrics.jsonl"] == f"2 lines cannot be read and are left out: {whole + 1}, {whole + 2}"
+    assert faults["config.toml"].startswith("must be TOML: ")
+
+
+def test_a_journal_of_garbage_is_no_good_end(tmp_path: Path, run: Any, client_on: Any) -> None:
+    (tmp_path / "summary.json").write_text("{}")
+    assert finished_view(run, client_on).get("/api/v1/status").json()["phase"] == "finished"
+    (tmp_path / "events.jsonl").write_text("garbage\n")
+    assert finished_view(run, client_on).get("/api/v1/status").json()["phase"] == "killed"
+
+
 def test_a_summary_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "summary.json")
     assert memory_at_the_end(tmp_path) == {}

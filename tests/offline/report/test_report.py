@@ -286,14 +286,14 @@ def test_an_incomplete_run_directory_is_enough_for_a_report(run: Path, spoil: st
             (run / "run.json").unlink()
     text = Page(write_report(run)).text
     told = {
-        "torn": "1 of the lines of metrics.jsonl",
+        "torn": "cannot be read and is left out",
         "no metrics": "no figures yet",
         "no summary": "finished",
         "no run.json": "run.json is missing",
         "half a run.json": "run.json cannot be read",
-        "not JSON": "2 of the lines of metrics.jsonl",
+        "not JSON": "metrics.jsonl: 2 lines cannot be read and are left out: 1, 3",
         "wrong": "summary.json has a value that is left out: steps: Input should be a valid integer, got 'many'",
-        "not ours": "2 of the lines of metrics.jsonl",
+        "not ours": "metrics.jsonl: 2 lines cannot be read and are left out: 1, 2",
     }
     assert told[spoil] in text
 
