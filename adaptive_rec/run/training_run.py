@@ -14,6 +14,7 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.data.magnitude import remark
 from adaptive_rec.data.prepared import value_files
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConflictError, DataError, UsageError, first_line
+from adaptive_rec.live.recorder import LoopTime
 from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot, to_json
 from adaptive_rec.run import journal
@@ -171,7 +172,7 @@ class TrainingRun:
                 if isinstance(report, Event):
                     self._append(report)
                 else:
-                    self._record(report, self.runtime.recorder.seconds)
+                    self._record(report, self.runtime.recorder.time)
                 yield report
                 for text in (*self._directory.complaints(), *self._trackers.complaints()):
                     yield self.note("warning", text)
@@ -242,10 +243,10 @@ class TrainingRun:
             self.last_words = self._end_tracking()
             runtime.publisher.enter("finished")
             return done  # nothing was left to do
-        seconds = runtime.recorder.seconds
+        took = runtime.recorder.time
         self._save()
         self.last_words = [self.note("warning", text) for text in runtime.state.take_warnings()]
-        summary = summary_of(runtime, self.started_at_step, seconds, self._evaluate(seconds), self._parent)
+        summary = summary_of(runtime, self.started_at_step, took, self._evaluate(took), self._parent)
         try:
             replace_text(written, to_json(summary, indent=1) + "\n")
         except OSError as error:
@@ -269,7 +270,7 @@ class TrainingRun:
         except CheckpointError as error:
             self.failure = error
 
-    def _evaluate(self, seconds: float) -> Evaluation | None:
+    def _evaluate(self, took: LoopTime) -> Evaluation | None:
         """Return the score of the run's end; None where a signal or an error interrupts it."""
         made = self.runtime.state.evaluation
         if made and made.step == self.runtime.step_number:
@@ -280,7 +281,7 @@ class TrainingRun:
             self.failure = self.failure or error
             return None
         if evaluation:
-            self._record(evaluation, seconds)
+            self._record(evaluation, took)
             for event in self.runtime.evaluator.warning():
                 self._append(event)
                 self.last_words.append(event)
@@ -302,8 +303,8 @@ class TrainingRun:
         """Warn after the last report."""
         self.last_words.append(self.note("warning", text))
 
-    def _record(self, report: Snapshot | Evaluation, seconds: float) -> None:
-        self._directory.append(report, seconds, self.runtime.tally.counters.samples_seen)
+    def _record(self, report: Snapshot | Evaluation, took: LoopTime) -> None:
+        self._directory.append(report, took, self.runtime.tally.counters.samples_seen)
         values = of_evaluation(report) if isinstance(report, Evaluation) else self._figures.of_snapshot(report)
         self._trackers.log(report.step, values)
         if isinstance(report, Evaluation):

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from adaptive_rec.live.telemetry import Recorder, StageTimes
+from adaptive_rec.live.recorder import Recorder
+from adaptive_rec.live.telemetry import StageTimes
 
 
 def on_threads(count: int, work: object) -> None:
