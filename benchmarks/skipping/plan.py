@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TUNED_ON = 11
-"""Seed of the planted stream on which the settings of `SKIPPING` were chosen; the study's seeds are others."""
+"""Seed of the planted stream on which the settings of skipping were chosen; the study's seeds are others."""
 
 DENSE_LR, EMBEDDING_LR = 0.01, 0.02
 LARGER = 2
@@ -18,14 +18,18 @@ NET = (
 )  # fmt: skip
 """The dense part of DLRM on Criteo Kaggle, at full size."""
 
+SETTLED = "slipstream-settled"
+"""Skips what has settled by a fixed threshold, be it much or little, and keeps a share of it at random."""
+SUBSAMPLE = ("knobs.action=subsample", "knobs.keep_probability=0.4", "knobs.probe_ratio=0.0625")
 SKIPPING = ("knobs.action=drop", "knobs.target_skip_ratio=0.5", "knobs.probe_ratio=0.125")
+"""What the policies `slipstream` and `random_skip` do: a wanted share of the popular samples is dropped."""
 PLANTED = (
     "data.table_rows=[60000,40000,20000,10000,5000,2000]", "data.max_table_rows=2000000", "data.dense_features=13",
-    "data.synthetic.samples=400000", "data.synthetic.test_samples=40000", "data.synthetic.head_ratio=0.002",
-    "data.synthetic.zipf_exponent=0.9", "data.synthetic.teacher_scale=2.0", "data.synthetic.popular_ratio=0.85",
+    "data.synthetic.samples=400000", "data.synthetic.test_samples=40000", "data.synthetic.head_ratio=0.0005",
+    "data.synthetic.zipf_exponent=0.9", "data.synthetic.teacher_scale=2.0", "data.synthetic.popular_ratio=0.75",
     "knobs.hot_budget_bytes=100000", "knobs.reclassify_every=30",
 )  # fmt: skip
-"""85 % of the samples look up 274 rows, the others 137,000."""
+"""75 % of the samples look up 69 rows, the others 137,000."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Stream:
 
 STREAMS = {
     "settled": Stream(
-        "synthetic teacher, stationary; 85 % of 400 k samples look up 274 rows, the others 137,000", "synthetic", 1024, PLANTED
+        "synthetic teacher, stationary; 75 % of 400 k samples look up 69 rows, the others 137,000", "synthetic", 1024, PLANTED
     ),
     "drifting": Stream(
         "the same; every 2,000 samples a new row enters each table's popularity order at its top",
@@ -77,11 +81,10 @@ def variants(stream: Stream) -> dict[str, tuple[str, ...]]:
     """Return what is compared with the baseline besides policies, as settings by name."""
     root = LARGER**0.5
     found = {
-        "random-quarter": ("knobs.policy=random_skip", "knobs.target_skip_ratio=0.25"),
-        "adaptive-loose": (
-            "knobs.policy=adaptive", "knobs.guard_ratio=0.2", "knobs.guard_max_logloss_increase=0.05",
-            "knobs.keep_probability=0.3", "knobs.action=subsample",
+        SETTLED: (
+            "knobs.policy=slipstream", "knobs.stale_threshold=2.5", "knobs.alpha=0.5", "knobs.min_probe_touches=1", *SUBSAMPLE,
         ),
+        "random-subsample": ("knobs.policy=random_skip", "knobs.target_skip_ratio=0.45", *SUBSAMPLE),
         "larger-batch": (
             f"run.batch_size={LARGER * stream.batch_size}", f"optimizer.dense_lr={DENSE_LR * root:.4g}",
             f"optimizer.embedding_lr={EMBEDDING_LR * root:.4g}",

@@ -12,17 +12,17 @@ import numpy as np
 
 from benchmarks.common.pictures import GRID, INK, PALE, dot, page, polyline, rule, text
 from benchmarks.common.results import table_head
-from benchmarks.skipping.plan import BASELINE, STREAMS
+from benchmarks.skipping.plan import BASELINE, SETTLED, STREAMS
 
 SLACK_AUC, BAR = 0.0005, 0.85
-LADDER = (BASELINE, "random-quarter", "random_skip")
-"""Runs that skip more and more at random: a rule is compared with the line between them."""
+CONTROLS = {"slipstream": "random_skip", SETTLED: "random-subsample"}
+"""What skips at random by the same action: a rule is compared with the line from the baseline through it, at the same share."""
 HEADS = (
     "stream", "what", "seeds", "trained", "processor time", "wall clock", "dAUC", "dlogloss", "AUC over random, equal share",
     "AUC over fewer samples, equal time", "time to the AUC", "in parts of hybrid's whole time",
 )  # fmt: skip
 COLOURS = {
-    "slipstream": "#d95f02", "random_skip": "#24292f", "random-quarter": "#24292f", "adaptive-loose": "#7570b3",
+    "slipstream": "#e6ab02", SETTLED: "#d95f02", "random_skip": "#24292f", "random-subsample": "#7570b3",
     "larger-batch": "#1b9e77", "newest-70": "#e7298a",
 }  # fmt: skip
 
@@ -67,16 +67,17 @@ def by_seed(results: Mapping[str, Any], name: str) -> dict[int, dict[str, Any]]:
 def figures(results: Mapping[str, Any], name: str) -> Found | None:
     """Return a contestant's figures; None where it shares no finished seed with the baseline."""
     base, own = by_seed(results, BASELINE), by_seed(results, name)
-    ladder = [by_seed(results, step) for step in LADDER]
+    control = by_seed(results, CONTROLS.get(name, ""))
     seeds = sorted(base.keys() & own.keys())
     if not seeds:
         return None
     rows = []
     for seed in seeds:
         run, plain = own[seed], base[seed]
-        steps = sorted((step[seed] for step in ladder if seed in step), key=lambda step: float(step["samples_trained"]))
-        shares = [step["samples_trained"] for step in steps]
-        random = np.interp(run["samples_trained"], shares, [step["auc"] for step in steps])
+        random = np.nan
+        if seed in control and control[seed]["samples_trained"] != plain["samples_trained"]:
+            slope = (plain["auc"] - control[seed]["auc"]) / (plain["samples_trained"] - control[seed]["samples_trained"])
+            random = plain["auc"] - slope * (plain["samples_trained"] - run["samples_trained"])
         line = [(each["processor_seconds"], each["auc"]) for each in plain["evaluations"]]
         fewer = np.interp(run["processor_seconds"], *zip(*line, strict=True))
         reached = run["processor_seconds_to_target"]
@@ -84,7 +85,7 @@ def figures(results: Mapping[str, Any], name: str) -> Found | None:
         rows.append((
             run["samples_trained"] / plain["samples_trained"], run["processor_seconds"] / plain["processor_seconds"],
             run["seconds"] / plain["seconds"], run["auc"] - plain["auc"], run["logloss"] - plain["logloss"],
-            run["auc"] - random if run["samples_trained"] >= shares[0] else np.nan, run["auc"] - fewer,
+            run["auc"] - random, run["auc"] - fewer,
             reached / plain["processor_seconds_to_target"], reached / plain["processor_seconds"],
         ))  # fmt: skip
     return Found(*np.array(rows).T)
@@ -103,7 +104,7 @@ def rows(stream: str, results: Mapping[str, Any]) -> Iterator[str]:
         cells = [
             stream, name, str(len(found.auc)), f"{found.trained.mean():.3f}", f"{found.processor.mean():.2f}",
             f"{found.wall.mean():.2f}", thousandths(found.auc), thousandths(found.logloss),
-            "" if plain or name not in ("slipstream", "adaptive-loose") else thousandths(found.over_random),
+            thousandths(found.over_random) if name in CONTROLS else "",
             "" if plain else thousandths(found.over_fewer), times(found.to_target), times(found.to_target_of_whole),
         ]  # fmt: skip
         yield f"| {' | '.join(cells)} |"
