@@ -30,14 +30,15 @@ def main() -> None:
     line = parser(__doc__)
     line.add_argument("--data", type=Path, default=data_folder(), help="folder of test data")
     line.add_argument("--streams", nargs="*", choices=STREAMS, default=list(STREAMS))
-    line.add_argument("--seeds", type=int, default=3, help="seeds 1 to N")
+    line.add_argument("--seeds", type=int, default=3, help="number of seeds")
+    line.add_argument("--first", type=int, default=1, metavar="SEED", help="the first of the seeds")
     line.add_argument("--jobs", type=int, default=1, help="comparisons at a time; their runs have one thread each")
     line.add_argument("--out", type=Path, default=Path("studies/skipping"))
     line.add_argument("--report", action="store_true", help="train nothing, write the report of what is there")
     args = line.parse_args()
     failed: list[str] = []
     if not args.report:
-        print(f"{', '.join(args.streams)}: seeds 1 to {args.seeds}", flush=True)
+        print(f"{', '.join(args.streams)}: seeds {args.first} to {args.first + args.seeds - 1}", flush=True)
         with ThreadPoolExecutor(args.jobs) as pool:
             codes = pool.map(lambda name: compare(args, name), args.streams)
             failed = [name for name, code in zip(args.streams, codes, strict=True) if code]
@@ -54,7 +55,7 @@ def compare(args: argparse.Namespace, name: str) -> int:
     command = [
         sys.executable, "-m", "adaptive_rec", "compare", stream.preset, *own, "--policies", ",".join(POLICIES),
         "--baseline", BASELINE, *(word for text in more for word in ("--variant", text)), "--seeds", args.seeds,
-        "--out", args.out / name, "--set", "run.seed=1",
+        "--out", args.out / name, "--set", f"run.seed={args.first}",
         *(word for setting in settings(stream) for word in ("--set", setting)),
     ]  # fmt: skip
     done = subprocess.run([str(word) for word in command], check=False)
