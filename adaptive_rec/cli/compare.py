@@ -6,7 +6,7 @@ import argparse
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,10 @@ examples:
   adaptive-rec compare --data train.txt --policies hybrid,adaptive,my.module:Class --seeds 5 --budget 64MiB
   adaptive-rec compare criteo_sample --policies hybrid,fae --set data.source=train.txt --out runs/fae
 
-The same command with the same --out continues a stopped comparison, and may add policies or seeds.
+  adaptive-rec compare tiny --policies hybrid,slipstream --variant "fewer: run.steps=400" \\
+    --variant "drop-more: knobs.policy=slipstream, knobs.action=drop, knobs.target_skip_ratio=0.6"
+
+The same command with the same --out continues a stopped comparison, and may add policies, variants or seeds.
 """
 DEFAULT_POLICIES = "hybrid,hotline,adaptive"
 RUNS = "runs"
@@ -53,6 +56,8 @@ def add_commands(subparsers: Any) -> None:
     add("config", nargs="?", metavar="CONFIG", help="preset or TOML file, as for train")
     policies = f"names or module:Class, as for train --policy (default: {DEFAULT_POLICIES})"
     add("--policies", metavar="A,B,...", default=DEFAULT_POLICIES, help=policies)
+    variant = "the baseline's policy, or another one, under settings of its own (repeatable)"
+    add("--variant", metavar="'NAME: KEY=VALUE, ...'", action="append", default=[], help=variant)
     add("--seeds", metavar="N", type=int, default=3, help="runs of each policy, with seeds from run.seed on (default: 3)")
     add("--baseline", metavar="NAME", default="hybrid", help="policy to compare the others with (default: hybrid)")
     add("--data", metavar="PATH", help=DATA_HELP)
@@ -72,19 +77,24 @@ def compare(args: argparse.Namespace) -> int:
     from adaptive_rec.config.tree import to_toml
     from adaptive_rec.offline.compare.plan import conditions, plan_of, settle_conditions
     from adaptive_rec.offline.compare.processes import alone_in
+    from adaptive_rec.offline.compare.variants import read_variants
     from adaptive_rec.offline.pages.page import write_page
     from adaptive_rec.policy.find import load_policy
 
     beside = args.out.parent if args.out else RUN_FOLDER
-    _, config = with_prepared_data(args, resolve, beside, sys.stderr if args.json else sys.stdout)
-    plan = plan_of(config, args.policies.split(","), args.seeds, args.baseline)
-    for name in plan.policies:
-        load_policy(name)  # an error in a name comes before the first run
+    ready, config = with_prepared_data(args, resolve, beside, sys.stderr if args.json else sys.stdout)
+    policies = args.policies.split(",")
+    variants = read_variants(args.variant, args.baseline, policies)
+    plan = plan_of(config, policies, args.seeds, args.baseline, variants)
+    for turn in plan.turns():  # an error comes before the first run
+        load_policy(turn.variant.policy if turn.variant else turn.policy)
+    for variant in variants:
+        resolve(ready, variant.settings)
     out = args.out or default_out()
     held = conditions(plan.config)
     folder = make_folder(out)
     with alone_in(out) as lock, stopped_by_signals():
-        settle_conditions(out, held)
+        settle_conditions(out, held, variants)
         write_page(to_toml(plan.config), out / SETTINGS)
         stopped = make_runs(plan, held, folder, lock, args)
         results = write_results(plan, held, out, folder)
@@ -96,13 +106,13 @@ def compare(args: argparse.Namespace) -> int:
     return 1 if results["failed"] else 0
 
 
-def resolve(args: argparse.Namespace) -> Config:
-    """Return the configuration of all runs. Raises ConfigError."""
+def resolve(args: argparse.Namespace, own: Sequence[str] = ()) -> Config:
+    """Return the configuration of all runs, or of those of a variant with settings of its `own`. Raises ConfigError."""
     taken = next((each for each in args.set if each.partition("=")[0].strip() == "knobs.policy"), None)
     if taken:
         raise UsageError(f"--set must leave knobs.policy to --policies, got {taken}")
     texts = {"data.source": args.data, "knobs.hot_budget_bytes": args.budget, "run.device": args.device}
-    settings = [*args.set, *text_settings(texts), *number_settings({"run.steps": args.steps})]
+    settings = [*args.set, *text_settings(texts), *number_settings({"run.steps": args.steps}), *own]
     config = configuration(args.config, args.data, settings)
     source = config.data.source
     if config.data.follow:
@@ -143,7 +153,8 @@ def make_runs(plan: Plan, held: dict[str, Any], folder: Path, lock: Any, args: a
     with Board(missing, len(turns) - len(missing), to_stderr=args.json) as board:
         seeds = counted(len(plan.seeds), "seed")
         done = f": {len(turns) - len(missing)} of {len(turns)} runs are done" if missing != turns else ""
-        board.note(printable(f"{len(plan.policies)} policies x {seeds} in {out}{done}"))
+        what = "policies and variants" if plan.variants else "policies"
+        board.note(printable(f"{len(plan.policies)} {what} x {seeds} in {out}{done}"))
         try:
             with WarmProcess(lock) as warm:
                 runs = RunProcesses(out / SETTINGS, warm, under, code_digest(), args.keep_checkpoints, board.watch)

@@ -7,8 +7,7 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Any
@@ -193,112 +192,6 @@ class Event:
     def as_dict(self) -> dict[str, Any]:
         at = {"time": self.time, "seconds": round(self.seconds, 3)}
         return {**at, "step": self.step, "kind": self.kind, "text": self.text, "details": self.details}
-
-
-class _Clock:
-    """Seconds of a clock since `start`, without those inside of `paused`."""
-
-    def __init__(self, read: Callable[[], float]) -> None:
-        self._read = read
-        self._started = read()
-        self._paused_seconds = 0.0
-        self._paused_since: float | None = None
-
-    def start(self) -> None:
-        self._started = self._read()
-
-    @property
-    def seconds(self) -> float:
-        now = self._read() if self._paused_since is None else self._paused_since
-        return now - self._started - self._paused_seconds
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        if self._paused_since is not None:
-            yield
-            return
-        self._paused_since = self._read()
-        try:
-            yield
-        finally:
-            self._paused_seconds += self._read() - self._paused_since
-            self._paused_since = None
-
-
-class Recorder:
-    """Makes snapshots from what the counters gained since the last one, and keeps the run's clock, without evaluations."""
-
-    def __init__(self, waited: Callable[[], float] = lambda: 0.0) -> None:
-        """`waited`: returns for how many seconds the training thread has waited for other processes."""
-        self._clock, self._waited = _Clock(time.perf_counter), _Clock(waited)
-        self._before = 0.0
-        """Seconds of the loop in earlier processes of a resumed run."""
-        self._last: dict[str, float] = defaultdict(float)
-
-    def start(self, totals: Mapping[str, float]) -> None:
-        """Start the clock. A resumed run keeps the counts that were restored."""
-        self._clock.start()
-        self._waited.start()
-        self._last = self._last or _known(totals)
-
-    def state(self) -> dict[str, Any]:
-        return {"seconds": self.seconds, "last": dict(self._last)}
-
-    def set_state(self, found: Saved) -> None:
-        self._before = found.number("seconds")
-        self._last = found.numbers("last")
-
-    @property
-    def seconds(self) -> float:
-        """Wall-clock seconds of the loop so far, with loading and without evaluations."""
-        return self._before + self._clock.seconds
-
-    @property
-    def waited_seconds(self) -> float:
-        """Seconds of this process's loop in which the training thread waited for other processes."""
-        return self._waited.seconds
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Stop the run's clock inside a `with`. Uses may be nested; the outermost one counts."""
-        with self._clock.paused(), self._waited.paused():
-            yield
-
-    @property
-    def steps_reported(self) -> float:
-        """Number of steps at the last snapshot."""
-        return self._last.get("steps", 0)
-
-    @property
-    def losses_reported(self) -> tuple[float, float]:
-        """Sum of the losses, and number of the samples trained, at the last snapshot."""
-        return self._last.get("loss_sum", 0.0), self._last.get("samples_trained", 0.0)
-
-    def snapshot(self, totals: Mapping[str, float], **state: Any) -> Snapshot:
-        """Make a snapshot with ratios since the last one. `totals` include the seconds; `state` holds the other fields."""
-        now = _known(totals)
-        gain = {key: value - self._last.get(key, 0) for key, value in now.items()}
-        self._last = now
-        return Snapshot(
-            seconds=now["seconds"],
-            samples_per_second=ratio(gain["samples_seen"], gain["seconds"]),
-            loss=ratio(gain["loss_sum"], gain["samples_trained"]) if "loss_sum" in gain else math.nan,
-            hot_lookup_ratio=ratio(gain["lookups_hot"], gain["lookups"]),
-            popular_sample_ratio=ratio(gain["samples_popular"], gain["samples_seen"]),
-            skipped_sample_ratio=1 - ratio(gain["samples_trained"], gain["samples_seen"])
-            if gain["samples_seen"]
-            else 0.0,
-            skipped_row_update_ratio=ratio(
-                gain["row_updates_skipped"], gain["row_updates"] + gain["row_updates_skipped"]
-            ),
-            totals=dict(now),
-            **state,
-        )
-
-
-def _known(totals: Mapping[str, float]) -> dict[str, float]:
-    """Return the totals without NaN, which stands for a sum that is not measured."""
-    return {key: value for key, value in totals.items() if not math.isnan(value)}
 
 
 def ratio(part: float, whole: float) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 from adaptive_rec.config.tree import Config, to_toml
 from adaptive_rec.errors import UsageError
+from adaptive_rec.live.recorder import NO_TIME, LoopTime
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot, to_json
 from adaptive_rec.run import journal
 from adaptive_rec.run.line_file import LineFile
@@ -35,13 +36,15 @@ class RunDirectory:
         except OSError as error:
             raise UsageError(f"{option} {self.path} cannot be written: {error.strerror}") from None
 
-    def append(self, report: Event | Snapshot | Evaluation, seconds: float = 0.0, samples_seen: int = 0) -> None:
-        """Append an event to the journal, or figures to the metrics. An evaluation is stamped with the run's
-        `seconds` and `samples_seen`. Lines wait in memory while the disk has no room for them."""
+    def append(
+        self, report: Event | Snapshot | Evaluation, took: LoopTime = NO_TIME, samples_seen: int = 0
+    ) -> None:
+        """Append an event to the journal, or figures to the metrics. An evaluation is stamped with what the
+        loop `took` and with `samples_seen`. Lines wait in memory while the disk has no room for them."""
         if isinstance(report, Event):
             self._journal.append(journal.line_of(report))
         elif isinstance(report, Evaluation):
-            at = {"step": report.step, "seconds": seconds, "samples_seen": samples_seen}
+            at = {"step": report.step, **took._asdict(), "samples_seen": samples_seen}
             self._metrics.append(to_json({"event": "evaluation", **at, **report.figures()}))
         else:
             self._metrics.append(to_json({"event": "snapshot", **report.as_dict()}))

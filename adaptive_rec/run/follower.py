@@ -45,7 +45,7 @@ class Follower:
         assert runtime is not None
         if runtime.step_number == self._started_at_step and not went_back and self._group.tell():
             return
-        seconds = runtime.recorder.seconds
+        took = runtime.recorder.time
         try:
             for _ in runtime.saving.at_the_end():
                 pass
@@ -57,7 +57,7 @@ class Follower:
                 evaluation = runtime.evaluate()
             except AdaptiveRecError:
                 pass  # likewise
-        summary_of(runtime, self._started_at_step, seconds, evaluation)
+        summary_of(runtime, self._started_at_step, took, evaluation)
 
     def _trained(self) -> Rollback | None:
         """Train to the end, or to a rollback, and return that. After a signal the run ends instead."""

@@ -26,6 +26,7 @@ class ParentRun(Frozen):
     step: int = Field(ge=0)
     seconds: float = Field(ge=0)
     """Seconds of training before the branch, of all runs that it comes from."""
+    processor_seconds: float = Field(0.0, ge=0)
     seconds_by_stage: dict[str, float] = {}
     samples_seen: int = Field(ge=0)
     """Samples read before the branch."""

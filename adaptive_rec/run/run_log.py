@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptive_rec.errors import first_line
+from adaptive_rec.live.recorder import NO_TIME, LoopTime
 from adaptive_rec.live.telemetry import Evaluation, Event
 from adaptive_rec.run.directory import RunDirectory
 from adaptive_rec.run.present import PresentRun
@@ -45,10 +46,10 @@ class RunLog:
         self.add(event)
         return event
 
-    def add(self, report: Report, seconds: float = 0.0, samples_seen: int = 0) -> None:
-        """Write a report: an event to the journal, figures to the metrics. An evaluation is stamped with the run's `seconds` and
+    def add(self, report: Report, took: LoopTime = NO_TIME, samples_seen: int = 0) -> None:
+        """Write a report: an event to the journal, figures to the metrics. An evaluation is stamped with what the loop `took` and
         `samples_seen`."""
-        self._directory.append(report, seconds, samples_seen)
+        self._directory.append(report, took, samples_seen)
         if isinstance(report, Event):
             self._trackers.event(report.step, report.kind, report.text)
             return

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from adaptive_rec.live.recorder import LoopTime
 from adaptive_rec.live.telemetry import Evaluation, ratio
 from adaptive_rec.memory.parts import peak_bytes
 from adaptive_rec.run.parent import ParentRun
@@ -17,18 +18,19 @@ from adaptive_rec.system.regular_files import read_json
 
 
 def summary_of(
-    runtime: Runtime, resumed_at_step: int, seconds: float, evaluation: Evaluation | None, parent: ParentRun | None = None
+    runtime: Runtime, resumed_at_step: int, took: LoopTime, evaluation: Evaluation | None, parent: ParentRun | None = None
 ) -> dict[str, Any]:
-    """Summarize a run that has ended after `seconds` of training. Of several processes each must call it. `parent`: where a
+    """Summarize a run whose loop has ended and `took` this long. Of several processes each must call it. `parent`: where a
     branch comes from, whose seconds are not its own."""
     config, store, totals = runtime.config, runtime.store, runtime.reports.totals()
     device = store.device
     sizes = np.array([device.hot_rows, device.stale_rows, store.device_bytes, store.staging_bytes, store.peak_bytes])
     newest = runtime.mailbox.newest
     stages: Mapping[str, float] = runtime.times.seconds
-    samples = totals["samples_seen"]
+    samples, seconds, processor_seconds = totals["samples_seen"], *took
     if parent is not None:
         seconds, samples = seconds - parent.seconds, samples - parent.samples_seen
+        processor_seconds -= parent.processor_seconds
         stages = {name: value - parent.seconds_by_stage.get(name, 0.0) for name, value in stages.items()}
     hot_rows, stale_rows, tier_bytes, staging_bytes, device_peak_bytes = store.group.total(sizes).tolist()
     return {
@@ -48,6 +50,7 @@ def summary_of(
         "row_updates": totals["row_updates"],
         "row_updates_skipped": totals["row_updates_skipped"],
         "seconds": seconds,
+        "processor_seconds": processor_seconds,
         "samples_per_second": ratio(samples, seconds),
         "train_logloss": ratio(totals["loss_sum"], totals["samples_trained"]),
         "followed": runtime.followed is not None,

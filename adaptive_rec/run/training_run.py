@@ -15,6 +15,7 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.data.magnitude import remark
 from adaptive_rec.data.prepared import value_files
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConflictError, DataError, UsageError, first_line
+from adaptive_rec.live.recorder import LoopTime
 from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.live.telemetry import Evaluation, Event, to_json
 from adaptive_rec.run import journal
@@ -166,7 +167,7 @@ class TrainingRun:
         """Train to the end, or to the next rollback."""
         try:
             for report in self.runtime.run():
-                self.log.add(report, self.runtime.recorder.seconds, self.runtime.tally.counters.samples_seen)
+                self.log.add(report, self.runtime.recorder.time, self.runtime.tally.counters.samples_seen)
                 yield report
                 yield from self.log.complaints()
         except Exception as error:
@@ -232,11 +233,11 @@ class TrainingRun:
             self.log.end_tracking()
             runtime.publisher.enter("finished")
             return done  # nothing was left to do
-        seconds = runtime.recorder.seconds
+        took = runtime.recorder.time
         self._save()
         for text in runtime.state.take_warnings():
             self.log.warn(text)
-        summary = summary_of(runtime, self.started_at_step, seconds, self._evaluate(seconds), self._parent)
+        summary = summary_of(runtime, self.started_at_step, took, self._evaluate(took), self._parent)
         try:
             replace_text(written, to_json(summary, indent=1) + "\n")
         except OSError as error:
@@ -259,7 +260,7 @@ class TrainingRun:
         except CheckpointError as error:
             self.failure = error
 
-    def _evaluate(self, seconds: float) -> Evaluation | None:
+    def _evaluate(self, took: LoopTime) -> Evaluation | None:
         """Return the score of the run's end; None where a signal or an error interrupts it."""
         made = self.runtime.state.evaluation
         if made and made.step == self.runtime.step_number:
@@ -270,7 +271,7 @@ class TrainingRun:
             self.failure = self.failure or error
             return None
         if evaluation:
-            self.log.add(evaluation, seconds, self.runtime.tally.counters.samples_seen)
+            self.log.add(evaluation, took, self.runtime.tally.counters.samples_seen)
             for event in self.runtime.evaluator.warning():
                 self.log.last(event)
         return evaluation

@@ -19,7 +19,8 @@ from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.live.mailbox import Mailbox
-from adaptive_rec.live.telemetry import Evaluation, Event, Recorder, Snapshot, StageTimes
+from adaptive_rec.live.recorder import Recorder
+from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot, StageTimes
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.reclassify.observer import Observer

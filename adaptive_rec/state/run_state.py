@@ -26,8 +26,9 @@ from adaptive_rec.live.evaluations import (
     saved_windows,
     windows_state,
 )
+from adaptive_rec.live.recorder import Recorder
 from adaptive_rec.live.rollback import Rollback
-from adaptive_rec.live.telemetry import Evaluation, Recorder, StageTimes
+from adaptive_rec.live.telemetry import Evaluation, StageTimes
 from adaptive_rec.policy import Policy
 from adaptive_rec.reclassify.tally import Tally
 from adaptive_rec.saved import Saved

@@ -18,7 +18,8 @@ from adaptive_rec.checkpoint import history, writing
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import CheckpointError, DataError, UsageError
 from adaptive_rec.live.mailbox import Command, ignore
-from adaptive_rec.live.telemetry import Event, Recorder, Snapshot
+from adaptive_rec.live.recorder import Recorder
+from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.run import journal
 from adaptive_rec.run.new_directory import replace_text
 from adaptive_rec.run.training_run import TrainingRun

@@ -7,7 +7,9 @@ import time
 
 import pytest
 
-from adaptive_rec.live.telemetry import Recorder, StageTimes
+from adaptive_rec.live.recorder import Recorder
+from adaptive_rec.live.telemetry import StageTimes
+from adaptive_rec.saved import Saved
 
 
 def on_threads(count: int, work: object) -> None:
@@ -66,3 +68,21 @@ def test_waiting_counts_from_the_start_on_and_not_while_the_clock_is_stopped() -
         assert recorder.waited_seconds == 2.0
     waited = 91.0
     assert recorder.waited_seconds == 3.0
+
+
+def test_processor_time_is_kept_over_a_resume_and_not_while_the_clock_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [5.0]
+    monkeypatch.setattr("adaptive_rec.live.recorder.time.process_time", lambda: now[0])
+    recorder = Recorder()
+    recorder.start({})
+    now[0] = 7.0
+    with recorder.paused():
+        now[0] = 50.0
+    resumed = Recorder()
+    resumed.set_state(Saved(recorder.state(), "recorder"))
+    resumed.start({})
+    now[0] = 51.0
+    assert recorder.time.processor_seconds == 3.0
+    assert resumed.time.processor_seconds == 2.0 + 1.0
+    old = {key: value for key, value in recorder.state().items() if key != "processor_seconds"}
+    resumed.set_state(Saved(old, "recorder"))  # of a version that kept none

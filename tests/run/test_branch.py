@@ -131,6 +131,8 @@ def test_a_branch_has_its_parent_s_past_but_not_its_time(tmp_path: Path, parent:
     assert [snapshot["step"] for snapshot in snapshots] == list(range(1, 41))
     assert summary["seconds"] == pytest.approx(snapshots[-1]["seconds"] - known.seconds, abs=0.5)
     assert 0 < known.seconds <= snapshots[20]["seconds"]
+    assert 0 < known.processor_seconds < whole["processor_seconds"]
+    assert 0 < summary["processor_seconds"] < whole["processor_seconds"] + known.processor_seconds
 
     started = [event for event in events(tmp_path / "branch") if event["kind"] == "started"]
     assert [event["details"].get("parent") for event in started] == [None, place]

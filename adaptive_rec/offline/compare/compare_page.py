@@ -14,7 +14,7 @@ from adaptive_rec.offline.compare.measures import (
     JUDGED,
     MEASURES,
     OTHERS,
-    TO_TARGET,
+    TARGETS,
     Measure,
     duration,
     in_windows,
@@ -149,7 +149,7 @@ def _stages(results: Results) -> Markup:
 
 
 def _note(measure: Measure, results: Results) -> str:
-    if measure is not TO_TARGET:
+    if measure not in TARGETS:
         return ""
     never = [policy for policy in results["policies"] if _missed(results["over_seeds"][policy])]
     return f"Not reached in every seed: {', '.join(f'{p} ({to_target(results, p)})' for p in never)}." if never else ""
@@ -179,8 +179,8 @@ def _table(results: Results, measures: Sequence[Measure]) -> Markup:
 
 def _figure(results: Results, policy: str, measure: Measure) -> Any:
     each = results["over_seeds"][policy][measure.key]
-    if measure is TO_TARGET and each is None:
-        return to_target(results, policy)
+    if measure in TARGETS and each is None:
+        return to_target(results, policy, measure)
     if each is None:
         return "–"
     mean = measure.text(each["mean"])
@@ -191,13 +191,13 @@ def _figure(results: Results, policy: str, measure: Measure) -> Any:
 
 
 def _runs(results: Results) -> Markup:
-    heads = ("run", "policy", "seed>", "wall clock>", "start>", "to baseline's AUC>", "AUC>", "log loss>", "calibration>",
-             "directory")  # fmt: skip
+    heads = ("run", "policy", "seed>", "to baseline's AUC>", "wall clock>", "processor>", "start>", "AUC>", "log loss>",
+             "calibration>", "directory")  # fmt: skip
     rows = []
     for run in results["runs"]:
         quality = ["–" if run[key] is None else four(run[key]) for key in ("auc", "logloss", "calibration")]
-        reached = "–" if run["seconds_to_target"] is None else duration(run["seconds_to_target"])
-        times = (duration(run["seconds"]), duration(run["start_seconds"]), reached)
+        clocks = ("seconds_to_target", "seconds", "processor_seconds", "start_seconds")
+        times = ["–" if run[key] is None else duration(run[key]) for key in clocks]
         rows.append((run["order"], run["policy"], run["seed"], *times, *quality, tag("code", run["directory"])))
     note = f"Numbered in the order in which they were planned: a seed after the other.{_waiting(results)}"
     return section("Runs", table(heads, rows), note=note)

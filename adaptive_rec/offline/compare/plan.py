@@ -1,4 +1,4 @@
-"""The plan of a comparison: policies and seeds under equal conditions, which a directory's earlier runs must share."""
+"""The plan of a comparison: policies, variants and seeds under equal conditions, which a directory's earlier runs must share."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from adaptive_rec.config.knobs import CONFIGURED
 from adaptive_rec.config.tree import Config
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.telemetry import to_json
+from adaptive_rec.offline.compare.variants import Variant
 from adaptive_rec.offline.pages.page import write_page
 from adaptive_rec.system.processor import processor
 from adaptive_rec.system.regular_files import read_json
@@ -32,37 +33,51 @@ class Turn:
     """One run of a comparison."""
 
     policy: str
+    """Name of a policy or a variant."""
     seed: int
+    variant: Variant | None = None
 
     @property
     def name(self) -> str:
         """The name of the run's directory."""
         return f"{self.policy.replace(':', '.')}-seed{self.seed}"
 
+    @property
+    def words(self) -> list[str]:
+        """Words of the command line that distinguish the run from others."""
+        policy, settings = (self.variant.policy, self.variant.settings) if self.variant else (self.policy, ())
+        return [f"--policy={policy}", f"--seed={self.seed}", *(word for each in settings for word in ("--set", each))]
+
 
 @dataclass(frozen=True)
 class Plan:
-    """Policies, the baseline first, and consecutive seeds under one configuration."""
+    """Policies, the baseline first, variants, and consecutive seeds under one configuration."""
 
     config: Config
     """Its policy is the baseline, its seed the first one."""
     policies: tuple[str, ...]
+    """Names, those of the variants last."""
     seeds: tuple[int, ...]
     baseline: str
+    variants: tuple[Variant, ...] = ()
 
     def turns(self) -> list[Turn]:
         """Return all runs in their order, seed by seed.
 
         Each seed starts with another policy, so that no policy always runs after the same one.
         """
-        turns = []
+        turns, variants = [], {variant.name: variant for variant in self.variants}
         for place, seed in enumerate(self.seeds):
             first = place % len(self.policies)
-            turns += [Turn(policy, seed) for policy in (*self.policies[first:], *self.policies[:first])]
+            turns += [
+                Turn(policy, seed, variants.get(policy)) for policy in (*self.policies[first:], *self.policies[:first])
+            ]
         return turns
 
 
-def plan_of(config: Config, policies: list[str], seeds: int, baseline: str) -> Plan:
+def plan_of(
+    config: Config, policies: list[str], seeds: int, baseline: str, variants: tuple[Variant, ...] = ()
+) -> Plan:
     """Return the plan that the user requested, with the baseline added where it is not named. Raises UsageError."""
     if seeds < 1:
         raise UsageError(f"--seeds must be at least 1, got {seeds}")
@@ -72,7 +87,7 @@ def plan_of(config: Config, policies: list[str], seeds: int, baseline: str) -> P
     twice = next((name for name in named if named.count(name) > 1), None)
     if twice:
         raise UsageError(f"--policies must name each policy once, got {twice} twice")
-    ordered = (baseline, *(name for name in named if name != baseline))
+    ordered = (baseline, *(name for name in named if name != baseline), *(variant.name for variant in variants))
     if len(ordered) < 2:
         raise UsageError(
             f"--policies must name at least one policy besides the baseline {baseline}, got {','.join(named)}"
@@ -86,7 +101,7 @@ def plan_of(config: Config, policies: list[str], seeds: int, baseline: str) -> P
         "knobs": config.knobs.model_copy(update={"policy": baseline}),
         "eval": config.eval if scored else config.eval.model_copy(update={"count": EVALUATIONS}),
     }
-    return Plan(config.model_copy(update=changed), ordered, tuple(range(first, first + seeds)), baseline)
+    return Plan(config.model_copy(update=changed), ordered, tuple(range(first, first + seeds)), baseline, variants)
 
 
 # Conditions ------------------------------------------------------------------------------------------------------------
@@ -116,16 +131,23 @@ def digest(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def settle_conditions(out: Path, now: Mapping[str, Any]) -> None:
-    """Write the conditions to a comparison's directory, or compare them with those there. Raises UsageError if they differ."""
-    path = out / NAME
+def settle_conditions(out: Path, now: Mapping[str, Any], variants: tuple[Variant, ...] = ()) -> None:
+    """Write the conditions to a comparison's directory, or compare them with those there. Raises UsageError if they differ.
+
+    Variants can be added later, but not changed."""
+    path, own = out / NAME, {f"variant {variant.name}": variant.text for variant in variants}
     if not path.exists():
-        write_page(to_json(now, indent=1) + "\n", path)
+        write_page(to_json({**now, **own}, indent=1) + "\n", path)
         return
     try:
         before = dict(read_json(path))
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(f"{path} cannot be read: {error}; give another --out") from None
+    for name, text in own.items():
+        if before.get(name, text) != text:
+            raise UsageError(f"{name} must be as before, {before[name]!r}, got {text!r}; give it another name")
+    earlier = {key: value for key, value in before.items() if key.startswith("variant ")}
+    before = {key: value for key, value in before.items() if key not in earlier}
     changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     if changed:
         shown = "; ".join(f"{key} was {before.get(key)!r} and is {now.get(key)!r}" for key in changed[:5])
@@ -133,6 +155,8 @@ def settle_conditions(out: Path, now: Mapping[str, Any]) -> None:
         raise UsageError(
             f"--out {out} holds runs made under other conditions, all must be equal: {shown}{more}; give another --out"
         )
+    if own.keys() - earlier.keys():
+        write_page(to_json({**now, **earlier, **own}, indent=1) + "\n", path)
 
 
 def code_digest() -> str:

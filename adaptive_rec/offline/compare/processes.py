@@ -136,8 +136,7 @@ class RunProcesses:
         words = [
             "train",
             str(self.settings),
-            f"--policy={turn.policy}",
-            f"--seed={turn.seed}",
+            *turn.words,
             f"--out={run}",
             "--no-serve",
             *TRUST.words(),

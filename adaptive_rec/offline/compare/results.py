@@ -12,7 +12,7 @@ from adaptive_rec.offline.compare.measures import (
     JUDGED,
     MEASURES,
     TARGET_SLACK_AUC,
-    TO_TARGET,
+    TARGETS,
     read_figures,
     seconds_to,
 )
@@ -50,7 +50,8 @@ def gather(plan: Plan, conditions: Mapping[str, Any], folder: Path) -> Results:
         "made": time.time(),
         "baseline": plan.baseline,
         "policies": list(plan.policies),
-        "kinds": {policy: kind(policy) for policy in plan.policies},
+        "kinds": {turn.policy: "varied" if turn.variant else kind(turn.policy) for turn in plan.turns()},
+        "variants": {variant.name: variant.text for variant in plan.variants},
         "seeds": list(plan.seeds),
         "conditions": dict(conditions),
         "states_of_the_code": len(codes),
@@ -101,7 +102,9 @@ def _add_times_to_target(runs: Sequence[dict[str, Any]], baseline: str) -> None:
     for run in runs:
         end = ends.get(run["seed"])
         run["target_auc"] = None if end is None else end - TARGET_SLACK_AUC
-        run["seconds_to_target"] = None if end is None else seconds_to(run["target_auc"], run["evaluations"])
+        for measure in TARGETS:
+            reached = None if end is None else seconds_to(run["target_auc"], run["evaluations"], measure.clock)
+            run[measure.key] = reached
 
 
 def over_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -109,7 +112,7 @@ def over_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {"runs": len(runs)}
     for measure in MEASURES:
         values = [run[measure.key] for run in runs if run[measure.key] is not None]
-        complete = len(values) == len(runs) or measure is not TO_TARGET
+        complete = len(values) == len(runs) or measure not in TARGETS
         found[measure.key] = asdict(interval(values)) if values and complete else None
     found["reached"] = sum(run["seconds_to_target"] is not None for run in runs)
     found["targets"] = sum(run["target_auc"] is not None for run in runs)
@@ -127,8 +130,8 @@ def differences(runs: Sequence[Mapping[str, Any]], policies: Sequence[str], base
     at = {(run["policy"], run["seed"]): run for run in runs}
     others = [policy for policy in policies if policy != baseline]
     found: dict[str, Any] = {policy: {} for policy in others}
-    scatter = {policy for policy in policies if times_scatter([run["seconds"] for run in runs if run["policy"] == policy])}
     for measure in JUDGED:
+        scatter = {policy for policy in policies if measure.clock and scatters(runs, policy, measure.clock)}
         paired: dict[str, PairedDifference] = {}
         for policy in others:
             values = [
@@ -140,11 +143,16 @@ def differences(runs: Sequence[Mapping[str, Any]], policies: Sequence[str], base
                 ours, theirs = [one for one, _ in values], [other for _, other in values]
                 paired[policy] = difference(ours, theirs, ratio=measure.as_share)
         for (policy, one), chance in zip(paired.items(), holm([each.chance for each in paired.values()]), strict=True):
-            scattered = measure.is_time and bool(scatter & {policy, baseline})
+            scattered = bool(scatter & {policy, baseline})
             verdict = None if chance is None or scattered else chance < BEYOND_NOISE
             more = {"adjusted": chance, "beyond_noise": verdict, "scattered": scattered}
             found[policy][measure.key] = {**asdict(one), **more}
     return found
+
+
+def scatters(runs: Sequence[Mapping[str, Any]], policy: str, clock: str) -> bool:
+    """Return whether a policy's runs took very different times by a clock."""
+    return times_scatter([run[clock] for run in runs if run["policy"] == policy and run[clock] is not None])
 
 
 def times_scatter(seconds: Sequence[float]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adaptive_rec.offline.compare.measures import JUDGED, TO_TARGET, WALL_CLOCK, Measure, in_windows
-from adaptive_rec.offline.compare.results import BEYOND_NOISE, times_scatter
+from adaptive_rec.offline.compare.results import BEYOND_NOISE, scatters
 from adaptive_rec.offline.compare.statistics import LEAST_SEEDS
 
 Difference = Mapping[str, Any]
@@ -21,6 +21,7 @@ KINDS = {
     "reordered": "every sample trained, in an order of its own",
     "skips": "samples or row updates skipped",
 }
+"""Variants are listed one by one."""
 
 BEYOND = {"better", "worse"}
 PERHAPS = {"maybe_better", "maybe_worse"}
@@ -111,7 +112,8 @@ def notes(results: Mapping[str, Any]) -> list[str]:
     about = [
         "Wall clock is that of the training loop, reading and arranging of batches included. The start of the process "
         "(libraries, data files, tables) and the evaluations made for this comparison are left out; evaluations that a policy "
-        "requests count. Start is the duration of the start.",
+        "requests count. Start is the duration of the start. Processor time is that of all threads during the loop; "
+        "other work on the machine changes it far less.",
         "Each evaluation is of the next window of the stream, before it is trained on; AUC, log loss and calibration without "
         "more words are those of the last one. A window's AUC says as much of the window as of the model, so no time to an AUC "
         "is given: compare policies in the same windows."
@@ -122,6 +124,7 @@ def notes(results: Mapping[str, Any]) -> list[str]:
     for kind, meaning in KINDS.items():
         if named := [policy for policy in results["policies"] if results["kinds"][policy] == kind]:
             about.append(f"{listed(named)}: {meaning}.")
+    about += [f"{name}: {settings}." for name, settings in results["variants"].items()]
     if bounds := [f"{policy} {BOUNDS[policy]}" for policy in results["policies"] if policy in BOUNDS]:
         about.append(f"No contenders, but bounds: {listed(bounds)}.")
     if seeds >= LEAST_SEEDS:
@@ -154,18 +157,13 @@ def disturbed(results: Mapping[str, Any]) -> list[str]:
     spans = []
     for policy in results["policies"]:
         seconds = [run["seconds"] for run in results["runs"] if run["policy"] == policy]
-        if times_scatter(seconds):
+        if scatters(results["runs"], policy, WALL_CLOCK.key):
             spans.append(f"{policy} took {WALL_CLOCK.text(min(seconds))} to {WALL_CLOCK.text(max(seconds))}")
     if not spans:
         return []
-    which = "no times" if times_scatter(base_seconds(results)) else "their times"
-    compared = "are compared" if which == "no times" else "are not compared"
-    return [f"{'; '.join(spans)} for the same work: something else used the machine, and {which} {compared}."]
-
-
-def base_seconds(results: Mapping[str, Any]) -> list[float]:
-    """Return the wall clock of the baseline's runs."""
-    return [run["seconds"] for run in results["runs"] if run["policy"] == results["baseline"]]
+    every = scatters(results["runs"], results["baseline"], WALL_CLOCK.key)
+    compared = "no wall clocks are compared" if every else "their wall clocks are not compared"
+    return [f"{'; '.join(spans)} for the same work: something else used the machine, and {compared}."]
 
 
 def paired_seeds(results: Mapping[str, Any], policy: str) -> int:
@@ -183,11 +181,11 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def to_target(results: Mapping[str, Any], policy: str) -> str:
+def to_target(results: Mapping[str, Any], policy: str, measure: Measure = TO_TARGET) -> str:
     """Return the mean time to the target, or the number of seeds that reached it."""
     over = results["over_seeds"][policy]
-    if not over["targets"]:
+    if over[measure.key] is not None:
+        return measure.text(over[measure.key]["mean"])
+    if not over["targets"] or over["reached"] == over["targets"]:
         return "–"
-    if over[TO_TARGET.key] is None:
-        return f"{over['reached']} of {over['targets']}" if over["reached"] else "never"
-    return TO_TARGET.text(over[TO_TARGET.key]["mean"])
+    return f"{over['reached']} of {over['targets']}" if over["reached"] else "never"

@@ -12,6 +12,7 @@ from adaptive_rec.offline.compare.measures import (
     JUDGED,
     LOGLOSS,
     MEASURES,
+    TARGETS,
     TO_TARGET,
     WALL_CLOCK,
     WINDOW_AUC,
@@ -32,10 +33,10 @@ from adaptive_rec.offline.compare.statements import (
     to_target,
     verdict,
 )
-from adaptive_rec.units import percent, size
+from adaptive_rec.units import counted, percent, size
 
 Results = Mapping[str, Any]
-QUALITY_HEADS = ("policy", "wall clock>", "AUC>", "log loss>", "AUC reached>")
+QUALITY_HEADS = ("policy", "AUC reached>", "wall clock>", "AUC>", "log loss>")
 WINDOW_HEADS = ("policy", "wall clock>", "AUC (mean)>", "log loss (mean)>", "AUC (last)>")
 WORK_HEADS = ("policy", "calibration>", "trained>", "skipped>", "hot>", "moved>", "tier>")
 SIGNS = {"better": "*", "worse": "*", "maybe_better": "?", "maybe_worse": "?"}
@@ -56,7 +57,7 @@ def quality_rows(results: Results) -> Iterator[tuple[str, ...]]:
             yield (policy, *(_cell(measure, over, found) for measure in (WALL_CLOCK, WINDOW_AUC, WINDOW_LOGLOSS, AUC)))
             continue
         cells = [_cell(measure, over, found) for measure in (WALL_CLOCK, AUC, LOGLOSS)]
-        yield (policy, *cells, to_target(results, policy) + _sign(TO_TARGET, found))
+        yield (policy, to_target(results, policy) + _sign(TO_TARGET, found), *cells)
 
 
 def work_rows(results: Results) -> Iterator[tuple[str, ...]]:
@@ -124,7 +125,9 @@ def markdown(results: Results) -> str:
 
 def title(results: Results) -> str:
     source = str(results["conditions"]["data.source"]).rstrip("/").rpartition("/")[2]
-    return f"{len(results['policies'])} policies on {source}"
+    variants = len(results["variants"])
+    more = f" and {counted(variants, 'variant')}" if variants else ""
+    return f"{len(results['policies']) - variants} policies{more} on {source}"
 
 
 def _all_rows(results: Results) -> Iterator[Sequence[str]]:
@@ -132,7 +135,7 @@ def _all_rows(results: Results) -> Iterator[Sequence[str]]:
         over = results["over_seeds"][policy]
         if over["runs"]:
             measures = shown(MEASURES, results)
-            yield (policy, *(to_target(results, policy) if m is TO_TARGET else _with_interval(m, over) for m in measures))
+            yield (policy, *(to_target(results, policy, m) if m in TARGETS else _with_interval(m, over) for m in measures))
 
 
 def _with_interval(measure: Measure, over: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ def curve(*points: tuple[float, float]) -> list[dict[str, float]]:
 
 def made_up(policy: str, seed: int, seconds: float, auc: float) -> dict[str, Any]:
     figures: dict[str, Any] = {measure.key: None if measure.of_windows else 1.0 for measure in MEASURES}
-    figures |= {"seconds": seconds, "auc": auc, "logloss": 1 - auc, "calibration_error": 0.01}
+    figures |= {"seconds": seconds, "processor_seconds": None, "auc": auc, "logloss": 1 - auc, "calibration_error": 0.01}
     place = {"policy": policy, "seed": seed, "order": seed, "directory": f"runs/{policy}-seed{seed}"}
     evaluations = curve((seconds / 2, auc - 0.1), (seconds, auc))
     more = {
@@ -46,8 +46,8 @@ def collected(
     return {
         "version": "1", "made": 0.0, "baseline": "hybrid", "policies": policies, "seeds": list(range(1, seeds + 1)),
         "kinds": {policy: "exact" if policy in exact else "skips" for policy in policies},
-        "conditions": conditions(load_config("tiny", {}, QUICK)), "states_of_the_code": 1, "planned_runs": len(runs),
-        "target_slack_auc": 0.0005,
+        "conditions": conditions(load_config("tiny", {}, QUICK)), "variants": {}, "states_of_the_code": 1,
+        "planned_runs": len(runs), "target_slack_auc": 0.0005,
         **results.summed(runs, failed, policies, "hybrid"), "runs": runs, "failed": list(failed),
     }  # fmt: skip
 

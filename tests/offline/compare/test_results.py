@@ -12,7 +12,7 @@ import pytest
 from adaptive_rec.offline.compare.compare_page import compare_page
 from adaptive_rec.offline.compare.compare_plots import between, mean_curve
 from adaptive_rec.offline.compare.headline import headline
-from adaptive_rec.offline.compare.measures import AUC, JUDGED, WALL_CLOCK, seconds_to
+from adaptive_rec.offline.compare.measures import AUC, TO_TARGET, WALL_CLOCK, seconds_to
 from adaptive_rec.offline.compare.statements import in_words, verdict
 from adaptive_rec.offline.compare.tables import QUALITY_HEADS, WORK_HEADS, markdown, quality_rows, work_rows
 from tests.offline.compare.conftest import collected, curve, made_up
@@ -33,7 +33,11 @@ def test_only_differences_beyond_noise_are_stated(four_policies: dict[str, Any])
     assert verdict(AUC, found["quick"]["auc"]) == "none"
     assert verdict(AUC, found["poor"]["auc"]) == "worse"
     assert {verdict(measure, found["like"][measure.key]) for measure in (WALL_CLOCK, AUC)} == {"none"}
-    poor, quick, lower, *others = headline(four_policies)
+    to_auc, poor, quick, lower, *others = headline(four_policies)
+    assert to_auc == (
+        "Time to hybrid's final AUC less 0.0005, as a share of hybrid's: quick 0.80 (0.80 to 0.80); "
+        "like 1.00 (0.91 to 1.10, not beyond noise); poor never reached it."
+    )
     assert poor.startswith("poor takes 40.0% less time than hybrid (")
     assert poor.endswith(", but loses quality.")
     assert quick.startswith("quick takes 20.0% less time than hybrid (")
@@ -63,14 +67,14 @@ def test_a_loss_that_is_likely_keeps_a_policy_from_winning() -> None:
     assert lower["high"] < 0
     assert not lower["beyond_noise"]
     assert verdict(AUC, lower) == "maybe_worse"
-    first, second, *_ = headline(found)
+    _, first, second, *_ = headline(found)
     assert first.startswith("doubtful takes")
     assert first.endswith("but perhaps loses quality.")
     assert second == "AUC is perhaps lower than hybrid's under doubtful."
     exact = headline(collected(runs, names, exact=names))  # what exact policies differ by is rounding
-    assert exact[0].startswith("doubtful takes")
-    assert exact[0].endswith("its quality differs by rounding alone.")
-    assert exact[1] == "No policy's quality differs from hybrid's by more than rounding."
+    assert exact[1].startswith("doubtful takes")
+    assert exact[1].endswith("its quality differs by rounding alone.")
+    assert exact[2] == "No policy's quality differs from hybrid's by more than rounding."
 
 
 def test_a_loss_that_three_seeds_cannot_exclude_is_named() -> None:
@@ -82,7 +86,8 @@ def test_a_loss_that_three_seeds_cannot_exclude_is_named() -> None:
     auc = found["differences"]["skips"]["auc"]
     assert auc["low"] < -0.008
     assert auc["high"] > 0
-    first, second = headline(found)
+    never, first, second = headline(found)
+    assert never == "Time to hybrid's final AUC less 0.0005: skips never reached it."
     few = f"3 seeds are too few to exclude a loss of {-auc['low']:.4f} of AUC or a rise of the log loss by"
     assert first.startswith("skips takes 19.6% less time than hybrid")
     assert few in first
@@ -102,13 +107,30 @@ def test_times_that_scatter_are_not_compared(scattered: str) -> None:
         runs.append(made_up("hybrid", seed, 100 * slower.get("hybrid", 1.0), 0.7))
         runs.append(made_up("quick", seed, 60 * slower.get("quick", 1.0) + seed, 0.7))
     found = collected(runs, ["hybrid", "quick"])
-    assert {verdict(m, found["differences"]["quick"][m.key]) for m in JUDGED if m.is_time} == {"scattered"}
-    assert headline(found)[0].startswith("No statement about ")
-    assert "*" not in dict((row[0], row[1]) for row in quality_rows(found))["quick"]
+    assert {verdict(m, found["differences"]["quick"][m.key]) for m in (TO_TARGET, WALL_CLOCK)} == {"scattered"}
+    assert headline(found)[0] == (
+        "Time to hybrid's final AUC less 0.0005: no statement about quick, whose runs took very different times."
+    )
+    assert headline(found)[1].startswith("No statement about ")
+    assert "*" not in dict((row[0], row[2]) for row in quality_rows(found))["quick"]
     for text in (compare_page(found), markdown(found)):
         assert f"{scattered} took" in text
         assert "Times scatter and are not compared." in text
         assert "less time than" not in text
+
+
+def test_processor_time_is_stated_where_only_wall_clocks_scatter() -> None:
+    runs = []
+    for seed in (1, 2, 3):
+        for name, took in (("hybrid", 50), ("quick", 40)):
+            run = made_up(name, seed, (4.0 if seed == 2 else 1.0) * took + seed, 0.7)
+            run["processor_seconds"] = took + 0.1 * seed
+            for n, line in enumerate(run["evaluations"], start=1):
+                line["processor_seconds"] = run["processor_seconds"] * n / 2
+            runs.append(run)
+    to_auc, faster, *_ = headline(collected(runs, ["hybrid", "quick"]))
+    assert to_auc == "Processor time to hybrid's final AUC less 0.0005, as a share of hybrid's: quick 0.80 (0.80 to 0.80)."
+    assert faster.startswith("quick takes 19.9% less processor time than hybrid (−2")
 
 
 def test_a_busy_machine_is_noted(four_policies: dict[str, Any]) -> None:
@@ -124,7 +146,7 @@ def test_bounds_are_never_called_winners() -> None:
     runs = [made_up(name, s, at + s, 0.7) for name, at in (("hybrid", 90), ("oracle", 50)) for s in (1, 2, 3)]
     found = collected(runs, ["hybrid", "oracle"])
     assert verdict(WALL_CLOCK, found["differences"]["oracle"]["seconds"]) == "better"
-    assert headline(found)[0] == "No policy takes less time than hybrid beyond noise."
+    assert headline(found)[0] == "No policy takes less time than hybrid beyond noise."  # nor is a time to an AUC stated
     assert "No contenders, but bounds: oracle chooses rows by what is still to come." in markdown(found)
 
 
@@ -135,7 +157,7 @@ def test_a_target_that_is_missed_is_no_time(four_policies: dict[str, Any]) -> No
     assert over["hybrid"]["reached"] == over["quick"]["reached"] == 3
     assert "seconds_to_target" not in four_policies["differences"]["poor"]
     rows = {row[0]: row for row in quality_rows(four_policies)}
-    assert rows["poor"][4] == "never"
+    assert rows["poor"][1] == "never"
 
 
 def test_a_target_that_is_reached_in_some_seeds_has_no_mean() -> None:
@@ -145,14 +167,16 @@ def test_a_target_that_is_reached_in_some_seeds_has_no_mean() -> None:
     found = collected(runs, ["hybrid", "quick"])
     over = found["over_seeds"]["quick"]
     assert (over["reached"], over["targets"], over["seconds_to_target"]) == (1, 3, None)
-    assert {row[0]: row[4] for row in quality_rows(found)}["quick"] == "1 of 3"
+    assert {row[0]: row[1] for row in quality_rows(found)}["quick"] == "1 of 3"
     assert "Not reached in every seed: quick (1 of 3)." in compare_page(found)
 
 
 def test_two_seeds_are_shown_without_a_statement() -> None:
     runs = [made_up(policy, seed, 10.0 * len(policy) + seed, 0.7) for policy in ("hybrid", "quick") for seed in (1, 2)]
     found = collected(runs, ["hybrid", "quick"], 2)
-    assert headline(found)[0].startswith("2 seeds: no statement about noise.")
+    first, second = headline(found)
+    assert first == "Time to hybrid's final AUC less 0.0005, as a share of hybrid's: quick 0.84."
+    assert second.startswith("2 seeds: no statement about noise.")
     assert verdict(WALL_CLOCK, found["differences"]["quick"]["seconds"]) == "unknown"
     assert "beyond noise" not in markdown(found)
 

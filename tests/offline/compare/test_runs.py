@@ -175,6 +175,30 @@ def test_finished_runs_are_not_repeated_and_more_can_be_added(
     assert not (out / "runs" / "hybrid-seed1" / "checkpoints").exists()
 
 
+def test_variants_are_compared_as_policies_are(
+    tmp_path: Path, stand_in: StandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "one"
+    fewer = ("--variant", "fewer: run.steps=20, model.top_mlp=[8, 4], optimizer.dense_lr=0.02")
+    more = ("--variant", "more: knobs.policy=slipstream, knobs.target_skip_ratio=0.6")
+    assert comparison(out, *fewer) == 0
+    own = next(words for words in stand_in.calls if any("fewer-seed" in word for word in words))
+    assert own[2] == "--policy=hybrid"
+    assert own[4:10] == [
+        "--set", "run.steps=20", "--set", "model.top_mlp=[8, 4]", "--set", "optimizer.dense_lr=0.02"
+    ]  # fmt: skip
+    assert comparison(out, *fewer, *more) == 0
+    assert comparison(out) == 0  # fewer of them
+    assert len(stand_in.calls) == 4
+    assert stand_in.calls[-1][2:6] == ["--policy=slipstream", "--seed=1", "--set", "knobs.target_skip_ratio=0.6"]
+    capsys.readouterr()
+    assert comparison(out, "--variant", "fewer: run.steps=30") == 2
+    assert "variant fewer must be as before" in capsys.readouterr().err
+    assert comparison(out, *fewer, *more) == 0
+    assert "2 policies and 2 variants on synthetic" in (out / "table.md").read_text()
+    assert "more: knobs.policy=slipstream, knobs.target_skip_ratio=0.6." in (out / "compare.html").read_text()
+
+
 def test_a_failed_run_is_reported_and_others_are_kept(
     tmp_path: Path, stand_in: StandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -280,6 +304,11 @@ def test_damaged_conditions_are_refused(tmp_path: Path, capsys: pytest.CaptureFi
         (["--set", "knobs.policy=hotline"], "--set must leave knobs.policy to --policies"),
         (["--policies", "hybrid,hotlin"], "did you mean hotline?"),
         (["--steps", "many"], "run.steps"),
+        (["--variant", "fewer: run.step=20"], "run.step"),
+        (["--variant", "run.steps=20"], "--variant must be NAME: KEY=VALUE, ..."),
+        (["--variant", "other: eval.count=3"], "--variant must leave eval.count as it is for all runs"),
+        (["--variant", "hotline: run.steps=20"], "--variant must have a name that no policy and no other variant has"),
+        (["--variant", "other: knobs.policy=hotlin"], "did you mean hotline?"),
         (["--data", "nowhere.txt"], "data.source must be synthetic or a file or folder that exists, got 'nowhere.txt'"),
         (["--seed", "1"], "unknown argument --seed; did you mean --seeds?"),
     ],

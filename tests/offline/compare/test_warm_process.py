@@ -20,7 +20,7 @@ from adaptive_rec.offline.compare.warm_process import WarmProcess, environment
 TRAIN = ["train", "tiny", "--device=cpu", "--steps=30", "--no-serve", "--set", "knobs.reclassify_every=10",
          "--set", "run.threads=2", "--set", "eval.count=3"]  # fmt: skip
 ENDLESS = [*TRAIN, "--steps=1000000", "--set", "data.epochs=100000"]
-TIMED = ("seconds", "stage_seconds", "samples_per_second", "peak_rss_bytes", "rss_bytes")
+TIMED = ("seconds", "processor_seconds", "stage_seconds", "samples_per_second", "peak_rss_bytes", "rss_bytes")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""Where skipping samples pays on a CPU: `make study-skipping`."""
