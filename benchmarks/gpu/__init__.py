@@ -1,1 +1,1 @@
-"""`make gpu-first`: the first run on a GPU, and what training costs there, beside its rivals. See `__main__.py`."""
+"""`make gpu-first`: the first run on a GPU, and what a step costs there beside its rivals. See `__main__.py`."""
