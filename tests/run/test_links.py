@@ -153,7 +153,7 @@ def test_values_that_are_nested_too_deep_are_an_error_of_one_line(
 ) -> None:
     (run / name).write_text("[" * 100_000)
     if name == "serve.json":
-        assert main(["train", "--no-serve", "--resume", "--out", str(run)]) == 2
+        assert main(["train", "--resume", "--out", str(run)]) == 2
     else:
         assert main(["branch", str(run), "--no-train", "--out", str(tmp_path / "new")]) == 0, "as if there were none"
         capsys.readouterr()
