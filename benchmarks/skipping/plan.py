@@ -60,11 +60,6 @@ STREAMS = {
         ("data.ids=contiguous", "knobs.hot_budget_bytes=4600000", "knobs.reclassify_every=50"),
         "criteo_kaggle_sample_137k.tsv.zst",
     ),
-    "movietweetings": Stream(
-        "MovieTweetings in order of time, 128 k samples", "movietweetings", 256,
-        ("knobs.hot_budget_bytes=500000", "knobs.reclassify_every=50"),
-        "movietweetings_141695.dat.zst", "movietweetings", newest=(0.27, 0.9),
-    ),
     "globo": Stream(
         "Globo clicks in order of time with 3 negatives each, 396 k samples, the next 45 k held out", "synthetic", 1024,
         ("data.shuffle=false", "data.train_range=[0.6, 0.635]", "data.test_range=[0.635, 0.639]",

@@ -19,7 +19,7 @@ CONTROLS = {"slipstream": "random_skip", SETTLED: "random-subsample"}
 """What skips at random by the same action: a rule is compared with the line from the baseline through it, at the same share."""
 HEADS = (
     "stream", "what", "seeds", "trained", "processor time", "wall clock", "dAUC", "dlogloss", "AUC over random, equal share",
-    "AUC over fewer samples, equal time", "time to the AUC", "in parts of hybrid's whole time",
+    "AUC over fewer samples, equal time", "time to the AUC", "of hybrid's whole time",
 )  # fmt: skip
 COLOURS = {
     "slipstream": "#e6ab02", SETTLED: "#d95f02", "random_skip": "#24292f", "random-subsample": "#7570b3",
@@ -130,6 +130,8 @@ def times(ratios: np.ndarray) -> str:
 # Picture -------------------------------------------------------------------------------------------------------------
 
 LEFT, TOP, WIDTH, HEIGHT, GAP, COLUMNS = 76, 130, 340, 230, 90, 3
+MOST = 4.0
+"""Thousandths of AUC lost above which a dot stands at the upper edge."""
 
 
 def picture(found: Mapping[str, Mapping[str, Any]]) -> str:
@@ -137,17 +139,18 @@ def picture(found: Mapping[str, Mapping[str, Any]]) -> str:
     parts = [
         text(16, 28, "Where skipping pays: AUC lost against processor time, of the run that skips nothing", size=17,
              weight="600"),
-        text(16, 48, "Down and to the right is better: less is lost in less time. Large dots: mean of the seeds, with one "
-             "standard error; small dots: the seeds.", size=12, colour=PALE),
-        text(16, 66, "Grey line: the run that skips nothing, on its way, which is the control of fewer samples. Dashed: the bar, "
-             "0.0005 of AUC and 0.85 of the time.", size=12, colour=PALE),
+        text(16, 48, "Down and to the right is better. Large dots: mean of the seeds with its standard error; small: the "
+             "seeds (at the upper edge: more).", size=12, colour=PALE),
+        text(16, 66, "Grey line: the run that skips nothing, on its way, which is the control of fewer samples. Dashed: 0.0005 "
+             "of AUC, 0.85 of the time.", size=12, colour=PALE),
     ]  # fmt: skip
     for place, (name, results) in enumerate(found.items()):
         row, column = divmod(place, COLUMNS)
         parts += chart(name, results, LEFT + column * (WIDTH + GAP), TOP + row * (HEIGHT + 90))
     height = TOP + -(-len(found) // COLUMNS) * (HEIGHT + 90)
     x = 16.0
-    for name, colour in COLOURS.items():
+    compared = {name for results in found.values() for name in results["policies"]}
+    for name, colour in ((name, colour) for name, colour in COLOURS.items() if name in compared):
         parts += [dot(x + 5, height - 20, colour, 5), text(x + 15, height - 16, name, size=12)]
         x += 40 + 6.8 * len(name)
     return page(LEFT + min(COLUMNS, max(1, len(found))) * (WIDTH + GAP) - GAP + 40, height, parts)
@@ -159,13 +162,14 @@ def chart(name: str, results: Mapping[str, Any], left: float, top: float) -> lis
         return []
     others = {key: each for key, each in every.items() if key != BASELINE}
     lost = np.concatenate([-1e3 * each.auc for each in others.values()] or [np.zeros(1)])
-    most, least = max(1.5, float(lost.max()) * 1.15), min(-0.6, float(lost.min()) * 1.15)
+    most, least = min(MOST, max(1.5, float(lost.max()) * 1.15)), min(-0.6, float(lost.min()) * 1.15)
     along = [float(value) for each in others.values() for value in each.processor]
     low, high = min([0.5, *along]) - 0.04, max([1.05, *along]) + 0.04
 
     def at(time: float, loss: float) -> tuple[float, float]:
-        """Time falls from left to right, loss from bottom to top."""
-        return left + WIDTH * (high - time) / (high - low), top + HEIGHT * (loss - least) / (most - least)
+        """Time falls from left to right, loss from bottom to top; more than `most` stands at the upper edge."""
+        share = (min(loss, most) - least) / (most - least)
+        return left + WIDTH * (high - time) / (high - low), top + HEIGHT * (1 - share)
 
     parts = [text(left - 40, top - 14, f"{name}: {len(every[BASELINE].auc)} seeds", size=13, weight="600")]
     step = next(step for step in (0.25, 0.5, 1, 2, 5, 10, 20, 1e9) if (most - least) / step <= 7)
@@ -186,7 +190,7 @@ def chart(name: str, results: Mapping[str, Any], left: float, top: float) -> lis
     parts.append(
         polyline((at(*point) for point in on_its_way(results) if low <= point[0] and point[1] <= most), "#9aa4ad")
     )
-    parts.append(dot(*at(1, 0), INK, 4))
+    parts.append(dot(*at(1, 0), "#9aa4ad", 5.5))
     for key, each in others.items():
         colour = COLOURS.get(key, INK)
         losses, centre = -1e3 * each.auc, (float(each.processor.mean()), float(-1e3 * each.auc.mean()))
