@@ -102,6 +102,12 @@ class RunConfig(Frozen):
         ge=0,
         le=MOST_THREADS,
     )
+    classify: Literal["auto", "host", "device"] = knob(
+        "auto",
+        "name",
+        "Where distinct rows, segments and popular samples of batches are found; auto is the device for large batches of one "
+        "process with all rows in memory, unless the policy skips work.",
+    )
     classify_threads: int = knob(
         0,
         "threads",

@@ -274,7 +274,9 @@ def build_store(
     staged = (space, rule, config.run.seed, dtype, streams, budget, movement, copy_threads)
     if rows is not None:
         return StagedDiskStore(*staged, folder=rows, memory_bytes=hot_part(config.run.host_memory))
-    return SharedDeviceStore(shared, *staged, drawn=drawn, rounded=rounded) if shared else StagedStore(*staged, drawn)
+    if shared:
+        return SharedDeviceStore(shared, *staged, drawn=drawn, rounded=rounded)
+    return StagedStore(*staged, drawn, config.run.classify == "device")
 
 
 FUSED_ON_CPU = ("Adagrad", "Adam", "AdamW", "SGD")
