@@ -1,4 +1,4 @@
-"""These functions find what `classify` finds, with torch's primitives: a batch's distinct rows, segments, sources, popular samples.
+"""These functions find what `classify` finds, with torch's primitives: distinct rows, segments, sources, popular samples.
 
 They run on any device and wait for nothing: no shape depends on a value, so arrays have room for the most there can be, and what
 lies behind their end is arbitrary. All they find equals what the host finds bit by bit: rows are numbered in the order of their
@@ -50,7 +50,7 @@ class BatchLists:
     piece_start_N2: Tensor
     """Bounds of the pieces of all pools in `segment_bag_N` (int32); the last place is scratch."""
     counts: Tensor
-    """Whether an id lies outside its table; the end of each pool's distinct rows; of its pieces; lookups of each feature (int64)."""
+    """Whether an id lies outside its table; ends of the pools' distinct rows, and of their pieces; lookups of each feature."""
 
     @staticmethod
     def counts_size(pools: int, features: int) -> int:

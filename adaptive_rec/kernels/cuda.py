@@ -87,7 +87,8 @@ def apply_rows(
     rows, block_dim = _block(dim, 1)
     triton_rows.apply_rows[(-(-count // rows),)](
         hyper_5, piece_U1, partial_PD, source_U, active_U, hot_HD, hot_state_HK, cold_CD, cold_state_CK, record_HR,
-        touches_H, changed_H, count, RULE=rule, D=dim, ROWS=rows, BLOCK_D=block_dim, CHUNK=CHUNK, num_warps=1, enable_fp_fusion=_FUSED,
+        touches_H, changed_H, count,
+        RULE=rule, D=dim, ROWS=rows, BLOCK_D=block_dim, CHUNK=CHUNK, num_warps=1, enable_fp_fusion=_FUSED,
     )  # fmt: skip
 
 

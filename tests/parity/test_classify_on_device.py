@@ -13,7 +13,8 @@ def same_bits(one: Any, other: Any) -> None:
     for mine, theirs in zip(one.tables + one.dense, other.tables + other.dense, strict=True):
         np.testing.assert_array_equal(mine, theirs)
     mine, theirs = (outcome.runtime.reports.totals() for outcome in (one, other))
-    for name in ("samples_trained", "samples_popular", "lookups", "lookups_hot", "row_updates", "hot_row_updates", "migrated_rows"):
+    counts = "samples_trained", "samples_popular", "lookups", "lookups_hot", "row_updates", "hot_row_updates", "migrated_rows"
+    for name in counts:
         assert mine[name] == theirs[name], name
 
 

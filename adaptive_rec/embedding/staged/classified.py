@@ -127,8 +127,8 @@ class LookupsOnDevice:
 class ClassifiedOnDevice(ClassifiedBatch):
     """A batch that the device classifies (`classifier.Classifier`): `find` and `place` set what the host knows of it.
 
-    Where the host reads a list all the same, it is fetched, and kept. A cold row's source is then its place among the cold rows of
-    its pool, not its row.
+    Where the host reads a list all the same, it is fetched, and kept. A cold row's source is then ``~c``, c its place among the
+    cold rows of its pool.
     """
 
     def __init__(self, batch: Batch, space: RowSpace) -> None:

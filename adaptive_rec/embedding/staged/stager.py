@@ -101,7 +101,8 @@ class Stager:
     def _stage_rows(self, work: ClassifiedOnDevice, earlier: list[tuple[Flight, Staged]]) -> Staged:
         """Stage the rows of a batch whose lists are on the device."""
         lists, places = work.lists, work.places
-        assert lists is not None and places is not None, "a batch is placed before it is staged"
+        assert lists is not None, "a batch is placed before it is staged"
+        assert places is not None
         firsts = self._space.pool_first_row
         host_rows = [rows_C - first for rows_C, first in zip(places.cold_rows, firsts, strict=True)]
         layout = SlotLayout()
