@@ -73,9 +73,9 @@ class IdleStreams:
         with self._aside:
             work()
 
-    def download_aside(self, to_host: Tensor, from_device: Tensor) -> None:
+    def download_aside(self, to_host: Tensor, from_device: Tensor) -> Callable[[], object]:
         self._count("download_aside")
-        to_host.copy_(from_device)
+        return lambda: to_host.copy_(from_device)  # by whoever waits for it
 
     def compute_waits(self, event: Any) -> None:
         self._count("wait")
@@ -83,7 +83,9 @@ class IdleStreams:
     def compute_event(self) -> None:
         self._count("event")
 
-    def host_waits(self, event: Any) -> None: ...
+    def host_waits(self, event: Any) -> None:
+        if event is not None:
+            event()
 
     def has_happened(self, event: Any) -> bool:
         return True
@@ -93,19 +95,19 @@ class IdleStreams:
 
 
 def measure(shape: str, batch: int, steps: int, settings: list[str]) -> dict[str, Any]:
-    """Train `steps` steps, the first half to warm up. Returns milliseconds and calls of a step with what comes before the next."""
+    """Train `steps` steps, the first half to warm up. Returns milliseconds and calls of a step, with all that follows it."""
     small = ["run.device=cpu", "run.threads=1", "model.embedding_dim=4", "run.split=never", "knobs.hot_budget_bytes=64MiB"]
     config = configure(SHAPES[shape], batch, (*small, f"run.steps={steps}", *settings), None)
     source = preload(open_shape(SHAPES[shape], config), config, 4)
     streams = IdleStreams()
     runtime = assemble(config, source, streams)  # type: ignore[arg-type]
-    marks, step = [], runtime.step
+    marks, make = [], runtime.steps.make
 
-    def marked(work: ClassifiedBatch) -> None:
-        step(work)
+    def marked(work: ClassifiedBatch, probe: bool) -> None:
+        make(work, probe)
         marks.append((time.thread_time(), Counter(streams.calls)))
 
-    runtime.step = marked  # type: ignore[method-assign]
+    runtime.steps.make = marked  # type: ignore[method-assign]
     for _ in runtime.run():
         pass
     first, last = marks[steps // 2][1], marks[-1][1]

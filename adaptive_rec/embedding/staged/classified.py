@@ -23,7 +23,7 @@ ON_DEVICE = ("distinct_U", "segments_U1", "inverse_N", "segment_bag_N", "source_
 """The lists of a `ClassifiedBatch` that are on the device."""
 
 
-Fetch: TypeAlias = "Callable[[ClassifiedOnDevice, Sequence[str]], FetchedLists]"
+Fetch: TypeAlias = "Callable[[ListsInSlot, Sequence[str]], FetchedLists]"
 """Starts to copy some lists of a batch down."""
 
 
@@ -106,22 +106,30 @@ class FetchedLists:
 
 
 class LookupsOnDevice:
-    """The lookups of a batch that the tracker counts; its thread waits for them."""
+    """The lookups of a batch that the tracker counts; its thread fetches them. The lists stay until then."""
 
-    def __init__(self, fetched: FetchedLists) -> None:
-        self._fetched = fetched
+    def __init__(self, lists: ListsInSlot, fetch: Fetch) -> None:
+        self._lists, self._fetch = lists, fetch
+        self._fetched: FetchedLists | None = None
+        lists.slot.hold()
+
+    def _array(self, name: str) -> NDArray[np.int64]:
+        if self._fetched is None:
+            self._fetched = self._fetch(self._lists, ("distinct_U", "segments_U1", "source_U"))
+            self._lists.slot.release(None)  # the copies hold it
+        return self._fetched.array(name)
 
     @property
     def distinct_U(self) -> NDArray[np.int64]:
-        return self._fetched.array("distinct_U")
+        return self._array("distinct_U")
 
     @property
     def segments_U1(self) -> NDArray[np.int64]:
-        return self._fetched.array("segments_U1")
+        return self._array("segments_U1")
 
     @property
     def source_U(self) -> NDArray[np.int64]:
-        return self._fetched.array("source_U")
+        return self._array("source_U")
 
 
 class ClassifiedOnDevice(ClassifiedBatch):
@@ -154,7 +162,8 @@ class ClassifiedOnDevice(ClassifiedBatch):
 
     def lookups_later(self) -> LookupsOnDevice:
         """Return the lookups for the tracker, whose thread waits for them."""
-        return LookupsOnDevice(self._fetch(self, ("distinct_U", "segments_U1", "source_U")))
+        assert self.lists is not None, "lists stay until the next batch is taken"
+        return LookupsOnDevice(self.lists, self._fetch)
 
     def drop_lists(self, event: Event | None) -> None:
         """Give the slot back. After `event` its memory is no longer used."""
@@ -168,6 +177,6 @@ class ClassifiedOnDevice(ClassifiedBatch):
         if name not in ON_DEVICE or self.__dict__.get("lists") is None:
             raise AttributeError(name)
         narrow = name in ("inverse_N", "segment_bag_N")
-        array = self._fetch(self, [name]).array(name).astype(np.int32 if narrow else np.int64, copy=False)
+        array = self._fetch(self.lists, [name]).array(name).astype(np.int32 if narrow else np.int64, copy=False)
         self.__dict__[name] = array
         return array

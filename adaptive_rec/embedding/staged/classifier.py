@@ -128,13 +128,11 @@ class Classifier:
 
     # Lists that the host asks for ------------------------------------------------------------------------------------
 
-    def fetch(self, work: ClassifiedOnDevice, names: Sequence[str]) -> FetchedLists:
-        """Start to copy some lists of a batch down."""
-        assert work.lists is not None, "lists can be fetched until the next batch is taken"
-        slot = work.lists.slot
-        slot.hold()
-        fetched = FetchedLists(self._streams, self._fetched, {name: work.lists.named(name) for name in names})
-        slot.release(fetched.here)
+    def fetch(self, lists: ListsInSlot, names: Sequence[str]) -> FetchedLists:
+        """Start to copy some lists of a batch down, which hold their slot."""
+        lists.slot.hold()
+        fetched = FetchedLists(self._streams, self._fetched, {name: lists.named(name) for name in names})
+        lists.slot.release(fetched.here)
         return fetched
 
     # Rows that move --------------------------------------------------------------------------------------------------
