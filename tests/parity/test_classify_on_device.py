@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 SKIPS = [
-    "knobs.stale_threshold=0.5", "knobs.alpha=0.1", "knobs.min_probe_touches=1", "knobs.min_touch_ratio=0.0",
+    "knobs.stale_threshold=1e9", "knobs.alpha=0.1", "knobs.min_probe_touches=1", "knobs.min_touch_ratio=0.0",
     "knobs.probe_ratio=0.5",
 ]  # fmt: skip
 
@@ -29,7 +29,8 @@ CASES: list[dict[str, Any]] = [
     {"policy": "hotline", "optimizer": "sgd", "bags": "sum", "depth": 0, "churn": True, "split": "never"},
     {"policy": "xdl", "optimizer": "adagrad", "bags": "sum", "depth": 3},
     {"policy": "cdlrm", "optimizer": "adagrad", "bags": "one-hot", "depth": 3},
-    *({"policy": "slipstream", "optimizer": "sgd", "bags": "sum", "depth": 3, "settings": [f"knobs.action={action}", *SKIPS]}
+    *({"policy": "slipstream", "optimizer": "sgd", "bags": "sum", "depth": 3, "budget_bytes": 2_000_000,
+      "settings": [f"knobs.action={action}", *SKIPS]}
       for action in ("freeze", "drop", "subsample")),
     {"policy": "random_skip", "optimizer": "sgd", "bags": "one-hot", "depth": 2, "settings": ["knobs.action=freeze"]},
 ]  # fmt: skip
