@@ -174,9 +174,10 @@ class ClassifiedOnDevice(ClassifiedBatch):
 
     def __getattr__(self, name: str) -> Any:
         """Fetch a list that the host does not have yet. Python calls this for names that are not set."""
-        if name not in ON_DEVICE or self.__dict__.get("lists") is None:
+        lists: ListsInSlot | None = self.__dict__.get("lists")
+        if name not in ON_DEVICE or lists is None:
             raise AttributeError(name)
         narrow = name in ("inverse_N", "segment_bag_N")
-        array = self._fetch(self.lists, [name]).array(name).astype(np.int32 if narrow else np.int64, copy=False)
+        array = self._fetch(lists, [name]).array(name).astype(np.int32 if narrow else np.int64, copy=False)
         self.__dict__[name] = array
         return array

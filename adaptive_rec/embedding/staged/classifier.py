@@ -38,7 +38,8 @@ class Classifier:
         """Slots for the numbers of rows that move, and for lists that the host asks for."""
         per_pool = np.cumsum([len(pool.features) for pool in space.pools])
         numbers = (space.feature_order, space.feature_first_row, space.rows_F, per_pool)
-        self._on_device = SpaceOnDevice(*(torch.tensor(each, device=streams.device) for each in numbers), space.rows)
+        order_F, first_row_F, rows_F, features_Q = (torch.tensor(each, device=streams.device) for each in numbers)
+        self._on_device = SpaceOnDevice(order_F, first_row_F, rows_F, features_Q, space.rows)
         self._slot_of_row = torch.full((space.rows,), int(COLD), dtype=INT32, device=streams.device)
 
     @property
@@ -67,17 +68,19 @@ class Classifier:
         place_counts = layout.add(torch.int64, BatchPlaces.counts_size(pools, features))
         popular_B = layout.add(torch.bool, batch.size)
         travelling = layout.align()
-        room = [
-            layout.add(INT32, lookups), layout.add(INT32, lookups), layout.add(torch.int64, lookups),
-            layout.add(INT32, lookups + 1), layout.add(INT32, lookups + pools), layout.add(INT32, lookups + 2),
-        ]  # fmt: skip
+        inverse_N, bag_N, distinct_N = layout.add(INT32, lookups), layout.add(INT32, lookups), layout.add(torch.int64, lookups)
+        bounds = [layout.add(INT32, size) for size in (lookups + 1, lookups + pools, lookups + 2)]
         source_N = layout.add(INT32, lookups)
         slot = self.ring.take(layout.nbytes, travelling)
         try:
             ids_N1.pinned(slot)[:-1] = batch.ids_N
             for part, array in ((offsets, batch.offsets), (dense_BX, batch.dense_BX), (labels_B, batch.labels_B)):
                 part.pinned(slot)[:] = array
-            found = BatchLists(*(part.device(slot) for part in room), counts.device(slot))
+            segments_N1, piece_NQ, piece_start_N2 = (part.device(slot) for part in bounds)
+            found = BatchLists(
+                inverse_N.device(slot), bag_N.device(slot), distinct_N.device(slot), segments_N1, piece_NQ, piece_start_N2,
+                counts.device(slot),
+            )  # fmt: skip
             ids_N, on_device = ids_N1.device(slot)[:-1], offsets.device(slot)
             here = slot.upload(0, inputs_stop)
             work_on = partial(find_lists, ids_N, on_device, work.one_hot, self._on_device, PIECE_LOOKUPS, found)

@@ -20,8 +20,8 @@ from adaptive_rec.placement import RowSpace
 NOTES = 12
 """Slots for notes. A step sends up to three, so the host is at most about four steps ahead, even where no row travels."""
 
-PIECE_LOOKUPS = 256
-"""Gradients that one program on the device adds up; a longer segment is cut into pieces."""
+PIECE_LOOKUPS = 64
+"""Gradients that one warp of the device adds up one after the other; a longer segment is cut into pieces."""
 
 
 @dataclass(frozen=True)

@@ -84,9 +84,9 @@ class Stager:
             staging.cut_pieces(work.segments(pool), PIECE_LOOKUPS, piece_U1.pinned(slot), piece_P1.pinned(slot))
         offsets, inverse_N, bag_N, source_U = (part.device(slot) for part in int_parts)
         pools = []
-        for pool, of_pool in enumerate(pieces):
+        for pool, (piece_U1, piece_P1) in enumerate(pieces):
             span = work.pool_range(pool)
-            parts = source_U[span], *(part.device(slot) for part in of_pool)
+            parts = source_U[span], piece_U1.device(slot), piece_P1.device(slot)
             pools.append(PoolParts(host_rows[pool], span.stop - span.start, *parts, *room.of_pool(pool, slot)))
         dense_BX, labels_B = (part.device(slot) for part in inputs)
         staged = Staged(
