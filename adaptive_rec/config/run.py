@@ -9,9 +9,15 @@ from typing import Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from adaptive_rec.config.knobs import MOST_BYTES, Bytes, Frozen, knob
+from adaptive_rec.errors import ConfigError
 
 CORES_FOR_CLASSIFYING_AHEAD = 8
 """On fewer cores the dense part keeps all of them busy, and a worker in the background delays it by more time than it saves."""
+
+CLASSIFIED_ON_DEVICE_BAGS = 100_000
+"""Bags of a batch (samples times features) from which run.classify=auto is the device. There the side queue's launches, some
+60 for a batch, take less of a worker's time than the host's hash tables: estimated from 18 to 33 ns a lookup and 5 us a
+launch, not measured."""
 
 MOST_THREADS = 1024
 """Upper bound of numbers of threads: more than any machine has; a larger number is a mistake."""
@@ -102,6 +108,13 @@ class RunConfig(Frozen):
         ge=0,
         le=MOST_THREADS,
     )
+    classify: Literal["auto", "host", "device"] = knob(
+        "auto",
+        "name",
+        "Where distinct rows, segments and popular samples of batches are found; auto is the device, where there is one, for "
+        "batches of 100,000 bags or more (samples times features), unless there are several processes, rows on a disk, or a "
+        "policy that skips.",
+    )
     classify_threads: int = knob(
         0,
         "threads",
@@ -123,6 +136,18 @@ class RunConfig(Frozen):
         json_schema_extra={"unit": "names"},
         strict=False,
     )
+
+    def classifies_on_device(self, bags: int, skips: bool, ranks: int = 1) -> bool:
+        """Return whether the device of a run on one classifies batches of so many bags. `skips`: its policy skips work."""
+        rule = ""
+        if ranks > 1:
+            rule = f"must be host where several processes train together, whose requests the host makes ({ranks} of them)"
+        elif self.host_memory:
+            rule = "must be host where rows lie on a disk (run.host_memory)"
+        if rule and self.classify == "device":
+            raise ConfigError(f"run.classify {rule}, got device")
+        auto = bags >= CLASSIFIED_ON_DEVICE_BAGS and not skips
+        return not rule and (auto if self.classify == "auto" else self.classify == "device")
 
     def thread_budget(self, stages_ahead: bool) -> ThreadBudget:
         """Return the configured numbers; those left at 0 follow from the cores this process may use."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.disk.memory_slots import MemorySlots
 from adaptive_rec.embedding.records import Fetched, MicroBatch, RowUpdate
@@ -73,6 +74,12 @@ class EmbeddingStore(SettableRows):
 
     def stage(self, work: ClassifiedBatch) -> None:
         """Send a classified batch to the device ahead of its step. May run on a worker, in the order of the steps."""
+
+    def classified(self, batch: Batch, threads: int = 1) -> ClassifiedBatch:
+        """Return a batch that is to be trained, classified. Workers call it, too, with one thread."""
+        work = ClassifiedBatch(batch, self.batch_space, threads)
+        self.classify(work)
+        return work
 
     def classify(self, work: ClassifiedBatch) -> None:
         """Classify a batch under the current placement, where it is not."""

@@ -98,11 +98,13 @@ class TieredRows(ABC):
         if not migration.moved_rows:
             return
         self.settle()
+        self._collect_changed()
         for pool, spec in enumerate(self.space.pools):
             self._demote(pool, spec.select(migration.demote))
             self._promote(pool, spec.select(migration.promote))
         self.traffic.add_migration(migration.moved_rows)
         self.hot_rows_T += self.space.count_by_table(migration.promote) - self.space.count_by_table(migration.demote)
+        self._take_slots_over(migration)
         # Last, so that a batch classified by a worker meanwhile has the old version and is classified again.
         self.placement = Placement(self.placement.version + 1, self.slot_of_row)
 
@@ -158,6 +160,12 @@ class TieredRows(ABC):
         self.device.movement[pool][slots] = np.inf
         self._count_moved(pool, len(rows), to_device=True)
 
+    def _take_slots_over(self, migration: Migration) -> None:  # noqa: B027 - only a device has a copy of the slots
+        """Have batches that are classified from now on find rows that have moved."""
+
+    def _collect_changed(self) -> None:  # noqa: B027 - only a device keeps flags
+        """Flag hot rows in `changed_R` that were updated since the last call."""
+
     @abstractmethod
     def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
         """Copy rows and their optimizer state from slots to the host tier, and have the monitor forget the slots."""
@@ -179,6 +187,7 @@ class TieredRows(ABC):
 
     def restore_placement(self, version: int) -> None:
         """Use the restored slots as a placement of this version."""
+        self._take_slots_over(Migration(np.flatnonzero(self.slot_of_row != COLD), NO_ROWS))
         self.hot_rows_T = self.space.count_by_table(np.flatnonzero(self.slot_of_row != COLD))
         self.placement = Placement(version, self.slot_of_row)
 
@@ -206,6 +215,7 @@ class TieredRows(ABC):
     @property
     def changed_bytes(self) -> int:
         """Bytes of the rows updated since the last snapshot, with their optimizer state."""
+        self._collect_changed()
         return sum(
             int(np.count_nonzero(self.changed_R[pool.first_row : pool.end_row]))
             * self.rule.bytes_per_row(pool.dim, self.dtype.itemsize)
@@ -216,6 +226,7 @@ class TieredRows(ABC):
         """Start a snapshot of the rows updated since the last one, or of all rows, for another thread to save. One at a time."""
         assert self.snapshot is None, "a snapshot must end before another one starts"
         self.settle()
+        self._collect_changed()
         if everything:
             self.changed_R[:] = True
         self._make_readable(self.changed_R)

@@ -45,6 +45,7 @@ def sum_pieces(
 def apply_rows(
     rule: int, hyper_5: Tensor, piece_U1: Tensor, partial_PD: Tensor, source_U: Tensor, active_U: Tensor, hot_HD: Tensor,
     hot_state_HK: Tensor, cold_CD: Tensor, cold_state_CK: Tensor, record_HR: Tensor | None, touches_H: Tensor | None,
+    changed_H: Tensor | None = None,
 ) -> None:  # fmt: skip
     if len(source_U) == 0:
         return
@@ -64,6 +65,8 @@ def apply_rows(
     if record_HR is not None and touches_H is not None:
         add_to_record(record_HR, slots, (wide[0][slots] - before).to(record_HR.dtype))
         touches_H[slots] += 1
+    if changed_H is not None:
+        changed_H[slots] = True
     for mine, tier in zip(wide, tiers, strict=True):
         _copy_back(mine, tier)
 

@@ -21,7 +21,7 @@ _COUNTS = ["features", "S", "T", "P", "U", "H", "C"]
 
 _INDICES = [
     "samples_S", "pool_features_T", "offsets", "inverse_N", "source_U", "mean_F", "piece_P1", "segment_bag_N", "column_F",
-    "position_B", "piece_U1", "active_U", "touches_H", "from_rows_C", "to_rows_C",
+    "position_B", "piece_U1", "active_U", "touches_H", "changed_H", "from_rows_C", "to_rows_C",
 ]  # fmt: skip
 """Arrays read item by item: their alignment makes no difference but would compile another kernel."""
 
@@ -141,7 +141,7 @@ def _row_gradient(u, active, piece_U1, partial, D: tl.constexpr, BLOCK_D: tl.con
 
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def apply_rows(
-    hyper, piece_U1, partial, source_U, active_U, hot, hot_state, cold, cold_state, record, touches_H, U,
+    hyper, piece_U1, partial, source_U, active_U, hot, hot_state, cold, cold_state, record, touches_H, changed_H, U,
     RULE: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Program i: ROWS distinct rows, read, updated and written once.
@@ -188,6 +188,8 @@ def apply_rows(
 
     stored = after.to(hot.dtype.element_ty)
     tl.store(weights, stored, mask=mask)
+    if changed_H is not None:
+        tl.store(changed_H + source, 1, mask=active & (source >= 0))
     if record is not None:
         hot_row = active & (source >= 0)
         mask = mask & hot_row[:, None]

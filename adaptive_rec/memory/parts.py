@@ -17,6 +17,7 @@ from torch import nn
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.config.run import processes_here
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.lines import CHUNK_BYTES
 from adaptive_rec.data.prepared import BLOCK_ROWS, GROUP_BLOCKS, PreparedSource
@@ -27,11 +28,11 @@ from adaptive_rec.data.tabular.reader import BLOCK_ROWS as BLOCK_ROWS_READ
 from adaptive_rec.data.tabular.stream import TabularSource
 from adaptive_rec.embedding.snapshot import SHARD_BYTES
 from adaptive_rec.embedding.staged.homing import RETURNING_LIMIT
-from adaptive_rec.embedding.staged.staged_store import HEADROOM_BYTES
+from adaptive_rec.embedding.staged.staged_tier import HEADROOM_BYTES
 from adaptive_rec.memory.dense import MakeOptimizer, living_bytes, optimizer_bytes, parameter_bytes
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan, Place
 from adaptive_rec.memory.rows import BUDGET, array_bytes, kept_parts, row_parts, row_rule, row_type, space_of
-from adaptive_rec.policy import Policy
+from adaptive_rec.policy import Policy, SkippingPolicy
 
 BATCH = "run.batch_size"
 BATCHES = "run.batch_size or knobs.prefetch_depth"
@@ -47,6 +48,12 @@ SHARDS, SHARDS_WHILE_TRAINING = 2, 5
 those of rows about to change: one being filled, three waiting, one being sorted."""
 
 WHILE_TRAINING = ("rows kept while a checkpoint is written", "the dense part's copy for a checkpoint")
+CLASSIFY = "run.classify=host"
+
+TRAVELLING_BYTES, LISTS_BYTES, CLASSIFYING_BYTES = 10, 50, 160
+"""Bytes of a lookup where the device classifies: its id in pinned memory and the lists of a batch on the device, both with a
+quarter more, and the arrays of `kernels.batch_lists.find_lists` while it runs (20 of 8 bytes)."""
+
 READ_COPIES = 4
 """What is held of a block of a CSV or Parquet file at once: text, parsed values, their keys, and samples."""
 SAVING = "checkpoint.every_seconds=0, which saves at the end only"
@@ -94,10 +101,7 @@ def plan_memory(
     if config.run.host_memory and fast == "host" and batch is not None:
         parts.append(MemoryPart("cold rows on their way", "host", _staging_bytes(config, source, policy, batch), BATCHES))
     if fast == "device" and batch is not None:
-        staging = _staging_bytes(config, source, policy, batch)
-        parts.append(MemoryPart("staging", "device", staging, BATCHES))
-        # torch takes pinned memory in powers of two, and slots differ in size: up to twice what they hold.
-        parts.append(MemoryPart("staging", "host", 2 * staging, BATCHES))
+        parts += _device_parts(config, source, policy, batch)
     if fast == "device":
         used = sum(part.bytes for part in parts if part.place == fast and part.keys in (BATCHES, BATCH))
         parts.append(MemoryPart("kept free for graphs and libraries", fast, max(0, HEADROOM_BYTES - used), BUDGET))
@@ -188,6 +192,20 @@ def _data_parts(config: Config, source: Source, batch: Batch | None) -> Iterator
         array_bytes(batch) + 5 * batch.lookups * np.dtype(np.int64).itemsize  # the most that classifying adds
     )
     yield MemoryPart("batches ahead", "host", ahead, BATCHES)
+
+
+def _device_parts(config: Config, source: Source, policy: Policy, batch: Batch) -> Iterator[MemoryPart]:
+    """Yield what staging takes on both sides, and what the device needs to classify batches, where it does."""
+    staging, features = _staging_bytes(config, source, policy, batch), len(source.features)
+    skips, lists = isinstance(policy, SkippingPolicy), {"host": 0, "device": 0}
+    if config.run.classifies_on_device(config.run.batch_size * features, skips, processes_here()):
+        slots = config.knobs.prefetch_depth + RETURNING_LIMIT + 1
+        lists = {"host": slots * TRAVELLING_BYTES * batch.lookups, "device": slots * LISTS_BYTES * batch.lookups}
+        yield MemoryPart("slots of all rows", "device", 4 * space_of(source, policy).rows, CLASSIFY, of_rows=True)
+        yield MemoryPart("a batch being classified", "device", CLASSIFYING_BYTES * batch.lookups, BATCH)
+    yield MemoryPart("staging", "device", staging + lists["device"], BATCHES)
+    # torch takes pinned memory in powers of two, and slots differ in size: up to twice what they hold.
+    yield MemoryPart("staging", "host", 2 * (staging + lists["host"]), BATCHES)
 
 
 def _staging_bytes(config: Config, source: Source, policy: Policy, batch: Batch) -> int:

@@ -36,7 +36,7 @@ from adaptive_rec.memory.disk import check_room, checkpoint_bytes, free_room
 from adaptive_rec.memory.parts import plan_memory
 from adaptive_rec.memory.plan import MemoryPlan, Place
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.policy import Policy
+from adaptive_rec.policy import Policy, SkippingPolicy
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.alike import check_data
 from adaptive_rec.runtime.events import shown
@@ -83,6 +83,7 @@ def assemble(
             torch.cuda.set_device(rank_here())
         streams = CudaStreams(device, config.run.cuda_graphs)
     use_tf32(config.run.precision == "tf32", on_device=streams is not None)
+    check_classify(config, streams is not None)
     if streams is not None and config.run.compile:
         raise ConfigError("run.compile must be false on a device, where the dense part is recorded instead, got true")
     while True:
@@ -141,7 +142,11 @@ def _join(
     if options.checkpoints is not None and (notice := check_room(options.checkpoints, ranks * checkpoint_bytes(plan))):
         options = replace(options, notices=[*options.notices, notice])
     rows = rows_folder(config, options, group) if config.run.host_memory else None
-    store = build_store(config, space, policy, streams, group=group, rows=rows)
+    bags = config.run.batch_size * len(space.features)
+    store = build_store(
+        config, space, policy, streams, group=group, rows=rows,
+        classifies=streams is not None and config.run.classifies_on_device(bags, isinstance(policy, SkippingPolicy), ranks),
+    )  # fmt: skip
     model = model.to(store.torch_device, store.dtype)
     optimizer = build_dense_optimizer(config, model)
     parts = (model, optimizer, config.run.precision, store.dtype, store.torch_device, space, source.dense_features)
@@ -157,6 +162,12 @@ def _join(
             dense = ReplayedDense(*parts, streams, lines)
     kept_rows = keep_rows(config, store, options) if config.data.keep_evicted and options.keeps_evicted else None
     return Runtime(config, source, policy, store, dense, options, kept_rows)
+
+
+def check_classify(config: Config, on_device: bool) -> None:
+    """Raise ConfigError where a run on a CPU is to classify on a device."""
+    if config.run.classify == "device" and not on_device:
+        raise ConfigError("run.classify must be host or auto on a CPU, got device")
 
 
 def check_raw(config: Config, policy: Policy) -> None:
@@ -248,10 +259,11 @@ def choose_device(config: Config) -> torch.device:
 
 def build_store(
     config: Config, space: RowSpace, policy: Policy, streams: Streams | None, drawn: bool = True,
-    rule: RowRule | None = None, group: Group | None = None, rows: Path | None = None,
+    rule: RowRule | None = None, group: Group | None = None, rows: Path | None = None, classifies: bool = False,
 ) -> EmbeddingStore:  # fmt: skip
     """Build the two tiers, the device tier as large as the policy's budget. Rows are drawn, or zeros for a caller to set.
-    `rule`: update rule of rows, by default that of the configuration. `rows`: folder of cold rows, where they lie on a disk."""
+    `rule`: update rule of rows, by default that of the configuration. `rows`: folder of cold rows, where they lie on a disk.
+    `classifies`: the device classifies batches."""
     dtype = torch.float64 if config.run.precision == "float64" else torch.float32
     rule = rule or RowRule.of(config.optimizer, config.run.row_precision)
     sizes = row_bytes(space, rule, dtype.itemsize, policy.tracks_movement)
@@ -274,7 +286,9 @@ def build_store(
     staged = (space, rule, config.run.seed, dtype, streams, budget, movement, copy_threads)
     if rows is not None:
         return StagedDiskStore(*staged, folder=rows, memory_bytes=hot_part(config.run.host_memory))
-    return SharedDeviceStore(shared, *staged, drawn=drawn, rounded=rounded) if shared else StagedStore(*staged, drawn)
+    if shared:
+        return SharedDeviceStore(shared, *staged, drawn=drawn, rounded=rounded)
+    return StagedStore(*staged, drawn, classifies)
 
 
 FUSED_ON_CPU = ("Adagrad", "Adam", "AdamW", "SGD")

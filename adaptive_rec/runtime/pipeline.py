@@ -114,9 +114,7 @@ class Pipeline:
         with self._times("classify"):
             batch = self._prepare(batch)
             threads = self._store.threads if threading.current_thread() is self._training_thread else 1
-            work = ClassifiedBatch(batch, self._store.batch_space, threads)
-            self._store.classify(work)
-        return work
+            return self._store.classified(batch, threads)
 
     def _stage(self, work: ClassifiedBatch) -> ClassifiedBatch:
         with self._times("stage"):

@@ -12,13 +12,18 @@ from adaptive_rec.embedding.optimizer import LearningRates, learning_rates
 from adaptive_rec.embedding.records import Fetched, RowUpdate
 from adaptive_rec.embedding.staged.device_step import TOO_SMALL
 from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
-from adaptive_rec.policy import BatchView, StepPlan
+from adaptive_rec.policy import BatchView, SkippingPolicy, StepPlan
 from adaptive_rec.policy.skipping import plan_step
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.progressive import Progressive
 from adaptive_rec.runtime.splitting import Splitting
 from adaptive_rec.state.run_state import RunState
+from adaptive_rec.tracking.popularity import samples as is_sampled
+
+NO_FLAGS: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)
+NO_RANDOM = np.random.default_rng(0)
+"""What a step that skips nothing gets in place of its stale rows and its random numbers, which take time to make."""
 
 
 class TrainingSteps:
@@ -62,8 +67,10 @@ class TrainingSteps:
 
     def plan(self, work: ClassifiedBatch, probe: bool) -> StepPlan:
         split = self._state.policy.tracks_popularity and self._splitting.at(self._state.step)
-        stale_U = self._observer.stale.of(work)
-        view = BatchView(self._state.step, split, self._state.knobs, work, stale_U, self._state.random("plan"))
+        skips = isinstance(self._state.policy, SkippingPolicy) and not probe
+        stale_U = self._observer.stale.of(work) if skips else NO_FLAGS
+        random = self._state.random("plan") if skips else NO_RANDOM
+        view = BatchView(self._state.step, split, self._state.knobs, work, stale_U, random)
         return plan_step(self._state.policy, view, probe)
 
     def execute(self, work: ClassifiedBatch, plan: StepPlan) -> NDArray[np.int64]:
@@ -119,7 +126,7 @@ class TrainingSteps:
             raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
 
     def observe(self, work: ClassifiedBatch, probe: bool) -> None:
-        if self._state.policy.tracks_popularity:
+        if self._state.policy.tracks_popularity and is_sampled(self._state.step, self._state.knobs.sample_ratio):
             self._observer.count_lookups(self._state.step, self._store.counted(work), self._state.knobs)
         if probe and self._state.policy.tracks_movement:
             self._observer.keep_popular_samples(work)

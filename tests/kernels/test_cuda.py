@@ -165,12 +165,13 @@ def test_sum_pieces_equals_its_twin(form: Any, dim: int, dtype: torch.dtype, lon
 
 
 def apply(
-    form: Any, drawn: Drawn, rule: int, partial: Tensor, active_U: Any, tiers: list[Tensor], touches: Any
-) -> None:
+    form: Any, drawn: Drawn, rule: int, partial: Tensor, active_U: Any, tiers: list[Tensor], touches: Any,
+    changed: Tensor | None = None,
+) -> None:  # fmt: skip
     *four, movement = tiers
     form.kernels.apply_rows(
         rule, hyper(form), index(form, drawn.piece_U1), partial.to(form.device), index(form, drawn.source_U),
-        flags(form, active_U), *four, movement if touches is not None else None, touches,
+        flags(form, active_U), *four, movement if touches is not None else None, touches, changed,
     )  # fmt: skip
 
 
@@ -185,13 +186,17 @@ def test_apply_rows_equals_its_twin(form: Any, dim: int, dtype: torch.dtype, rul
     before = draw_tiers(drawn, rule, dim, dtype)
     tiers = [tier.to(form.device, copy=True) for tier in before]
     touches = torch.arange(drawn.hot_rows, dtype=torch.int32, device=form.device) if measured else None
-    apply(form, drawn, rule, partial, active_U, tiers, touches)
+    changed = torch.zeros(drawn.hot_rows, dtype=torch.bool, device=form.device) if dim != 3 else None
+    apply(form, drawn, rule, partial, active_U, tiers, touches, changed)
 
     twins, twin_touches = [exact(tier) for tier in before], np.arange(drawn.hot_rows)
     record = (twins[4], twin_touches) if measured else (None, None)
+    twin_changed = np.zeros(drawn.hot_rows, np.bool_)
     reference_device.apply_rows(
-        rule, LR, EPS, BETA1, BETA2, STEP, drawn.piece_U1, exact(partial), drawn.source_U, active_U, *twins[:4], *record
-    )
+        rule, LR, EPS, BETA1, BETA2, STEP, drawn.piece_U1, exact(partial), drawn.source_U, active_U, *twins[:4], *record,
+        twin_changed,
+    )  # fmt: skip
+    assert changed is None or changed.tolist() == twin_changed.tolist()
     for mine, twin in zip(tiers, twins, strict=True):
         assert_close(mine, twin, dtype)
     assert touches is None or touches.tolist() == twin_touches.tolist()

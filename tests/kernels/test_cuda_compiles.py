@@ -20,8 +20,8 @@ cuda = importlib.import_module("adaptive_rec.kernels.cuda")
 triton_rows = importlib.import_module("adaptive_rec.kernels.triton_rows")
 
 RULES = [row_update.SGD, row_update.ROWWISE_ADAGRAD, row_update.ADAGRAD, row_update.LAZY_ADAM]
-FLAGS = {"mean_F", "active_U"}
-UNMEASURED = {"record": None, "touches_H": None}
+FLAGS = {"mean_F", "active_U", "changed_H"}
+UNMEASURED = {"record": None, "touches_H": None, "changed_H": None}
 WARPS = {"gather_pooled": 4, "sum_pieces": 1, "apply_rows": 1, "movement": 4, "copy_rows": 4}
 
 
@@ -134,7 +134,7 @@ def call_all(samples: int, offset: int) -> None:
     cuda.gather_pooled(none[:-1], none[:3], samples, none, none, none, flags, hot, cold, out)
     cuda.sum_pieces(none, none, samples, none, none, flags, none, out, cold)
     tiers = hot, states[0], cold, states[1]
-    cuda.apply_rows(row_update.ROWWISE_ADAGRAD, hyper, none, cold, none[:-1], flags, *tiers, hot, none)
+    cuda.apply_rows(row_update.ROWWISE_ADAGRAD, hyper, none, cold, none[:-1], flags, *tiers, hot, none, flags)
     cuda.movement(torch.zeros((len(cold), cold.shape[1] + 2)), cold, torch.zeros((len(cold), 5)))
     cuda.copy_rows(hot, none[:-1], cold, None)
 

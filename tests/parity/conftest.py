@@ -97,6 +97,7 @@ def train(criteo_rows: Any, memory_source: Any) -> Train:
         ranks: int = 1,
         at: dict[int, list[dict[str, Any]]] | None = None,
         settings: Sequence[str] = (),
+        classify: str = "host",
     ) -> Outcome:
         """`at`: changes of knobs after some steps."""
         batches, tables, features = batches_of(
@@ -126,6 +127,7 @@ def train(criteo_rows: Any, memory_source: Any) -> Train:
                 "knobs.hysteresis=0.0",
                 "knobs.sample_ratio=1.0",
                 "knobs.report_every=1",
+                f"run.classify={classify}",
                 *settings,
             ],
         )

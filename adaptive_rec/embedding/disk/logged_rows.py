@@ -59,6 +59,7 @@ class LoggedRows(EmbeddingStore):
     @property
     def changed_bytes(self) -> int:
         """Bytes of the index of the rows that changed since the last snapshot."""
+        self._collect_changed()
         return INDEX_BYTES * int(np.count_nonzero(self.changed_R))
 
     def begin_snapshot(self, everything: bool) -> DiskSnapshot:  # type: ignore[override]

@@ -99,6 +99,7 @@ class StagedDiskStore(LoggedRows, StagedStore):
 
     def _to_append(self, everything: bool) -> tuple[MemorySlots, list[NDArray[np.int64]]]:
         self.settle()
+        self._collect_changed()
         for pool, spec in enumerate(self.space.pools):
             row_of_slot = self.device.row_of_slot[pool]
             hot = np.flatnonzero(row_of_slot >= 0)

@@ -14,10 +14,9 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.shared.lines import PoolLines, lines_read
 from adaptive_rec.embedding.shared.requests import Requests, SentLines
-from adaptive_rec.embedding.staged.device_bags import BatchOnDevice, DeviceBags
+from adaptive_rec.embedding.staged.device_bags import PIECE_LOOKUPS, BatchOnDevice, DeviceBags
 from adaptive_rec.embedding.staged.packing import Parcel, send
 from adaptive_rec.embedding.staged.ring import StagingRing
-from adaptive_rec.embedding.staged.stager import PIECE_LOOKUPS
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.kernels import row_update, staging
 from adaptive_rec.placement import RowSpace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,9 @@ from adaptive_rec.placement import RowSpace
 NOTES = 12
 """Slots for notes. A step sends up to three, so the host is at most about four steps ahead, even where no row travels."""
 
+PIECE_LOOKUPS = 64
+"""Gradients that one warp of the device adds up one after the other; a longer segment is cut into pieces."""
+
 
 @dataclass(frozen=True)
 class BatchOnDevice:
@@ -33,6 +37,14 @@ class BatchOnDevice:
     mean_F: Tensor
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """Small arrays that stay on the device, and what they were made of."""
+
+    given: list[NDArray[Any]]
+    parcel: Parcel
+
+
 class DeviceBags:
     """Queues work on the bags of a row space. These calls make views of slots at once: when the work runs, a slot may be another
     batch's."""
@@ -42,6 +54,7 @@ class DeviceBags:
         self._streams = streams
         self.notes = StagingRing(streams, urgent=True, at_least=NOTES)
         """Slots for the small arrays of a step."""
+        self._kept: dict[tuple[str, int], _Kept] = {}
         self._column_F = torch.tensor(space.column_of_feature, dtype=torch.int32, device=streams.device)
         self._mean_F = torch.tensor(space.mean_F, device=streams.device)
         self._features = [torch.tensor(pool.features, dtype=torch.int32, device=streams.device) for pool in space.pools]
@@ -51,17 +64,36 @@ class DeviceBags:
         self._streams.compute_waits(parcel.here)
         return parcel
 
+    def _keep(
+        self, kind: str, given: list[NDArray[Any]], make: Callable[[], list[NDArray[Any]]] | None = None
+    ) -> tuple[list[Tensor], int]:
+        """Return small arrays on the device, and the bytes sent. They stay there, and go up again only where they have changed
+        since the last call of this kind. `make` makes them of what is given; None: they are given."""
+        key = (kind, len(given[0]))
+        kept = self._kept.get(key)
+        if kept is not None and all(map(np.array_equal, kept.given, given)):
+            return kept.parcel.arrays, 0
+        parcel = self._send(given if make is None else make())
+        self._kept[key] = _Kept([array.copy() for array in given], parcel)
+        if kept is not None:
+            kept.parcel.slot.release(self._streams.compute_event())
+        return parcel.arrays, parcel.nbytes
+
     def _fill(
         self, batch: BatchOnDevice, rows: list[tuple[Tensor, Tensor]], samples_S: NDArray[np.int64],
         scale_S: NDArray[np.floating], micro: MicroBatch,
     ) -> int:  # fmt: skip
         """Fill a micro-batch; lines after the samples are padding, with zero vectors and scale 0. `rows`: the two arrays of each
         pool. Returns the bytes sent."""
-        padding = len(micro.labels_S) - len(samples_S)
-        # Padding takes the dense features of sample 0: finite numbers, whose loss does not count.
-        numbers = [np.pad(samples_S, (0, padding), constant_values=fill).astype(np.int32) for fill in (-1, 0)]
-        parcel = self._send([*numbers, np.pad(scale_S, (0, padding))])
-        samples, lines, scale = parcel.arrays
+        padded = len(micro.labels_S)
+
+        def pad() -> list[NDArray[Any]]:
+            # Padding takes the dense features of sample 0: finite numbers, whose loss does not count.
+            padding = padded - len(samples_S)
+            numbers = [np.pad(samples_S, (0, padding), constant_values=fill).astype(np.int32) for fill in (-1, 0)]
+            return [*numbers, np.pad(scale_S, (0, padding))]
+
+        (samples, lines, scale), nbytes = self._keep(f"samples of {padded}", [samples_S, scale_S], pad)
 
         def fill() -> None:
             torch.index_select(batch.dense_BX, 0, lines, out=micro.dense_SX)
@@ -71,8 +103,7 @@ class DeviceBags:
                 self._pool(pool, batch, of_pool, samples, micro.pooled[pool])
 
         self._streams.launch(fill)
-        parcel.slot.release(self._streams.compute_event())
-        return parcel.nbytes
+        return nbytes
 
     def _pool(
         self, pool: int, batch: BatchOnDevice, rows: tuple[Tensor, Tensor], samples: Tensor, pooled_STD: Tensor

@@ -9,17 +9,18 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.device import DeviceTier
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
-from adaptive_rec.embedding.staged.device_bags import BatchOnDevice, DeviceBags
-from adaptive_rec.embedding.staged.in_flight import Staged
+from adaptive_rec.embedding.staged.device_bags import DeviceBags
+from adaptive_rec.embedding.staged.in_flight import PoolParts, Staged
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
+from adaptive_rec.kernels.row_update import LAZY_ADAM
 from adaptive_rec.placement import RowSpace
 
 TOO_SMALL = "the device's memory must hold an update; lower knobs.hot_budget_bytes or run.batch_size"
@@ -31,6 +32,7 @@ class DeviceStep(DeviceBags):
     def __init__(self, space: RowSpace, rule: RowRule, streams: Streams) -> None:
         super().__init__(space, streams)
         self._rule = rule
+        self._active = torch.ones(0, dtype=torch.bool, device=streams.device)
 
     def gather(
         self,
@@ -41,30 +43,23 @@ class DeviceStep(DeviceBags):
         micro: MicroBatch,
     ) -> int:
         """Fill a micro-batch. Returns the bytes sent."""
-        return self._fill(self._batch(staged), self._rows(staged, tier), samples_S, scale_S, micro)
+        return self._fill(staged.bags, self._rows(staged, tier), samples_S, scale_S, micro)
 
     def pool_bags(self, staged: Staged, tier: DeviceTier, pool: int, samples: Tensor, pooled_STD: Tensor) -> None:
         """Pool the bags of some samples in one pool."""
-        batch, rows = self._batch(staged), self._rows(staged, tier)[pool]
-        self._streams.launch(lambda: self._pool(pool, batch, rows, samples, pooled_STD))
-
-    def _batch(self, staged: Staged) -> BatchOnDevice:
-        at = staged.on_device
-        inputs = at(staged.dense_BX), at(staged.labels_B)
-        return BatchOnDevice(*inputs, at(staged.offsets), at(staged.inverse_N), at(staged.source_U), self._mean_F)
+        rows = self._rows(staged, tier)[pool]
+        self._streams.launch(lambda: self._pool(pool, staged.bags, rows, samples, pooled_STD))
 
     def _rows(self, staged: Staged, tier: DeviceTier) -> list[tuple[Tensor, Tensor]]:
-        cold = [staged.on_device(parts.weights_CD) for parts in staged.pools]
-        return list(zip(tier.weights, cold, strict=True))
+        return [(hot, parts.rows[0]) for hot, parts in zip(tier.weights, staged.pools, strict=True)]
 
     def take_rows_over(self, staged: Staged) -> None:
         """Copy the rows that earlier batches hold, then release their slots."""
         copies = []
         for one in staged.forwards:
             mine, theirs = staged.pools[one.pool], one.origin.pools[one.pool]
-            from_C, to_C = staged.on_device(one.from_C), staged.on_device(one.to_C)
             for source, target in zip(theirs.rows, mine.rows, strict=True):
-                copies.append((one.origin.on_device(source), from_C, staged.on_device(target), to_C))
+                copies.append((source, one.from_C, target, one.to_C))
 
         def forward() -> None:
             for copy in copies:
@@ -76,49 +71,63 @@ class DeviceStep(DeviceBags):
 
     def update(
         self,
-        work: ClassifiedBatch,
         staged: Staged,
         tier: DeviceTier,
+        changed: list[Tensor],
         update: RowUpdate,
-        active_U: NDArray[np.bool_],
+        active_U: NDArray[np.bool_] | None,
         monitored: bool,
     ) -> int:
-        """Update every active distinct row once, hot rows in the tier and cold ones in the slot. Returns the bytes sent."""
+        """Update every active distinct row once, hot rows in the tier and cold ones in the slot; None: all are active. Sets the
+        flags of the hot ones (`changed`). Returns the bytes sent."""
         rule = self._rule
         correction = math.sqrt(1 - rule.beta2**update.step) / (1 - rule.beta1**update.step)
+        if rule.code != LAZY_ADAM:
+            correction = 1.0  # used by Adam alone: the same numbers need not go up again
         hyper = np.array([update.lr, rule.eps, rule.beta1, rule.beta2, correction], dtype=np.float64)
-        parcel = self._send([update.position_B.astype(np.int32), active_U, hyper])
+        (position_B,), sent_positions = self._keep("positions", [update.position_B], lambda: [update.position_B.astype(np.int32)])
+        (hyper_5,), sent_hyper = self._keep("hyper", [hyper])
+        rows = sum(parts.distinct for parts in staged.pools)
+        parcel = None if active_U is None else self._send([active_U])
+        active = self._all_active(rows) if parcel is None else parcel.arrays[0]
         # Memory is taken first: if the device has too little, no row has been updated yet.
         partial_PD = [
             gradients.new_empty((parts.piece_P1.shape[0] - 1, gradients.shape[2]))
             for gradients, parts in zip(update.gradients, staged.pools, strict=True)
         ]
+        first = 0
         try:
-            for pool, gradients in enumerate(update.gradients):
+            for pool, (gradients, parts) in enumerate(zip(update.gradients, staged.pools, strict=True)):
                 monitor = tier.monitors[pool] if monitored else None
                 record = (None, None) if monitor is None else (monitor.record_HR, monitor.touches_H)
-                hot = [tier.weights[pool], tier.state[pool], *record]
+                hot = [tier.weights[pool], tier.state[pool], *record, changed[pool]]
                 both = [gradients, partial_PD[pool]]
-                self._update_pool(staged, pool, work.pool_range(pool), both, parcel.arrays, hot)
+                sent = [position_B, active[first : first + parts.distinct], hyper_5]
+                self._update_pool(staged, parts, both, sent, hot)
+                first += parts.distinct
         except RuntimeError as error:  # some rows may be updated by now
             if is_out_of_memory(error):
                 raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
             raise
-        parcel.slot.release(self._streams.compute_event())
-        return parcel.nbytes
+        if parcel is not None:
+            parcel.slot.release(self._streams.compute_event())
+        return sent_positions + sent_hyper + (0 if parcel is None else parcel.nbytes)
+
+    def _all_active(self, rows: int) -> Tensor:
+        """Return flags of active rows, all of them set."""
+        if len(self._active) < rows:
+            self._active = torch.ones(rows + rows // 4, dtype=torch.bool, device=self._streams.device)
+        return self._active[:rows]
 
     def _update_pool(
-        self, staged: Staged, pool: int, span: slice, gradients: list[Tensor], sent: list[Tensor], hot: list[Any]
+        self, staged: Staged, parts: PoolParts, gradients: list[Tensor], sent: list[Tensor], hot: list[Any]
     ) -> None:
-        parts, on_device, kernels = staged.pools[pool], staged.on_device, self._streams.kernels
-        position_B, active_U, hyper_5 = sent
-        bags = [on_device(parts.piece_P1), on_device(staged.bag_N)]
-        of_bags = [len(self._space.features), on_device(staged.offsets), self._column_F, self._mean_F, position_B]
-        piece_U1, rows = on_device(parts.piece_U1), [on_device(staged.source_U)[span], active_U[span]]
-        cold = [on_device(part) for part in parts.rows]
+        kernels, (position_B, active_U, hyper_5) = self._streams.kernels, sent
+        of_bags = [len(self._space.features), staged.bags.offsets, self._column_F, self._mean_F, position_B]
 
         def step() -> None:
-            kernels.sum_pieces(*bags, *of_bags, *gradients)
-            kernels.apply_rows(self._rule.code, hyper_5, piece_U1, gradients[1], *rows, *hot[:2], *cold, *hot[2:])
+            kernels.sum_pieces(parts.piece_P1, staged.bag_N, *of_bags, *gradients)
+            rows = parts.piece_U1, gradients[1], parts.source_U, active_U
+            kernels.apply_rows(self._rule.code, hyper_5, *rows, *hot[:2], *parts.rows, *hot[2:])
 
         self._streams.launch(step)

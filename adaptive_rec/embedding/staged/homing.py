@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -19,16 +20,20 @@ RETURNING_LIMIT = 4
 class Homing:
     """Writes rows back on one thread, in the order of the steps, so the last batch that held a row decides its value."""
 
-    def __init__(self, streams: Streams, rows: HostRows, in_flight: InFlight) -> None:
+    def __init__(
+        self, streams: Streams, rows: HostRows, in_flight: InFlight, flag: Callable[[int, NDArray[np.int64]], None]
+    ) -> None:
+        """`flag` is told which rows of a pool have changed, by their numbers within the pool, on the thread that writes them."""
         self._streams = streams
+        self._flag = flag
         self._rows = rows
         self._in_flight = in_flight
         self._thread: ThreadPoolExecutor | None = None
         self._returning: deque[Future[None]] = deque()
 
-    def bring(self, flight: Flight, staged: Staged, changed: list[NDArray[np.bool_]]) -> None:
+    def bring(self, flight: Flight, staged: Staged, changed: list[NDArray[np.bool_]] | None) -> None:
         """Queue the way home of a batch's rows, after the computation queued so far. Ends its flight when they are home.
-        `changed` has for each pool which of them its step updates."""
+        `changed` has for each pool which of them its step updates; None: all."""
         event = staged.slot.download(staged.rows_start, staged.stop)
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="homing")
@@ -36,10 +41,13 @@ class Homing:
         if len(self._returning) > RETURNING_LIMIT:
             self._returning.popleft().result()
 
-    def _land(self, flight: Flight, staged: Staged, changed: list[NDArray[np.bool_]], event: Event) -> None:
+    def _land(self, flight: Flight, staged: Staged, changed: list[NDArray[np.bool_]] | None, event: Event) -> None:
         self._streams.host_waits(event)
-        for pool, (parts, changed_C) in enumerate(zip(staged.pools, changed, strict=True)):
-            self._rows.write(pool, parts.host_rows_C, parts.pinned_rows(staged.slot), changed_C)
+        for pool, parts in enumerate(staged.pools):
+            rows_C = parts.host_rows_C
+            changed_C = np.ones(len(rows_C), np.bool_) if changed is None else changed[pool]
+            self._rows.write(pool, rows_C, parts.pinned_rows(staged.slot), changed_C)
+            self._flag(pool, rows_C if changed is None else rows_C[changed_C])
         self._in_flight.end(flight)
         staged.slot.release(None)  # the download came after all computation with the slot
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.host import Arrays
+from adaptive_rec.embedding.staged.device_bags import BatchOnDevice
 from adaptive_rec.embedding.staged.packing import PackedArray
 from adaptive_rec.embedding.staged.ring import Slot
 from adaptive_rec.embedding.staged.streams import Event
@@ -24,18 +25,19 @@ from adaptive_rec.kernels import staging
 
 @dataclass
 class PoolParts:
-    """Places of one pool's arrays of a batch in its slot."""
+    """One pool's arrays of a batch on the device, and the places of its rows in their slot."""
 
     host_rows_C: NDArray[np.int64]
     """Rows of the host tier that travel."""
-    piece_U1: PackedArray
-    piece_P1: PackedArray
+    distinct: int
+    """Distinct rows."""
+    source_U: Tensor
+    piece_U1: Tensor
+    piece_P1: Tensor
     weights_CD: PackedArray
     state_CK: PackedArray
-
-    @property
-    def rows(self) -> tuple[PackedArray, PackedArray]:
-        return self.weights_CD, self.state_CK
+    rows: tuple[Tensor, Tensor]
+    """Weights and optimizer state on the device."""
 
     def pinned_rows(self, slot: Slot) -> Arrays:
         """Weights and optimizer state in host memory."""
@@ -50,15 +52,15 @@ class Forward:
     flight: Flight
     origin: Staged
     """The earlier batch, as it was staged when this one was."""
-    from_C: PackedArray
-    to_C: PackedArray
+    from_C: Tensor
+    to_C: Tensor
 
 
 class TravellingRows:
     """An index of the cold rows of a batch by their numbers in the joint row space."""
 
     def __init__(self, distinct_U: NDArray[np.int64], source_U: NDArray[np.int32]) -> None:
-        """``~source_U[u]`` is the place of a travelling row among those of its pool."""
+        """``~source_U[u]`` is the place of a travelling row among those of its pool; other rows may be left out."""
         count = int(np.count_nonzero(source_U < 0))
         size = 1 << max(1, (2 * count).bit_length())
         self._keys = np.full(size, -1, dtype=np.int64)
@@ -78,12 +80,9 @@ class Staged:
 
     placement_version: int
     slot: Slot
-    offsets: PackedArray
-    inverse_N: PackedArray
-    bag_N: PackedArray
-    source_U: PackedArray
-    dense_BX: PackedArray
-    labels_B: PackedArray
+    """Its rows are there."""
+    bags: BatchOnDevice
+    bag_N: Tensor
     pools: list[PoolParts]
     travelling: TravellingRows
     """Kept for later batches."""
@@ -92,6 +91,8 @@ class Staged:
     """Everything but rows has arrived."""
     rows_here: Event = None
     """Rows have arrived; None where none travel."""
+    indices_ready: bool = False
+    """Whether the computation waits for everything but rows."""
     rows_ready: bool = False
     """Whether the computation waits for the rows, and rows to forward are queued."""
     counted: bool = False
@@ -99,11 +100,10 @@ class Staged:
     rows_start: int = 0
     stop: int = 0
     """Bytes `rows_start` to `stop` of the slot hold the rows and their optimizer state."""
+    sent_bytes: int = 0
+    """Bytes that went up."""
     rows_read: int = 0
     """Rows that were not in host memory."""
-
-    def on_device(self, part: PackedArray) -> Tensor:
-        return part.device(self.slot)
 
     def sent_indices(self, event: Event) -> None:
         """Set the event at which everything but rows has arrived."""
@@ -117,6 +117,11 @@ class Staged:
         """Count rows that were not in host memory."""
         self.rows_read += rows
 
+    def use_indices(self) -> bool:
+        """Return whether the computation must wait for everything but rows now: at the first call."""
+        first, self.indices_ready = not self.indices_ready, True
+        return first
+
     def use_rows(self) -> bool:
         """Return whether the computation must wait for rows now: they travel, and this is the first call."""
         first = self.rows_here is not None and not self.rows_ready
@@ -126,7 +131,7 @@ class Staged:
     def count_once(self) -> int:
         """Return the bytes sent to the device, at the first call; 0 later."""
         first, self.counted = not self.counted, True
-        return self.stop if first else 0
+        return self.sent_bytes if first else 0
 
     def release_forwards(self, event: Event) -> None:
         for forward in self.forwards:
@@ -199,11 +204,13 @@ class InFlight:
         with self._lock:
             return [flight for flight in self._flights if not flight.taken]
 
-    def drop_ahead(self) -> None:
-        """Remove the flights whose steps have not started and never will."""
-        for flight in self.ahead():
+    def drop_ahead(self) -> list[ClassifiedBatch]:
+        """Remove the flights whose steps have not started and never will. Returns their batches."""
+        ahead = self.ahead()
+        for flight in ahead:
             self.end(flight)
             self.drop(flight, None)
+        return [flight.work for flight in ahead]
 
     def end_all(self, event: Event | None) -> None:
         """Remove all flights; none of them will be trained."""

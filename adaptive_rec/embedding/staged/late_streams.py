@@ -41,7 +41,7 @@ class LateStreams:
             kernels = host
         self.kernels, self.device = kernels, torch.device("cpu")
         self._dice = random.Random(seed)
-        self._queues: dict[str, deque[_Item]] = {name: deque() for name in ("compute", "up", "urgent", "down")}
+        self._queues: dict[str, deque[_Item]] = {name: deque() for name in ("compute", "up", "urgent", "down", "aside")}
         self._change_mood()
         self._lock = threading.RLock()
         self._running = False
@@ -84,6 +84,22 @@ class LateStreams:
     def download(self, to_host: Tensor, from_device: Tensor) -> Event:
         with self._call():
             return self._copy("down", to_host, from_device, self._mark())
+
+    def up_waits(self, event: Event, urgent: bool = False) -> None:
+        with self._call():
+            self._queues["urgent" if urgent else "up"].append(_Item(waits_for=event, at_once=True))
+
+    def launch_aside(self, work: Callable[[], object], after: Event | None = None) -> Event:
+        with self._call():
+            event = LateEvent()
+            if after is not None:
+                self._queues["aside"].append(_Item(waits_for=after, at_once=True))
+            self._queues["aside"].append(_Item(work, event=event))
+            return event
+
+    def download_aside(self, to_host: Tensor, from_device: Tensor) -> Event:
+        with self._call():
+            return self._copy("aside", to_host, from_device, None)
 
     def compute_waits(self, event: Event) -> None:
         with self._call():

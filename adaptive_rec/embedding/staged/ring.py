@@ -1,4 +1,4 @@
-"""Reused staging memory: slots of pinned host memory, each with device memory of the same size.
+"""Reused staging memory: slots of pinned host memory, each with device memory, as a rule of the same size.
 
 A batch takes a slot; the host fills its pinned half; the slot is copied up, computed on and copied down. All users of a slot
 hold it. The device runs behind the host, so a slot is free on the host before its last user has computed: the next upload into
@@ -32,8 +32,9 @@ class StagingRing:
         self._slots: list[Slot] = []
         self._free: deque[Slot] = deque()
 
-    def take(self, nbytes: int) -> Slot:
-        """Take a slot of at least `nbytes`. Its one user, the caller, may write its pinned memory at once."""
+    def take(self, nbytes: int, pinned_bytes: int | None = None) -> Slot:
+        """Take a slot with at least `nbytes` of device memory, and as much pinned memory or `pinned_bytes`. Its one user, the
+        caller, may write its pinned memory at once."""
         with self._lock:
             enough = len(self._slots) >= self.at_least
             slot = self._free.popleft() if self._free and enough else Slot(self)
@@ -41,7 +42,7 @@ class StagingRing:
             if slot not in self._slots:
                 self._slots.append(slot)
         try:
-            slot._make_ready(nbytes)
+            slot._make_ready(nbytes, nbytes if pinned_bytes is None else pinned_bytes)
         except BaseException:  # out of memory, or interrupted
             with self._lock:
                 self._slots.remove(slot)
@@ -75,7 +76,7 @@ class StagingRing:
 
 
 class Slot:
-    """Pinned and device memory of one size, made by `StagingRing.take`.
+    """Pinned and device memory, made by `StagingRing.take`.
 
     Computation may use the device memory only after an upload into the slot, which may be empty: the upload waits for the slot's
     former users.
@@ -94,6 +95,7 @@ class Slot:
         self._upload_lock = threading.Lock()
         self._last_upload: Event | None = None
         self._last_download: Event | None = None
+        self._last_aside: Event | None = None
 
     def device_as(self, dtype: torch.dtype) -> Tensor:
         """Return the device memory as an array of this type."""
@@ -132,22 +134,32 @@ class Slot:
         self._last_download = self._streams.download(self.pinned[start:stop], self.device[start:stop])
         return self._last_download
 
-    def _make_ready(self, nbytes: int) -> None:
+    def download_aside(self, start: int, stop: int) -> Event:
+        """Copy these bytes down, after the work queued on the side queue so far."""
+        return self.bring_aside(self.device[start:stop], start)
+
+    def bring_aside(self, tensor: Tensor, start: int = 0) -> Event:
+        """Copy a contiguous tensor of the device down into the pinned memory, after the work queued on the side queue so far."""
+        from_device = tensor.reshape(-1).view(torch.uint8)
+        self._last_aside = self._streams.download_aside(self.pinned[start : start + from_device.nbytes], from_device)
+        return self._last_aside
+
+    def _make_ready(self, nbytes: int, pinned_bytes: int) -> None:
         self._wait_for_copies()
-        if nbytes > self.device.nbytes:
+        if nbytes > self.device.nbytes or pinned_bytes > self.pinned.nbytes:
+            size, pinned_size = max(nbytes, self.device.nbytes), max(pinned_bytes, self.pinned.nbytes)
             self._drop_memory()
-            size = -(-(nbytes + nbytes // 4) // _GRAIN) * _GRAIN
-            pinned = self._streams.pinned(size)
-            self.device = self._streams.allocate(size)
+            pinned = self._streams.pinned(_with_reserve(pinned_size))
+            self.device = self._streams.allocate(_with_reserve(size))
             self.pinned = pinned
             self.bytes_pinned = pinned.numpy()
 
     def _wait_for_copies(self) -> None:
         # Each queue keeps its order, so waiting for its last copy is enough.
-        for event in (self._last_upload, self._last_download):
+        for event in (self._last_upload, self._last_download, self._last_aside):
             if event is not None:
                 self._streams.host_waits(event)
-        self._last_upload = self._last_download = None
+        self._last_upload = self._last_download = self._last_aside = None
 
     def _drop_memory(self) -> None:
         """Drop the memory. Later copies up may reuse it at once, as they wait for its former users."""
@@ -160,8 +172,13 @@ class Slot:
         """Have all later copies up wait for the events given to `release`."""
         with self._ring._lock:
             released, self._released = self._released, []
-        for event in released:  # an empty copy, for its wait
-            self._streams.upload(self.device[:0], self.pinned[:0], event, self._ring.urgent)
+        for event in released:
+            self._streams.up_waits(event, self._ring.urgent)
+
+
+def _with_reserve(nbytes: int) -> int:
+    """Return a quarter more, as the next batch may be larger."""
+    return -(-(nbytes + nbytes // 4) // _GRAIN) * _GRAIN
 
 
 _GRAIN = 256

@@ -10,38 +10,31 @@ from __future__ import annotations
 
 import gc
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.embedding.device import DeviceTier
-from adaptive_rec.embedding.host import Arrays
 from adaptive_rec.embedding.optimizer import RowRule
-from adaptive_rec.embedding.records import Fetched, MicroBatch, RowUpdate
-from adaptive_rec.embedding.snapshot import Tiers
+from adaptive_rec.embedding.records import MicroBatch, RowUpdate
+from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice
+from adaptive_rec.embedding.staged.classifier import Classifier
 from adaptive_rec.embedding.staged.device_step import DeviceStep
 from adaptive_rec.embedding.staged.homing import Homing
-from adaptive_rec.embedding.staged.host_rows import HostRows, RowCopier, RowsInMemory
 from adaptive_rec.embedding.staged.in_flight import Flight, InFlight, Staged
-from adaptive_rec.embedding.staged.moves import SlotMoves
 from adaptive_rec.embedding.staged.ring import StagingRing
+from adaptive_rec.embedding.staged.staged_tier import StagedTier
 from adaptive_rec.embedding.staged.stager import Stager
-from adaptive_rec.embedding.staged.streams import Streams
-from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.embedding.staged.streams import Event, Streams
+from adaptive_rec.embedding.store import Lookups
 from adaptive_rec.errors import first_line
 from adaptive_rec.kernels import staging
-from adaptive_rec.placement import RowSpace
-from adaptive_rec.tracking.delta import MEASURES
-
-HEADROOM_BYTES = 1 << 30
-"""Device memory that hot rows must leave free for staging, the dense part and its graphs, and CUDA's libraries."""
+from adaptive_rec.placement import Migration, RowSpace
 
 
-class StagedStore(EmbeddingStore):
+class StagedStore(StagedTier):
     """Rows in host and device memory. `stage` runs on the caller's worker, the way home on this store's own."""
 
     stages_ahead = updates_once = True
@@ -57,27 +50,24 @@ class StagedStore(EmbeddingStore):
         monitored: bool,
         copy_threads: int = 1,
         drawn: bool = True,
+        classifies: bool = False,
     ) -> None:
-        self.streams = streams
-        self._copier = RowCopier(copy_threads)
-        self._moves = SlotMoves(self, streams)
-        super().__init__(space, rule, seed, dtype, streams.device, budget_bytes, monitored, drawn)
-        self._rows = self._host_rows()
+        """`classifies`: the device classifies batches."""
+        super().__init__(space, rule, seed, dtype, streams, budget_bytes, monitored, copy_threads, drawn)
+        self._classifier = Classifier(space, streams, dtype) if classifies else None
+        self._trained: tuple[ClassifiedOnDevice, Event] | None = None
+        """The last batch that the device classified and trained: its lists stay until the next one is taken."""
         self.ring = StagingRing(streams)
         self._stager = Stager(space, self.host, self._rows, dtype, self.ring)
         self._aside = Stager(space, self.host, self._rows, dtype, StagingRing(streams))
         """For batches that are not trained, which may be larger."""
         self._in_flight = InFlight()
-        self._homing = Homing(streams, self._rows, self._in_flight)
+        self._homing = Homing(streams, self._rows, self._in_flight, self._flag_changed)
         self._step = DeviceStep(space, rule, streams)
         self._complaints: list[str] = []
         self._complained = False
         self._step_first = False
         """Whether a step was short of memory: until it is made, no batch is sent ahead."""
-
-    def _host_rows(self) -> HostRows:
-        """Return where cold rows are read and written."""
-        return RowsInMemory(self.host, self._copier)
 
     @property
     def peak_bytes(self) -> int:
@@ -86,13 +76,28 @@ class StagedStore(EmbeddingStore):
     @property
     def rings(self) -> list[StagingRing]:
         """Rings for batches ahead, for batches that are not trained, for notes, and for rows that change tier."""
-        return [self.ring, self._aside.ring, self._step.notes, self._moves.ring]
+        own = [self.ring, self._aside.ring, self._step.notes, self._moves.ring]
+        return own if self._classifier is None else [*own, *self._classifier.rings]
 
     @property
     def staging_bytes(self) -> int:
         return sum(ring.device_bytes for ring in self.rings)
 
+    @property
+    def classifies(self) -> bool:
+        """Whether the device classifies batches."""
+        return self._classifier is not None
+
     # Ahead of the step -----------------------------------------------------------------------------------------------
+
+    def classified(self, batch: Batch, threads: int = 1) -> ClassifiedBatch:
+        if self._classifier is None or not batch.lookups or batch.reads is not None:
+            return super().classified(batch, threads)
+        work = ClassifiedOnDevice(batch, self.space)
+        if not self._step_first:
+            with suppress(torch.OutOfMemoryError):  # raised again when the step needs the batch
+                self._classifier.find(work)
+        return work
 
     def stage(self, work: ClassifiedBatch) -> None:
         flight = Flight(work)
@@ -119,8 +124,13 @@ class StagedStore(EmbeddingStore):
 
     def _stage(self, flight: Flight) -> None:
         """Stage a flight, with its lock held. It stays unstaged where the placement changes meanwhile."""
-        self._in_flight.drop(flight, self.streams.compute_event() if flight.taken else None)
-        self.classify(flight.work)
+        computed = self.streams.compute_event() if flight.taken else None
+        self._in_flight.drop(flight, computed)
+        if isinstance(flight.work, ClassifiedOnDevice):
+            assert self._classifier is not None, "batches are classified as their store does it"
+            self._classifier.place(flight.work, self.placement, computed)
+        else:
+            self.classify(flight.work)
         earlier = self._in_flight.hold_before(flight)
         if earlier is None:
             return
@@ -131,16 +141,22 @@ class StagedStore(EmbeddingStore):
                 staged.slot.release(None)
 
     def drop_ahead(self) -> None:
-        self._in_flight.drop_ahead()
+        for work in self._in_flight.drop_ahead():
+            if isinstance(work, ClassifiedOnDevice):
+                work.drop_lists(None)
 
     def free_memory(self) -> None:
         self._step_first = True
         for flight in self._in_flight.ahead():
             with flight.lock:
                 self._in_flight.drop(flight, None)
+                if isinstance(flight.work, ClassifiedOnDevice):
+                    flight.work.drop_lists(None)
+        self._forget_trained()
         self.settle()
-        for ring in (self.ring, self._aside.ring, self._step.notes):
-            ring.close()
+        for ring in self.rings:
+            if ring is not self._moves.ring:
+                ring.close()
         gc.collect()  # frees what the failed step's traceback refers to
         self.trim()
 
@@ -150,6 +166,7 @@ class StagedStore(EmbeddingStore):
     # The step --------------------------------------------------------------------------------------------------------
 
     def take(self, work: ClassifiedBatch) -> None:
+        self._forget_trained()
         if work.staged is None:
             unstaged = Flight(work, taken=True)
             work.attach(unstaged)
@@ -157,9 +174,12 @@ class StagedStore(EmbeddingStore):
         flight: Flight = work.staged
         with flight.lock:
             flight.begin()
-            with suppress(torch.OutOfMemoryError):  # raised again when the step needs the batch
+            try:
                 if not flight.is_staged(self.placement.version):
                     self._stage(flight)
+            except torch.OutOfMemoryError:  # else raised again when the step needs the batch
+                if isinstance(work, ClassifiedOnDevice):
+                    raise
 
     def _staged(self, work: ClassifiedBatch) -> Staged:
         """Return a batch's staged arrays. A batch that is not trained, as in an evaluation, is staged now."""
@@ -181,7 +201,7 @@ class StagedStore(EmbeddingStore):
         self, work: ClassifiedBatch, samples_S: NDArray[np.int64], scale_S: NDArray[np.float64], micro: MicroBatch
     ) -> None:
         staged = self._staged(work)
-        self.streams.compute_waits(staged.indices_here)
+        self._indices_ready(staged)
         if not work.popular_B[samples_S].all():
             self._rows_ready(staged)
         scales = scale_S.astype(self.host.dtype)
@@ -193,22 +213,34 @@ class StagedStore(EmbeddingStore):
             self.streams.compute_waits(staged.rows_here)
             self._step.take_rows_over(staged)
 
+    def _indices_ready(self, staged: Staged) -> None:
+        """Have computation wait for everything but a batch's rows."""
+        if staged.use_indices():
+            self.streams.compute_waits(staged.indices_here)
+
     def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
         staged = self._staged(work)
-        self.streams.compute_waits(staged.indices_here)  # the batch may not have been gathered
+        self._indices_ready(staged)  # the batch may not have been gathered
         self._rows_ready(staged)
-        touched_U = self._touched(work, update)
-        active_U = touched_U if update.frozen_U is None else touched_U & ~update.frozen_U
         measured = update.measure and self.monitored
-        self.changed_R[work.distinct_U[active_U]] = True
-        self.traffic.add_bytes(to_device=self._step.update(work, staged, self.device, update, active_U, measured))
-        changed = []
-        for pool in range(len(self.space.pools)):
-            span = work.pool_range(pool)
-            changed.append(active_U[span][work.source_U[span] < 0])
-            touched, active, cold = (int(np.count_nonzero(each)) for each in (touched_U[span], active_U[span], changed[-1]))
+        # Without a frozen row and a skipped sample, every row is updated: no list is needed for that.
+        touched_U = active_U = None
+        if update.frozen_U is not None or update.position_B.min(initial=0) < 0:
+            touched_U = self._touched(work, update)
+            active_U = touched_U if update.frozen_U is None else touched_U & ~update.frozen_U
+        sent = self._step.update(staged, self.device, self.changed_H, update, active_U, measured)
+        self.traffic.add_bytes(to_device=sent)
+        changed: list[NDArray[np.bool_]] | None = None if active_U is None else []
+        first = 0
+        for parts in staged.pools:
+            span, cold = slice(first, first + parts.distinct), len(parts.host_rows_C)
+            touched = active = parts.distinct
+            first = span.stop
+            if changed is not None and touched_U is not None and active_U is not None:
+                changed.append(active_U[span][work.source_U[span] < 0])
+                touched, active, cold = (int(np.count_nonzero(each)) for each in (touched_U[span], active_U[span], changed[-1]))
             self.traffic.add_updates(touched, active, active - cold)
-        self._fly_home(work, staged, changed)
+        self._fly_home(work, staged, True, changed)
 
     def _touched(self, work: ClassifiedBatch, update: RowUpdate) -> NDArray[np.bool_]:
         touched_U = np.ones(len(work.source_U), dtype=np.bool_)
@@ -226,24 +258,49 @@ class StagedStore(EmbeddingStore):
             self._step_first = False
             if flight is not None:
                 self._in_flight.end(flight)
+            self._end_lists(work)
             work.attach(None)
             return
         staged = self._staged(work)
         self._rows_ready(staged)  # later batches may take rows over
-        self._fly_home(work, staged, None)
+        self._fly_home(work, staged, False, None)
 
-    def _fly_home(self, work: ClassifiedBatch, staged: Staged, changed: list[NDArray[np.bool_]] | None) -> None:
-        """End a batch: send its cold rows back to the host tier, if it has any. `changed` has for each pool which of them its
-        step updates; None: it updates none."""
+    def _fly_home(
+        self, work: ClassifiedBatch, staged: Staged, updated: bool, changed: list[NDArray[np.bool_]] | None
+    ) -> None:
+        """End a batch: send its cold rows back to the host tier, if it has any and its step updates some. `changed` has for each
+        pool which of them; None: all."""
         self._step_first = False
         flight: Flight = work.staged
+        self._end_lists(work)
         work.attach(None)
-        if changed is not None and staged.rows_here is not None:
+        if updated and staged.rows_here is not None:
             self.traffic.add_bytes(to_host=staged.stop - staged.rows_start)
             self._homing.bring(flight, staged, changed)
         else:
             self._in_flight.end(flight)
             staged.slot.release(self.streams.compute_event())
+
+    def _end_lists(self, work: ClassifiedBatch) -> None:
+        """Keep the lists of a batch that ends until the next one is taken: the tracker may ask for them."""
+        if isinstance(work, ClassifiedOnDevice):
+            self._forget_trained()
+            self._trained = work, self.streams.compute_event()
+
+    def _forget_trained(self) -> None:
+        trained, self._trained = self._trained, None
+        if trained is not None:
+            work, event = trained
+            work.drop_lists(event)
+
+    def counted(self, work: ClassifiedBatch) -> Lookups:
+        if isinstance(work, ClassifiedOnDevice):
+            return work.lookups_later()
+        return super().counted(work)
+
+    def _take_slots_over(self, migration: Migration) -> None:
+        if self._classifier is not None:
+            self._classifier.move(np.concatenate([migration.demote, migration.promote]), self.slot_of_row)
 
     def settle(self) -> None:
         self._homing.settle()
@@ -251,75 +308,10 @@ class StagedStore(EmbeddingStore):
 
     def close(self) -> None:
         self.drop_ahead()
+        self._forget_trained()
         try:
             self.settle()
         finally:
             self._in_flight.end_all(self.streams.compute_event())  # a step may have been interrupted
             self._homing.close()
         self._copier.close()
-
-    # The device tier -------------------------------------------------------------------------------------------------
-
-    def launch(self, work: Any) -> None:
-        self.streams.launch(work)
-
-    def fetch_later(self, tensor: Tensor) -> Fetched:
-        return self._moves.fetch_later(tensor)
-
-    def measure(self, pool: int) -> NDArray[Any]:
-        monitor, weights, kernels = self.device.monitors[pool], self.device.weights[pool], self.streams.kernels
-
-        def fill(span: slice, out_H5: Tensor) -> None:
-            kernels.movement(monitor.record_HR[span], weights[span], out_H5)
-
-        return self._moves.read((len(weights), MEASURES), self.dtype, fill)
-
-    def touches(self, pool: int) -> NDArray[np.int32]:
-        return self._copied(self.device.monitors[pool].touches_H)
-
-    def movement_record(self, pool: int) -> NDArray[Any]:
-        return self._copied(self.device.monitors[pool].record_HR)
-
-    def _copied(self, tensor: Tensor) -> NDArray[Any]:
-        return self._moves.read(tuple(tensor.shape), tensor.dtype, lambda span, out: out.copy_(tensor[span]))
-
-    def _device_tier(self, capacities: list[int]) -> DeviceTier:
-        tier = super()._device_tier(capacities)
-        if any(capacities):
-            self._moves.reserve()  # rows must be able to leave when the device's memory is full
-            if (free := self.streams.free_bytes()) < HEADROOM_BYTES:
-                raise torch.OutOfMemoryError(f"hot rows would leave {free} bytes of the device's memory to work with")
-        return tier
-
-    def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
-        changed_C = self.changed_R[host_rows + self.space.pools[pool].first_row]
-        self._moves.down(
-            pool, slots, lambda some, packed: self._rows.write(pool, host_rows[some], packed, changed_C[some])
-        )
-        if self.monitored:
-            self._moves.forget(pool, slots)
-
-    def send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
-        self._moves.up(pool, self._rows, host_rows, slots)
-
-    def _make_readable(self, pending_R: NDArray[np.bool_]) -> None:
-        """Copy the hot rows to be saved to the host tier, where they can be read while they stay hot."""
-        for pool, spec in enumerate(self.space.pools):
-            row_of_slot = self.device.row_of_slot[pool]
-            hot = np.flatnonzero(row_of_slot >= 0)
-            slots = hot[pending_R[row_of_slot[hot]]]
-            self._copy_down(pool, slots, self.host.arrays(pool), row_of_slot[slots] - spec.first_row)
-
-    def _copy_down(
-        self, pool: int, slots: NDArray[np.int64], targets: Arrays, target_rows: NDArray[np.int64]
-    ) -> None:
-        """Copy slots into rows of two arrays, weights and optimizer state."""
-        self._moves.down(pool, slots, lambda some, packed: self._copier.scatter(targets, target_rows[some], packed))
-
-    def _where(self, pool: int) -> Tiers:
-        return np.empty(0, np.int32), *self.host.arrays(pool), *self.host.arrays(pool)
-
-    def _read_slots(self, pool: int, slots: NDArray[np.int64]) -> Arrays:
-        weights, state = (np.empty((len(slots), kept.shape[1]), self.host.dtype) for kept in self.host.arrays(pool))
-        self._copy_down(pool, slots, (weights, state), np.arange(len(slots)))
-        return weights, state

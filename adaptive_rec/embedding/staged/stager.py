@@ -2,23 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.host import ColdTier
+from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice
+from adaptive_rec.embedding.staged.device_bags import PIECE_LOOKUPS, BatchOnDevice
 from adaptive_rec.embedding.staged.host_rows import HostRows
 from adaptive_rec.embedding.staged.in_flight import Flight, Forward, PoolParts, Staged, TravellingRows, find_origins
 from adaptive_rec.embedding.staged.packing import INT32, PackedArray, SlotLayout
-from adaptive_rec.embedding.staged.ring import StagingRing
+from adaptive_rec.embedding.staged.ring import Slot, StagingRing
 from adaptive_rec.kernels import staging
 from adaptive_rec.placement import RowSpace
 
-PIECE_LOOKUPS = 64
-"""Gradients that one warp of the device adds up one after the other; a longer segment is cut into pieces."""
+Origin: TypeAlias = tuple[int, tuple[Flight, Staged], NDArray[np.int32], NDArray[np.int64]]
+"""Pool, earlier batch, places of the rows there and places here."""
+
+
+@dataclass(frozen=True)
+class RowsToSend:
+    """The cold rows of a batch, and the layout of the slot that they go to."""
+
+    layout: SlotLayout
+    origins: list[Origin]
+    host_rows: list[NDArray[np.int64]]
+    """Rows of the host tier, for each pool."""
+
+
+@dataclass(frozen=True)
+class RoomForRows:
+    """Places of the rows of a batch in their slot."""
+
+    start: int
+    """Where rows begin, after the numbers of those that are forwarded."""
+    forwards: list[tuple[PackedArray, PackedArray]]
+    pools: list[tuple[PackedArray, PackedArray]]
+    """Weights and optimizer state."""
+
+    def of_pool(self, pool: int, slot: Slot) -> tuple[PackedArray, PackedArray, tuple[Tensor, Tensor]]:
+        """Return the places of a pool's rows, and the rows on the device."""
+        weights, state = self.pools[pool]
+        return weights, state, (weights.device(slot), state.device(slot))
+
 
 class Stager:
     """Stages one batch at a time, and finds the rows that earlier batches still hold."""
@@ -27,45 +58,97 @@ class Stager:
         self, space: RowSpace, host: ColdTier, rows: HostRows, dtype: torch.dtype, ring: StagingRing
     ) -> None:
         self._space = space
+        self._mean_F = torch.tensor(space.mean_F, device=ring.streams.device)
         self._host, self._rows = host, rows
         self._dtype = dtype
         self.ring = ring
 
     def stage(self, work: ClassifiedBatch, earlier: list[tuple[Flight, Staged]]) -> Staged:
         """Stage a batch. `earlier` are the batches before it that are still on their way, in order, with their slots held."""
+        if isinstance(work, ClassifiedOnDevice):
+            return self._stage_rows(work, earlier)
         source_of_U = np.empty(len(work.source_U), dtype=np.int32)
         host_rows = [self._split(work, pool, source_of_U) for pool in range(len(self._space.pools))]
         layout = SlotLayout()
         ints: list[NDArray[Any]] = [work.batch.offsets, work.inverse_N, work.segment_bag_N, source_of_U]
-        offsets, inverse_N, bag_N, source_U = (layout.add(INT32, len(array)) for array in ints)
-        dense_BX = layout.add(self._dtype, *work.batch.dense_BX.shape)
-        labels_B = layout.add(self._dtype, work.batch.size)
+        int_parts = [layout.add(INT32, len(array)) for array in ints]
+        inputs = [layout.add(self._dtype, *work.batch.dense_BX.shape), layout.add(self._dtype, work.batch.size)]
         pieces = [self._add_pieces(work, pool, layout) for pool in range(len(self._space.pools))]
         indices_stop = layout.nbytes
-        origins = self._find_origins(work, earlier, host_rows)
-        forward_parts = [(layout.add(INT32, len(to_C)), layout.add(INT32, len(to_C))) for *_, to_C in origins]
-        rows_start = layout.align()
+        rows = RowsToSend(layout, self._find_origins(work, earlier, host_rows), host_rows)
+        room = self._room(rows)
+        slot = self.ring.take(layout.nbytes)
+        for part, array in zip([*int_parts, *inputs], [*ints, work.batch.dense_BX, work.batch.labels_B], strict=True):
+            part.pinned(slot)[:] = array
+        for pool, (piece_U1, piece_P1) in enumerate(pieces):
+            staging.cut_pieces(work.segments(pool), PIECE_LOOKUPS, piece_U1.pinned(slot), piece_P1.pinned(slot))
+        offsets, inverse_N, bag_N, source_U = (part.device(slot) for part in int_parts)
         pools = []
-        for pool, rows_C in enumerate(host_rows):
-            weights_CD = layout.add(self._dtype, len(rows_C), self._space.pools[pool].dim)
-            state_CK = layout.add(self._dtype, len(rows_C), self._host.state[pool].shape[1])
-            pools.append(PoolParts(rows_C, pieces[pool][0], pieces[pool][1], weights_CD, state_CK))
+        for pool, (piece_U1, piece_P1) in enumerate(pieces):
+            span = work.pool_range(pool)
+            parts = source_U[span], piece_U1.device(slot), piece_P1.device(slot)
+            pools.append(PoolParts(host_rows[pool], span.stop - span.start, *parts, *room.of_pool(pool, slot)))
+        dense_BX, labels_B = (part.device(slot) for part in inputs)
         staged = Staged(
-            work.placement_version, self.ring.take(layout.nbytes), offsets, inverse_N, bag_N, source_U, dense_BX,
-            labels_B, pools, TravellingRows(work.distinct_U, source_of_U), rows_start=rows_start, stop=layout.nbytes,
+            work.placement_version, slot, BatchOnDevice(dense_BX, labels_B, offsets, inverse_N, source_U, self._mean_F), bag_N,
+            pools, TravellingRows(work.distinct_U, source_of_U), rows_start=room.start, stop=layout.nbytes,
+            sent_bytes=layout.nbytes,
         )  # fmt: skip
-        self._fill_indices(staged, work, ints)
-        staged.sent_indices(staged.slot.upload(0, indices_stop))
-        for (pool, (flight, origin), from_C, to_C), parts in zip(origins, forward_parts, strict=True):
-            origin.slot.hold()
-            staged.forwards.append(Forward(pool, flight, origin, *parts))
-            parts[0].pinned(staged.slot)[:] = from_C
-            parts[1].pinned(staged.slot)[:] = to_C
-        if any(len(rows_C) for rows_C in host_rows):
-            for pool, of_pool in enumerate(pools):
-                staged.count_read(self._rows.read(pool, of_pool.host_rows_C, of_pool.pinned_rows(staged.slot)))
-            staged.sent_rows(staged.slot.upload(indices_stop, layout.nbytes))
+        staged.sent_indices(slot.upload(0, indices_stop))
+        self._send_rows(staged, rows, room, indices_stop)
         return staged
+
+    def _stage_rows(self, work: ClassifiedOnDevice, earlier: list[tuple[Flight, Staged]]) -> Staged:
+        """Stage the rows of a batch whose lists are on the device."""
+        lists, places = work.lists, work.places
+        assert lists is not None, "a batch is placed before it is staged"
+        assert places is not None
+        firsts = self._space.pool_first_row
+        host_rows = [rows_C - first for rows_C, first in zip(places.cold_rows, firsts, strict=True)]
+        layout = SlotLayout()
+        rows = RowsToSend(layout, self._find_origins(work, earlier, host_rows), host_rows)
+        room = self._room(rows)
+        slot = self.ring.take(max(1, layout.nbytes))  # memory even where nothing travels: kernels take its address
+        pools, first, first_piece = [], 0, 0
+        for pool, (end, end_piece) in enumerate(zip(lists.pool_ends.tolist(), lists.piece_ends.tolist(), strict=True)):
+            found = lists.found
+            pieces = found.piece_NQ[first + pool : end + pool + 1], found.piece_start_N2[first_piece : end_piece + 1]
+            parts = lists.source_N[first:end], *pieces
+            pools.append(PoolParts(host_rows[pool], end - first, *parts, *room.of_pool(pool, slot)))
+            first, first_piece = end, end_piece
+        found = lists.found
+        bags = BatchOnDevice(lists.dense_BX, lists.labels_B, lists.offsets, found.inverse_N, lists.source_N, self._mean_F)
+        number_C = np.concatenate([~np.arange(len(rows_C), dtype=np.int32) for rows_C in host_rows])
+        staged = Staged(
+            places.version, slot, bags, found.segment_bag_N, pools,
+            TravellingRows(np.concatenate(places.cold_rows), number_C), indices_here=places.here, rows_start=room.start,
+            stop=layout.nbytes, sent_bytes=layout.nbytes + lists.sent_bytes,
+        )  # fmt: skip
+        self._send_rows(staged, rows, room, 0)
+        return staged
+
+    def _room(self, rows: RowsToSend) -> RoomForRows:
+        """Lay out room for what rows need in their slot."""
+        layout = rows.layout
+        forwards = [(layout.add(INT32, len(to_C)), layout.add(INT32, len(to_C))) for *_, to_C in rows.origins]
+        start, of_pools = layout.align(), []
+        for pool, rows_C in enumerate(rows.host_rows):
+            weights_CD = layout.add(self._dtype, len(rows_C), self._space.pools[pool].dim)
+            of_pools.append((weights_CD, layout.add(self._dtype, len(rows_C), self._host.state[pool].shape[1])))
+        return RoomForRows(start, forwards, of_pools)
+
+    def _send_rows(self, staged: Staged, rows: RowsToSend, room: RoomForRows, start: int) -> None:
+        """Send the bytes of the slot from `start` on: rows, and which of them come from earlier batches."""
+        slot = staged.slot
+        for (pool, (flight, origin), from_C, to_C), parts in zip(rows.origins, room.forwards, strict=True):
+            origin.slot.hold()
+            staged.forwards.append(Forward(pool, flight, origin, *(part.device(slot) for part in parts)))
+            parts[0].pinned(slot)[:] = from_C
+            parts[1].pinned(slot)[:] = to_C
+        if any(len(rows_C) for rows_C in rows.host_rows):
+            for pool, of_pool in enumerate(staged.pools):
+                staged.count_read(self._rows.read(pool, of_pool.host_rows_C, of_pool.pinned_rows(slot)))
+            staged.sent_rows(slot.upload(start, staged.stop))
 
     def _split(self, work: ClassifiedBatch, pool: int, source_of_U: NDArray[np.int32]) -> NDArray[np.int64]:
         """Number the cold rows of a pool. Returns their rows in the host tier."""
@@ -81,7 +164,7 @@ class Stager:
 
     def _find_origins(
         self, work: ClassifiedBatch, earlier: list[tuple[Flight, Staged]], host_rows: list[NDArray[np.int64]]
-    ) -> list[tuple[int, tuple[Flight, Staged], NDArray[np.int32], NDArray[np.int64]]]:
+    ) -> list[Origin]:
         """Return pool, earlier batch, places of the rows there and places here, for each pair that shares rows."""
         found = []
         for pool, rows_C in enumerate(host_rows):
@@ -92,13 +175,3 @@ class Stager:
                 if len(here):
                     found.append((pool, origin, place_C[here], here))
         return found
-
-    def _fill_indices(self, staged: Staged, work: ClassifiedBatch, ints: list[NDArray[Any]]) -> None:
-        slot = staged.slot
-        for part, array in zip((staged.offsets, staged.inverse_N, staged.bag_N, staged.source_U), ints, strict=True):
-            part.pinned(slot)[:] = array
-        staged.dense_BX.pinned(slot)[:] = work.batch.dense_BX
-        staged.labels_B.pinned(slot)[:] = work.batch.labels_B
-        for pool, parts in enumerate(staged.pools):
-            piece_U1, piece_P1 = parts.piece_U1.pinned(slot), parts.piece_P1.pinned(slot)
-            staging.cut_pieces(work.segments(pool), PIECE_LOOKUPS, piece_U1, piece_P1)

@@ -1,4 +1,4 @@
-"""Queues of a device that run side by side: computation, copies up, urgent copies up, copies down.
+"""Queues of a device that run side by side: computation, copies up, urgent copies up, copies down, and a side queue.
 
 A queue keeps its order; between queues only events make an order. `CudaStreams` is a real device; `late_streams.py` has one for
 tests.
@@ -60,8 +60,18 @@ class Streams(Protocol):
         Urgent copies have their own queue, so that a step's arrays do not wait for rows of later batches.
         """
 
+    def up_waits(self, event: Event, urgent: bool = False) -> None:
+        """Copies up queued from now on, urgent ones or the others, come after the event."""
+
     def download(self, to_host: Tensor, from_device: Tensor) -> Event:
         """Queue a copy down, after the computation queued so far."""
+
+    def launch_aside(self, work: Callable[[], object], after: Event | None = None) -> Event:
+        """Queue work on the side queue, beside computation, after `after` if given. Any thread may call it; the work itself may
+        call nothing of this class. Returns its event."""
+
+    def download_aside(self, to_host: Tensor, from_device: Tensor) -> Event:
+        """Queue a copy down on the side queue, after the work queued there so far."""
 
     def compute_waits(self, event: Event) -> None:
         """Computation queued from now on comes after the event."""
@@ -102,6 +112,7 @@ class CudaStreams:
         self._up = torch.cuda.Stream(self.device)
         self._urgent = torch.cuda.Stream(self.device, priority=-1)
         self._down = torch.cuda.Stream(self.device)
+        self._aside = torch.cuda.Stream(self.device)
         self._recording = torch.cuda.Stream(self.device)
         self._pool: Any = torch.cuda.graph_pool_handle()
         self._first_graph: torch.cuda.CUDAGraph | None = None  # kept, as a pool ends with the last of its graphs
@@ -116,6 +127,7 @@ class CudaStreams:
         with torch.cuda.stream(self._up):
             memory = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
         memory.record_stream(self._compute)
+        memory.record_stream(self._aside)
         return memory
 
     def peak_bytes(self) -> int:
@@ -146,6 +158,21 @@ class CudaStreams:
         with torch.cuda.stream(self._down):
             to_host.copy_(from_device, non_blocking=True)
             return self._record(self._down)
+
+    def up_waits(self, event: Event, urgent: bool = False) -> None:
+        (self._urgent if urgent else self._up).wait_event(event)
+
+    def launch_aside(self, work: Callable[[], object], after: Event | None = None) -> Event:
+        with torch.cuda.stream(self._aside):  # sets the device of the calling thread, too
+            if after is not None:
+                self._aside.wait_event(after)
+            work()
+            return self._record(self._aside)
+
+    def download_aside(self, to_host: Tensor, from_device: Tensor) -> Event:
+        with torch.cuda.stream(self._aside):
+            to_host.copy_(from_device, non_blocking=True)
+            return self._record(self._aside)
 
     def compute_waits(self, event: Event) -> None:
         torch.cuda.current_stream(self.device).wait_event(event)

@@ -34,7 +34,7 @@ def sum_pieces(
 def apply_rows(
     rule: int, lr: float, eps: float, beta1: float, beta2: float, step: int, piece_U1: Array, partial_PD: Array,
     source_U: Array, active_U: Array, hot_HD: Array, hot_state_HK: Array, cold_CD: Array, cold_state_CK: Array,
-    record_HR: Array | None, touches_H: Array | None,
+    record_HR: Array | None, touches_H: Array | None, changed_H: Array | None = None,
 ) -> None:  # fmt: skip
     """Update the active rows in place; `step` stands for what its correction is in the tensor of the calls."""
     for u in np.flatnonzero(active_U):
@@ -48,6 +48,8 @@ def apply_rows(
             length = np.sqrt(np.sum(moved_D**2))
             record_HR[r] += np.array([*moved_D, length, length**2], dtype=record_HR.dtype)
             touches_H[r] += 1
+        if hot and changed_H is not None:
+            changed_H[r] = True
 
 
 def movement(record_HR: Array, weights_HD: Array) -> Array:

@@ -52,6 +52,9 @@ class Diary:
         self.calls.append(("download", len(to_host)))
         return f"down {len(to_host)}"
 
+    def up_waits(self, event: Event, urgent: bool = False) -> None:
+        self.calls.append(("up_waits", event))
+
     def host_waits(self, event: Event) -> None:
         self.calls.append(("host_waits", event))
 
@@ -89,11 +92,11 @@ def test_a_slot_that_is_too_small_grows_when_its_former_users_are_waited_for() -
     slot.release("second user")
     streams.taken()
     assert ring.take(1000) is slot
-    # The empty copies are waits on the queue of copies up: the allocator may then give the old memory to that queue.
+    # After the waits the allocator may give the old memory to the queue of copies up.
     assert streams.taken() == [
         ("host_waits", "up 50"),
-        ("upload", 0, "first user"),
-        ("upload", 0, "second user"),
+        ("up_waits", "first user"),
+        ("up_waits", "second user"),
         ("pinned", 1280),
         ("allocate", 1280),
     ]
@@ -113,7 +116,7 @@ def test_the_first_upload_waits_for_former_users_and_the_next_take_for_the_last_
     assert streams_asked[-2:] == [("host_waits", "up 20"), ("host_waits", "down 5")]
     slot.upload(0, 100)
     slot.upload(100, 110)
-    assert streams.taken() == [("upload", 0, "computed"), ("upload", 100, None), ("upload", 10, None)]
+    assert streams.taken() == [("up_waits", "computed"), ("upload", 100, None), ("upload", 10, None)]
     slot.release(None)
     ring.take(100)
     assert streams.taken() == [("host_waits", "up 10")]
@@ -151,7 +154,7 @@ def test_memory_is_accounted_for_until_it_is_given_back() -> None:
     assert ring.device_bytes == 1536
     streams.taken()
     ring.close()
-    assert streams.taken() == [("host_waits", "up 100"), ("upload", 0, "computed")]
+    assert streams.taken() == [("host_waits", "up 100"), ("up_waits", "computed")]
     assert (ring.device_bytes, ring.pinned_bytes, ring.slots) == (1280, 1280, 1)
     assert len(a.device) == len(a.pinned) == 0
     b.release(None)

@@ -194,9 +194,13 @@ def test_queued_work_may_launch_but_not_wait() -> None:
     streams.launch(work)
     streams.host_waits(streams.compute_event())
     assert order == ["first", "inside", "last"]
-    streams.launch(streams.compute_event)
-    with pytest.raises(RuntimeError, match="launch and capture only"):
+
+    def launch_and_wait() -> None:
+        streams.launch(streams.compute_event)  # fails at once, or when it runs
         streams.host_waits(streams.compute_event())
+
+    with pytest.raises(RuntimeError, match="launch and capture only"):
+        launch_and_wait()
 
 
 def test_queued_work_keeps_the_gradient_mode_it_was_queued_in() -> None:

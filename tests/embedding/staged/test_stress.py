@@ -40,12 +40,12 @@ BUDGET_ROWS = 20
 DONE = LateEvent(done=True)
 
 
-def make_store(streams: Streams | None, rule: str = "adagrad") -> Any:
+def make_store(streams: Streams | None, rule: str = "adagrad", classifies: bool = False) -> Any:
     settings = (SPACE, RowRule(RULES[rule], 1e-8, 0.9, 0.999), 1, torch.float64)
     budget = BUDGET_ROWS * 100
     if streams is None:
         return DirectStore(*settings, torch.device("cpu"), budget, True)
-    return StagedStore(*settings, streams, budget, True)
+    return StagedStore(*settings, streams, budget, True, classifies=classifies)
 
 
 def random_batches(random: np.random.Generator, steps: int) -> list[Batch]:
@@ -165,7 +165,9 @@ def equal(mine: list[Any], other: list[Any]) -> bool:
 @pytest.mark.parametrize("rule", ["rowwise_adagrad", "lazy_adam"])
 def test_whatever_happens_first_the_results_are_those_of_tables_in_place(rule: str, seeds: range) -> None:
     for seed in seeds:
-        assert equal(drive(make_store(LateStreams(seed), rule), seed), drive(make_store(None, rule), seed, 0)), seed
+        plain = drive(make_store(None, rule), seed, 0)
+        for classifies in (False, True):
+            assert equal(drive(make_store(LateStreams(seed), rule, classifies), seed), plain), (seed, classifies)
 
 
 @pytest.mark.gpu

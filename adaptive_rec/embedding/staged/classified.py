@@ -1,0 +1,183 @@
+"""Batches that are classified on the device: their lists are there, in a slot, and the host knows only counts and cold rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adaptive_rec.batch import Batch, check_shapes
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.staged.packing import PackedArray
+from adaptive_rec.embedding.staged.ring import Slot, StagingRing
+from adaptive_rec.embedding.staged.streams import Event, Streams
+from adaptive_rec.kernels import classify as kernels
+from adaptive_rec.kernels.batch_lists import BatchLists
+from adaptive_rec.placement import RowSpace
+
+ON_DEVICE = ("distinct_U", "segments_U1", "inverse_N", "segment_bag_N", "source_U")
+"""The lists of a `ClassifiedBatch` that are on the device."""
+
+
+Fetch: TypeAlias = "Callable[[ListsInSlot, Sequence[str]], FetchedLists]"
+"""Starts to copy some lists of a batch down."""
+
+
+@dataclass(eq=False)
+class ListsInSlot:
+    """The lists of a batch on the device, in a slot that they hold. They do not depend on the placement."""
+
+    slot: Slot
+    dense_BX: Tensor
+    labels_B: Tensor
+    offsets: Tensor
+    source_N: Tensor
+    """Room for the distinct rows' sources."""
+    found: BatchLists
+    pool_ends: NDArray[np.int64]
+    piece_ends: NDArray[np.int64]
+    """End of each pool's pieces."""
+    cold_N1: PackedArray
+    """Room for the numbers of the cold rows."""
+    place_counts: PackedArray
+    popular_B: PackedArray
+    sent_bytes: int
+    """Bytes that went up."""
+
+    @property
+    def rows(self) -> int:
+        return int(self.pool_ends[-1])
+
+    def named(self, name: str) -> Tensor:
+        """Return the list that a `ClassifiedBatch` has under this name."""
+        rows, found = self.rows, self.found
+        some = {
+            "distinct_U": found.distinct_N[:rows],
+            "segments_U1": found.segments_N1[: rows + 1],
+            "inverse_N": found.inverse_N,
+            "segment_bag_N": found.segment_bag_N,
+            "source_U": self.source_N[:rows],
+        }
+        return some[name]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a batch's rows were under one version of the placement, as far as the host knows it."""
+
+    version: int
+    here: Event
+    """Lists and sources are there."""
+    cold_rows: list[NDArray[np.int64]]
+    """For each pool the cold rows, by their numbers in the joint row space, in the order of the distinct rows."""
+    popular_B: NDArray[np.bool_]
+    hot_lookups_F: NDArray[np.int64]
+
+
+class FetchedLists:
+    """Lists of a batch on their way to the host. Any thread may read them, one at a time."""
+
+    def __init__(self, streams: Streams, ring: StagingRing, lists: dict[str, Tensor]) -> None:
+        self._streams = streams
+        self._kept = lists
+        self._slot = ring.take(0, sum(each.nbytes for each in lists.values()))
+        start = 0
+        for each in lists.values():
+            self.here = self._slot.bring_aside(each, start)
+            start += each.nbytes
+        self._arrays: dict[str, NDArray[np.int64]] | None = None
+
+    def array(self, name: str) -> NDArray[np.int64]:
+        """Wait for a list and return it."""
+        if self._arrays is None:
+            self._streams.host_waits(self.here)
+            self._arrays, start = {}, 0
+            for each, tensor in self._kept.items():
+                stop = start + tensor.nbytes
+                found = self._slot.bytes_pinned[start:stop].view(str(tensor.dtype).removeprefix("torch."))
+                self._arrays[each], start = found.astype(np.int64), stop
+            self._slot.release(None)
+            self._kept = {}
+        return self._arrays[name]
+
+
+class LookupsOnDevice:
+    """The lookups of a batch that the tracker counts; its thread fetches them. The lists stay until then."""
+
+    def __init__(self, lists: ListsInSlot, fetch: Fetch) -> None:
+        self._lists, self._fetch = lists, fetch
+        self._fetched: FetchedLists | None = None
+        lists.slot.hold()
+
+    def _array(self, name: str) -> NDArray[np.int64]:
+        if self._fetched is None:
+            self._fetched = self._fetch(self._lists, ("distinct_U", "segments_U1", "source_U"))
+            self._lists.slot.release(None)  # the copies hold it
+        return self._fetched.array(name)
+
+    @property
+    def distinct_U(self) -> NDArray[np.int64]:
+        return self._array("distinct_U")
+
+    @property
+    def segments_U1(self) -> NDArray[np.int64]:
+        return self._array("segments_U1")
+
+    @property
+    def source_U(self) -> NDArray[np.int64]:
+        return self._array("source_U")
+
+
+class ClassifiedOnDevice(ClassifiedBatch):
+    """A batch that the device classifies (`classifier.Classifier`): `find` and `place` set what the host knows of it.
+
+    Where the host reads a list all the same, it is fetched, and kept. A cold row's source is then ``~c``, c its place among the
+    cold rows of its pool.
+    """
+
+    def __init__(self, batch: Batch, space: RowSpace) -> None:
+        self.batch = batch
+        self.space = space
+        self.one_hot = kernels.is_one_hot(batch.offsets, batch.lookups)
+        check_shapes(batch, len(space.features), rising=self.one_hot)
+        self.placement_version = -1
+        self.staged: Any = None
+        self.lists: ListsInSlot | None = None
+        self.places: Places | None = None
+        self._fetch: Fetch
+
+    def found(self, lists: ListsInSlot, lookups_F: NDArray[np.int64], fetch: Fetch) -> None:
+        """Set the lists."""
+        self.lists, self.lookups_F, self._fetch = lists, lookups_F, fetch
+        self.pool_ends = lists.pool_ends
+
+    def placed(self, places: Places) -> None:
+        self.places, self.placement_version = places, places.version
+        self.popular_B, self.hot_lookups_F = places.popular_B, places.hot_lookups_F
+        self.__dict__.pop("source_U", None)
+
+    def lookups_later(self) -> LookupsOnDevice:
+        """Return the lookups for the tracker, whose thread waits for them."""
+        assert self.lists is not None, "lists stay until the next batch is taken"
+        return LookupsOnDevice(self.lists, self._fetch)
+
+    def drop_lists(self, event: Event | None) -> None:
+        """Give the slot back. After `event` its memory is no longer used."""
+        lists, self.lists = self.lists, None
+        self.places, self.placement_version = None, -1
+        if lists is not None:
+            lists.slot.release(event)
+
+    def __getattr__(self, name: str) -> Any:
+        """Fetch a list that the host does not have yet. Python calls this for names that are not set."""
+        lists: ListsInSlot | None = self.__dict__.get("lists")
+        if name not in ON_DEVICE or lists is None:
+            raise AttributeError(name)
+        narrow = name in ("inverse_N", "segment_bag_N")
+        array = self._fetch(lists, [name]).array(name).astype(np.int32 if narrow else np.int64, copy=False)
+        self.__dict__[name] = array
+        return array

@@ -1,0 +1,126 @@
+"""Both tiers of a device run between two steps: rows that move, hot rows that are measured, saved or exported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adaptive_rec.embedding.device import DeviceTier
+from adaptive_rec.embedding.host import Arrays
+from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.records import Fetched
+from adaptive_rec.embedding.snapshot import Tiers
+from adaptive_rec.embedding.staged.host_rows import HostRows, RowCopier, RowsInMemory
+from adaptive_rec.embedding.staged.moves import SlotMoves
+from adaptive_rec.embedding.staged.streams import Streams
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.tracking.delta import MEASURES
+
+HEADROOM_BYTES = 1 << 30
+"""Device memory that hot rows must leave free for staging, the dense part and its graphs, and CUDA's libraries."""
+
+
+class StagedTier(EmbeddingStore):
+    """The part of a `StagedStore` that works between two steps."""
+
+    def __init__(
+        self,
+        space: RowSpace,
+        rule: RowRule,
+        seed: int,
+        dtype: torch.dtype,
+        streams: Streams,
+        budget_bytes: int,
+        monitored: bool,
+        copy_threads: int,
+        drawn: bool,
+    ) -> None:
+        self.streams = streams
+        self._copier = RowCopier(copy_threads)
+        self._moves = SlotMoves(self, streams)
+        super().__init__(space, rule, seed, dtype, streams.device, budget_bytes, monitored, drawn)
+        self._rows = self._host_rows()
+
+    def _host_rows(self) -> HostRows:
+        """Return where cold rows are read and written."""
+        return RowsInMemory(self.host, self._copier)
+
+    def _flag_changed(self, pool: int, host_rows: NDArray[np.int64]) -> None:
+        self.changed_R[host_rows + self.space.pools[pool].first_row] = True
+
+    def _collect_changed(self) -> None:
+        for pool, changed_H in enumerate(self.changed_H):
+            rows = self.device.row_of_slot[pool][self._copied(changed_H)]
+            self.changed_R[rows[rows >= 0]] = True
+            self.streams.launch(changed_H.zero_)
+
+    def launch(self, work: Any) -> None:
+        self.streams.launch(work)
+
+    def fetch_later(self, tensor: Tensor) -> Fetched:
+        return self._moves.fetch_later(tensor)
+
+    def measure(self, pool: int) -> NDArray[Any]:
+        monitor, weights, kernels = self.device.monitors[pool], self.device.weights[pool], self.streams.kernels
+
+        def fill(span: slice, out_H5: Tensor) -> None:
+            kernels.movement(monitor.record_HR[span], weights[span], out_H5)
+
+        return self._moves.read((len(weights), MEASURES), self.dtype, fill)
+
+    def touches(self, pool: int) -> NDArray[np.int32]:
+        return self._copied(self.device.monitors[pool].touches_H)
+
+    def movement_record(self, pool: int) -> NDArray[Any]:
+        return self._copied(self.device.monitors[pool].record_HR)
+
+    def _copied(self, tensor: Tensor) -> NDArray[Any]:
+        return self._moves.read(tuple(tensor.shape), tensor.dtype, lambda span, out: out.copy_(tensor[span]))
+
+    def _device_tier(self, capacities: list[int]) -> DeviceTier:
+        tier = super()._device_tier(capacities)
+        self.changed_H = [torch.zeros(capacity, dtype=torch.bool, device=self.torch_device) for capacity in capacities]
+        """Flags of hot rows that were updated since `_collect_changed`, set by the update."""
+        if any(capacities):
+            self._moves.reserve()  # rows must be able to leave when the device's memory is full
+            if (free := self.streams.free_bytes()) < HEADROOM_BYTES:
+                raise torch.OutOfMemoryError(f"hot rows would leave {free} bytes of the device's memory to work with")
+        return tier
+
+    def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
+        changed_C = self.changed_R[host_rows + self.space.pools[pool].first_row]
+        self._moves.down(
+            pool, slots, lambda some, packed: self._rows.write(pool, host_rows[some], packed, changed_C[some])
+        )
+        if self.monitored:
+            self._moves.forget(pool, slots)
+
+    def send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+        self._moves.up(pool, self._rows, host_rows, slots)
+
+    def _make_readable(self, pending_R: NDArray[np.bool_]) -> None:
+        """Copy the hot rows to be saved to the host tier, where they can be read while they stay hot."""
+        for pool, spec in enumerate(self.space.pools):
+            row_of_slot = self.device.row_of_slot[pool]
+            hot = np.flatnonzero(row_of_slot >= 0)
+            slots = hot[pending_R[row_of_slot[hot]]]
+            self._copy_down(pool, slots, self.host.arrays(pool), row_of_slot[slots] - spec.first_row)
+
+    def _copy_down(
+        self, pool: int, slots: NDArray[np.int64], targets: Arrays, target_rows: NDArray[np.int64]
+    ) -> None:
+        """Copy slots into rows of two arrays, weights and optimizer state."""
+        self._moves.down(pool, slots, lambda some, packed: self._copier.scatter(targets, target_rows[some], packed))
+
+    def _where(self, pool: int) -> Tiers:
+        return np.empty(0, np.int32), *self.host.arrays(pool), *self.host.arrays(pool)
+
+    def _read_slots(self, pool: int, slots: NDArray[np.int64]) -> Arrays:
+        weights, state = (np.empty((len(slots), kept.shape[1]), self.host.dtype) for kept in self.host.arrays(pool))
+        self._copy_down(pool, slots, (weights, state), np.arange(len(slots)))
+        return weights, state
