@@ -46,10 +46,13 @@ class _Interact(torch.autograd.Function):
         ends = [1]
         for part in parts:
             ends.append(ends[-1] + part.shape[1])
-        vectors = first.new_empty((len(first), ends[-1], first.shape[1]))
-        vectors[:, 0] = first
-        for part, begin, end in zip(parts, ends[:-1], ends[1:], strict=True):
-            vectors[:, begin:end] = part
+        if with_kernel:
+            vectors = first.new_empty((len(first), ends[-1], first.shape[1]))
+            vectors[:, 0] = first
+            for part, begin, end in zip(parts, ends[:-1], ends[1:], strict=True):
+                vectors[:, begin:end] = part
+        else:
+            vectors = torch.cat([first.unsqueeze(1), *(part.to(first.dtype) for part in parts)], dim=1)
         ctx.save_for_backward(vectors, places)
         ctx.with_kernel, ctx.ends, ctx.dtypes = with_kernel, ends, [part.dtype for part in parts]
         products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
