@@ -32,11 +32,15 @@ class DotInteraction(nn.Module):
         self.places: Tensor
         """Column of the output for each element of such a matrix; -1 for a vector and itself, which are not a pair."""
         self.register_buffer("places", place_VV.flatten(), persistent=False)
+        self.columns: Tensor
+        """The same with 0 in place of -1, for `index_select`."""
+        self.register_buffer("columns", self.places.clamp(min=0), persistent=False)
 
     def forward(self, first: Tensor, parts: Sequence[Tensor]) -> Tensor:
         """`first` (S, D) is the bottom MLP's vector, `parts` (S, T, D) are the others; they are rounded to its precision."""
         with_kernel = first.device.type == "cpu" and not torch.compiler.is_compiling()
-        outputs: Tensor = _Interact.apply(with_kernel, self.pairs, self.places, first, *parts)
+        places = self.places if with_kernel else self.columns
+        outputs: Tensor = _Interact.apply(with_kernel, self.pairs, places, first, *parts)
         return outputs
 
 
@@ -46,10 +50,13 @@ class _Interact(torch.autograd.Function):
         ends = [1]
         for part in parts:
             ends.append(ends[-1] + part.shape[1])
-        vectors = first.new_empty((len(first), ends[-1], first.shape[1]))
-        vectors[:, 0] = first
-        for part, begin, end in zip(parts, ends[:-1], ends[1:], strict=True):
-            vectors[:, begin:end] = part
+        if with_kernel:
+            vectors = first.new_empty((len(first), ends[-1], first.shape[1]))
+            vectors[:, 0] = first
+            for part, begin, end in zip(parts, ends[:-1], ends[1:], strict=True):
+                vectors[:, begin:end] = part
+        else:
+            vectors = torch.cat([first.unsqueeze(1), *(part.to(first.dtype) for part in parts)], dim=1)
         ctx.save_for_backward(vectors, places)
         ctx.with_kernel, ctx.ends, ctx.dtypes = with_kernel, ends, [part.dtype for part in parts]
         products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
@@ -69,7 +76,7 @@ class _Interact(torch.autograd.Function):
             _pick(grads[0].contiguous(), places, 0, symmetric)
             symmetric = symmetric.view(samples, count, count)
         else:
-            symmetric = grads[0].index_select(1, places.clamp(min=0)).view(samples, count, count)
+            symmetric = grads[0].index_select(1, places).view(samples, count, count)
             symmetric.diagonal(dim1=1, dim2=2).zero_()
         grad = torch.bmm(symmetric, vectors)
         of_parts = [
