@@ -66,7 +66,7 @@ study-tracking: $(VENV)/installed-dev
 study-staleness: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.staleness --data $(DATA) $(ARGS)
 
-# Where skipping samples pays on a CPU: about 15 minutes of one core for each seed of all streams. Resumable; processor time counts.
+# Where skipping samples pays on a CPU: about five minutes of one core for each seed of all streams. Resumable; processor time counts.
 study-skipping: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.skipping --data $(DATA) $(ARGS)
 
