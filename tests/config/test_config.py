@@ -6,6 +6,7 @@ import os
 import tomllib
 from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,10 +15,12 @@ from hypothesis import strategies as st
 
 from adaptive_rec.config import reference as config_reference
 from adaptive_rec.config.knobs import LARGEST, MOST_BYTES, MOST_STEPS, Knobs
+from adaptive_rec.config.run import RunConfig
 from adaptive_rec.config.tree import PRESETS_FOLDER, Config, leaves, load_config, presets, to_toml
 from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.run.journal import commands, line_of
+from adaptive_rec.runtime.assemble import check_classify
 from adaptive_rec.saved import Saved
 from adaptive_rec.state.run_state import saved_knobs
 
@@ -241,3 +244,22 @@ def test_a_printed_configuration_has_the_comments_of_the_reference_and_reads_bac
     assert load_config(str(tmp_path / "my.toml"), {}) == config
     assert "# Samples of a mini-batch. (samples, above 0)\nbatch_size = " in text
     assert text.count("\n# ") > 60
+
+
+def test_where_batches_are_classified() -> None:
+    def where(bags: int, skips: bool = False, ranks: int = 1, **settings: Any) -> bool:
+        return RunConfig(**settings).classifies_on_device(bags, skips, ranks)
+
+    assert where(100_000)
+    assert not where(99_999)
+    assert not where(100_000, skips=True)
+    assert not where(100_000, ranks=2)
+    assert not where(100_000, host_memory=1 << 30)
+    assert not where(100_000, classify="host")
+    assert where(1, skips=True, classify="device")
+    with pytest.raises(ConfigError, match="run.classify must be host where several processes train together"):
+        where(1, ranks=2, classify="device")
+    with pytest.raises(ConfigError, match="run.classify must be host where rows lie on a disk"):
+        where(1, host_memory=1 << 30, classify="device")
+    with pytest.raises(ConfigError, match="run.classify must be host or auto on a CPU, got device"):
+        check_classify(load_config(None, {}, ["run.classify=device"]), on_device=False)
