@@ -148,7 +148,7 @@ def test_the_reference_has_every_knob_and_key_with_default_and_range(site: Path)
     ] == []
     assert [key for key, field in leaves(Config) if key not in keys or field.description not in keys] == []
     assert re.search(r'hot_budget_bytes\s+bytes\s+"8MiB"\s+at least 0', knobs)
-    assert re.search(r"run.precision\s+name\s+\"float32\"\s+float32, bf16, float64", keys)
+    assert re.search(r"run.precision\s+name\s+\"float32\"\s+float32, tf32, bf16, float64", keys)
 
 
 def test_the_reference_has_every_command_and_option(site: Path) -> None:

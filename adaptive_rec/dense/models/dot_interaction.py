@@ -38,7 +38,8 @@ class DotInteraction(nn.Module):
 
     def forward(self, first: Tensor, parts: Sequence[Tensor]) -> Tensor:
         """`first` (S, D) is the bottom MLP's vector, `parts` (S, T, D) are the others; they are rounded to its precision."""
-        with_kernel = first.device.type == "cpu" and not torch.compiler.is_compiling()
+        holds_numbers = type(first) is Tensor  # not a stand-in, such as those that plan memory
+        with_kernel = holds_numbers and first.device.type == "cpu" and not torch.compiler.is_compiling()
         places = self.places if with_kernel else self.columns
         outputs: Tensor = _Interact.apply(with_kernel, self.pairs, places, first, *parts)
         return outputs
