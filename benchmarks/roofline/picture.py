@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.common.pictures import INK, PALE, page, rectangle, text
 
 COLOURS = {"roof": "#8c959f", "in cache": "#a8d5ba", "ours": "#1f6feb", "FBGEMM": "#d29922"}
-LEFT, WIDTH, BAR, GAP = 240, 900, 14, 22
+LEFT, WIDTH, BAR, GAP = 310, 960, 14, 22
 
 
 def picture(rows: list[dict[str, Any]]) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from adaptive_rec.kernels.columns import pick_columns
@@ -29,25 +31,23 @@ class DotInteraction(nn.Module):
         self.register_buffer("pairs", low * vectors + high, persistent=False)
         place_VV = torch.full((vectors, vectors), -1, dtype=torch.int64)
         place_VV[low, high] = place_VV[high, low] = dim + torch.arange(len(low))
-        self.places: Tensor
-        """Column of the output for each element of such a matrix; -1 for a vector and itself, which are not a pair."""
-        self.register_buffer("places", place_VV.flatten(), persistent=False)
         self.columns: Tensor
-        """The same with 0 in place of -1, for `index_select`."""
-        self.register_buffer("columns", self.places.clamp(min=0), persistent=False)
+        """Column of the output for each element of such a matrix; 0 for a vector and itself, which are not a pair."""
+        self.register_buffer("columns", place_VV.flatten().clamp(min=0), persistent=False)
+        self._for_kernel = self.pairs.numpy().copy(), place_VV.flatten().numpy().copy()
+        """The same two as arrays, with -1 in place of 0."""
 
     def forward(self, first: Tensor, parts: Sequence[Tensor]) -> Tensor:
         """`first` (S, D) is the bottom MLP's vector, `parts` (S, T, D) are the others; they are rounded to its precision."""
-        holds_numbers = type(first) is Tensor  # not a stand-in, such as those that plan memory
-        with_kernel = holds_numbers and first.device.type == "cpu" and not torch.compiler.is_compiling()
-        places = self.places if with_kernel else self.columns
-        outputs: Tensor = _Interact.apply(with_kernel, self.pairs, places, first, *parts)
+        with_kernel = first.device.type == "cpu" and not torch.compiler.is_compiling()
+        pairs, places = self._for_kernel if with_kernel else (self.pairs, self.columns)
+        outputs: Tensor = _Interact.apply(with_kernel, pairs, places, first, *parts)
         return outputs
 
 
 class _Interact(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, with_kernel: bool, pairs: Tensor, places: Tensor, first: Tensor, *parts: Tensor) -> Tensor:
+    def forward(ctx: Any, with_kernel: bool, pairs: Any, places: Any, first: Tensor, *parts: Tensor) -> Tensor:
         ends = [1]
         for part in parts:
             ends.append(ends[-1] + part.shape[1])
@@ -58,8 +58,8 @@ class _Interact(torch.autograd.Function):
                 vectors[:, begin:end] = part
         else:
             vectors = torch.cat([first.unsqueeze(1), *(part.to(first.dtype) for part in parts)], dim=1)
-        ctx.save_for_backward(vectors, places)
-        ctx.with_kernel, ctx.ends, ctx.dtypes = with_kernel, ends, [part.dtype for part in parts]
+        ctx.save_for_backward(vectors)
+        ctx.places, ctx.with_kernel, ctx.ends, ctx.dtypes = places, with_kernel, ends, [part.dtype for part in parts]
         products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
         if not with_kernel:
             return torch.cat([first, products.index_select(1, pairs)], dim=1)
@@ -70,14 +70,14 @@ class _Interact(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        vectors, places = ctx.saved_tensors
+        (vectors,) = ctx.saved_tensors
         samples, count, dim = vectors.shape
         if ctx.with_kernel:
             symmetric = vectors.new_empty((samples, count * count))
-            _pick(grads[0].contiguous(), places, 0, symmetric)
+            _pick(grads[0].contiguous(), ctx.places, 0, symmetric)
             symmetric = symmetric.view(samples, count, count)
         else:
-            symmetric = grads[0].index_select(1, places).view(samples, count, count)
+            symmetric = grads[0].index_select(1, ctx.places).view(samples, count, count)
             symmetric.diagonal(dim1=1, dim2=2).zero_()
         grad = torch.bmm(symmetric, vectors)
         of_parts = [
@@ -87,10 +87,12 @@ class _Interact(torch.autograd.Function):
         return None, None, None, grad[:, 0] + grads[0][:, :dim], *of_parts
 
 
-def _pick(table: Tensor, columns: Tensor, first: int, out: Tensor) -> None:
+def _pick(table: Tensor, columns: NDArray[np.int64], first: int, out: Tensor) -> None:
     """Fill ``out[:, first:]`` with columns of a table on the CPU; -1 is zeros."""
+    if type(table) is not Tensor:  # a stand-in without numbers, with which memory is planned
+        return
     threads = usable_threads(torch.get_num_threads())
-    pick_columns(_numbers(table), columns.numpy(), first, _numbers(out), threads)
+    pick_columns(_numbers(table), columns, first, _numbers(out), threads)
 
 
 def _numbers(tensor: Tensor) -> Any:
