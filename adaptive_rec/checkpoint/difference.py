@@ -24,7 +24,7 @@ BLOCK_BYTES = 8 << 20
 """Size of the blocks that are read of each generation."""
 
 MEASURED = re.compile(
-    r"state\.(recorder(\.last)?\.seconds|times\.seconds\..*|splitting\.trial\.(block_began|seconds\..*)"
+    r"state\.(recorder(\.last)?\.(processor_)?seconds|times\.seconds\..*|splitting\.trial\.(block_began|seconds\..*)"
     r"|store\.disk(\..*)?|recorder\.last\.disk_.*|reclassifier\.judged_at\.disk_.*)"
 )
 """Values of a state that no two runs share, however equal they are: times, and how many rows were read and written on a disk.

@@ -13,14 +13,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.config.tree import Config
 from adaptive_rec.config.trust import ENVIRONMENT_PREFIX
 from adaptive_rec.errors import UsageError
 from adaptive_rec.run.new_directory import replace_text
 from adaptive_rec.system.own_key import is_signed, signature_of
 from adaptive_rec.system.regular_files import read_json
+
+if TYPE_CHECKING:
+    from adaptive_rec.config.tree import Config
 
 NAME = ".made-here"
 DISK = "run.disk"

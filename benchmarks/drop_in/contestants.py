@@ -36,8 +36,7 @@ class Net(nn.Module):
         self.bottom, self.interaction, self.top, self.embed = dense.bottom, dense.interaction, dense.top, embed
 
     def forward(self, dense_BX: Tensor, lookups: Any) -> Tensor:
-        vectors = [self.bottom(dense_BX).unsqueeze(1), *self.embed(lookups)]
-        logits_B: Tensor = self.top(self.interaction(torch.cat(vectors, dim=1))).squeeze(1)
+        logits_B: Tensor = self.top(self.interaction(self.bottom(dense_BX), self.embed(lookups))).squeeze(1)
         return logits_B
 
 

@@ -104,6 +104,7 @@ def commands_of(block: Block) -> list[list[str]]:
         return []
     commands = []
     for line in block.commands().replace("\\\n", " ").splitlines():
+        line = re.sub(r'"([^"$]*)"', lambda quoted: quoted[1].replace(" ", ""), line)  # one word each, as for a shell
         for part in re.split(r"\$\(|\)|[|;{}]|&&|\|\|", re.sub(r"'[^']*'", "''", line.partition(" #")[0])):
             words = re.sub(r"[<>].*", "", part).split()
             if words[:1] == ["adaptive-rec"]:

@@ -201,7 +201,8 @@ def test_several_ranks_score_what_one_scores(tmp_path: Path, clicks: Path) -> No
 
 def lines_of(run: Path) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in each.items() if k != "seconds"} for each in found if each["event"] == "evaluation"]
+    times = "seconds", "processor_seconds"
+    return [{k: v for k, v in each.items() if k not in times} for each in found if each["event"] == "evaluation"]
 
 
 def trained(out: Path, *settings: str, resume: bool = False, replay: Path | None = None, stop_at: int = 0,
