@@ -20,9 +20,10 @@ from benchmarks.common.contestants import Where
 
 LOG = "ADAPTIVE_REC_TEST_LOG"
 FILES = (
-    "tests/kernels/test_cuda.py", "tests/embedding/staged", "tests/dense/test_dense.py", "tests/parity/test_parity.py",
-    "tests/gpu", "tests/embedding/test_store.py", "tests/policies/test_contract.py", "tests/tracking/test_delta.py",
-    "tests/runtime/test_loop.py", "tests/runtime/test_control.py", "tests/runtime/test_device_ranks.py",
+    "tests/kernels/test_cuda.py", "tests/kernels/test_batch_lists.py", "tests/embedding/staged", "tests/dense/test_dense.py",
+    "tests/parity/test_parity.py", "tests/gpu", "tests/embedding/test_store.py", "tests/policies/test_contract.py",
+    "tests/tracking/test_delta.py", "tests/runtime/test_loop.py", "tests/runtime/test_control.py",
+    "tests/runtime/test_device_ranks.py",
 )  # fmt: skip
 """All files with tests marked `gpu`: collecting the others would take longer than these run."""
 MAY_SKIP = {

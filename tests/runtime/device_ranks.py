@@ -51,6 +51,14 @@ class PromptStreams:
         to_host.copy_(from_device)
         return True
 
+    def up_waits(self, event: Any, urgent: bool = False) -> None: ...
+
+    def launch_aside(self, work: Callable[[], object], after: Any = None) -> bool:
+        work()
+        return True
+
+    download_aside = download
+
     def compute_waits(self, event: Any) -> None: ...
 
     def compute_event(self) -> bool:
