@@ -91,7 +91,6 @@ def make_branch(
     generation = run / "checkpoints" / name
     kept = str(run / "config.toml")
     before, config = load_config(kept, {}), load_config(kept, environment, settings)
-    check_rows(run, out, config, settings, environment)
     knobs = given_knobs(config, before, overridden_knobs(environment, settings))
     with held(DISK, generation):
         verify_all(DISK, generation)
@@ -106,6 +105,7 @@ def make_branch(
         check_steps(config, before, parent)
         links = chain(DISK, generation)
         rows = place_of_rows(out, config, links[-1])
+        check_rows(run, out, config, settings, environment)
         shared = SharedFiles()
         with _draft(out, rows) as draft:
             share(DISK, links, NewHome(out, draft, rows), shared)
@@ -150,8 +150,8 @@ def place_of_rows(out: Path, config: Config, link: ChainedGeneration) -> Path:
     logs = saved_logs(link.manifest, link.path)
     if logs and folder_of(logs).resolve() == rows.resolve():
         raise UsageError(
-            f"run.disk must be a folder of the branch's own, {rows} has the rows of its parent; give another one on the same "
-            "disk, so that files can be shared: --set run.disk=DIR"
+            f"run.disk must be a folder of the branch's own, {rows} has the rows of its parent; give {out} a folder of its own: "
+            "--set run.disk=DIR, on the same disk, so that files can be shared"
         )
     if segment_files(rows):
         raise UsageError(f"run.disk must be a folder without rows of another run, {rows} has some")

@@ -135,10 +135,11 @@ def told_left_out(group: Group | None, replayed: Mapping[int, list[Command]] | N
 
 def folders_of_rows(out: Path, config: Config) -> set[Path]:
     """Return the folders in which a run may have left rows on the disk and may remove them: its own, that of its configuration as
-    it was and as it is, and those that its checkpoints name. Folders elsewhere that nobody has named for it are left out."""
+    it was, and those that its checkpoints name. Folders elsewhere that nobody has named for it are left out; so is one that only
+    the `config` of now names, as rows that lie there are another run's."""
     kept = out / "config.toml"
-    disks = [load_config(str(kept), {}).run.disk if kept.is_file() else "", config.run.disk]
-    named = {Path(disk).resolve() for disk in disks if disk}
+    disk = load_config(str(kept), {}).run.disk if kept.is_file() else ""
+    named = {Path(disk).resolve()} if disk else set()
     return own_folders(out, config, {(out / "rows").resolve(), *named, *checkpoint.folders_of_rows(out / "checkpoints")})
 
 

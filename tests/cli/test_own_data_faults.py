@@ -21,7 +21,7 @@ import pyarrow.parquet
 import pytest
 
 from adaptive_rec.checkpoint.files import DiskOutput
-from adaptive_rec.cli import main, train
+from adaptive_rec.cli import main, train_settings
 from adaptive_rec.data.prepared_arrays import mapped
 from adaptive_rec.data.tabular.infer import infer
 from adaptive_rec.data.tabular.schema import load_schema
@@ -248,9 +248,9 @@ def test_values_that_begin_with_a_dash_come_last(refused: Callable[..., str]) ->
 
 def test_a_new_run_that_was_to_be_resumed_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_run(tmp_path / "ratings")
-    train.warn_of_no_checkpoint(tmp_path / "ratings")
+    train_settings.warn_of_no_checkpoint(tmp_path / "ratings")
     assert capsys.readouterr().err == ""
-    train.warn_of_no_checkpoint(tmp_path / "rating")
+    train_settings.warn_of_no_checkpoint(tmp_path / "rating")
     told = f"warning: --resume: {tmp_path}/rating does not exist; did you mean ratings?: the run starts from the beginning\n"
     assert capsys.readouterr().err == told
 

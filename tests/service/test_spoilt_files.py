@@ -107,20 +107,23 @@ def test_a_spoilt_snapshot_is_left_out(tmp_path: Path, run: Any, client: Any, cl
     [
         ('{"device_staging_bytes": 5000, "device_peak_bytes": 70000}', (5000, 70_000)),
         ("{}", (0, 0)),
-        ("", (0, 0)),
-        ("[]", (0, 0)),
-        ('{"device_staging_bytes": 5000, "device_peak_bytes": "much"}', (0, 0)),
-        ('{"device_staging_bytes": -1}', (0, 0)),
+        ("", None),
+        ("[]", None),
+        ('{"device_staging_bytes": 5000, "device_peak_bytes": "much"}', None),
+        ('{"device_staging_bytes": -1}', None),
     ],
 )
 def test_device_memory_is_as_the_summary_has_it_if_it_does(
-    tmp_path: Path, run: Any, client_on: Any, summary: str, told: tuple[int, int]
+    tmp_path: Path, run: Any, client_on: Any, summary: str, told: tuple[int, int] | None
 ) -> None:
+    """A damaged summary has none, and shows no good end: it is named."""
     (tmp_path / "summary.json").write_text(summary)
     over = finished_view(run, client_on)
     answers(run, over)
     status = over.get("/api/v1/status").json()
-    assert (status["phase"], status["staging_bytes"], status["peak_bytes"]) == ("finished", *told)
+    phase, named = ("killed", ["summary.json"]) if told is None else ("finished", [])
+    assert (status["phase"], status["staging_bytes"], status["peak_bytes"]) == (phase, *(told or (0, 0)))
+    assert [each["file"] for each in status["damaged"] if each["file"] == "summary.json"] == named
     hot = [table["hot"] for table in over.get("/api/v1/placement").json()["tables"]]
     assert hot == run.snapshot(40)["tables"]["hot_rows"]
 
