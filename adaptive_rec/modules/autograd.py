@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -70,6 +71,8 @@ class AutogradSession(Session):
         self.rows = rows_of(setup.group, ownership, store, self.dense_steps, rates.rule.catches_up)
         self._parts = StepParts(store, store.dtype, self.steps_T, by_table=rates.counts_steps)
         self._counts = LookupCounts(self.state, self.observer)
+        self._turn = threading.RLock()
+        """Held while rows are read or updated or move: other threads may evaluate while one trains."""
         self._passes = Passes(self._end_pass)
         self.passes_since_step = 0
         """Backward passes that updated rows since the last step of an optimizer."""
@@ -132,12 +135,13 @@ class AutogradSession(Session):
     def start(self) -> None:
         """Start training, or resume it from a state that was loaded."""
         check_ranks(self.rows.group)
-        if not self.state.rows_placed:
-            self.begin()
+        with self._turn:
+            if not self.state.rows_placed:
+                self.begin()
         self.publisher.enter("training")
 
     def _gather(self, call: PoolCall) -> Tensor:
-        with self.times("gather"):
+        with self._turn, self.times("gather"):
             return self.rows.gather(call, self.step_number)
 
     # The step --------------------------------------------------------------------------------------------------------
@@ -147,7 +151,8 @@ class AutogradSession(Session):
         self.passes_since_step += 1
         tables = sorted({table for call, _ in found for table in call.bags.tables})
         parts = [StepPart(call, gradient_LD, self.rates.lr) for call, gradient_LD in found]
-        self._step(parts, [], {table: self.rates.lr for table in tables})
+        with self._turn:
+            self._step(parts, [], {table: self.rates.lr for table in tables})
 
     def optimizer_stepped(self) -> None:
         """Warn once where rows were updated in several backward passes between two steps of the model's optimizer."""
@@ -178,7 +183,8 @@ class AutogradSession(Session):
             each = np.arange(len(rows) + 1, dtype=np.int64)
             bags = PoolTables.of(self.space, [table], [False]).bags(as_ids(rows), each, self.dtype)
             parts.append(StepPart(PoolCall(bags), values.to(self.dtype), lr, counts=False))
-        self._step(parts, seen, {table: lr for table, _, lr in gradients})
+        with self._turn:
+            self._step(parts, seen, {table: lr for table, _, lr in gradients})
         for table, _, _ in gradients:
             self._reads[table].clear()
             self._passes_of.pop(table, None)
@@ -271,13 +277,6 @@ class AutogradSession(Session):
         if self._ahead is not None:
             self._ahead.release(self.store)
             self._ahead = None
-
-    @property
-    def stop_requested(self) -> bool:
-        """Whether somebody has asked the loop to stop, from the dashboard, over HTTP or with ``adaptive-rec stop``. A loop over
-        `prefetch` ends by itself; any other loop reads this after each step and ends where it is true."""
-        self._stop_is_read = True
-        return self.state.stop_requested
 
     def _how_it_stops(self) -> str:
         if self._looking_ahead:

@@ -68,6 +68,13 @@ class LoopAhead(LoopTables):
         """Make a module known to `prefetch`."""
         self._modules[name] = module
 
+    @property
+    def stop_requested(self) -> bool:
+        """Whether somebody has asked the loop to stop, from the dashboard, over HTTP or with ``adaptive-rec stop``. A loop over
+        `prefetch` ends by itself; any other loop reads this after each step and ends where it is true."""
+        self._stop_is_read = True
+        return self.state.stop_requested
+
     def boundary(self) -> Iterator[Report]:
         if self.raw_ids is not None:
             self.raw_ids.step_made()

@@ -75,8 +75,9 @@ class LoopTables(AutogradSession):
 
     def table(self, number: int) -> Tensor:
         """Return a copy of a table's rows (rows, dim), in host memory."""
-        self.dense_steps.catch_up(number)
-        return as_tensor(self.rows.whole(number, self.store.export_table(number)[0], self.step_number))
+        with self._turn:
+            self.dense_steps.catch_up(number)
+            return as_tensor(self.rows.whole(number, self.store.export_table(number)[0], self.step_number))
 
     def set_table(self, number: int, rows: Tensor) -> None:
         """Set all rows of a table, in both tiers; their optimizer state stays."""

@@ -30,10 +30,11 @@ def main() -> int:
     from benchmarks.common.command import parser
 
     words = parser(__doc__, "benchmarks.roofline")
-    words.add_argument("--out", type=Path, default=Path("studies/roofline"), help="folder of results")
+    words.add_argument("--out", type=Path, help="folder of results (studies/roofline; studies/roofline-rehearsed)")
     words.add_argument("--rounds", type=int, default=30, help="turns of each kernel")
     words.add_argument("--rehearse", action="store_true", help="tiny shapes")
     args = words.parse_args()
+    out = args.out or Path("studies/roofline-rehearsed" if args.rehearse else "studies/roofline")
     if not wait_briefly_here():
         return 0
     import numba
@@ -49,7 +50,7 @@ def main() -> int:
     numba.set_num_threads(threads)
     load = os.getloadavg()[0]
     roof = machine.measure(tuple(sorted({1, threads})), 3 if args.rehearse else 7, args.rehearse)
-    lines = [*roof_lines(roof), "", *KERNEL_HEAD]
+    lines = [*([REHEARSED, ""] if args.rehearse else []), *roof_lines(roof), "", *KERNEL_HEAD]
     for line in lines:
         say(line)
     rows: list[dict[str, Any]] = []
@@ -64,15 +65,15 @@ def main() -> int:
             lines.append(kernel_line(rows[-1]))
             say(lines[-1])
         shape.store.close()
-    args.out.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
     about = describe("rehearsal" if args.rehearse else "", "roofline")
-    write(args.out / "results.json", {
+    write(out / "results.json", {
         **facts_of_call("benchmarks.roofline", began), "about": about, "load": load,
         "sequential": roof.sequential, "rows": roof.rows, "kernels": rows,
     })  # fmt: skip
-    (args.out / "rows.md").write_text("\n".join(lines) + "\n")
-    (args.out / "roofline.svg").write_text(picture.picture(rows))
-    say(f"load {load:.1f} before, {os.getloadavg()[0]:.1f} after; results in {args.out}")
+    (out / "rows.md").write_text("\n".join(lines) + "\n")
+    (out / "roofline.svg").write_text(picture.picture(rows))
+    say(f"load {load:.1f} before, {os.getloadavg()[0]:.1f} after; results in {out}")
     return 0
 
 
@@ -83,6 +84,8 @@ def wait_briefly_here() -> bool:
     wait_briefly(os.environ)
     os.execv(sys.executable, [sys.executable, "-m", "benchmarks.roofline", *sys.argv[1:]])
 
+
+REHEARSED = "Rehearsed on tiny shapes: no figure below is of anything."
 
 KERNEL_HEAD = (
     "| kernel | shape | must move | roof, ms | in cache, ms | ours, ms | roof / ours | FBGEMM, ms | FBGEMM / ours |",

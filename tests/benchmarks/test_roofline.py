@@ -22,4 +22,6 @@ def test_every_kernel_has_its_roof_and_its_time(tmp_path: Path) -> None:
     assert all(0 < one["roof"] < one["ours"] for one in found["kernels"])
     rows = (tmp_path / "rows.md").read_text()
     assert all(f"| {kernel} | {shape} |" in rows for kernel, shape in kernels)
+    assert rows.startswith("Rehearsed on tiny shapes")
+    assert rows in done.stdout
     assert "<svg" in (tmp_path / "roofline.svg").read_text()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+import adaptive_rec
+from adaptive_rec.modules import reading
 
 from .training import CASES, RULES, Case, Loop, assert_moved, assert_same, data, plain
 
@@ -185,3 +189,45 @@ def test_a_compiled_model_looks_rows_up_uncompiled() -> None:
     compiled = Loop(CASES["dlrm"], "adagrad", {})
     compiled.model.forward = torch.compile(compiled.model.forward, backend="eager")
     assert_same(compiled.run(20), plain("dlrm", "adagrad", 20))
+
+
+def test_a_thread_that_evaluates_gets_its_rows_while_others_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other rows get the slots of its own between the moment when it finds them and the moment when it reads them."""
+    model = nn.ModuleDict({"bags": nn.EmbeddingBag(500, 8, mode="sum")})
+    ids, others = torch.arange(500).view(2, 50, 5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    expected = model["bags"](ids).detach()
+    runtime = adaptive_rec.wrap(model, budget="4KiB", optimizer=optimizer)
+    runtime.set_knobs(reclassify_every=1, sample_ratio=1.0, hysteresis=0.0)
+
+    def train(ids: Tensor) -> None:
+        optimizer.zero_grad()
+        model["bags"](ids).sum().backward()
+        optimizer.step()
+
+    for _ in range(5):
+        train(ids)
+    found, moved, results = threading.Event(), threading.Event(), []
+    find = reading.find_row_sources
+
+    def find_and_wait(*arguments: Any) -> None:
+        find(*arguments)
+        if threading.current_thread() is other:
+            found.set()
+            moved.wait(0.5)
+
+    def evaluate() -> None:
+        with torch.no_grad():
+            results.append(model["bags"](ids))
+
+    other = threading.Thread(target=evaluate)
+    monkeypatch.setattr(reading, "find_row_sources", find_and_wait)
+    other.start()
+    assert found.wait(60)
+    before = runtime.store.slot_of_row.copy()
+    for _ in range(20):
+        train(others)
+    moved.set()
+    other.join()
+    assert ((before >= 0) & (runtime.store.slot_of_row < 0)).any(), "rows have moved"
+    torch.testing.assert_close(results[0], expected)

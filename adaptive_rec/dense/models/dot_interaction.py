@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from adaptive_rec.kernels.columns import pick_columns
 from adaptive_rec.kernels.jit import usable_threads
@@ -65,10 +66,11 @@ class _Interact(torch.autograd.Function):
             return torch.cat([first, products.index_select(1, pairs)], dim=1)
         outputs = first.new_empty((len(first), first.shape[1] + len(pairs)))
         outputs[:, : first.shape[1]] = first
-        _pick(products, pairs, first.shape[1], outputs)
+        _pick(products.to(first.dtype), pairs, first.shape[1], outputs)  # autocast multiplies float32 in bf16
         return outputs
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (vectors,) = ctx.saved_tensors
         samples, count, dim = vectors.shape
@@ -96,5 +98,5 @@ def _pick(table: Tensor, columns: NDArray[np.int64], first: int, out: Tensor) ->
 
 
 def _numbers(tensor: Tensor) -> Any:
-    """Return the numbers of a tensor as an array that shares its memory; those of bf16, which NumPy lacks, as bit patterns."""
-    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    """Return the numbers of a tensor as an array that shares its memory; those of 16 bits, which Numba lacks, as bit patterns."""
+    return (tensor.view(torch.int16) if tensor.element_size() == 2 else tensor).numpy()

@@ -9,7 +9,7 @@ from adaptive_rec.dense.models.dot_interaction import DotInteraction
 
 
 @pytest.mark.parametrize("samples", [1, 5, 700])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_the_kernel_changes_no_bit(dtype: torch.dtype, samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs and gradients; rows of bf16 runs are float32, and get float32 gradients."""
     dice = torch.Generator().manual_seed(samples)
@@ -27,3 +27,23 @@ def test_the_kernel_changes_no_bit(dtype: torch.dtype, samples: int, monkeypatch
     for one, other in zip(*found, strict=True):
         assert one.dtype == other.dtype
         assert torch.equal(one, other)
+
+
+def test_autocast_multiplies_float32_in_bf16() -> None:
+    """The kernel gets numbers of another type than it writes then."""
+    dice = torch.Generator().manual_seed(1)
+    first, part = torch.randn((5, 8), generator=dice), torch.randn((5, 3, 8), generator=dice)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = DotInteraction(4, 8)(first, [part])
+    vectors = torch.cat([first.unsqueeze(1), part], dim=1).bfloat16()
+    products = (vectors @ vectors.mT)[:, *torch.tril_indices(4, 4, offset=-1)]
+    torch.testing.assert_close(outputs, torch.cat([first, products.float()], dim=1))
+
+
+def test_gradients_of_gradients_are_refused() -> None:
+    """They would leave out how the gradient depends on the vectors."""
+    first, part = torch.randn((5, 8), requires_grad=True), torch.randn((5, 3, 8), requires_grad=True)
+    outputs = DotInteraction(4, 8)(first, [part])
+    (gradient,) = torch.autograd.grad(outputs.square().sum(), part, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
