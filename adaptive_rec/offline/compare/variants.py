@@ -14,7 +14,7 @@ FIXED = ("run.seed", "data.", "eval.", "knobs.eval_every_steps")
 FREE = ("data.train_range", "data.shuffle", "data.epochs")
 """Keys of these that only decide what is trained on."""
 
-_NAMED = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9_.-]*)\s*:\s*(\S.*?)\s*", re.DOTALL)
+_NAMED = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9_.-]{0,99})\s*:\s*(\S.*?)\s*", re.DOTALL)
 _BETWEEN = re.compile(r"\s*,\s*(?=[a-z0-9_.]+\s*=)")
 """A comma before the next KEY=VALUE; a comma within a list stays."""
 
@@ -52,7 +52,7 @@ def _read(text: str, baseline: str) -> Variant:
     pairs = [[part.strip() for part in setting.partition("=")[::2]] for setting in settings]
     if named is None or not all(key and value for key, value in pairs):
         raise UsageError(
-            f"--variant must be NAME: KEY=VALUE, ... with a NAME of letters, digits, '-', '_' and '.', got {text!r}"
+            f"--variant must be NAME: KEY=VALUE, ... with a NAME of up to 100 letters, digits, '-', '_' and '.', got {text!r}"
         )
     for key, _ in pairs:
         if "." not in key:  # a whole section, in which a fixed key could be

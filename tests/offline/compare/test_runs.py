@@ -318,6 +318,7 @@ def test_damaged_conditions_are_refused(tmp_path: Path, capsys: pytest.CaptureFi
         (["--steps", "many"], "run.steps"),
         (["--variant", "fewer: run.step=20"], "run.step"),
         (["--variant", "run.steps=20"], "--variant must be NAME: KEY=VALUE, ..."),
+        (["--variant", f"{'x' * 101}: run.steps=20"], "with a NAME of up to 100 letters"),
         (["--variant", "other: eval.count=3"], "--variant must leave eval.count as it is for all runs"),
         (["--variant", "other: knobs.eval_every_steps=5"], "--variant must leave knobs.eval_every_steps as it is for all"),
         (["--variant", "other: run={seed=9}"], "--variant must name keys as section.key, got run in 'other: run={seed=9}'"),
