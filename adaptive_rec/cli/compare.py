@@ -94,7 +94,7 @@ def compare(args: argparse.Namespace) -> int:
     held = conditions(plan.config)
     folder = make_folder(out)
     with alone_in(out) as lock, stopped_by_signals():
-        settle_conditions(out, held, variants)
+        settle_conditions(out, held, variants, plan.policies)
         write_page(to_toml(plan.config), out / SETTINGS)
         stopped = make_runs(plan, held, folder, lock, args)
         results = write_results(plan, held, out, folder)

@@ -169,8 +169,9 @@ def staged_rows(made: Mapping[str, Any], budget: int) -> list[list[str]]:
     found = []
     for one in made["results"]:
         if one["budget_bytes"] == budget and (stages := one["predicted_stage_seconds"]):
-            each = [f"{1e3 * seconds:.2f}" for seconds in (*stages.values(), one["predicted_step_seconds"])]
-            found.append([one["policy"], *each, max(stages, key=stages.get).replace("_", " ")])
+            step, longest = one["predicted_step_seconds"], max(stages, key=stages.get)
+            each = [f"{1e3 * seconds:.2f}" for seconds in (*stages.values(), step)]
+            found.append([one["policy"], *each, "all, in turn" if step > stages[longest] else longest.replace("_", " ")])
     return found
 
 

@@ -168,6 +168,8 @@ class Evaluation:
     quality: Quality
     window: ScoredWindow | None = None
     """The samples, where they are the next ones of the stream; None where they are held out."""
+    samples_seen: int = 0
+    """Samples of the stream that the run has read before, of all processes together; a checkpoint does not keep it."""
 
     def figures(self) -> dict[str, Any]:
         """Return step and quality, and which samples were scored where they are the next ones, as a flat mapping."""

@@ -36,15 +36,13 @@ class RunDirectory:
         except OSError as error:
             raise UsageError(f"{option} {self.path} cannot be written: {error.strerror}") from None
 
-    def append(
-        self, report: Event | Snapshot | Evaluation, took: LoopTime = NO_TIME, samples_seen: int = 0
-    ) -> None:
+    def append(self, report: Event | Snapshot | Evaluation, took: LoopTime = NO_TIME) -> None:
         """Append an event to the journal, or figures to the metrics. An evaluation is stamped with what the
-        loop `took` and with `samples_seen`. Lines wait in memory while the disk has no room for them."""
+        loop `took`. Lines wait in memory while the disk has no room for them."""
         if isinstance(report, Event):
             self._journal.append(journal.line_of(report))
         elif isinstance(report, Evaluation):
-            at = {"step": report.step, **took._asdict(), "samples_seen": samples_seen}
+            at = {"step": report.step, **took._asdict(), "samples_seen": report.samples_seen}
             self._metrics.append(to_json({"event": "evaluation", **at, **report.figures()}))
         else:
             self._metrics.append(to_json({"event": "snapshot", **report.as_dict()}))

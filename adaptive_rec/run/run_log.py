@@ -46,10 +46,9 @@ class RunLog:
         self.add(event)
         return event
 
-    def add(self, report: Report, took: LoopTime = NO_TIME, samples_seen: int = 0) -> None:
-        """Write a report: an event to the journal, figures to the metrics. An evaluation is stamped with what the loop `took` and
-        `samples_seen`."""
-        self._directory.append(report, took, samples_seen)
+    def add(self, report: Report, took: LoopTime = NO_TIME) -> None:
+        """Write a report: an event to the journal, figures to the metrics. An evaluation is stamped with what the loop `took`."""
+        self._directory.append(report, took)
         if isinstance(report, Event):
             self._trackers.event(report.step, report.kind, report.text)
             return

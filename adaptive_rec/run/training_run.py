@@ -167,7 +167,7 @@ class TrainingRun:
         """Train to the end, or to the next rollback."""
         try:
             for report in self.runtime.run():
-                self.log.add(report, self.runtime.recorder.time, self.runtime.tally.counters.samples_seen)
+                self.log.add(report, self.runtime.recorder.time)
                 yield report
                 yield from self.log.complaints()
         except Exception as error:
@@ -271,7 +271,7 @@ class TrainingRun:
             self.failure = self.failure or error
             return None
         if evaluation:
-            self.log.add(evaluation, took, self.runtime.tally.counters.samples_seen)
+            self.log.add(evaluation, took)
             for event in self.runtime.evaluator.warning():
                 self.log.last(event)
         return evaluation

@@ -76,7 +76,8 @@ class Evaluator:
             quality = evaluate(batches, state.store, self._dense, lambda: state.hurried)
         if quality is None:
             return None
-        evaluation = Evaluation(state.step, quality, None if window is None else window.scored)
+        seen = state.store.group.totals({"samples_seen": state.tally.counters.samples_seen})
+        evaluation = Evaluation(state.step, quality, None if window is None else window.scored, **seen)
         state.set_evaluation(evaluation)
         return evaluation
 

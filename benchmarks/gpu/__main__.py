@@ -24,7 +24,7 @@ from pathlib import Path
 
 from benchmarks.common.command import parser
 from benchmarks.gpu import conduct, one_cell, plan, report, stand_ins
-from benchmarks.gpu.unpack import unpack
+from benchmarks.gpu.unpack import MANIFEST, unpack
 
 NOT_SET_UP = 2
 """Exit status where the machine or the installation lacks something."""
@@ -54,9 +54,11 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     args = arguments()
     if args.carried:
+        if not (args.carried / MANIFEST).is_file():
+            print(f"gpu: --carried must be a folder that benchmarks.gpu.carry made, got {args.carried}", file=sys.stderr)
+            return NOT_SET_UP
         os.environ |= unpack(args.carried)
-        words = [word for word in sys.argv[1:] if word not in ("--carried", str(args.carried))]
-        os.execv(sys.executable, [sys.executable, "-m", "benchmarks.gpu", *words])
+        os.execv(sys.executable, [sys.executable, "-m", "benchmarks.gpu", *without_carried(sys.argv[1:])])
     if args.rows:
         return print_rows(args.rows)
     if args.list:
@@ -72,6 +74,12 @@ def main() -> int:
     if args.serve_rival:
         return one_cell.serve_rival(args)
     return one_cell.run_one(args) if args.cell else conduct.run_all(args)
+
+
+def without_carried(words: list[str]) -> list[str]:
+    """Return the words of a command line without the folder to unpack, however it is written."""
+    folders = [place + 1 for place, word in enumerate(words) if word == "--carried"]
+    return [word for place, word in enumerate(words) if place not in folders and word.partition("=")[0] != "--carried"]
 
 
 def what_is_lacking(rehearsal: str) -> str:
@@ -91,6 +99,9 @@ def print_rows(paths: list[Path]) -> int:
         print(report.rows(report.joined([json.loads(path.read_text(encoding="utf-8")) for path in paths])))
     except report.NoFigure as reason:
         print(f"gpu: {reason}", file=sys.stderr)
+        return NOT_SET_UP
+    except OSError as error:
+        print(f"gpu: --rows {error.filename} cannot be read: {error.strerror}", file=sys.stderr)
         return NOT_SET_UP
     return 0
 

@@ -24,7 +24,7 @@ import pytest
 
 from benchmarks.common import machine
 from benchmarks.gpu import apart, carry, gpu_tests, plan, report, stand_ins, unpack
-from benchmarks.gpu.__main__ import arguments
+from benchmarks.gpu.__main__ import arguments, without_carried
 from benchmarks.gpu.conduct import resumable, run_apart
 
 ROOT = Path(__file__).parents[2]
@@ -108,6 +108,19 @@ def test_a_rehearsal_gives_no_rows_and_no_bars(rehearsal: Path) -> None:
     assert done.returncode == 2
     assert "no rows" in done.stderr
     assert not done.stdout
+
+
+@pytest.mark.parametrize("folder", [["--carried", "carried/"], ["--carried=carried"], ["--carried", "./carried"]])
+def test_the_folder_to_unpack_is_unpacked_once_however_it_is_written(folder: list[str]) -> None:
+    assert without_carried(["--part", "1", *folder, "--out", "carried/"]) == ["--part", "1", "--out", "carried/"]
+
+
+@pytest.mark.parametrize("option", ["--rows", "--carried"])
+def test_files_that_are_not_there_are_named(option: str) -> None:
+    done = bench(option, "nowhere")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"gpu: {option} ")
+    assert "nowhere" in done.stderr
 
 
 def test_the_rows_of_such_results_can_be_written(rehearsal: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Callable
@@ -80,6 +81,15 @@ def test_a_checkpoint_of_some_ranks_goes_on_under_any_other_number(tmp_path: Pat
     assert again["steps"] == 60
     for one, other in zip(once, tables_of(tmp_path / "unbroken"), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_evaluations_count_the_samples_of_all_ranks(tmp_path: Path) -> None:
+    trained(tmp_path / "run", 2, "eval.every_steps=10", "run.steps=30")
+    trained(tmp_path / "run", 2, "eval.every_steps=10", resume=True)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    size = config().run.batch_size
+    found = {line["step"]: line["samples_seen"] for line in lines if line["event"] == "evaluation"}
+    assert found == {step: step * size for step in range(10, 61, 10)}
 
 
 def test_one_process_writes_what_several_read(tmp_path: Path) -> None:

@@ -78,7 +78,8 @@ def _to_auc(results: Mapping[str, Any], clock: Measure) -> list[str]:
             times.append((each["mean"], f"{name} {1 + each['mean']:.2f}{_ratios(each, verdict(to_target, each))}"))
     said = [text for _, text in sorted(times)] + shares
     said += [f"{listed(never)} never reached it"] if never else []
-    said += [f"no statement about {listed(scattered)}, whose runs took very different times"] if scattered else []
+    cause = f"as {base}'s runs" if scatters(results["runs"], base, clock.key) else "whose runs"
+    said += [f"no statement about {listed(scattered)}, {cause} took very different times"] if scattered else []
     what = "Processor time" if clock is PROCESSOR else "Time"
     share = f", as a share of {base}'s" if times else ""
     return [f"{what} to {base}'s final AUC less {results['target_slack_auc']:g}{share}: {'; '.join(said)}."] if said else []
@@ -159,6 +160,12 @@ def _quality(differences: Differences, base: str, rounding: set[str]) -> list[st
         for kind, word in words.items()
         if kind in by_verdict
     ]
+    raised = [
+        name
+        for name, found in differences.items()
+        if name not in by_verdict.get("worse", ()) and verdict(LOGLOSS, found.get("logloss")) == "worse"
+    ]
+    said += [f"Log loss is higher than {base}'s under {listed(raised)}."] if raised else []
     for name, found in differences.items():
         if name not in rounding and verdict(AUC, found.get("auc")) == "none":
             said.append(f"{name}: AUC {_seeds_lower(found['auc'])}; {excluded(found)}.")

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -131,10 +131,12 @@ def digest(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def settle_conditions(out: Path, now: Mapping[str, Any], variants: tuple[Variant, ...] = ()) -> None:
+def settle_conditions(
+    out: Path, now: Mapping[str, Any], variants: tuple[Variant, ...] = (), policies: Sequence[str] = ()
+) -> None:
     """Write the conditions to a comparison's directory, or compare them with those there. Raises UsageError if they differ.
 
-    Variants can be added later, but not changed."""
+    Variants can be added later, but not changed. `policies`: names of all, variants included."""
     path, own = out / NAME, {f"variant {variant.name}": variant.text for variant in variants}
     if not path.exists():
         write_page(to_json({**now, **own}, indent=1) + "\n", path)
@@ -148,6 +150,13 @@ def settle_conditions(out: Path, now: Mapping[str, Any], variants: tuple[Variant
             raise UsageError(f"{name} must be as before, {before[name]!r}, got {text!r}; give it another name")
     earlier = {key: value for key, value in before.items() if key.startswith("variant ")}
     before = {key: value for key, value in before.items() if key not in earlier}
+    taken = [name for name in policies if f"variant {name.replace(':', '.')}" in earlier.keys() - own.keys()]
+    if taken:  # runs are found by their names
+        raise UsageError(f"--policies must have other names than the variants in --out {out}, got {taken[0]}")
+    made = {path.name.rpartition("-seed")[0] for path in out.glob("*/*-seed*")}
+    taken = [variant.name for variant in variants if variant.name in made and f"variant {variant.name}" not in earlier]
+    if taken:
+        raise UsageError(f"--variant must have another name than the policies in --out {out}, got {taken[0]}")
     changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     if changed:
         shown = "; ".join(f"{key} was {before.get(key)!r} and is {now.get(key)!r}" for key in changed[:5])

@@ -98,6 +98,14 @@ def test_a_loss_that_three_seeds_cannot_exclude_is_named() -> None:
         assert "no loss" not in text.lower()
 
 
+def test_a_log_loss_that_rose_beyond_noise_is_said_where_auc_did_not_fall() -> None:
+    """Or the reader learns only that three seeds are too few to exclude what they prove."""
+    runs = [made_up("hybrid", seed, 100, 0.7) | {"logloss": 0.5} for seed in (1, 2, 3)]
+    for seed, fell in ((1, -0.010), (2, 0.004), (3, 0.001)):
+        runs.append(made_up("skips", seed, 100, 0.7 + fell) | {"logloss": 0.51 + 0.0001 * seed})
+    assert "Log loss is higher than hybrid's under skips." in headline(collected(runs, ["hybrid", "skips"]))
+
+
 @pytest.mark.parametrize("scattered", ["hybrid", "quick"])
 def test_times_that_scatter_are_not_compared(scattered: str) -> None:
     """Although each run of quick takes less time than its pair."""
@@ -108,8 +116,9 @@ def test_times_that_scatter_are_not_compared(scattered: str) -> None:
         runs.append(made_up("quick", seed, 60 * slower.get("quick", 1.0) + seed, 0.7))
     found = collected(runs, ["hybrid", "quick"])
     assert {verdict(m, found["differences"]["quick"][m.key]) for m in (TO_TARGET, WALL_CLOCK)} == {"scattered"}
+    cause = {"hybrid": "as hybrid's runs", "quick": "whose runs"}[scattered]
     assert headline(found)[0] == (
-        "Time to hybrid's final AUC less 0.0005: no statement about quick, whose runs took very different times."
+        f"Time to hybrid's final AUC less 0.0005: no statement about quick, {cause} took very different times."
     )
     assert headline(found)[1].startswith("No statement about ")
     assert "*" not in dict((row[0], row[2]) for row in quality_rows(found))["quick"]

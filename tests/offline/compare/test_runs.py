@@ -22,6 +22,7 @@ from adaptive_rec.errors import UsageError
 from adaptive_rec.offline.compare import processes, warm_process
 from adaptive_rec.offline.compare.plan import Turn, conditions, plan_of, settle_conditions
 from adaptive_rec.offline.compare.processes import ProcessEnd, RunProgress, finished
+from adaptive_rec.offline.compare.variants import Variant
 from tests.offline.compare.conftest import QUICK
 
 OPTIONS = [part for setting in QUICK for part in ("--set", setting)]
@@ -76,6 +77,17 @@ def test_other_conditions_are_refused_and_named(config: Config, tmp_path: Path) 
         settle_conditions(tmp_path, conditions(config.model_copy(update={"knobs": knobs})))
     with pytest.raises(UsageError, match="version of adaptive-rec was"):
         settle_conditions(tmp_path, {**held, "version of adaptive-rec": "0.0"})
+
+
+def test_runs_of_a_policy_never_pass_for_those_of_a_variant_or_the_reverse(config: Config, tmp_path: Path) -> None:
+    held, named = conditions(config), (Variant("own.Policy", "hybrid", ("run.steps=20",)),)
+    settle_conditions(tmp_path, held, named, ["hybrid", "own.Policy"])
+    settle_conditions(tmp_path, held, named, ["hybrid", "own.Policy"])
+    with pytest.raises(UsageError, match=r"--policies must have other names than the variants in .*, got own:Policy"):
+        settle_conditions(tmp_path, held, (), ["hybrid", "own:Policy"])
+    (tmp_path / "runs" / "other.Policy-seed1").mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"--variant must have another name than the policies in .*, got other.Policy"):
+        settle_conditions(tmp_path, held, (Variant("other.Policy", "hybrid", ("run.steps=20",)),), ["hybrid"])
 
 
 # Runs ------------------------------------------------------------------------------------------------------------------
@@ -306,8 +318,12 @@ def test_damaged_conditions_are_refused(tmp_path: Path, capsys: pytest.CaptureFi
         (["--steps", "many"], "run.steps"),
         (["--variant", "fewer: run.step=20"], "run.step"),
         (["--variant", "run.steps=20"], "--variant must be NAME: KEY=VALUE, ..."),
+        (["--variant", f"{'x' * 101}: run.steps=20"], "with a NAME of up to 100 letters"),
         (["--variant", "other: eval.count=3"], "--variant must leave eval.count as it is for all runs"),
+        (["--variant", "other: knobs.eval_every_steps=5"], "--variant must leave knobs.eval_every_steps as it is for all"),
+        (["--variant", "other: run={seed=9}"], "--variant must name keys as section.key, got run in 'other: run={seed=9}'"),
         (["--variant", "hotline: run.steps=20"], "--variant must have a name that no policy and no other variant has"),
+        (["--variant", "adaptive: run.steps=20"], "--variant must have a name that no policy and no other variant has"),
         (["--variant", "other: knobs.policy=hotlin"], "did you mean hotline?"),
         (["--data", "nowhere.txt"], "data.source must be synthetic or a file or folder that exists, got 'nowhere.txt'"),
         (["--seed", "1"], "unknown argument --seed; did you mean --seeds?"),

@@ -60,3 +60,12 @@ def test_the_command_shows_each_stage(capsys: pytest.CaptureFixture[str]) -> Non
     assert main([*words, "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["results"]
     assert found["predicted_step_seconds"] == max(found["predicted_stage_seconds"].values())
+
+
+def test_a_policy_whose_stages_come_in_turn_is_bound_by_all(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", "tiny", "--policies", "hotline,xdl", "--budgets", "10%", "--steps", "20", "--hardware", "h200"]
+    assert main(words) == 0
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.endswith(("training thread", "all, in turn"))]
+    assert [(line.split()[0], line.split("  ")[-1]) for line in shown] == [
+        ("hotline", "training thread"), ("xdl", "all, in turn")
+    ]  # fmt: skip
