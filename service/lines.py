@@ -11,7 +11,7 @@ from typing import Annotated, Any, BinaryIO
 from pydantic import Field
 
 from adaptive_rec.service.hello import LAST_SECOND, Count, Values
-from adaptive_rec.system.regular_files import open_regular
+from adaptive_rec.system.regular_files import bounded_lines, open_regular
 from adaptive_rec.system.strict_json import LinesLeftOut, StrictShape, parsed
 
 MAX_STEP = 2**53
@@ -214,11 +214,11 @@ class Tail:
                 self._number = None
                 yield from self._sample(file, size)
             file.seek(self._position)
-            for line in file:
+            for line, length in bounded_lines(file):
                 self._unfinished = not line.endswith(b"\n")
                 if self._unfinished:
                     return  # still being written
-                self._position += len(line)
+                self._position += length
                 if self._number is not None:
                     self._number += 1
                 yield from self._taken(line)

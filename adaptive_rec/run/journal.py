@@ -16,7 +16,7 @@ from adaptive_rec.config.trust import TRUST
 from adaptive_rec.errors import ConfigError, DataError
 from adaptive_rec.live.mailbox import Command, Verb
 from adaptive_rec.live.telemetry import Event, to_json
-from adaptive_rec.system.regular_files import parse_json
+from adaptive_rec.system.regular_files import bounded_lines, open_regular, parse_json
 
 NAME = "events.jsonl"
 PART = ("begin", "end", "samples")
@@ -74,7 +74,8 @@ def _lines(path: Path) -> list[str]:
     if path.is_fifo():
         raise DataError(f"journal {path} must be a regular file, it is a pipe")
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        with open_regular(path) as file:
+            return [line.decode("utf-8").rstrip("\r\n") for line, _ in bounded_lines(file)]
     except OSError as error:
         raise DataError(f"journal {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

@@ -19,6 +19,8 @@ WRITTEN = (
     "run.json", "serve.json", "sidecar.log", "sidecar.log.1", "summary.json", "tensorboard",
 )  # fmt: skip
 """What a run writes in its directory: none of it may be a link. The directory itself may be reached through one."""
+ROWS = ("pool-*", "rank-*", "rank-*/pool-*", "kept-*")
+"""The folders in ``rows`` in which it writes and removes files."""
 
 
 def sole_writer(out: Path) -> IO[str] | None:
@@ -27,6 +29,8 @@ def sole_writer(out: Path) -> IO[str] | None:
     if not out.is_dir():
         return None
     check_own(out, WRITTEN)
+    for pattern in ROWS:
+        check_own(out, sorted(str(path.relative_to(out)) for path in out.glob(f"rows/{pattern}")))
     while True:
         lock = open(open_own(out / LOCK, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8")
         try:

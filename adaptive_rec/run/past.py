@@ -9,11 +9,11 @@ from pathlib import Path
 
 from adaptive_rec.errors import DataError
 from adaptive_rec.run import journal
-from adaptive_rec.system.regular_files import open_regular, parse_json
+from adaptive_rec.system.regular_files import bounded_lines, open_regular, parse_json
 
 METRICS = "metrics.jsonl"
 
-_STEP = re.compile(rb'\{"event": "(?:snapshot|evaluation)", "step": ([0-9]+)[,}]')
+_STEP = re.compile(rb'\{"event": "(?:snapshot|evaluation)", "step": ([0-9]{1,16})[,}]')
 """How the lines begin that runs write."""
 
 _NAMES = re.compile(rb'"kind": "(?:saving|checkpoint)"')
@@ -25,7 +25,7 @@ def events_until(run: Path, checkpoint: str) -> list[bytes]:
     path = run / journal.NAME
     try:
         with open_regular(path) as file:
-            lines = file.read().splitlines(keepends=True)
+            lines = [line for line, _ in bounded_lines(file)]
     except OSError as error:
         raise DataError(f"journal {path} cannot be read: {error.strerror}") from None
     started = written = 0
@@ -56,7 +56,7 @@ def metrics_until(run: Path, step: int) -> Iterator[bytes]:
     path = run / METRICS
     try:
         with open_regular(path) as file:
-            for line in file:
+            for line, _ in bounded_lines(file):
                 at = _step_of(line)
                 if at is not None and at <= step and line.endswith(b"\n"):
                     yield line
@@ -69,6 +69,6 @@ def metrics_until(run: Path, step: int) -> Iterator[bytes]:
 def _step_of(line: bytes) -> int | None:
     if found := _STEP.match(line):
         return int(found[1])
-    with suppress(ValueError, LookupError, TypeError):
+    with suppress(ValueError, LookupError, TypeError, OverflowError):
         return int(parse_json(line)["step"])
     return None

@@ -12,6 +12,8 @@ from adaptive_rec import checkpoint
 from adaptive_rec.batch import Position
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.history import Found, set_aside
+from adaptive_rec.checkpoint.saved_state import read_values
+from adaptive_rec.checkpoint.settings import check_settings, run_settings
 from adaptive_rec.config.tree import Config, given_knobs, load_config
 from adaptive_rec.config.watch import WatchConfig
 from adaptive_rec.data.source import Source
@@ -82,6 +84,7 @@ def resume_run(
     check_admission(config)
     generation = found.generation
     assert generation is not None
+    _check_fits(config, generation)
     kept = out / "config.toml"
     before = load_config(str(kept), {}) if kept.is_file() else config
     saved, given = checkpoint.saved_knobs(generation), given_knobs(config, before, overridden)
@@ -181,11 +184,12 @@ def runtime_of(run: Path, generation: Path, source: Source | None = None) -> Run
     config = load_config(str(run / "config.toml"), {}, ["run.device=auto", "run.compile=false"])
     if config.run.row_precision != "float32":  # no device carries such rows
         config = config.model_copy(update={"run": config.run.model_copy(update={"device": "cpu"})})
+    _check_fits(config, generation)
     folders = checkpoint.rows_folders(generation)
     settings = {"disk": ""} if folders else {"host_memory": 0}
     knobs = config.knobs.changed({"evict_ratio": 0.0})  # not under the policy here, and nothing leaves in an evaluation
-    run_settings = config.run.model_copy(update=settings)
-    config = config.model_copy(update={"run": run_settings, "knobs": knobs, "watch": WatchConfig()})
+    of_run = config.run.model_copy(update=settings)
+    config = config.model_copy(update={"run": of_run, "knobs": knobs, "watch": WatchConfig()})
     # Every row in host memory, or on the disk, wherever it was trained: where it is already, or a copy from where several ranks
     # have it.
     with ExitStack() as opened:
@@ -198,6 +202,12 @@ def runtime_of(run: Path, generation: Path, source: Source | None = None) -> Run
         if scratch:
             scratch.keep_for(runtime.store)
     return runtime
+
+
+def _check_fits(config: Config, generation: Path) -> None:
+    """Raise CheckpointError where a checkpoint is of a run of other settings, before tables are made, which may be far larger."""
+    _, saved, _ = read_values(generation, DISK)
+    check_settings(run_settings(config), saved, generation)
 
 
 def _scratch_for(run: Path, config: Config, rows: Path) -> ScratchFolder:

@@ -22,7 +22,7 @@ from adaptive_rec.runtime.temporary_knobs import TemporaryKnobs
 from adaptive_rec.runtime.watched_rule import Breach, WatchedRule
 from adaptive_rec.saved import Saved, numbered
 from adaptive_rec.state.run_state import RunState
-from adaptive_rec.system.regular_files import parse_json
+from adaptive_rec.system.regular_files import bounded_lines, open_regular, parse_json
 from adaptive_rec.units import counted
 
 
@@ -261,7 +261,9 @@ def rollbacks_past(journal: Path | None, step: int) -> int:
     if journal is None or not journal.is_file():
         return 0
     count, broken_at = 0, 0
-    for line in journal.read_text(encoding="utf-8").splitlines():
+    with open_regular(journal) as file:
+        lines = [line for line, _ in bounded_lines(file)]
+    for line in lines:
         try:
             event = parse_json(line)
             if event["kind"] == "watchdog" and event["details"]["action"] == "rollback":

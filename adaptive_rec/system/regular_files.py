@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,6 +30,21 @@ def read_regular(path: Path) -> bytes:
     if len(data) > MOST_BYTES:
         raise OSError(errno.EFBIG, f"must have at most {MOST_BYTES} bytes, it has more", str(path))
     return data
+
+
+def bounded_lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
+    """Yield the lines of a file, an incomplete last one included, and the bytes that each takes there. One of more than
+    MOST_BYTES is no line of a run: it is yielded as the number of its bytes, which is no JSON object."""
+    while line := file.readline(MOST_BYTES):
+        size = len(line)
+        if size < MOST_BYTES or line.endswith(b"\n"):
+            yield line, size
+            continue
+        end = b""
+        while not end.endswith(b"\n") and (end := file.readline(MOST_BYTES)):
+            size += len(end)
+            line = end
+        yield b"%d bytes" % size + (b"\n" if line.endswith(b"\n") else b""), size
 
 
 def parse_json(text: str | bytes) -> Any:

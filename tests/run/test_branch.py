@@ -203,8 +203,10 @@ def test_files_are_copied_where_links_are_refused(
 def test_rows_in_a_folder_of_their_own_get_another_one(tmp_path: Path) -> None:
     run = begin(tmp_path / "run", *SAVED, *KINDS["disk"], f"run.disk={tmp_path / 'rows'}")
     ended(run)
-    with pytest.raises(UsageError, match="run.disk must be a folder of the branch's own"):
+    with pytest.raises(UsageError, match="give .*branch a folder of its own"):
         branched(tmp_path / "run", tmp_path / "branch", at="30")
+    with pytest.raises(UsageError, match="run.disk must be a folder of the branch's own"):
+        branched(tmp_path / "run", tmp_path / "branch", f"run.disk={tmp_path / 'rows'}", at="30")
     branched(tmp_path / "run", tmp_path / "branch", f"run.disk={tmp_path / 'others'}", at="30")
     with pytest.raises(UsageError, match="run.disk must be a folder without rows of another run"):
         branched(tmp_path / "run", tmp_path / "twig", f"run.disk={tmp_path / 'others'}", at="30")

@@ -58,6 +58,19 @@ def test_a_run_is_not_resumed_through_a_link(run: Path, victim: Path, name: str)
     assert victim.read_text() == "mine\n"
 
 
+@pytest.mark.parametrize("name", ["pool-0", "pool-7", "rank-0", "rank-1/pool-0", "kept-x"])
+def test_rows_of_another_run_are_not_reached_through_a_link(run: Path, tmp_path: Path, name: str) -> None:
+    """They would be removed, as no checkpoint of this run needs them."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (run / "rows" / name).parent.mkdir(parents=True)
+    (run / "rows" / name).symlink_to(other)
+    with pytest.raises(
+        UsageError, match=f"{run / 'rows' / name} must be no link, as it is written to, it leads to {other}"
+    ):
+        sole_writer(run)
+
+
 def test_nothing_waits_for_a_pipe(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("metrics.jsonl", "events.jsonl", "summary.json"):
         (run / name).unlink()

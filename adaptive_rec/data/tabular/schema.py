@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from adaptive_rec.config.faults import describe
 from adaptive_rec.config.knobs import Frozen
 from adaptive_rec.errors import UsageError
+from adaptive_rec.system.regular_files import read_regular
 
 CONSTANT = "constant"
 """Name of the single dense feature of a schema without dense columns."""
@@ -206,7 +207,8 @@ class Schema(Frozen):
 def load_schema(path: Path, option: str = "--schema") -> Schema:
     """Read a schema that an option names; raises UsageError for what breaks its rules."""
     try:
-        return parse_schema(tomllib.loads(path.read_text(encoding="utf-8")), f"{option} {path}")
+        data = path.read_bytes() if option == "--schema" else read_regular(path)  # a configuration may be a stranger's
+        return parse_schema(tomllib.loads(data.decode()), f"{option} {path}")
     except OSError as error:
         raise UsageError(f"{option} {path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -24,7 +24,7 @@ from adaptive_rec.offline.report.shapes import (
     parsed_toml,
 )
 from adaptive_rec.run.journal import NAME as JOURNAL
-from adaptive_rec.system.regular_files import read_regular
+from adaptive_rec.system.regular_files import bounded_lines, read_regular
 from adaptive_rec.system.strict_json import LinesLeftOut, StrictShape, fits, parsed
 
 MOST_POINTS = 300
@@ -251,7 +251,8 @@ def _lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file, an incomplete last one included; none where the file is missing."""
     if path.is_file():
         with open(path, "rb") as file:
-            yield from file
+            for line, _ in bounded_lines(file):
+                yield line
 
 
 def _read_object(path: Path, shape: type[StrictShape], faults: list[str], needed: bool) -> dict[str, Any]:
