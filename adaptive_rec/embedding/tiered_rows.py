@@ -242,7 +242,8 @@ class TieredRows(ABC):
         if snapshot is not None:
             snapshot.end()
             if not saved:
-                self.changed_R |= snapshot.mark_R != 0
+                # Not |=, which would also write flags that another thread may set meanwhile.
+                self.changed_R[snapshot.mark_R != 0] = True
                 snapshot.forget()
             self._unchanged_R = snapshot.mark_R.view(np.bool_)
 

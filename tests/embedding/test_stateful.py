@@ -141,6 +141,14 @@ def save_stale_copies_of_hot_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StagedStore, "_make_readable", lambda store, pending_R: None)
 
 
+def leave_flags_on_the_device(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StagedStore, "_collect_changed", lambda store: None)
+
+
+def flag_no_row_that_comes_home(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StagedStore, "_flag_changed", lambda store, pool, host_rows: None)
+
+
 def remove_what_is_built_on(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Verified, "needed", lambda verified, names: set(names))
 
@@ -153,6 +161,8 @@ def remove_what_is_built_on(patch: pytest.MonkeyPatch) -> None:
         (leave_a_row_unmarked, KINDS[0]),
         (forget_what_was_not_saved, KINDS[0]),
         (save_stale_copies_of_hot_rows, KINDS[8]),
+        (leave_flags_on_the_device, KINDS[8]),
+        (flag_no_row_that_comes_home, KINDS[8]),
         (remove_what_is_built_on, KINDS[0]),
     ],
 )
@@ -162,5 +172,6 @@ def test_a_mistake_is_found(
     """The suite finds the mistake by saved or restored rows, without a look at the store's own marks."""
     mistake(monkeypatch)
     monkeypatch.setattr(World, "check_marks", lambda world: None)
+    monkeypatch.setattr(World, "check_flags", lambda world, found_R, expected_R: None)
     errors = [run(kind, seed, drawn(seed, 400))[0] for seed in range(3)]
     assert any(isinstance(error, AssertionError | CheckpointError) for error in errors), errors

@@ -96,6 +96,7 @@ class World(DrivenStore):
         self.check_marks()
         if self.operations % CHECK_EVERY == 0:
             self.check()
+            self.check_flags(self.store.changed_R, self.changed_R)
 
     def finish_all(self) -> None:
         """End a sequence: finish the checkpoint that is being written, and resume from it."""
@@ -124,6 +125,7 @@ class World(DrivenStore):
         self._saving_R, self.changed_R = self.changed_R, np.zeros_like(self.changed_R)
         if not writing._chain:
             self._saving_R[:] = True
+        self.check_flags(writing._rows.mark_R != 0, self._saving_R)
         self._moments.setdefault(writing.name, []).append(Moment(self.runtime.step_number, self.plain.copy()))
         self._since.append(writing.name)
         self._writer = Writer(writing, free=self.dice.random() < 0.3)
