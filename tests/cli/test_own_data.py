@@ -115,12 +115,17 @@ def test_held_out_rows_of_the_file_score_as_in_training(place: Path, capsys: pyt
     assert json.loads(capsys.readouterr().out) == own
 
 
-def test_an_exported_model_scores_alike_without_this_package(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exported_model_scores_alike_without_this_package(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     data, out = new_rows(place, "again.csv"), place / "model"
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     assert main(["export", str(place / "runs" / "a"), "--to", str(out), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["checked_rows"] == 600
     assert told["largest_difference"] <= 1e-6
+    assert not [path for path in out.rglob("*") if path.name == "__pycache__"], "it is no file of the model"
+    assert {Path(name) for name in told["files"]} == {path for path in out.rglob("*") if path.is_file()}
     barred = "import sys; sys.modules['adaptive_rec'] = None; import runpy; sys.argv = sys.argv[1:]; "
     barred += "runpy.run_path(sys.argv[0], run_name='__main__')"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -184,13 +185,20 @@ def compare(runtime: Runtime, model: Any, batches: Iterator[tuple[Batch, Batch]]
     return rows, largest
 
 
+class WithoutBytecode(SourceFileLoader):
+    """Loads a module and leaves no ``__pycache__`` beside it, which would count as a file of the model."""
+
+    def set_data(self, *_: Any, **__: Any) -> None:
+        """Write nothing."""
+
+
 def load(folder: Path) -> Any:
     """Return the model of an exported folder, by its own loader."""
-    spec = importlib.util.spec_from_file_location("exported_model", folder / "model.py")
+    loader = WithoutBytecode("exported_model", str(folder / "model.py"))
+    spec = importlib.util.spec_from_file_location(loader.name, loader=loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    loader.exec_module(module)
     return module.Model(folder).eval()
 
 
