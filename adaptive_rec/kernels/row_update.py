@@ -124,6 +124,7 @@ def _update_range(first, end, counts_4, rule, hyper, segments, places, columns, 
     hot_HD, hot_state_HK, cold_RD, cold_state_RK = tiers
     factors = _factors(rule, hyper, grad_LD)
     grad_1D = np.empty((1, grad_LD.shape[1]), dtype=grad_LD.dtype)
+    grad_D = grad_1D[0]
     touched, updated, hot_updated, overflowed = 0, 0, 0, 0
     for i in range(first, end):
         if i + _ROWS_AHEAD < end and not frozen_U[i + _ROWS_AHEAD]:
@@ -142,7 +143,7 @@ def _update_range(first, end, counts_4, rule, hyper, segments, places, columns, 
             sum_rows(grad_LD, grad_LD, segment_bag_N, start, stop, grad_1D, 0)
             trained = True
         else:
-            trained = _sum_segment(start, stop, segment_bag_N, places, columns, grad_LD, grad_1D[0])
+            trained = _sum_segment(start, stop, segment_bag_N, places, columns, grad_LD, grad_D)
         source = source_U[i]
         touched += trained
         if not trained or frozen_U[i]:
