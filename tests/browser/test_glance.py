@@ -99,11 +99,13 @@ WAITS = """
 
 
 def test_a_pending_knob_says_why_it_waits(browser: Any, run: Served) -> None:
+    # Before any script of the page: it may read the knobs while it still loads.
+    script = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": WAITS})
     browser.get(run.url)
-    browser.execute_script(WAITS)
     show(browser, run, "knobs")
     words = "pending, as the run has been evaluating for 12 s; changes take effect at the next step boundary"
     wait_for(lambda: words in text(browser, "[data-knob=alpha] .field-state"), "the reason")
+    browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
 
 
 def test_an_ended_run_shows_its_rows_and_that_losses_parted(browser: Any, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -358,7 +359,8 @@ class Sidecar:
             for line in lines:
                 time.sleep(self.delay)
                 for reply in self.run.answer(json.loads(line)):
-                    self.say(reply)
+                    with suppress(BrokenPipeError):  # a test may have ended the process meanwhile
+                        self.say(reply)
 
     def end(self) -> str:
         """Close the link as a dying trainer would; what the process had to say on stderr."""
