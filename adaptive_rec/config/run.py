@@ -93,6 +93,12 @@ class RunConfig(Frozen):
         "On a CPU, compile the dense part with torch.compile before the first step; saves 0 to 3 % of it on DLRM, needs a C++ "
         "compiler.",
     )
+    linear: Literal["auto", "torch", "onednn"] = knob(
+        "auto",
+        "name",
+        "What multiplies the matrices of linear layers in float32 on a CPU: torch's BLAS or oneDNN; auto is oneDNN on AMD "
+        "processors with AVX-512, of which MKL uses half.",
+    )
     on_nan: Literal["stop", "skip_batch"] = knob(
         "stop",
         "name",

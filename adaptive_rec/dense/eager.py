@@ -7,6 +7,8 @@ A step calls `begin_step`; for each micro-batch `inputs`, which the store fills,
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +61,11 @@ class DensePart:
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._forward: Callable[..., Tensor] = model
         """The model that trains, compiled or not; evaluations use `model`."""
+        self._linear_layers: AbstractContextManager[Any] = nullcontext()
+
+    def run_linear_layers_in(self, context: AbstractContextManager[Any]) -> None:
+        """Enter a context, such as those of `linear.py`, for each forward pass."""
+        self._linear_layers = context
 
     def compile(self, samples: int) -> None:
         """Compile the model for training, for all sizes of micro-batches, which takes seconds to a minute.
@@ -167,7 +174,8 @@ class DensePart:
             self.model.train(training)
         # No cache, as it would hold tensors of one recording while another is made; each weight is read once anyway.
         bf16 = self.precision == "bf16"
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bf16, cache_enabled=False):
+        autocast = torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bf16, cache_enabled=False)
+        with autocast, self._linear_layers:
             logits_S: Tensor = (self._forward if training else self.model)(dense_SX, pooled)
         return logits_S.to(self.dtype)
 

@@ -15,6 +15,7 @@ from adaptive_rec.config.tree import Config, hot_part
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
+from adaptive_rec.dense.linear import linear_layers
 from adaptive_rec.dense.models.build import build_model
 from adaptive_rec.dense.replayed import ReplayedDense
 from adaptive_rec.dense.shared import SharedDense, SharedReplayed
@@ -86,6 +87,8 @@ def assemble(
     check_classify(config, streams is not None)
     if streams is not None and config.run.compile:
         raise ConfigError("run.compile must be false on a device, where the dense part is recorded instead, got true")
+    if streams is not None and config.run.linear == "onednn":
+        raise ConfigError("run.linear must be auto or torch on a device, got onednn")
     while True:
         try:
             return _join(config, source, streams, policy, options, group)
@@ -152,6 +155,7 @@ def _join(
     parts = (model, optimizer, config.run.precision, store.dtype, store.torch_device, space, source.dense_features)
     if streams is None:
         dense = DensePart(*parts) if group is None or group.is_alone else SharedDense(group, *parts)
+        dense.run_linear_layers_in(linear_layers(config.run.linear, config.run.compile))
         if config.run.compile:
             dense.compile(config.run.batch_size)
     else:

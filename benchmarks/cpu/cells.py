@@ -20,6 +20,7 @@ from benchmarks.common.turns import first_turns, rows_of, take_turns, touched_ro
 from benchmarks.cpu import small_cells
 from benchmarks.cpu.contestants import Floor, OurRun, RivalRun, first_rows
 from benchmarks.cpu.parts import OurRows, RivalRows
+from benchmarks.cpu.plan import TORCH_LAYERS
 from benchmarks.cpu.rivals import RIVALS, why_absent
 from benchmarks.cpu.torchrec_dlrm import NAMES as THEIR_DLRM
 from benchmarks.cpu.torchrec_dlrm import TorchRecDlrm
@@ -91,14 +92,14 @@ def whole_step(
             mine = config_of(*OURS[name])
             budget = budget_bytes(mine, source, HOT_RATIO) if mine.knobs.policy != "hybrid" else None
             made[name] = OurRun(mine, source, budget)
-        elif name in RIVALS:
-            if absent_for := why_absent(name):
+        elif (rival := name.removesuffix(TORCH_LAYERS)) in RIVALS:
+            if absent_for := why_absent(rival):
                 absent[name] = absent_for
                 continue
-            tables = RIVALS[name][1](
+            tables = RIVALS[rival][1](
                 config, RowSpace.of(source.tables, source.features), partial(first_rows, made["hybrid"].runtime.store)
             )
-            made[name] = RivalRun(tables, config, source)
+            made[name] = RivalRun(tables, config if rival == name else config_of("run.linear=torch"), source)
         elif name in THEIR_DLRM:
             if absent_for := why_absent("TorchRec"):
                 absent[name] = absent_for
@@ -155,7 +156,7 @@ def agree(
     first = rows_of(made[comparable[0]], touched) if comparable else []
 
     def bounds_of(name: str) -> tuple[float, float, float]:
-        return OTHER_DENSE_BOUNDS if name in THEIR_DLRM else BOUNDS[precision]
+        return OTHER_DENSE_BOUNDS if name in THEIR_DLRM or name.endswith(TORCH_LAYERS) else BOUNDS[precision]
 
     return first_turns(made, comparable, touched, first, steps, bounds_of, note)
 

@@ -52,13 +52,17 @@ def test_installed_rivals_take_turns_and_absent_ones_are_named(rehearsal: Path) 
     assert set(cells) == {*SOME, "reading"}
     for name, contestants in {cell.name: cell.contestants for cell in plan.QUICK if cell.name in SOME}.items():
         result = cells[name]["result"]
-        absent = {who for who in contestants if who in rivals.RIVALS and rivals.why_absent(who)}
-        assert absent == {who for who in result["absent"] if who in rivals.RIVALS}
+        absent = {who for who in contestants if rival_of(who) in rivals.RIVALS and rivals.why_absent(rival_of(who))}
+        assert absent == {who for who in result["absent"] if rival_of(who) in rivals.RIVALS}
         assert set(contestants) - absent <= set(result["runs"])
         for run in result["runs"].values():
             assert len(run["seconds"]) == 3
             assert min(run["seconds"]) > 0
             assert sum(run["stages"].values()) == pytest.approx(run["median"], rel=0.9)
+
+
+def rival_of(name: str) -> str:
+    return name.removesuffix(plan.TORCH_LAYERS)
 
 
 def test_ours_and_the_rivals_make_the_same_rows(rehearsal: Path) -> None:
@@ -68,7 +72,7 @@ def test_ours_and_the_rivals_make_the_same_rows(rehearsal: Path) -> None:
         assert all(check["passed"] for check in checks)
         compared = {check["check"].split(":")[0] for check in checks}
         contestants = next(cell.contestants for cell in plan.QUICK if cell.name == name)
-        fused = {who for who in plan.FUSED if who in contestants and not rivals.why_absent(who)}
+        fused = {who for who in contestants if rival_of(who) in plan.FUSED and not rivals.why_absent(rival_of(who))}
         assert compared == fused | ({"hotline", "hotline split"} if name == "kaggle-fp32" else set())
 
 

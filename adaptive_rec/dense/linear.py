@@ -1,0 +1,117 @@
+"""Linear layers of float32 on the CPU, multiplied by oneDNN instead of the BLAS that torch was built with.
+
+On processors that are not Intel's, MKL keeps to vectors of 256 bits, even where those of 512 are twice as fast. oneDNN, which
+torch brings too and uses for bf16, takes what the processor has.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from torch.overrides import TorchFunctionMode
+
+from adaptive_rec.errors import ConfigError
+from adaptive_rec.system.processor import vendor
+
+WIDER = 16
+"""A gradient of weights that has so many times fewer inputs than outputs is multiplied the other way round: 146 instead of
+548 us for 13 inputs and 512 outputs of 2,048 samples (EPYC, Zen 5)."""
+
+
+def linear_layers(name: str, compiled: bool) -> AbstractContextManager[Any]:
+    """Return the context in which linear layers run on the CPU, to be entered for each forward pass.
+
+    `name`: value of run.linear. `auto` depends on the processor only, as a resumed run must round as before. `compiled`: whether
+    the model is compiled, which fixes its products. Raises ConfigError where oneDNN is asked for and cannot be had.
+    """
+    if name == "torch" or (name == "auto" and (compiled or why_not() or not mkl_is_slow())):
+        return nullcontext()
+    if reason := "run.compile is true" if compiled else why_not():
+        raise ConfigError(f"run.linear must be auto or torch where {reason}, got {name}")
+    return OneDnnLinear()
+
+
+def why_not() -> str:
+    """Return the reason why oneDNN cannot be used; empty if it can."""
+    if not torch.backends.mkldnn.is_available():
+        return "torch has no oneDNN"
+    return "" if hasattr(torch.ops.mkldnn, "_linear_pointwise") else "torch does not offer oneDNN's product of float32"
+
+
+def mkl_is_slow() -> bool:
+    """Whether torch multiplies float32 with MKL on a processor of whose vectors MKL uses half."""
+    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return wide and torch.backends.mkl.is_available() and vendor() == "AuthenticAMD"
+
+
+class OneDnnLinear(TorchFunctionMode):
+    """Within it, `torch.nn.functional.linear` of plain float32 tensors on the CPU runs in oneDNN, forward and backward."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is linear and _suits(*args, **(kwargs or {})):
+            return _apply(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _apply(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    outputs: Tensor = _Linear.apply(input, weight, bias)
+    return outputs
+
+
+def _suits(input: Any, weight: Any, bias: Any = None) -> bool:
+    """Whether oneDNN takes a layer's tensors: neither subclasses, nor autocast or transformed ones, nor those without samples."""
+    tensors = (input, weight) if bias is None else (input, weight, bias)
+    return (
+        all(type(part) in (Tensor, nn.Parameter) for part in tensors)
+        and all(part.dtype == torch.float32 and part.device.type == "cpu" for part in tensors)
+        and all(part.layout == torch.strided for part in tensors)
+        and weight.dim() == 2
+        and input.numel() > 0
+        and weight.numel() > 0
+        and not torch.is_autocast_enabled("cpu")
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(inputs, weight)
+        lines = inputs.reshape(-1, inputs.shape[-1]).contiguous()
+        return _product(lines, weight.contiguous(), bias).view(*inputs.shape[:-1], len(weight))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, weight = ctx.saved_tensors
+        grad = grads[0].reshape(-1, len(weight)).contiguous()
+        lines = inputs.reshape(-1, inputs.shape[-1]).contiguous()
+        multiply = _by_torch if torch.is_grad_enabled() else _product  # gradients of gradients
+        of_inputs, of_weight, of_bias = ctx.needs_input_grad
+        return (
+            multiply(grad, weight.t()).view(inputs.shape) if of_inputs else None,
+            _of_weight(multiply, grad, lines) if of_weight else None,
+            grad.sum(0) if of_bias else None,
+        )
+
+
+def _of_weight(multiply: Any, grad: Tensor, lines: Tensor) -> Tensor:
+    """Return ``grad.T @ lines``, the gradient of the weights."""
+    if WIDER * lines.shape[1] < grad.shape[1]:
+        turned: Tensor = multiply(lines.t(), grad.t()).t()
+        return turned
+    product: Tensor = multiply(grad.t(), lines.t())
+    return product
+
+
+def _by_torch(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+    return linear(left, right, bias)
+
+
+def _product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return ``left @ right.T + bias``."""
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(left, right, bias, "none", [], "")
+    return product
