@@ -69,7 +69,7 @@ STREAMS = {
 }  # fmt: skip
 
 BASELINE = "hybrid"
-POLICIES = (BASELINE, "slipstream", "random_skip")
+POLICIES = (BASELINE, "slipstream", "random_skip", "adaptive")
 
 
 def variants(stream: Stream) -> dict[str, tuple[str, ...]]:

@@ -23,7 +23,7 @@ HEADS = (
 )  # fmt: skip
 COLOURS = {
     "slipstream": "#e6ab02", SETTLED: "#d95f02", "random_skip": "#24292f", "random-subsample": "#7570b3",
-    "larger-batch": "#1b9e77", "newest-70": "#e7298a",
+    "larger-batch": "#1b9e77", "newest-70": "#e7298a", "adaptive": "#1f78b4",
 }  # fmt: skip
 
 
