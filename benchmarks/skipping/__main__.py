@@ -30,7 +30,7 @@ def main() -> None:
     line = parser(__doc__)
     line.add_argument("--data", type=Path, default=data_folder(), help="folder of test data")
     line.add_argument("--streams", nargs="*", choices=STREAMS, default=list(STREAMS))
-    line.add_argument("--only", nargs="+", metavar="NAME", help="policies and variants besides the baseline; others can be added later")
+    line.add_argument("--only", nargs="+", metavar="NAME", help="policies and variants besides the baseline (all)")
     line.add_argument("--seeds", type=int, default=3, help="number of seeds")
     line.add_argument("--first", type=int, default=1, metavar="SEED", help="the first of the seeds")
     line.add_argument("--jobs", type=int, default=1, help="comparisons at a time; their runs have one thread each")
