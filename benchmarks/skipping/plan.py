@@ -53,10 +53,6 @@ STREAMS = {
     "settled": Stream(
         "synthetic teacher, stationary; 75 % of 400 k samples look up 69 rows, the others 137,000", "synthetic", 1024, PLANTED
     ),
-    "settled-long": Stream(
-        "the same, 1.2 M samples: three times as many judgements for the guard of adaptive",
-        "synthetic", 1024, (*PLANTED, "data.synthetic.samples=1200000"),
-    ),
     "drifting": Stream(
         "as settled; every 2,000 samples a new row enters each table's popularity order at its top",
         "synthetic", 1024, (*PLANTED, "data.synthetic.drift_ranks=0.5"),
