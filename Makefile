@@ -6,7 +6,7 @@
 # ARGS         more arguments for adaptive-rec train, e.g. ARGS="--data train.txt --steps 1000"; also for bench and gpu-first
 #
 # make bench: a step on the CPU compared with its rivals, in under 10 minutes; bench-all: more cells and rounds, resumable.
-# make roofline: what the memory of this machine gives, and how near to it gather, update, distinct rows and sketch work.
+# make roofline: what the memory of this machine gives, and how near to it gather, update, distinct rows, sketch and parsing work.
 # make bench-drop-in: your own training loop with our modules, compared with adaptive-rec train and with torch's and TorchRec's tables.
 # make bench-processes: several processes beside TorchRec's, on a loopback device and at 1 Gbit/s; as root, for network namespaces.
 # make bench-disk: rows on a disk beside rows in memory, mapped files and RocksDB; as root, for memory groups (cgroup v1).

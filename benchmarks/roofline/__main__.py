@@ -5,8 +5,8 @@
 
 First the machine: bytes read and written in a row, random rows of 64 to 512 bytes read and changed, with one thread and all, in
 huge pages and without. Then gather, update, distinct rows and sketch on batches of Kaggle's and MLPerf's shapes, in turns with
-FBGEMM: what must move, its time at the roof, the same work with its rows in the cache, ours, FBGEMM's. Leaves results.json,
-rows.md and roofline.svg in --out.
+FBGEMM, and parsing of the Criteo sample, in turns with pyarrow: what must move, its time at the roof, the same work with its rows
+in the cache, ours, the rival's. Leaves results.json, rows.md and roofline.svg in --out.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ SHAPES_OF = {
     "Kaggle": ("kaggle", ("data.max_table_rows=8000000",), 48),
     "MLPerf multi-hot": ("mlperf", ("data.max_table_rows=500000",), 12),
 }
+PARSED = "Criteo text"
 TINY = {"Kaggle": ("tiny", (), 4), "MLPerf multi-hot": ("tiny_bags", (), 4)}
 
 
 def main() -> int:
-    from benchmarks.common.command import parser
+    from benchmarks.common.command import data_folder, parser
 
     words = parser(__doc__, "benchmarks.roofline")
     words.add_argument("--out", type=Path, help="folder of results (studies/roofline; studies/roofline-rehearsed)")
     words.add_argument("--rounds", type=int, default=30, help="turns of each kernel")
+    words.add_argument("--only", choices=[*SHAPES_OF, PARSED], help="kernels on one kind of data")
+    words.add_argument("--data", type=Path, default=data_folder(), help="folder of test data, for parsing")
     words.add_argument("--rehearse", action="store_true", help="tiny shapes")
     args = words.parse_args()
     out = args.out or Path("studies/roofline-rehearsed" if args.rehearse else "studies/roofline")
@@ -43,7 +46,7 @@ def main() -> int:
     from benchmarks.common.command import facts_of_call
     from benchmarks.common.machine import describe
     from benchmarks.common.results import say, write
-    from benchmarks.roofline import kernels, machine, picture
+    from benchmarks.roofline import kernels, machine, parsing, picture
 
     began = time.monotonic()
     threads = usable_threads(len(os.sched_getaffinity(0)))
@@ -54,17 +57,28 @@ def main() -> int:
     for line in lines:
         say(line)
     rows: list[dict[str, Any]] = []
+    turns = 3 if args.rehearse else args.rounds
+
+    def take(kernel: kernels.Kernel, label: str) -> None:
+        found = kernels.times(kernel, turns)
+        medians = {who: found[who]["median"] if who in found else None for who in ("ours", "in cache", "rival")}
+        about = {"kernel": kernel.name, "shape": label, "moves": kernel.moves, "roof": kernel.roof_seconds}
+        rows.append({**about, **medians, "rival_name": kernel.rival_name})
+        lines.append(kernel_line(rows[-1]))
+        say(lines[-1])
+
     for label, (name, settings, batches) in (TINY if args.rehearse else SHAPES_OF).items():
+        if args.only not in (None, label):
+            continue
         shape = kernels.Shape(name, settings, batches, args.rehearse)
         for kernel in kernels.kernels(shape, roof):
-            found = kernels.times(kernel, 3 if args.rehearse else args.rounds)
-            medians = {who: found[who]["median"] if who in found else None for who in ("ours", "in cache", "FBGEMM")}
-            rows.append(
-                {"kernel": kernel.name, "shape": label, "moves": kernel.moves, "roof": kernel.roof_seconds, **medians}
-            )
-            lines.append(kernel_line(rows[-1]))
-            say(lines[-1])
+            take(kernel, label)
         shape.store.close()
+    criteo = parsing.text(args.data, args.rehearse) if args.only in (None, PARSED) else b""
+    if criteo:
+        take(parsing.parsing(criteo, roof), PARSED)
+    elif args.only in (None, PARSED):
+        say(f"no parsing: {args.data / parsing.SAMPLE} does not exist")
     out.mkdir(parents=True, exist_ok=True)
     about = describe("rehearsal" if args.rehearse else "", "roofline")
     write(out / "results.json", {
@@ -88,7 +102,7 @@ def wait_briefly_here() -> bool:
 REHEARSED = "Rehearsed on tiny shapes: no figure below is of anything."
 
 KERNEL_HEAD = (
-    "| kernel | shape | must move | roof, ms | in cache, ms | ours, ms | roof / ours | FBGEMM, ms | FBGEMM / ours |",
+    "| kernel | shape | must move | roof, ms | in cache, ms | ours, ms | roof / ours | rival, ms | rival / ours |",
     "|---|---|---|---|---|---|---|---|---|",
 )
 
@@ -97,9 +111,11 @@ def kernel_line(row: dict[str, Any]) -> str:
     def ms(value: float | None) -> str:
         return "" if value is None else f"{1e3 * value:.3f}"
 
-    over = f"{row['FBGEMM'] / row['ours']:.2f}" if row["FBGEMM"] else ""
+    rival, over = "", ""
+    if row["rival"]:
+        rival, over = f"{row['rival_name']} {ms(row['rival'])}", f"{row['rival'] / row['ours']:.2f}"
     cells = [row["kernel"], row["shape"], row["moves"], ms(row["roof"]), ms(row["in cache"]), ms(row["ours"])]
-    return f"| {' | '.join(cells)} | {row['roof'] / row['ours']:.2f} | {ms(row['FBGEMM'])} | {over} |"
+    return f"| {' | '.join(cells)} | {row['roof'] / row['ours']:.2f} | {rival} | {over} |"
 
 
 def roof_lines(roof: Any) -> list[str]:

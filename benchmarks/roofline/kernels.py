@@ -42,6 +42,7 @@ class Kernel:
     """The same work with its rows in the cache."""
     rival: Callable[[int], object] | None = None
     prepare: Callable[[int], object] = field(default=lambda step: None)
+    rival_name: str = "FBGEMM"
 
 
 class Shape:
@@ -144,7 +145,7 @@ def times(kernel: Kernel, rounds: int) -> dict[str, Any]:
     if kernel.in_cache:
         made["in cache"] = Work(kernel.in_cache)
     if kernel.rival:
-        made["FBGEMM"] = _Prepared(kernel.rival, kernel.prepare)
+        made["rival"] = _Prepared(kernel.rival, kernel.prepare)
     for contestant in made.values():
         contestant.turn(1)
         contestant.turn(1)

@@ -1,4 +1,4 @@
-"""The roofline as bars: of each kernel the roof, its work alone, its time, and FBGEMM's."""
+"""The roofline as bars: of each kernel the roof, its work alone, its time, and its rival's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.common.pictures import INK, PALE, page, rectangle, text
 
-COLOURS = {"roof": "#8c959f", "in cache": "#a8d5ba", "ours": "#1f6feb", "FBGEMM": "#d29922"}
+COLOURS = {"roof": "#8c959f", "in cache": "#a8d5ba", "ours": "#1f6feb", "rival": "#d29922"}
 LEFT, WIDTH, BAR, GAP = 310, 960, 14, 22
 
 
@@ -30,7 +30,7 @@ def picture(rows: list[dict[str, Any]]) -> str:
                 text(
                     LEFT + length + 6,
                     y + BAR - 4,
-                    f"{1e3 * row[name]:.2f} ms",
+                    f"{1e3 * row[name]:.2f} ms{', ' + row['rival_name'] if name == 'rival' else ''}",
                     size=11,
                     colour=INK if name == "ours" else PALE,
                 )

@@ -20,6 +20,8 @@ NET = (
 
 SETTLED = "slipstream-settled"
 """Skips what has settled by a fixed threshold, be it much or little, and keeps a share of it at random."""
+LOOSE = "adaptive-loose"
+"""`adaptive` with a limit that a stream of this length can prove: it drops what has settled, in every other block."""
 SUBSAMPLE = ("knobs.action=subsample", "knobs.keep_probability=0.4", "knobs.probe_ratio=0.0625")
 SKIPPING = ("knobs.action=drop", "knobs.target_skip_ratio=0.5", "knobs.probe_ratio=0.125")
 """What the policies `slipstream` and `random_skip` do: a wanted share of the popular samples is dropped."""
@@ -52,7 +54,7 @@ STREAMS = {
         "synthetic teacher, stationary; 75 % of 400 k samples look up 69 rows, the others 137,000", "synthetic", 1024, PLANTED
     ),
     "drifting": Stream(
-        "the same; every 2,000 samples a new row enters each table's popularity order at its top",
+        "as settled; every 2,000 samples a new row enters each table's popularity order at its top",
         "synthetic", 1024, (*PLANTED, "data.synthetic.drift_ranks=0.5"),
     ),
     "criteo": Stream(
@@ -69,7 +71,7 @@ STREAMS = {
 }  # fmt: skip
 
 BASELINE = "hybrid"
-POLICIES = (BASELINE, "slipstream", "random_skip")
+POLICIES = (BASELINE, "slipstream", "random_skip", "adaptive")
 
 
 def variants(stream: Stream) -> dict[str, tuple[str, ...]]:
@@ -78,6 +80,10 @@ def variants(stream: Stream) -> dict[str, tuple[str, ...]]:
     found = {
         SETTLED: (
             "knobs.policy=slipstream", "knobs.stale_threshold=2.5", "knobs.alpha=0.5", "knobs.min_probe_touches=1", *SUBSAMPLE,
+        ),
+        LOOSE: (
+            "knobs.policy=adaptive", "knobs.guard_max_logloss_increase=0.05", "knobs.guard_ratio=0.1",
+            "knobs.reclassify_every=12", "knobs.keep_probability=0.25", "knobs.alpha=0.5", "knobs.min_probe_touches=1",
         ),
         "random-subsample": ("knobs.policy=random_skip", "knobs.target_skip_ratio=0.45", *SUBSAMPLE),
         "larger-batch": (

@@ -12,10 +12,10 @@ import numpy as np
 
 from benchmarks.common.pictures import GRID, INK, PALE, dot, page, polyline, rule, text
 from benchmarks.common.results import table_head
-from benchmarks.skipping.plan import BASELINE, SETTLED, STREAMS
+from benchmarks.skipping.plan import BASELINE, LOOSE, SETTLED, STREAMS
 
 SLACK_AUC, BAR = 0.0005, 0.85
-CONTROLS = {"slipstream": "random_skip", SETTLED: "random-subsample"}
+CONTROLS = {"slipstream": "random_skip", LOOSE: "random_skip", SETTLED: "random-subsample"}
 """What skips at random by the same action: a rule is compared with the line from the baseline through it, at the same share."""
 HEADS = (
     "stream", "what", "seeds", "trained", "processor time", "wall clock", "dAUC", "dlogloss", "AUC over random, equal share",
@@ -23,7 +23,7 @@ HEADS = (
 )  # fmt: skip
 COLOURS = {
     "slipstream": "#e6ab02", SETTLED: "#d95f02", "random_skip": "#24292f", "random-subsample": "#7570b3",
-    "larger-batch": "#1b9e77", "newest-70": "#e7298a",
+    "larger-batch": "#1b9e77", "newest-70": "#e7298a", "adaptive": "#a6cee3", LOOSE: "#1f78b4",
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ def test_every_kernel_has_its_roof_and_its_time(tmp_path: Path) -> None:
     assert {one["bytes"] for one in found["rows"]} == {64, 128, 256, 512}
     assert all(one["read"] > 0 and one["changed"] > 0 for one in found["rows"])
     kernels = {(one["kernel"], one["shape"]) for one in found["kernels"]}
-    assert len(kernels) == len(found["kernels"]) == 8
+    assert len(kernels) == len(found["kernels"]) == 9
     assert all(0 < one["roof"] < one["ours"] for one in found["kernels"])
     rows = (tmp_path / "rows.md").read_text()
     assert all(f"| {kernel} | {shape} |" in rows for kernel, shape in kernels)
