@@ -15,7 +15,7 @@ from adaptive_rec.cli.output import say, waiting
 from adaptive_rec.cli.own_data import warn_of_labels, with_prepared_data
 from adaptive_rec.cli.parser import configuration, number_settings, text_settings
 from adaptive_rec.errors import ConfigError, UsageError, did_you_mean
-from adaptive_rec.run.made_here import check_rows
+from adaptive_rec.run.made_here import check_named_file, check_rows
 from adaptive_rec.run.new_directory import check_is_new, new_directory
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def check(args: argparse.Namespace) -> Config:
     if (args.resume or args.replay) and not args.config:
         run, new = (args.out, None) if args.resume else (args.replay, args.out or new_directory(config.knobs.policy))
         check_rows(run, new, config, overrides(args), os.environ)
+    check_named_file(args.config, config, overrides(args), os.environ)
     load_policy(config.knobs.policy)
     for name in config.run.track:
         load_tracker(name)

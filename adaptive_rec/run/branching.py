@@ -31,7 +31,7 @@ from adaptive_rec.live.telemetry import to_json
 from adaptive_rec.run import journal
 from adaptive_rec.run.changed_settings import changed_settings
 from adaptive_rec.run.inputs import check_trained
-from adaptive_rec.run.made_here import check_rows, outside, sign
+from adaptive_rec.run.made_here import check_rows, outside, sign, with_absolute_rows
 from adaptive_rec.run.new_directory import check_is_new, claim, leave, sole_writer
 from adaptive_rec.run.parent import ParentRun, read_about
 from adaptive_rec.run.past import METRICS, events_until, metrics_until
@@ -209,7 +209,7 @@ def _write_past(draft: Path, run: Path, parent: ParentRun) -> int:
 
 
 def _write_descriptions(draft: Path, about: Mapping[str, Any], config: Config, parent: ParentRun) -> None:
-    (draft / "config.toml").write_text(to_toml(config), encoding="utf-8")
+    (draft / "config.toml").write_text(to_toml(with_absolute_rows(config)), encoding="utf-8")
     described = to_json({**about, "parent": parent.model_dump()}, indent=1)
     (draft / DESCRIPTION).write_text(f"{described}\n", encoding="utf-8")
     sync_files([draft / "config.toml", draft / DESCRIPTION])
