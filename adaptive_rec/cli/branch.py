@@ -57,6 +57,7 @@ def branch(args: argparse.Namespace) -> int:
     from adaptive_rec.policy.find import load_policy
     from adaptive_rec.run.branching import make_branch
     from adaptive_rec.run.inputs import check_trained
+    from adaptive_rec.run.past import METRICS
 
     check_trained(args.directory)
     settings = [*args.set, *number_settings({"run.steps": args.steps})]
@@ -65,6 +66,8 @@ def branch(args: argparse.Namespace) -> int:
         command = shlex.join(["adaptive-rec", *args.argv])
         of_one = args.processes is None and not args.no_train
         made = make_branch(args.directory, args.at, args.out, os.environ, settings, command, of_one)
+    if made.left_out.count:
+        say(f"warning: {args.directory / METRICS}: {made.left_out} of the branch", sys.stderr)
     if args.no_train:
         report(made, words, args.json)
         return 0
