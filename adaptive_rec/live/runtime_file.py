@@ -198,7 +198,8 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _read(directory: int, name: str) -> RuntimeFile:
-    """Read a runtime file. Raises OSError, ValueError, TypeError or LookupError where it is missing, damaged, or open to others."""
+    """Read a runtime file. Raises OSError, ValueError, TypeError or LookupError where it is missing, damaged or open to
+    others."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open(os.open(name, flags, dir_fd=directory), encoding="utf-8") as stream:
         about = os.fstat(stream.fileno())

@@ -98,7 +98,9 @@ def test_a_damaged_file_is_passed_over_and_named(own_folder, text):
     path.write_bytes(text.encode("latin-1"))
     path.chmod(0o600)
     assert under_way() == []
-    with pytest.raises(UsageError, match=f"passed over: {path} of process {os.getpid()} is damaged or open to others: "):
+    with pytest.raises(
+        UsageError, match=f"passed over: {path} of process {os.getpid()} is damaged or open to others: "
+    ):
         find(None)
 
 

@@ -92,8 +92,9 @@ def test_a_relative_folder_of_rows_holds_from_any_working_directory(
     assert resumed(run) == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows", "run"]
     kept.write_text(kept.read_text().replace(f'"{tmp_path}/rows"', '"rows"'))  # as older versions wrote it
-    assert f"got rows: it was {tmp_path}/rows from the working directory in which you gave it; if it is right, add " in (
-        error := resumed(run, steps=8)
+    assert (
+        f"got rows: it was {tmp_path}/rows from the working directory in which you gave it; if it is right, add "
+        in (error := resumed(run, steps=8))
     )
     assert resumed(run, error.split(" add --set ")[1].strip().join(("--set=", "")), steps=8) == ""
 
