@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from adaptive_rec.service import (
+    checkpoints_api,
     control_api,
     dashboard_files,
     details_api,
@@ -46,6 +47,7 @@ def create_app(view: RunView, security: Security) -> FastAPI:
         event_stream.router(view, security.limits),
         placement_api.router(view),
         knobs_api.router(view),
+        checkpoints_api.router(view),
         rollback_api.router(view),
         control_api.control_router(view),
         metrics.router(view),

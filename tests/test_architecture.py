@@ -65,6 +65,7 @@ BESIDE: dict[str, set[str]] = {
         "live.shared_state",
         "live.sign_in_code",
         "checkpoint.saved_placement",
+        "checkpoint.listing",
         "config.faults",
         "config.knobs",
         "config.reference",

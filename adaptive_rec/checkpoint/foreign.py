@@ -120,6 +120,7 @@ def _read_npy(path: Path) -> Tensor:
                 raise ValueError("its format must be version 1.0")
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # about headers that Python 2 wrote
+            warnings.simplefilter("ignore", ResourceWarning)  # about files of others, which may be freed meanwhile
             return _tensor(np.lib.format.open_memmap(path, mode="r"))
     except Exception as error:  # NumPy evaluates headers as Python literals, which fails in many ways
         raise CheckpointError(

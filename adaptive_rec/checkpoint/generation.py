@@ -56,6 +56,16 @@ def verify(files: Files, generation: Path) -> Manifest:
     return manifest
 
 
+def verify_sizes(files: Files, generation: Path, manifest: Manifest) -> None:
+    """Look at the files of a generation without reading them. Raises CheckpointError where one is missing, or of another size."""
+    verify_names(files, generation, manifest)
+    for entry in manifest.files:
+        path = generation / entry.name
+        with os_errors("reading", path):
+            size_bytes = files.size_bytes(path)
+        _check_size(path, entry, size_bytes)
+
+
 def verify_names(files: Files, generation: Path, manifest: Manifest) -> None:
     """Raise CheckpointError for a missing file, or one that the manifest does not name."""
     expected = {MANIFEST, *(entry.name for entry in manifest.files)}

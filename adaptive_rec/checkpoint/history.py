@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from adaptive_rec.checkpoint.files import Files, UnreadableError, os_errors
-from adaptive_rec.checkpoint.generation import generations, names_in, read_manifest, remove, remove_leftovers, verify
+from adaptive_rec.checkpoint.generation import (
+    generations,
+    names_in,
+    read_manifest,
+    remove,
+    remove_leftovers,
+    verify,
+    verify_sizes,
+)
 from adaptive_rec.checkpoint.manifest import Manifest, Since
 from adaptive_rec.errors import CheckpointError
 
@@ -83,6 +91,16 @@ def verify_all(files: Files, generation: Path) -> None:
     for link in links:
         verify(files, link.path)
     _check_disk(links[-1])
+
+
+def check_sizes(files: Files, generation: Path, with_rows: bool) -> None:
+    """Look at a generation and those it builds on without reading more than manifests. Raises CheckpointError where a file is
+    missing, or of another size; `with_rows`: or one of the rows on a disk."""
+    links = chain(files, generation)
+    for link in links:
+        verify_sizes(files, link.path, link.manifest)
+    if with_rows:
+        _check_disk(links[-1])
 
 
 def _check_disk(link: ChainedGeneration) -> None:

@@ -14,7 +14,7 @@ from adaptive_rec.cli.launcher import Wanted
 from adaptive_rec.cli.output import pairs, print_json, say, shown, waiting
 from adaptive_rec.cli.parser import Parser, add_command, add_settings, number_settings
 from adaptive_rec.cli.signals import ended_by_sigterm
-from adaptive_rec.cli.start_options import add_start_options, start_words
+from adaptive_rec.cli.start_options import add_start_options, check_start_options, start_words
 from adaptive_rec.errors import AdaptiveRecError, UsageError
 from adaptive_rec.units import counted, printable, size
 
@@ -51,12 +51,14 @@ def branch(args: argparse.Namespace) -> int:
         raise UsageError(f"{rule}, then start train --resume --out DIR there")
     words = ["train", "--resume", f"--out={args.out}", *start_words(args)]
     started = train_arguments(words)
-    Wanted.of(started)  # an error here comes before there is a directory
+    check_start_options(started)  # an error here comes before there is a directory
+    Wanted.of(started)
     waiting(f"branching from {args.directory}")
     from adaptive_rec.config.tree import load_config
     from adaptive_rec.policy.find import load_policy
     from adaptive_rec.run.branching import make_branch
     from adaptive_rec.run.inputs import check_trained
+    from adaptive_rec.run.past import METRICS
 
     check_trained(args.directory)
     settings = [*args.set, *number_settings({"run.steps": args.steps})]
@@ -65,6 +67,8 @@ def branch(args: argparse.Namespace) -> int:
         command = shlex.join(["adaptive-rec", *args.argv])
         of_one = args.processes is None and not args.no_train
         made = make_branch(args.directory, args.at, args.out, os.environ, settings, command, of_one)
+    if made.left_out.count:
+        say(f"warning: {args.directory / METRICS}: {made.left_out} of the branch", sys.stderr)
     if args.no_train:
         report(made, words, args.json)
         return 0

@@ -13,7 +13,7 @@ from adaptive_rec.cli.checkpoint_verify import verify
 from adaptive_rec.cli.output import columns, print_json, say, show
 from adaptive_rec.cli.parser import Parser, add_command
 from adaptive_rec.cli.signals import ended_by_sigterm
-from adaptive_rec.errors import CheckpointError, UsageError
+from adaptive_rec.errors import UsageError
 from adaptive_rec.units import size, whole
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ def add_checkpoint_commands(parser: Parser) -> None:
 
 
 def list_them(args: argparse.Namespace) -> int:
-    """Print the checkpoints by their manifests, the only files read."""
+    """Print the checkpoints by their manifests, the only files read, and the sizes of the others."""
+    from adaptive_rec.checkpoint.listing import entry_of
+
     found = [entry for path in checkpoints_at(args.path) if (entry := entry_of(path))["error"] is None or path.exists()]
     if args.json:
         print_json(found)
@@ -69,27 +71,6 @@ def list_them(args: argparse.Namespace) -> int:
     return 0
 
 
-def entry_of(path: Path) -> dict[str, Any]:
-    """Return a checkpoint's manifest, with the error in it or in those that it builds on."""
-    from adaptive_rec.checkpoint.files import DISK
-    from adaptive_rec.checkpoint.generation import read_manifest
-    from adaptive_rec.checkpoint.history import chain
-    from adaptive_rec.checkpoint.rows import is_shard
-
-    entry: dict[str, Any] = {"name": path.name, "error": None}
-    try:
-        manifest = read_manifest(DISK, path)
-        entry |= manifest.model_dump(include={"format", "step", "description"})
-        entry |= {"kind": manifest.kind, "builds_on": manifest.since.name if manifest.since else None}
-        rows_bytes = sum(file.size_bytes for file in manifest.files if is_shard(file.name))
-        entry |= {"files": len(manifest.files), "rows_bytes": rows_bytes, "size_bytes": manifest.size_bytes}
-        entry["written"] = written(path)
-        chain(DISK, path)
-    except (CheckpointError, OSError) as error:  # OSError: the run just removed it
-        entry["error"] = str(error).replace(f"{path.parent}/", "")
-    return entry
-
-
 def listed(entry: dict[str, Any]) -> tuple[str, ...]:
     note = entry["error"] or ""
     if "written" not in entry:
@@ -97,13 +78,6 @@ def listed(entry: dict[str, Any]) -> tuple[str, ...]:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry["written"]))
     sizes = whole(entry["files"]), size(entry["rows_bytes"]), size(entry["size_bytes"])
     return entry["name"], whole(entry["step"]), when, entry["kind"], entry["builds_on"] or "", *sizes, note
-
-
-def written(path: Path) -> float:
-    """Return when a checkpoint was written, in seconds since 1970."""
-    from adaptive_rec.checkpoint.manifest import MANIFEST
-
-    return (path / MANIFEST).stat().st_mtime
 
 
 def diff(args: argparse.Namespace) -> int:

@@ -115,6 +115,10 @@ def resolve(args: argparse.Namespace, own: Sequence[str] = ()) -> Config:
     settings = [*args.set, *text_settings(texts), *number_settings({"run.steps": args.steps}), *own]
     config = configuration(args.config, args.data, settings)
     source = config.data.source
+    if config.run.disk:
+        rule = "run.disk must be empty where runs are compared, each of which has its rows in its own directory"
+        raise UsageError(f"{rule}, got {config.run.disk}")
+    config.data.check_ranges_are_used()
     if config.data.follow:
         raise UsageError("data.follow must be false where runs are compared, got true")
     if source != "synthetic" and not Path(source).exists():  # one error here instead of one in every run

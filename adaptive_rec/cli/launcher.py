@@ -54,6 +54,10 @@ class Wanted:
             whole_number("--processes", args.processes, 1, MOST_PROCESSES),
             whole_number("--restarts", args.restarts, 0, MOST_RESTARTS),
         )
+        if wanted.restarts and wanted.processes == 1:
+            raise UsageError(
+                f"--restarts starts several processes again: --processes must be at least 2 with it, got {wanted.processes}"
+            )
         if wanted.restarts and args.replay:
             raise UsageError("--replay repeats a run in one go and --restarts begins in the middle of one; give one of them")
         return wanted

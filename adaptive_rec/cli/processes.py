@@ -43,13 +43,18 @@ def is_restarted() -> bool:
     return are_under_way() and _number("TORCHELASTIC_RESTART_COUNT", 0) > 0
 
 
-def check_launch() -> None:
-    """Raise UsageError where a launcher has set variables that name no rank: it would train alone, or wait for nobody."""
+def check_launch(args: argparse.Namespace) -> None:
+    """Raise UsageError where a launcher has set variables that name no rank: it would train alone, or wait for nobody; and for
+    options that start processes, where another launcher than ours has started this one."""
     ranks, rank = os.environ.get("WORLD_SIZE", "1"), os.environ.get("RANK")
     if not ranks.isdecimal() or int(ranks) < 1:
         raise UsageError(f"WORLD_SIZE must be a whole number from 1 on where a launcher sets it, got {ranks!r}")
     if int(ranks) > 1 and not (rank is not None and rank.isdecimal() and int(rank) < int(ranks)):
         raise UsageError(f"RANK must be a whole number below WORLD_SIZE, which is {ranks}, got {rank or 'none'}")
+    for name, none in (("processes", "1"), ("restarts", "0"), ("detach", False)):
+        if are_under_way() and not are_launched() and getattr(args, name) != none:
+            rule = f"--{name} must be left out where a launcher starts the processes (WORLD_SIZE is {ranks})"
+            raise UsageError(f"{rule}, got {getattr(args, name) if name != 'detach' else 'it'}")
 
 
 def layout(wanted: int) -> tuple[int, int]:

@@ -57,9 +57,11 @@ def add_commands(subparsers: Any) -> None:
 def runs(args: argparse.Namespace) -> int:
     """Print the runs under way, without their tokens."""
     from adaptive_rec.cli.glance import at_a_glance, cells
-    from adaptive_rec.live.runtime_file import under_way
+    from adaptive_rec.live.runtime_file import scanned
 
-    files = under_way()
+    files, damaged = scanned()
+    for each in damaged:
+        say(f"warning: passed over: {each}", sys.stderr)
     parents, now = [_parent(Path(file.run)) for file in files], at_a_glance(files)
     if args.json:
         about = [{"pid": f.pid, "name": f.name, "run": f.run, "url": f.url, "started": f.started} for f in files]

@@ -67,6 +67,7 @@ class StopSignals:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        self._run = None  # `atexit` keeps this object, and a program that trains again needs the memory
 
     def _handle(self, number: int, _frame: object) -> None:
         if self.run_is_over and self.exit_code == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from adaptive_rec.cli.parser import Parser, add_serve_options
+from adaptive_rec.errors import UsageError
 
 SWITCHES = ("detach", "json", "no_serve", "linger")
 VALUES = ("processes", "restarts", "host", "port", "token_file")
@@ -19,6 +20,20 @@ def add_start_options(parser: Parser) -> None:
     add("--no-serve", action="store_true", help="no dashboard, API or shell commands for this run")
     add("--linger", action="store_true", help="keep the dashboard and the API after the last step, until a stop")
     add_serve_options(parser)
+
+
+SERVED = ("linger", "host", "port", "allow_host", "token_file")
+"""Options of the service, which --no-serve leaves without effect."""
+
+
+def check_start_options(args: argparse.Namespace) -> None:
+    """Raise UsageError where one option leaves another without effect."""
+    for name in SERVED:
+        value = getattr(args, name)
+        if args.no_serve and not (value is None or value is False or value == []):  # a port of 0 is given, too
+            raise UsageError(
+                f"{_option(name)} is for the dashboard and the API and --no-serve starts none; give one of them"
+            )
 
 
 def start_words(args: argparse.Namespace) -> list[str]:

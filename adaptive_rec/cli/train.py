@@ -25,7 +25,7 @@ from adaptive_rec.cli.parser import (
     serve_options,
 )
 from adaptive_rec.cli.signals import StopSignals
-from adaptive_rec.cli.start_options import add_start_options
+from adaptive_rec.cli.start_options import add_start_options, check_start_options
 from adaptive_rec.cli.train_settings import check_start, overridden, prepare
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError, UsageError
 from adaptive_rec.run.new_directory import new_directory
@@ -86,7 +86,8 @@ def train(args: argparse.Namespace) -> int:
     """Train and print the summary, or only print the configuration or the memory plan."""
     from adaptive_rec.config.reference import render
 
-    processes.check_launch()
+    processes.check_launch(args)
+    check_start_options(args)
     wanted = Wanted.of(args)
     if processes.is_restarted():
         args.resume = True

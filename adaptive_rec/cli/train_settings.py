@@ -15,7 +15,7 @@ from adaptive_rec.cli.output import say, waiting
 from adaptive_rec.cli.own_data import warn_of_labels, with_prepared_data
 from adaptive_rec.cli.parser import configuration, number_settings, text_settings
 from adaptive_rec.errors import ConfigError, UsageError, did_you_mean
-from adaptive_rec.run.made_here import check_rows
+from adaptive_rec.run.made_here import check_named_file, check_rows
 from adaptive_rec.run.new_directory import check_is_new, new_directory
 
 if TYPE_CHECKING:
@@ -54,16 +54,42 @@ def check(args: argparse.Namespace) -> Config:
         raise UsageError(
             f"--resume must continue a run, {no_run(args.out)}; to begin one there, name its CONFIG or --data"
         )
-    if args.linger and args.no_serve:
-        raise UsageError("--linger keeps the dashboard after the run and --no-serve starts none; give one of them")
+    check_what_is_printed(args)
+    check_given_once(args)
     config = resolve(args)
+    if not args.resume and not args.replay:
+        config.data.check_ranges_are_used()
     if (args.resume or args.replay) and not args.config:
         run, new = (args.out, None) if args.resume else (args.replay, args.out or new_directory(config.knobs.policy))
         check_rows(run, new, config, overrides(args), os.environ)
+    check_named_file(args.config, config, overrides(args), os.environ)
     load_policy(config.knobs.policy)
     for name in config.run.track:
         load_tracker(name)
     return config
+
+
+def check_what_is_printed(args: argparse.Namespace) -> None:
+    """Raise UsageError where two options contradict each other in what the command does instead of training."""
+    pairs = (("dry_run", "print_config"), ("json", "print_config"), ("verify", "print_config"), ("verify", "dry_run"))
+    for one, other in pairs:
+        if getattr(args, one) and getattr(args, other):
+            names = (f"--{name.replace('_', '-')}" for name in (one, other))
+            raise UsageError(f"{' and '.join(names)} must not be given together; give one of them")
+
+
+def check_given_once(args: argparse.Namespace) -> None:
+    """Raise UsageError where --set gives a key that an option gives, too."""
+    options = {
+        "knobs.policy": "policy", "data.source": "data", "run.device": "device", "run.track": "track", "run.steps": "steps",
+        "run.seed": "seed", "data.follow": "follow",
+    }  # fmt: skip
+    for setting in args.set:
+        option = options.get(setting.partition("=")[0].strip())
+        if option and getattr(args, option):
+            raise UsageError(
+                f"--set must leave to --{option} what that gives, got {setting} beside it; give one of them"
+            )
 
 
 def resolve(args: argparse.Namespace) -> Config:

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from adaptive_rec.config.knobs import Bytes, Frozen, knob
+from adaptive_rec.errors import ConfigError
 
 CRITEO_KAGGLE_ROWS = (
     1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306, 10, 5652,
@@ -135,6 +136,17 @@ class DataConfig(Frozen):
         0.0, "seconds", "With follow: the run ends after so long without a new row; 0 waits for ever.", ge=0
     )
     synthetic: SyntheticConfig = SyntheticConfig()
+
+    def check_ranges_are_used(self) -> None:
+        """Raise ConfigError for parts of a file where the data is synthetic. A run that has trained on it keeps them: they did
+        nothing."""
+        for name in ("train_range", "test_range"):
+            given, default = getattr(self, name), type(self).model_fields[name].default
+            if self.source == "synthetic" and given != default:
+                raise ConfigError(
+                    f"data.{name} must be {list(default)} where data.source is synthetic, whose sizes are "
+                    f"data.synthetic.samples and data.synthetic.test_samples, got {list(given)}"
+                )
 
     @model_validator(mode="after")
     def _check_raw(self) -> DataConfig:

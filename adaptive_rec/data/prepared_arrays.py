@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,7 @@ class NpyRows:
         self._start_byte = int(getattr(array, "offset", 0))
         self._row_bytes = array.dtype.itemsize * math.prod(shape[1:])
         self._file = path.open("rb", buffering=0)
+        weakref.finalize(self, self._file.close)
 
     def __len__(self) -> int:
         return self._shape[0]
@@ -211,6 +213,7 @@ def mapped(path: Path, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
         if shape[0]:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # of headers that Python 2 wrote
+                warnings.simplefilter("ignore", ResourceWarning)  # of files of others, which may be freed meanwhile
                 array = np.lib.format.open_memmap(path, mode="r")
         elif path.stat().st_size <= EMPTY_FILE_BYTES:  # an empty array cannot be mapped
             array = np.load(path, allow_pickle=False)

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit
 
 from adaptive_rec.errors import AdaptiveRecError, UsageError, did_you_mean
 from adaptive_rec.live.sign_in_code import new_code
+from adaptive_rec.system.regular_files import parse_json
 
 MAX_FILE_BYTES = 1 << 16
+NAME = re.compile(r"([1-9][0-9]{0,9})\.json")
 START_TIME_FIELD = 22
 """Number of the field in /proc/PID/stat, counted from 1, that holds the start time of a process in clock ticks."""
 
@@ -106,24 +109,37 @@ def remove(pid: int) -> None:
 
 def under_way() -> list[RuntimeFile]:
     """Return the runs that are served now, oldest first, and remove the files of processes that have ended."""
-    found = []
+    return scanned()[0]
+
+
+def scanned() -> tuple[list[RuntimeFile], list[str]]:
+    """Return the runs that are served now, and what is wrong with the files of other processes that are alive."""
+    found, damaged = [], []
     with suppress(FileNotFoundError), _opened(folder()) as directory:
-        for name in os.listdir(directory):
-            if name.endswith(".json") and name[:-5].isdecimal():
-                file = _read(directory, name)
-                pid, process_start = int(name[:-5]), file.process_start if file else None
-                if not is_alive(pid, process_start):
+        for name in sorted(os.listdir(directory)):
+            if named := NAME.fullmatch(name):
+                pid, file, fault = int(named[1]), None, ""
+                try:
+                    file = _read(directory, name)
+                except FileNotFoundError:
+                    continue  # the run has just ended
+                except (OSError, ValueError, TypeError, LookupError) as error:
+                    fault = f"{folder() / name} of process {pid} is damaged or open to others: {error}"
+                if not is_alive(pid, file.process_start if file else None):
                     _unlink(directory, pid)
                 elif file is not None and file.pid == pid:
                     found.append(file)
-    return sorted(found, key=lambda file: (file.process_start or 0, file.started, file.pid))
+                else:
+                    damaged.append(fault or f"{folder() / name} names another process, {file.pid if file else None}")
+    return sorted(found, key=lambda file: (file.process_start or 0, file.started, file.pid)), damaged
 
 
 def find(run: str | None) -> RuntimeFile:
     """Return the run with this process id, run directory or name; for None, the only run there is."""
-    files = under_way()
+    files, damaged = scanned()
+    passed_over = "".join(f"\npassed over: {each}" for each in damaged)
     if not files:
-        raise UsageError("no run is under way (adaptive-rec train starts one)")
+        raise UsageError(f"no run is under way (adaptive-rec train starts one){passed_over}")
     if run is None:
         if len(files) > 1:
             raise UsageError(f"{len(files)} runs are under way; say which one:\n{_choices(files)}")
@@ -140,7 +156,7 @@ def find(run: str | None) -> RuntimeFile:
         if means:
             raise UsageError(f"{len(means)} runs are named {run}; say which one:\n{_choices(means)}")
     hint = did_you_mean(run, [file.name for file in files])
-    raise UsageError(f"no run {run} is under way{hint}; these are:\n{_choices(files)}")
+    raise UsageError(f"no run {run} is under way{hint}; these are:\n{_choices(files)}{passed_over}")
 
 
 def is_alive(pid: int, process_start: int | None) -> bool:
@@ -181,19 +197,49 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(directory)
 
 
-def _read(directory: int, name: str) -> RuntimeFile | None:
-    """Read a runtime file. Return None if it is missing, damaged, or open to other users."""
-    try:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with open(os.open(name, flags, dir_fd=directory), encoding="utf-8") as stream:
-            about = os.fstat(stream.fileno())
-            private = about.st_uid == os.geteuid() and not about.st_mode & 0o077
-            if not (stat.S_ISREG(about.st_mode) and private):
-                return None
-            values: dict[str, Any] = json.loads(stream.read(MAX_FILE_BYTES))
-        return RuntimeFile(**{key: values[key] for key in RuntimeFile.__dataclass_fields__ if key in values})
-    except (OSError, ValueError, TypeError):
-        return None
+def _read(directory: int, name: str) -> RuntimeFile:
+    """Read a runtime file. Raises OSError, ValueError, TypeError or LookupError where it is missing, damaged or open to
+    others."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(name, flags, dir_fd=directory), encoding="utf-8") as stream:
+        about = os.fstat(stream.fileno())
+        if not (stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & 0o077):
+            raise ValueError("it must be a plain file of yours with mode 600")
+        values = parse_json(stream.read(MAX_FILE_BYTES))
+    for key, fits in _FITS.items():
+        if not fits(values.get(key) if key in _OPTIONAL else values[key]):
+            raise ValueError(f"{key} does not fit")
+    return RuntimeFile(**{key: values.get(key) for key in _FITS})
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str) and os.path.isabs(value) and b"\0" not in os.fsencode(value)
+
+
+def _is_token(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[!-~]+", value) is not None
+
+
+def _is_url(value: object) -> bool:
+    return _is_token(value) and str(value).startswith("http://") and urlsplit(str(value)).port is not None
+
+
+_OPTIONAL = ("socket", "process_start")
+_FITS: dict[str, Callable[[object], bool]] = {
+    "pid": _is_number,
+    "run": _is_path,
+    "url": _is_url,
+    "socket": lambda value: value is None or _is_path(value),
+    "control_token": _is_token,
+    "read_token": _is_token,
+    "started": lambda value: isinstance(value, (int, float)) and 0 <= value < 1e12,
+    "process_start": lambda value: value is None or _is_number(value),
+}
+"""Whether a value is one that a run writes."""
 
 
 def _unlink(directory: int, pid: int) -> None:

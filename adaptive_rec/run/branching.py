@@ -31,12 +31,13 @@ from adaptive_rec.live.telemetry import to_json
 from adaptive_rec.run import journal
 from adaptive_rec.run.changed_settings import changed_settings
 from adaptive_rec.run.inputs import check_trained
-from adaptive_rec.run.made_here import check_rows, outside, sign
+from adaptive_rec.run.made_here import check_rows, outside, sign, with_absolute_rows
 from adaptive_rec.run.new_directory import check_is_new, claim, leave, sole_writer
 from adaptive_rec.run.parent import ParentRun, read_about
 from adaptive_rec.run.past import METRICS, events_until, metrics_until
 from adaptive_rec.saved import Saved
 from adaptive_rec.system.durable import make_folders, sync_files, sync_folder
+from adaptive_rec.system.strict_json import LinesLeftOut
 
 DRAFTS = ".branch-"
 """How the names of folders begin in which branches are made. Those of killed processes go with the next branch beside them."""
@@ -53,6 +54,8 @@ class Branch:
     """The folder of its rows on a disk, where it has some."""
     journal_bytes: int
     """The size of its journal before it trains."""
+    left_out: LinesLeftOut
+    """Lines of its parent's metrics that cannot be read."""
 
     @property
     def has_started(self) -> bool:
@@ -106,14 +109,14 @@ def make_branch(
         links = chain(DISK, generation)
         rows = place_of_rows(out, config, links[-1])
         check_rows(run, out, config, settings, environment)
-        shared = SharedFiles()
+        shared, left_out = SharedFiles(), LinesLeftOut()
         with _draft(out, rows) as draft:
             share(DISK, links, NewHome(out, draft, rows), shared)
-            size = _write_past(draft, run, parent)
+            size = _write_past(draft, run, parent, left_out)
             about = {**read_about(run), "run_name": out.absolute().name, "command": command}
             _write_descriptions(draft, about, config.model_copy(update={"knobs": before.knobs}), parent)
     sign(out, rows=outside(out, config))
-    return Branch(out, parent, shared, rows, size)
+    return Branch(out, parent, shared, rows, size, left_out)
 
 
 def checkpoint_at(run: Path, at: str | None) -> str:
@@ -199,17 +202,17 @@ def _parent(
     )
 
 
-def _write_past(draft: Path, run: Path, parent: ParentRun) -> int:
+def _write_past(draft: Path, run: Path, parent: ParentRun, left_out: LinesLeftOut) -> int:
     """Write the journal and the metrics of the parent up to the checkpoint. Returns the size of the journal."""
     (draft / journal.NAME).write_bytes(b"".join(events_until(run, parent.checkpoint)))
     with open(draft / METRICS, "wb") as file:
-        file.writelines(metrics_until(run, parent.step))
+        file.writelines(metrics_until(run, parent.step, left_out))
     sync_files([draft / journal.NAME, draft / METRICS])
     return (draft / journal.NAME).stat().st_size
 
 
 def _write_descriptions(draft: Path, about: Mapping[str, Any], config: Config, parent: ParentRun) -> None:
-    (draft / "config.toml").write_text(to_toml(config), encoding="utf-8")
+    (draft / "config.toml").write_text(to_toml(with_absolute_rows(config)), encoding="utf-8")
     described = to_json({**about, "parent": parent.model_dump()}, indent=1)
     (draft / DESCRIPTION).write_text(f"{described}\n", encoding="utf-8")
     sync_files([draft / "config.toml", draft / DESCRIPTION])

@@ -12,7 +12,7 @@ from adaptive_rec.live.recorder import NO_TIME, LoopTime
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot, to_json
 from adaptive_rec.run import journal
 from adaptive_rec.run.line_file import LineFile
-from adaptive_rec.run.made_here import outside, sign
+from adaptive_rec.run.made_here import outside, sign, with_absolute_rows
 from adaptive_rec.run.new_directory import claim, leave, replace_text, sole_writer
 
 
@@ -30,7 +30,7 @@ class RunDirectory:
     def create(self, config: Config, facts: Mapping[str, Any], option: str = "--out") -> None:
         """Write what does not change while the run trains. Raises UsageError."""
         try:
-            replace_text(self.path / "config.toml", to_toml(config))
+            replace_text(self.path / "config.toml", to_toml(with_absolute_rows(config)))
             replace_text(self.path / "run.json", to_json(facts, indent=1) + "\n")
             sign(self.path, rows=outside(self.path, config))
         except OSError as error:

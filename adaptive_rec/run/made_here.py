@@ -8,6 +8,7 @@ So these settings are signed for the place of the directory, with a key of the u
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adaptive_rec.config.tree import DESCRIPTION
 from adaptive_rec.config.trust import ENVIRONMENT_PREFIX
 from adaptive_rec.errors import UsageError
 from adaptive_rec.run.new_directory import replace_text
@@ -78,19 +80,46 @@ def own_folders(run: Path, config: Config, named: Iterable[Path]) -> set[Path]:
     return {path for path in named if path in own or path.is_relative_to(run.resolve())}
 
 
+def with_absolute_rows(config: Config) -> Config:
+    """Return a configuration as a run's directory keeps it: `run.disk` is absolute, as a run may be resumed from another working
+    directory."""
+    disk = os.path.abspath(config.run.disk) if config.run.disk else ""
+    return config.model_copy(update={"run": config.run.model_copy(update={"disk": disk})})
+
+
 def check_rows(
     run: Path, new: Path | None, config: Config, settings: Iterable[str], environment: Mapping[str, str]
 ) -> None:
     """Raise UsageError where the configuration of a run that is resumed, or repeated in a `new` directory, has its rows outside
     of its directory, and neither was this signed nor do these settings, KEY=VALUE, or the environment name the folder."""
-    given = any(each.partition("=")[0].strip() == DISK for each in settings)
-    if given or f"{ENVIRONMENT_PREFIX}RUN__DISK" in environment:
+    if _is_given(settings, environment):
         return
+    signed = signed_settings(run).rows
     for folder in outside(new or run, config):
-        if new is not None or folder not in signed_settings(run).rows:
+        if new is not None or folder not in signed:
             rule = f"{DISK} in {run / 'config.toml'} must lie in the run's directory, or be given by you"
             what = "rows are written and removed there, and you have not given it for this directory yet"
+            if signed and not os.path.isabs(config.run.disk):
+                folder, what = min(signed), f"it was {min(signed)} from the working directory in which you gave it"
             words = f"if it is right, add --set {DISK}={shlex.quote(str(folder))}"
             if new is not None:
                 words = f"give {new} a folder of its own: --set {DISK}=DIR"
             raise UsageError(f"{rule}, got {config.run.disk}: {what}; {words}")
+
+
+def check_named_file(
+    named: str | None, config: Config, settings: Iterable[str], environment: Mapping[str, str]
+) -> None:
+    """Raise UsageError where a file that was named as CONFIG is that of another run, whose rows lie outside of its directory, and
+    neither these settings nor the environment name a folder."""
+    run = None if named is None else Path(named).parent
+    if run is None or not (run / DESCRIPTION).exists() or _is_given(settings, environment):
+        return
+    if outside(run, config):
+        rule = f"{DISK} must be given by you where CONFIG is the file of another run, whose rows lie there"
+        raise UsageError(f"{rule}, got {config.run.disk} in {named}; add --set {DISK}=DIR, or --set {DISK}= for none")
+
+
+def _is_given(settings: Iterable[str], environment: Mapping[str, str]) -> bool:
+    given = any(each.partition("=")[0].strip() == DISK for each in settings)
+    return given or f"{ENVIRONMENT_PREFIX}RUN__DISK" in environment

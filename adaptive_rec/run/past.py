@@ -10,6 +10,7 @@ from pathlib import Path
 from adaptive_rec.errors import DataError
 from adaptive_rec.run import journal
 from adaptive_rec.system.regular_files import bounded_lines, open_regular, parse_json
+from adaptive_rec.system.strict_json import LinesLeftOut
 
 METRICS = "metrics.jsonl"
 
@@ -51,15 +52,19 @@ def _kind_of(line: bytes, checkpoint: str) -> str | None:
     return None
 
 
-def metrics_until(run: Path, step: int) -> Iterator[bytes]:
-    """Yield the lines of a run's metrics up to a step. Lines that cannot be read are left out, as a killed run leaves them."""
+def metrics_until(run: Path, step: int, left_out: LinesLeftOut) -> Iterator[bytes]:
+    """Yield the lines of a run's metrics up to a step. Lines that cannot be read are `left_out`."""
     path = run / METRICS
     try:
         with open_regular(path) as file:
-            for line, _ in bounded_lines(file):
+            for number, (line, _) in enumerate(bounded_lines(file), start=1):
+                if left_out.gives_up(number):
+                    return
                 at = _step_of(line)
-                if at is not None and at <= step and line.endswith(b"\n"):
-                    yield line
+                if at is not None and at <= step:
+                    yield line if line.endswith(b"\n") else line + b"\n"
+                elif at is None and line.strip():
+                    left_out.add(number, len(line))
     except FileNotFoundError:
         return
     except OSError as error:

@@ -37,18 +37,34 @@ class LinesLeftOut:
     """Lines of a file that cannot be read, of which the first are remembered by their numbers."""
 
     MOST_NUMBERS = 20
+    MOST_LINES, MOST_BYTES = 100_000, 128 << 20
+    """What a reader leaves out before it gives up the rest of a file: to go on would take minutes."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self._bytes = 0
         self.numbers: list[int] = []
         """Those of the first ones, from 1. Of a file of which only a part is read, lines have no numbers."""
+        self.unread_from: int | None = None
+        """The first line that was not read any more, where the reader has given up."""
 
-    def add(self, number: int | None) -> None:
+    def add(self, number: int | None, size: int = 0) -> None:
+        """Leave out a line of `size` bytes."""
         self.count += 1
+        self._bytes += size
         if number is not None and len(self.numbers) < self.MOST_NUMBERS:
             self.numbers.append(number)
 
+    def gives_up(self, number: int) -> bool:
+        """Return whether so much was left out that nothing from this line on is to be read."""
+        if self.count >= self.MOST_LINES or self._bytes >= self.MOST_BYTES:
+            self.unread_from = number
+        return self.unread_from is not None
+
     def __str__(self) -> str:
+        rest = f"; nothing is read from line {self.unread_from} on" if self.unread_from is not None else ""
+        return f"{self._in_words()}{rest}"
+
+    def _in_words(self) -> str:
         if self.count == 1:
             return f"line{''.join(f' {number}' for number in self.numbers) or ' of it, one,'} cannot be read and is left out"
         if not self.numbers:

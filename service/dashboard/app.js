@@ -1,6 +1,7 @@
-// Entry: the tabs by URL hash (#now, #tables, #knobs, #events, #runs, #details; #tables/3 opens a table), and all parts started.
+// Entry: the tabs by URL hash (#now, #tables, #knobs, #events, #checkpoints, #runs, #details; #tables/3 opens a table), and all parts started.
 
 import "./sign_in_link.js"; // first of all: it takes the code out of the address bar
+import * as checkpoints from "./checkpoints.js";
 import * as compared from "./compared.js";
 import { byId } from "./dom.js";
 import * as details from "./details.js";
@@ -12,7 +13,7 @@ import * as runs from "./runs.js";
 import * as store from "./store.js";
 import * as tables from "./tables.js";
 
-const screens = { now, tables, knobs, events, runs, details };
+const screens = { now, tables, knobs, events, checkpoints, runs, details };
 const tabs = Object.keys(screens).map((name) => byId(`tab-${name}`));
 
 function route() {

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from adaptive_rec.cli import main
+from adaptive_rec.live.sidecar_process import own_modules_only
 
 PLANTED = (
     "brotli", "cffi", "coverage", "dill", "email_validator", "gmpy2", "multipart", "opt_einsum", "org", "orjson", "pandas",
@@ -136,6 +137,21 @@ def test_looking_from_inside_executes_nothing(
     assert f"ENDED {codes} 3 ''\n" in done.stdout, done.stderr[-2000:]
     assert "warning: .numba_config.yaml of the working directory is not read" in done.stderr
     assert executed() == []
+
+
+def test_a_package_of_our_name_in_the_working_directory_is_not_taken(tmp_path: Path) -> None:
+    """Neither by our script nor by the processes that we start, though they are started by `python -m`."""
+    planted, script = tmp_path / "adaptive_rec" / "__init__.py", tmp_path / "bin" / "adaptive-rec"
+    for path, text in ((planted, "raise SystemExit('planted')"), (script, SCRIPT.format(commands=[["status"]]))):
+        path.parent.mkdir()
+        path.write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep)
+        ours = own_modules_only()
+    for words, where in (([script], environment()), (["-m", "adaptive_rec", "--version"], ours)):
+        command = [sys.executable, *words]
+        done = subprocess.run(command, cwd=tmp_path, env=where, capture_output=True, text=True, timeout=120)
+        assert (done.returncode, "planted" in done.stderr) == (0, False), done.stderr[-2000:]
 
 
 def test_looking_from_elsewhere_executes_nothing(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -192,6 +194,16 @@ def test_settings_that_contradict_the_folder(folder: Path) -> None:
         open_source(Config(data=DataConfig(source=str(folder)), model=ModelConfig(table_dims=(4,) * 26)))
     dims = Config(data=DataConfig(source=str(folder)), model=ModelConfig(table_dims=(4, 8)))
     assert [table.dim for table in open_source(dims).tables] == [4, 8]
+
+
+def test_files_are_closed_with_the_source_that_read_them(folder: Path) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        source = open_source(config(folder))
+        next(source.train_batches(Position(), 4))
+        del source
+        gc.collect()
+    assert [each for each in caught if each.category is ResourceWarning] == []
 
 
 def test_damage_is_an_error_on_opening(folder: Path) -> None:

@@ -24,7 +24,7 @@ def own_folder(tmp_path, monkeypatch) -> Path:
 
 
 def file_of(pid: int, run: str = "/data/runs/one", started: float = 1.0) -> RuntimeFile:
-    return RuntimeFile(pid, run, f"http://127.0.0.1:{pid}", None, "control", "read", started)
+    return RuntimeFile(pid, run, f"http://127.0.0.1:{pid % 60_000}", None, "control", "read", started)
 
 
 def mode(path: Path) -> int:
@@ -91,13 +91,50 @@ def test_a_file_behind_a_link_is_not_read(own_folder, tmp_path):
     assert under_way() == []
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"pid": 1}', "\xff"])
-def test_a_damaged_file_is_passed_over(own_folder, text):
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"pid": 1}', "\xff", "[" * 60_000])
+def test_a_damaged_file_is_passed_over_and_named(own_folder, text):
     make_folder()
     path = own_folder / f"{os.getpid()}.json"
     path.write_bytes(text.encode("latin-1"))
     path.chmod(0o600)
     assert under_way() == []
+    with pytest.raises(
+        UsageError, match=f"passed over: {path} of process {os.getpid()} is damaged or open to others: "
+    ):
+        find(None)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("pid", 1),
+        ("run", None),
+        ("run", "/\ud800"),
+        ("run", "/\0"),
+        ("url", "http://[::1"),
+        ("url", "http://127.0.0.1:99999"),
+        ("socket", "here"),
+        ("control_token", "a\nb"),
+        ("started", "1"),
+        ("started", float("nan")),
+        ("process_start", True),
+    ],
+)
+def test_a_value_that_no_run_writes_is_damage(own_folder, key, value):
+    path = write(file_of(os.getpid()))
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    assert under_way() == []
+    with pytest.raises(UsageError, match=f"passed over: {path} "):
+        find("one")
+
+
+def test_names_that_no_process_has_are_left_alone(own_folder):
+    make_folder()
+    names = ("9" * 30, "0", "\u0661")
+    for name in names:
+        (own_folder / f"{name}.json").touch(0o600)
+    assert under_way() == []
+    assert len(list(own_folder.iterdir())) == len(names)
 
 
 def test_a_file_that_others_may_read_is_passed_over():

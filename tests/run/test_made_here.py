@@ -82,6 +82,40 @@ def test_rows_elsewhere_are_followed_by_the_run_that_was_given_them(
     moved.rename(trained)
 
 
+def test_a_relative_folder_of_rows_holds_from_any_working_directory(
+    trained: Path, tmp_path: Path, resumed: Resume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--no-serve", "--out", "run", "--set=run.disk=rows", *SETTINGS]) == 0
+    run, kept = tmp_path / "run", tmp_path / "run" / "config.toml"
+    monkeypatch.chdir("/")
+    assert resumed(run) == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows", "run"]
+    kept.write_text(kept.read_text().replace(f'"{tmp_path}/rows"', '"rows"'))  # as older versions wrote it
+    assert (
+        f"got rows: it was {tmp_path}/rows from the working directory in which you gave it; if it is right, add "
+        in (error := resumed(run, steps=8))
+    )
+    assert resumed(run, error.split(" add --set ")[1].strip().join(("--set=", "")), steps=8) == ""
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_the_file_of_another_run_leads_to_no_folder_of_rows(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """As CONFIG of a new run. A folder without rows would be taken."""
+    run, elsewhere = shutil.copytree(trained, tmp_path / "run"), tmp_path / "elsewhere"
+    kept = run / "config.toml"
+    kept.write_text(kept.read_text().replace(str(trained.parent / "rows"), str(elsewhere)))
+    out = f"--out={tmp_path / 'new'}"
+    assert main([command, str(kept), out]) == 2
+    rule = "run.disk must be given by you" if command == "train" else "run.disk must be empty where runs are compared"
+    assert f"error: {rule}" in capsys.readouterr().err
+    assert not elsewhere.exists()
+    assert command == "compare" or main([command, str(kept), out, "--no-serve", "--set=run.disk="]) == 0
+    assert not elsewhere.exists()
+
+
 def test_a_branch_goes_on_in_the_folder_that_it_was_given(trained: Path, tmp_path: Path, resumed: Resume) -> None:
     sign(trained, rows=[trained.parent / "rows"])
     words = [

@@ -16,6 +16,7 @@ from adaptive_rec.run import journal
 from adaptive_rec.run.past import metrics_until
 from adaptive_rec.system import regular_files
 from adaptive_rec.system.regular_files import bounded_lines
+from adaptive_rec.system.strict_json import LinesLeftOut
 
 
 @pytest.mark.parametrize("most", [3, 4, 5, 6, 100])
@@ -41,7 +42,8 @@ def test_a_line_that_no_run_writes_takes_no_memory(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         faults = read_run(tmp_path).faults
-        assert list(metrics_until(tmp_path, 5)) == [line]
+        assert list(metrics_until(tmp_path, 5, left_out := LinesLeftOut())) == [line]
+        assert left_out.numbers == [2]
         with pytest.raises(DataError, match="must be an event"):
             journal.commands(tmp_path)
         assert tracemalloc.get_traced_memory()[1] < 100 << 20
@@ -54,7 +56,24 @@ def test_a_line_that_no_run_writes_takes_no_memory(tmp_path: Path) -> None:
 def test_a_step_that_no_run_makes_is_left_out_of_a_branch(tmp_path: Path, number: str) -> None:
     whole = '{"event": "snapshot", "step": 1}'
     (tmp_path / "metrics.jsonl").write_text(f'{{"event": "snapshot", "step": {number}}}\n{whole}\n')
-    assert list(metrics_until(tmp_path, 5)) == [f"{whole}\n".encode()]
+    assert list(metrics_until(tmp_path, 5, left_out := LinesLeftOut())) == [f"{whole}\n".encode()]
+    assert left_out.numbers == [1]
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", journal.NAME])
+@pytest.mark.parametrize("most", ["MOST_LINES", "MOST_BYTES"])
+def test_the_rest_of_a_hopelessly_damaged_file_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, most: str
+) -> None:
+    """Else a file of some millions of such lines would take minutes."""
+    monkeypatch.setattr(LinesLeftOut, most, {"MOST_LINES": 3, "MOST_BYTES": 7}[most])
+    for each, text in (("config.toml", ""), ("run.json", "{}"), (name, "{}\n\n{}\n{}\nnever read\n")):
+        (tmp_path / each).write_text(text)
+    left_out = f"{name}: 3 lines cannot be read and are left out: 1, 3, 4; nothing is read from line 5 on"
+    assert left_out in read_run(tmp_path).faults
+    if name == "metrics.jsonl":
+        assert list(metrics_until(tmp_path, 9, seen := LinesLeftOut())) == []
+        assert seen.unread_from == 5
 
 
 def test_a_journal_that_never_ends_is_refused(tmp_path: Path) -> None:

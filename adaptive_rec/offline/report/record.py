@@ -112,7 +112,7 @@ class _Metrics:
             try:
                 seconds, loss = float(found[2]), None if found[3] == b"null" else float(found[3])
             except ValueError:
-                self.left_out.add(self._number)
+                self.left_out.add(self._number, len(line))
                 return
             self._report(line, int(found[1]), seconds, loss)
         elif line.strip():
@@ -124,7 +124,7 @@ class _Metrics:
             elif values is not None and values.get("event") == "rolled_back" and isinstance(values.get("step"), int):
                 self._go_back(values["step"])
             else:
-                self.left_out.add(self._number)
+                self.left_out.add(self._number, len(line))
 
     def _go_back(self, step: int) -> None:
         """Leave out what came after a step, to which the run went back."""
@@ -156,7 +156,7 @@ class _Metrics:
         values = parsed(line)
         self._pending = None
         if values is None or not self._is_report(values):
-            self.left_out.add(number)
+            self.left_out.add(number, len(line))
             return
         if begins or not self.stretches:
             self._begin(values)
@@ -217,7 +217,7 @@ def _span(one: tuple[float, float] | None, other: tuple[float, float] | None) ->
 
 def _read_metrics(path: Path, faults: list[str]) -> _Metrics:
     metrics = _Metrics()
-    for line in _lines(path):
+    for line in _lines(path, metrics.left_out):
         metrics.take(line)
     metrics.end_stretch()
     _report_left_out(metrics.left_out, path, faults)
@@ -233,11 +233,11 @@ def _read_events(path: Path, faults: list[str]) -> tuple[list[Mapping[str, Any]]
     events: list[Mapping[str, Any]] = []
     counts: dict[str, int] = {}
     left_out = LinesLeftOut()
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(_lines(path, left_out), start=1):
         event = parsed(line)
         if event is None or not fits(ReportEvent, event):
             if line.strip():
-                left_out.add(number)
+                left_out.add(number, len(line))
             continue
         kind = str(event["kind"])
         counts[kind] = counts.get(kind, 0) + 1
@@ -247,11 +247,14 @@ def _read_events(path: Path, faults: list[str]) -> tuple[list[Mapping[str, Any]]
     return events, counts
 
 
-def _lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, an incomplete last one included; none where the file is missing."""
+def _lines(path: Path, left_out: LinesLeftOut) -> Iterator[bytes]:
+    """Yield the lines of a file, an incomplete last one included, until too many of them are `left_out` by the reader; none where
+    the file is missing."""
     if path.is_file():
         with open(path, "rb") as file:
-            for line, _ in bounded_lines(file):
+            for number, (line, _) in enumerate(bounded_lines(file), start=1):
+                if left_out.gives_up(number):
+                    return
                 yield line
 
 
