@@ -27,11 +27,9 @@ INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-inde
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train $(ARGS)
 
-# Tests of processes that talk to each other in real time run alone (marker alone); the others run in parallel.
-# The browser tests come last, because the run that they show continues until the end.
+# Tests of processes that talk to each other in real time run one by one (marker alone); the others run beside them in parallel.
 test: lint
-	$(BIN)/pytest -m "not slow and not alone" -n auto --maxprocesses=4
-	$(BIN)/pytest -m "alone and not slow" tests/cli tests/live tests/modules tests/service tests/browser
+	$(BIN)/python -m tests.both_parts
 
 # Minutes to an hour. Resumable: tests that have passed on this commit are not run again.
 check-long: $(VENV)/installed-dev

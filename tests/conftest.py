@@ -17,8 +17,7 @@ from adaptive_rec.system.openmp import wait_briefly
 wait_briefly(os.environ)  # as the command line does, before torch loads OpenMP
 
 from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec  # noqa: E402
-
-ALONE = ("browser", "cli", "live", "modules", "service")
+from tests.both_parts import ALONE  # noqa: E402
 
 
 def test_data_folder() -> Path:

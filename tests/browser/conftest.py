@@ -22,11 +22,11 @@ import pytest
 
 from adaptive_rec.live.sign_in_code import new_code
 
-START_SECONDS = 60
+START_SECONDS = 120
 TRAIN = ["train", "tiny", "--steps=0", "--set=data.synthetic.samples=1000000000"]
 
 
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 20) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
     """What `condition` returns once it is true."""
     end = time.monotonic() + seconds
     while not (value := condition()):
@@ -52,7 +52,7 @@ class Served:
 
     def get(self, path: str) -> Any:
         request = Request(self.url + path, headers={"Authorization": f"Bearer {self.token}"})
-        with urlopen(request, timeout=5) as answer:
+        with urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
     def sidecar(self) -> int | None:
@@ -115,7 +115,7 @@ def browser() -> Iterator[Any]:
         options.add_argument(word)
     options.set_capability("goog:loggingPrefs", {"performance": "ALL"})
     page = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
-    page.set_script_timeout(10)
+    page.set_script_timeout(60)
     yield page
     page.quit()
 

@@ -196,7 +196,7 @@ def test_a_second_signal_ends_all_at_once(
     for _ in range(2):
         process.send_signal(signal.SIGINT)
         time.sleep(0.5)
-    assert process.wait(5) == 130
+    assert process.wait(12) == 130
     wait_for(lambda: ranks_of(out) == {})
 
 

@@ -36,7 +36,7 @@ def test_a_signal_ends_the_run_in_good_order_and_soon(wait_for, lines_of, tmp_pa
         text, _ = process.communicate(timeout=WAIT_SECONDS)
         seconds = time.monotonic() - start
     assert process.returncode == 128 + number
-    assert seconds < 5
+    assert seconds < 15
     summary = json.loads((out / "summary.json").read_text())
     assert summary["eval"] is None
     assert (out / "checkpoints" / f"step-{summary['steps']:09d}" / "MANIFEST.json").exists()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +12,8 @@ from typing import Any
 
 import httpx2
 import pytest
+
+from tests import forked
 
 ENDLESS = [
     "--steps=1000000", "--set=run.threads=1", "--set=run.batch_size=32", "--set=data.table_rows=[3000, 40, 9]",
@@ -30,15 +30,13 @@ class Job:
         self.out = folder / "run"
         self.log = folder / "output.txt"
         self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder), **(environment or {})}
-        command = [sys.executable, "-m", "adaptive_rec", "train", f"--out={self.out}", *ENDLESS, *arguments]
+        words = ["train", f"--out={self.out}", *ENDLESS, *arguments]
         with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self.environment, start_new_session=True
-            )
+            self.process = forked.start(words, log.fileno(), self.environment)
         self.runtime_file = folder / "adaptive-rec" / f"{self.process.pid}.json"
         self.about: dict[str, Any] = {}
 
-    def wait_until_served(self, seconds: float = 60.0) -> Job:
+    def wait_until_served(self, seconds: float = 120.0) -> Job:
         wait_for(lambda: self.process.poll() is not None or self.answers(), seconds)
         assert self.process.poll() is None, self.log.read_text()
         return self
@@ -59,7 +57,7 @@ class Job:
             base_url="http://localhost" if unix else self.about["url"],
             headers={"Authorization": f"Bearer {self.about[token]}"},
             transport=transport,
-            timeout=10,
+            timeout=60,
             trust_env=False,
             verify=False,  # no TLS here, and reading the certificates of authorities takes longer than a request
         )
@@ -99,7 +97,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 10.0) -> float:
+def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> float:
     """Wait until something is so; return how long that took."""
     began = time.monotonic()
     while not condition():

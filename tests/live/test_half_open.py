@@ -113,7 +113,7 @@ def hold_half_open(job: Job, most_seconds: float, most_open_seconds: float) -> N
     assert len(held.open_seconds) == SOCKETS, "all were ended"
     assert longest <= most_open_seconds
     assert grown <= 16
-    wait_for(lambda: sockets_of(sidecar) <= sockets, 2)
+    wait_for(lambda: sockets_of(sidecar) <= sockets)
     with job.client() as client:
         assert request_seconds(client) < 1
 

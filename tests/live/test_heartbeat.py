@@ -113,7 +113,7 @@ def test_after_the_trainer_stood_still_the_time_begins_anew() -> None:
 def test_the_standing_of_a_real_process(proc: None) -> None:
     loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        wait_for(lambda: main_thread(loop.pid).processor_seconds > 0.2, 20)
+        wait_for(lambda: main_thread(loop.pid).processor_seconds > 0.2)
         os.kill(loop.pid, signal.SIGSTOP)
         wait_for(lambda: main_thread(loop.pid).state == "T")
     finally:
@@ -153,7 +153,7 @@ def test_a_sidecar_that_hangs_is_killed_and_replaced(start: Start) -> None:
     job = start()
     about, step = job.about, step_now(job)
     with stopped(job) as sidecar:
-        took = wait_for(partial(is_back, job, sidecar), 60)
+        took = wait_for(partial(is_back, job, sidecar))
         assert took > HUNG_SECONDS - 2 * BEAT_SECONDS
         assert not alive(sidecar)
     assert {name: job.about[name] for name in about} == about, "the port and the tokens are the same"
@@ -163,7 +163,7 @@ def test_a_sidecar_that_hangs_is_killed_and_replaced(start: Start) -> None:
     wait_for(lambda: job.events("sidecar"))
     assert [event["text"] for event in job.events("sidecar")] == [text]
     job.process.terminate()
-    assert job.process.wait(20) == 143
+    assert job.process.wait(60) == 143
     assert list((job.out / "checkpoints").glob("step-*/MANIFEST.json"))
 
 
@@ -175,10 +175,10 @@ def test_a_signal_does_not_wait_for_a_sidecar_that_hangs(start: Start, number: i
     assert phase_at(job) == "training"
     with stopped(job) as sidecar:
         job.process.send_signal(number)
-        wait_for((job.out / "summary.json").exists, 20)
+        wait_for((job.out / "summary.json").exists)
         began = time.monotonic()
-        assert job.process.wait(20) == code
-        assert time.monotonic() - began < 5
+        assert job.process.wait(60) == code
+        assert time.monotonic() - began < 9
         assert not alive(sidecar)
     assert list((job.out / "checkpoints").glob("step-*/MANIFEST.json"))
     assert "the sidecar does not answer, so the scraper cannot see" in job.log.read_text()
@@ -191,8 +191,8 @@ def test_a_run_that_is_done_does_not_wait_for_a_sidecar_that_hangs(start: Start)
     with stopped(job) as sidecar:
         wait_for((job.out / "summary.json").exists, 60)
         began = time.monotonic()
-        assert job.process.wait(20) == 0
-        assert time.monotonic() - began < 5
+        assert job.process.wait(60) == 0
+        assert time.monotonic() - began < 9
         assert not alive(sidecar)
 
 
@@ -205,6 +205,6 @@ def test_a_pause_of_both_costs_the_sidecar_nothing(start: Start) -> None:
         time.sleep(HUNG_SECONDS + 2)
         os.kill(job.process.pid, signal.SIGCONT)
         time.sleep(HUNG_SECONDS / 2)
-    wait_for(job.answers, 20)
+    wait_for(job.answers)
     assert job.sidecar() == sidecar
     assert not re.search("sidecar", job.log.read_text())

@@ -78,10 +78,10 @@ def race(job: Job, changes: int) -> None:
     assert sorted(written) == expected, "each value was acknowledged to one client"
     assert answers[412] > 0, "nobody was ever too late, so this was no race"
     with job.client() as client:
-        wait_for(lambda: not client.get("/api/v1/knobs").json()["pending"], 5)
+        wait_for(lambda: not client.get("/api/v1/knobs").json()["pending"])
         knob = client.get("/api/v1/knobs").json()["knobs"][KNOB]
     assert (knob["desired"], knob["effective"]) == (expected[-1], expected[-1])
-    wait_for(lambda: len(job.events("knobs")) - before >= len(expected), 5)
+    wait_for(lambda: len(job.events("knobs")) - before >= len(expected))
     events = job.events("knobs")[before:]
     changed = [event["details"]["changed"] for event in events]
     assert changed == [{KNOB: {"old": value - 1, "new": value}} for value in expected]

@@ -47,12 +47,12 @@ def test_a_run_goes_back_over_http_and_from_a_shell(start: Callable[..., Job]) -
 
         def back(**body: Any) -> Any:
             answer = client.post("/api/v1/control/rollback", json=body)
-            wait_for(lambda: status()["phase"] in ("training", "paused"), 30)
+            wait_for(lambda: status()["phase"] in ("training", "paused"))
             return answer
 
         sidecar, about = job.sidecar(), dict(job.about)
         saved = client.post("/api/v1/control/checkpoint").json()
-        wait_for(lambda: status()["step"] > saved["step"] + 50, 30)
+        wait_for(lambda: status()["step"] > saved["step"] + 50)
         answer = back(skip_data=True, knobs={"alpha": 0.7, "lr_factor": 0.5}, why="a spike")
         assert answer.status_code in (200, 202), answer.text
         [event] = job.events("rolled_back")
@@ -70,8 +70,8 @@ def test_a_run_goes_back_over_http_and_from_a_shell(start: Callable[..., Job]) -
         stands = status()["step"]
         done = cli(job, "rollback", "--to", str(event["step"]), "--json")
         assert done.returncode == 0, done.stderr
-        wait_for(lambda: len(job.events("rolled_back")) == 2, 30)
-        wait_for(lambda: status()["phase"] == "paused", 30)
+        wait_for(lambda: len(job.events("rolled_back")) == 2)
+        wait_for(lambda: status()["phase"] == "paused")
         assert job.events("rolled_back")[1]["details"]["from_step"] == stands
         assert status()["step"] == event["step"]
         assert client.get("/api/v1/knobs").json()["knobs"]["alpha"]["effective"] == 0.7, (
@@ -92,7 +92,7 @@ def test_a_run_goes_back_over_http_and_from_a_shell(start: Callable[..., Job]) -
             assert text in refused.stderr
         assert client.post("/api/v1/control/resume").status_code == 200
         stands = event["step"]
-        wait_for(lambda: status()["step"] > stands + 50, 30)
+        wait_for(lambda: status()["step"] > stands + 50)
         assert (job.sidecar(), json.loads(job.runtime_file.read_text())) == (sidecar, about)
         placed = client.get("/api/v1/placement").json()
         assert sum(table["hot"] for table in placed["tables"]) > 0

@@ -177,7 +177,7 @@ def test_a_sidecar_that_never_starts_is_tried_less_and_less(
     standing_in("sys.exit(1)")
     notes: list[str] = []
     with serve(training, notes):
-        wait_for(lambda: any("once a minute" in note for note in notes), 20)
+        wait_for(lambda: any("once a minute" in note for note in notes))
         time.sleep(1)
     assert len(notes) == 3
 
@@ -251,7 +251,7 @@ def test_a_sidecar_that_loops_is_replaced(training: TrainingRun, standing_in: An
     standing_in("say(id=0, command='ready')\nwhile True: pass")
     notes: list[str] = []
     with serve(training, notes):
-        wait_for(lambda: len(notes) >= 2, 60)
+        wait_for(lambda: len(notes) >= 2)
     assert all("did not answer" in note for note in notes)
 
 
@@ -264,7 +264,7 @@ def test_a_sidecar_that_does_not_even_read_holds_up_nothing(training: TrainingRu
         wait_for(lambda: one._process)
         time.sleep(1)
         began = time.monotonic()
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 12
     assert not one._thread.is_alive()
     assert one._process is not None
     assert one._process.poll() is not None

@@ -1,0 +1,165 @@
+"""Commands of adaptive-rec in processes of their own that begin with their libraries loaded, which takes a fresh one seconds.
+
+One server for each process of pytest imports what a run needs and forks for each command; fork() keeps commands apart, as in
+``cli/warm.py``. What a test is to see of the start itself (imports, the words of a process, its standing in the session) needs a
+fresh process: use subprocess there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+LOADED = (
+    "adaptive_rec.run.training_run", "adaptive_rec.offline.report.run_report", "adaptive_rec.live.sidecar", "torch._dynamo",
+)  # fmt: skip
+
+
+class Forked:
+    """A command in a process of its own, with the parts of subprocess.Popen that tests use."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.returncode = pid, None
+        self._code: int | None = None
+        self._ended = threading.Event()
+
+    def end_with(self, code: int) -> None:
+        self._code = code
+        self._ended.set()
+
+    def poll(self) -> int | None:
+        self.returncode = self._code
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if not self._ended.wait(timeout):
+            raise subprocess.TimeoutExpired("adaptive_rec", timeout or 0)
+        self.returncode = self._code
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Server:
+    """The process that forks, and what has become of the commands."""
+
+    def __init__(self) -> None:
+        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [sys.executable, "-m", "tests.forked", str(theirs.fileno())]
+            here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=here)
+        self._commands: dict[int, Forked] = {}
+        self._asking, self._started = threading.Lock(), threading.Semaphore(0)
+        self._newest: Forked | None = None
+        threading.Thread(target=self._listen, daemon=True).start()
+        atexit.register(self._link.close)
+
+    def start(self, words: list[str], output: int, environment: dict[str, str], folder: Path | None = None) -> Forked:
+        """Start a command whose output and errors go to a file descriptor; it has a session of its own."""
+        order = {"words": words, "environment": environment, "folder": str(folder or Path.cwd())}
+        with self._asking:
+            socket.send_fds(self._link, [json.dumps(order).encode()], [output])
+            assert self._started.acquire(timeout=240), "no process was forked"
+            assert self._newest is not None, "the server has ended"
+            return self._newest
+
+    def _listen(self) -> None:
+        while told := self._link.recv(1 << 12):
+            pid, code = json.loads(told)
+            if code is None:
+                self._newest = self._commands[pid] = Forked(pid)
+                self._started.release()
+            else:
+                self._commands.pop(pid).end_with(code)
+        self._newest = None
+        self._started.release()
+        for command in self._commands.values():
+            command.end_with(-signal.SIGKILL)
+
+
+@cache
+def server() -> Server:
+    return Server()
+
+
+def start(words: list[str], output: int, environment: dict[str, str], folder: Path | None = None) -> Any:
+    """Start a command of adaptive-rec; where there are no descriptors of processes, as a fresh one."""
+    if hasattr(os, "pidfd_open"):
+        return server().start(words, output, environment, folder)
+    return subprocess.Popen(
+        [sys.executable, "-m", "adaptive_rec", *words], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+        env=environment, cwd=folder, start_new_session=True,
+    )  # fmt: skip
+
+
+# The server ----------------------------------------------------------------------------------------------------------
+
+
+def serve(link: socket.socket) -> int:
+    """Fork for each order. Returns 0 when there are no more, and in the process of a command that command's exit code."""
+    import importlib
+
+    from adaptive_rec.system.numba_settings import ignore_file
+    from adaptive_rec.system.openmp import wait_briefly
+
+    wait_briefly(os.environ)
+    ignore_file()
+    for name in LOADED:
+        importlib.import_module(name)
+    watched: dict[int, int] = {}
+    while True:
+        for ready in select.select([link, *watched], [], [])[0]:
+            if ready is link:
+                text, outputs, _, _ = socket.recv_fds(link, 1 << 20, 1)
+                if not text:
+                    return 0
+                child = os.fork()
+                if not child:
+                    link.close()
+                    return execute(json.loads(text), outputs[0])
+                os.close(outputs[0])
+                watched[os.pidfd_open(child)] = child
+                link.send(json.dumps([child, None]).encode())
+            else:
+                _, status = os.waitpid(pid := watched.pop(ready), 0)
+                os.close(ready)
+                link.send(json.dumps([pid, os.waitstatus_to_exitcode(status)]).encode())
+
+
+def execute(order: dict[str, Any], output: int) -> int:
+    from adaptive_rec.cli import main
+
+    os.setsid()
+    os.chdir(order["folder"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    sys.argv[1:] = order["words"]
+    return main()
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # the working directory, as adaptive_rec/__main__.py does
+    sys.exit(serve(socket.socket(fileno=int(sys.argv[1]))))
