@@ -114,7 +114,7 @@ def _has_gradient(weight: Tensor) -> bool:
 
 
 def _place(model: nn.Module, weights: Sequence[Tensor]) -> torch.device:
-    """Return the device of the model's other parameters, or else that of its tables. Raises ConfigError where there are several."""
+    """Return the device of the model's other parameters, or else that of its tables. Raises ConfigError for several."""
     own = {id(weight) for weight in weights}
     others = [parameter for parameter in model.parameters() if id(parameter) not in own]
     places = sorted({str(each.device) for each in others or weights})
