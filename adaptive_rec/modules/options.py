@@ -207,8 +207,8 @@ class Setup:
                 )
             if self.streams is not None or self.device.type != "cpu":
                 raise ConfigError(
-                    f"tables of {dtype} must be on the CPU in a loop of your own, got {self.device}; on a device only runs by the "
-                    "command line have them (run.row_precision)"
+                    f"tables of {dtype} must be on the CPU in a loop of your own, got {self.device}; only runs by the "
+                    "command line have them on a device (run.row_precision)"
                 )
             rates.round_rows(row_precision)
         streams = self.streams or (CudaStreams(self.device, False) if self.device.type == "cuda" else None)
