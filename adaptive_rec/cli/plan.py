@@ -173,8 +173,6 @@ def machine(config: Config, gpu: int | None, host: int | None) -> dict[Place, in
         raise ConfigError("run.device must be auto or cuda where --gpu-memory gives a GPU, got cpu")
     if gpu == 0 and config.run.device == "cuda":
         raise ConfigError("run.device must be auto or cpu where --gpu-memory is 0, got cuda")
-    if gpu and config.run.row_precision != "float32":
-        raise ConfigError(f"run.row_precision must be float32 on a device, got {config.run.row_precision}")
     if gpu is None and host is None:
         return None
     from adaptive_rec.runtime.assemble import choose_device

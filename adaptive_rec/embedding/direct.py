@@ -14,16 +14,13 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.host import Arrays
 from adaptive_rec.embedding.missed_steps import MissedSteps
 from adaptive_rec.embedding.records import BagReads, MicroBatch, RowUpdate
-from adaptive_rec.embedding.row_types import as_array, has_infinity
+from adaptive_rec.embedding.row_types import FP16_LIMIT, as_array, has_infinity
 from adaptive_rec.embedding.snapshot import Tiers
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import TrainingError
 from adaptive_rec.kernels import pooling, row_update
 from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.kernels.staging import touched_rows
-
-FP16_LIMIT = 65504
-"""The largest number of half precision."""
 
 
 class DirectStore(EmbeddingStore):

@@ -72,6 +72,11 @@ class RowRule:
         }[self.code]
         return parts * dim + (self.code == row_update.ROWWISE_ADAGRAD) + self.catches_up
 
+    @property
+    def rounds(self) -> bool:
+        """Whether rows are of 16 bits, rounded at each update by dice that depend on seed, step and row."""
+        return self.row_precision in ROW_TYPES
+
     def weight_type(self, dtype: torch.dtype) -> torch.dtype:
         """Return the type of stored weights where the run computes in `dtype`."""
         return ROW_TYPES.get(self.row_precision, dtype)

@@ -9,6 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+FP16_LIMIT = 65504
+"""The largest number of half precision."""
+
 _PATTERNS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
 _NUMBERS = {patterns: numbers for numbers, patterns in _PATTERNS.items()}
 

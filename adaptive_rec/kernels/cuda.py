@@ -73,13 +73,17 @@ def sum_pieces(
 def apply_rows(
     rule: int, hyper_5: Tensor, piece_U1: Tensor, partial_PD: Tensor, source_U: Tensor, active_U: Tensor, hot_HD: Tensor,
     hot_state_HK: Tensor, cold_CD: Tensor, cold_state_CK: Tensor, record_HR: Tensor | None, touches_H: Tensor | None,
-    changed_H: Tensor | None = None,
+    changed_H: Tensor | None = None, number_U: Tensor | None = None, step_bits_1: Tensor | None = None,
+    overflow_1: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Update every active distinct row once, where it is, by the sum of its pieces ``piece_U1[u]`` to ``piece_U1[u + 1]``.
 
     `hyper_5`: learning rate, eps, beta1, beta2, Adam's correction sqrt(1 - beta2**step) / (1 - beta1**step), in float64
     and on the device. Given `record_HR` (see `tracking.delta`), the displacement of hot rows, its length and the square of
     its length are added to it, and 1 to their `touches_H`. Given `changed_H`, the flags of hot rows are set.
+    Given `number_U`, the rows' numbers in the joint row space (int64), and `step_bits_1` (`rows16.step_dice`, its bits as int64),
+    rows of 16 bits are rounded by random bits, else to the nearest; their state is float32 then. `overflow_1` (int32) is set to 1
+    where a row is too large for half precision.
     """
     count, dim = len(source_U), hot_HD.shape[1]
     if count == 0:
@@ -87,7 +91,7 @@ def apply_rows(
     rows, block_dim = _block(dim, 1)
     triton_rows.apply_rows[(-(-count // rows),)](
         hyper_5, piece_U1, partial_PD, source_U, active_U, hot_HD, hot_state_HK, cold_CD, cold_state_CK, record_HR,
-        touches_H, changed_H, count,
+        touches_H, changed_H, number_U, step_bits_1, overflow_1, count,
         RULE=rule, D=dim, ROWS=rows, BLOCK_D=block_dim, CHUNK=CHUNK, num_warps=1, enable_fp_fusion=_FUSED,
     )  # fmt: skip
 

@@ -1,19 +1,24 @@
 """This module has the calls of `cuda.py` on host memory, for a simulated device and for machines without one.
 
-Names, arguments and results are the same but for rounding; `cuda.py` documents them. Rows of 16 bits, which Numba does not
-support, are computed as float32 copies. Plain twins: `reference/cuda.py`.
+Names, arguments and results are the same but for rounding; `cuda.py` documents them. Kernels on the CPU see rows of 16 bits as
+bit patterns; where nothing rounds them by random bits they are computed as float32 copies. Plain twins: `reference/cuda.py`.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
+import torch
 from numba import njit
+from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.kernels import pooling, row_update
 from adaptive_rec.kernels.jit import JIT
 from adaptive_rec.kernels.record import add_to_record, measure
+from adaptive_rec.kernels.rows16 import row_dice
 
 
 def gather_pooled(
@@ -25,7 +30,7 @@ def gather_pooled(
     wide = _wide(out_STD)
     pooling.gather_pooled(
         samples_S.numpy(), pool_features_T.numpy(), features, offsets.numpy(), False,
-        source_U.index_select(0, inverse_N).numpy(), mean_F.numpy(), _wide(hot_HD).numpy(), _wide(cold_CD).numpy(), wide.numpy(),
+        source_U.index_select(0, inverse_N).numpy(), mean_F.numpy(), _bits(hot_HD), _bits(cold_CD), wide.numpy(),
     )  # fmt: skip
     _copy_back(wide, out_STD)
 
@@ -45,7 +50,8 @@ def sum_pieces(
 def apply_rows(
     rule: int, hyper_5: Tensor, piece_U1: Tensor, partial_PD: Tensor, source_U: Tensor, active_U: Tensor, hot_HD: Tensor,
     hot_state_HK: Tensor, cold_CD: Tensor, cold_state_CK: Tensor, record_HR: Tensor | None, touches_H: Tensor | None,
-    changed_H: Tensor | None = None,
+    changed_H: Tensor | None = None, number_U: Tensor | None = None, step_bits_1: Tensor | None = None,
+    overflow_1: Tensor | None = None,
 ) -> None:  # fmt: skip
     if len(source_U) == 0:
         return
@@ -53,20 +59,28 @@ def apply_rows(
     grad_UD = partial_PD.new_empty((len(source_U), hot_HD.shape[1]))
     _sum_rows(piece_U1.numpy(), partial_PD.numpy(), grad_UD.numpy())
     tiers = [hot_HD, hot_state_HK, cold_CD, cold_state_CK]
-    wide = [_wide(tier) for tier in tiers]
+    bits_U, wide = None, tiers
+    if number_U is not None and step_bits_1 is not None:
+        bits_U = _row_bits(step_bits_1.numpy().view(np.uint64)[0], number_U.numpy())
+    else:
+        wide = [_wide(tier) for tier in tiers]
     slots = source_U[(active_U != 0) & (source_U >= 0)].long()
     before = wide[0][slots]
     # After infinitely many steps Adam's correction is 1: the given correction goes into the rate instead.
     rate = lr * correction if rule == row_update.LAZY_ADAM else lr
     row_update.apply_rows(
         rule, row_update.Hyper(rate, eps, beta1, beta2, math.inf), source_U.numpy(), grad_UD.numpy(), active_U.numpy(),
-        row_update.TierArrays(*(tier.numpy() for tier in wide)),
+        row_update.TierArrays(*map(_bits, wide)),
+        bits_U,
     )  # fmt: skip
     if record_HR is not None and touches_H is not None:
-        add_to_record(record_HR, slots, (wide[0][slots] - before).to(record_HR.dtype))
+        add_to_record(record_HR, slots, _wide(wide[0][slots]).to(record_HR.dtype) - _wide(before).to(record_HR.dtype))
         touches_H[slots] += 1
     if changed_H is not None:
         changed_H[slots] = True
+    if overflow_1 is not None:
+        cold = (~source_U[(active_U != 0) & (source_U < 0)]).long()
+        overflow_1 |= int(not all(tier[rows].isfinite().all() for tier, rows in ((hot_HD, slots), (cold_CD, cold))))
     for mine, tier in zip(wide, tiers, strict=True):
         _copy_back(mine, tier)
 
@@ -87,6 +101,23 @@ def copy_rows(from_RD: Tensor, from_rows_C: Tensor | None, to_RD: Tensor, to_row
         to_RD[:count] = taken_CD
     else:
         to_RD[to_rows_C.long()] = taken_CD
+
+
+_PATTERNS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
+
+
+def _bits(rows: Tensor) -> NDArray[Any]:
+    """Return the memory of rows as an array; those of 16 bits as bit patterns, see `rows16.py`."""
+    patterns: NDArray[Any] = rows.view(_PATTERNS.get(rows.dtype, rows.dtype)).numpy()
+    return patterns
+
+
+@njit(**JIT)
+def _row_bits(step_bits, number_U):
+    bits_U = np.empty(len(number_U), dtype=np.uint32)
+    for u in range(len(number_U)):
+        bits_U[u] = row_dice(step_bits, number_U[u])
+    return bits_U
 
 
 def _wide(rows: Tensor) -> Tensor:

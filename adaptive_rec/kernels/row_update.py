@@ -14,7 +14,7 @@ from numba import njit, prange, set_num_threads
 from adaptive_rec.kernels.jit import JIT, JIT_INLINE, JIT_PARALLEL, JIT_PART, PARTS_PER_THREAD, worth_waking
 from adaptive_rec.kernels.prefetch import prefetch_row
 from adaptive_rec.kernels.row_vectors import sum_of_squares, sum_rows
-from adaptive_rec.kernels.rows16 import dice, overflows, read, row_dice, subtract, write
+from adaptive_rec.kernels.rows16 import dice, overflows, read, row_dice, step_dice, subtract, write
 
 SGD, ROWWISE_ADAGRAD, ADAGRAD, LAZY_ADAM, MOMENTUM, RMSPROP = 0, 1, 2, 3, 4, 5
 """Update rules. MOMENTUM is SGD with a momentum buffer."""
@@ -123,6 +123,7 @@ def _update_range(first, end, counts_4, rule, hyper, segments, places, columns, 
     frozen_U, distinct_U, source_U, changed_R = rows
     hot_HD, hot_state_HK, cold_RD, cold_state_RK = tiers
     factors = _factors(rule, hyper, grad_LD)
+    step_bits = step_dice(hyper.seed, hyper.step)
     grad_1D = np.empty((1, grad_LD.shape[1]), dtype=grad_LD.dtype)
     grad_D = grad_1D[0]
     touched, updated, hot_updated, overflowed = 0, 0, 0, 0
@@ -150,7 +151,7 @@ def _update_range(first, end, counts_4, rule, hyper, segments, places, columns, 
             continue
         updated += 1
         changed_R[distinct_U[i]] = True
-        bits = row_dice(hyper.seed, hyper.step, distinct_U[i])
+        bits = row_dice(step_bits, distinct_U[i])
         if source >= 0:
             hot_updated += 1
             _apply_row(rule, factors, hot_HD, hot_state_HK, source, grad_1D, 0, bits)
@@ -275,17 +276,19 @@ def apply_row(rule, factors, weights, state, r, grad_1D):
 
 
 @njit(**JIT)
-def apply_rows(rule, hyper, source_U, grad_UD, active_U, tiers):
-    """Update every active distinct row once by a gradient that is summed already; rows of 32 or 64 bits.
+def apply_rows(rule, hyper, source_U, grad_UD, active_U, tiers, bits_U=None):
+    """Update every active distinct row once by a gradient that is summed already.
 
-    `hyper` and `tiers` are as in `update_rows`; an L2 term is added to `grad_UD`.
+    `hyper` and `tiers` are as in `update_rows`; an L2 term is added to `grad_UD`. `bits_U` (see `rows16.row_dice`) are needed
+    where rows are of 16 bits.
     """
     hot_HD, hot_state_HK, cold_RD, cold_state_RK = tiers
     factors = _factors(rule, hyper, grad_UD)
     for u in range(len(source_U)):
         if not active_U[u]:
             continue
+        bits = np.uint32(0) if bits_U is None else bits_U[u]
         if source_U[u] >= 0:
-            _apply_row(rule, factors, hot_HD, hot_state_HK, source_U[u], grad_UD, u, np.uint32(0))
+            _apply_row(rule, factors, hot_HD, hot_state_HK, source_U[u], grad_UD, u, bits)
         else:
-            _apply_row(rule, factors, cold_RD, cold_state_RK, ~source_U[u], grad_UD, u, np.uint32(0))
+            _apply_row(rule, factors, cold_RD, cold_state_RK, ~source_U[u], grad_UD, u, bits)

@@ -54,10 +54,16 @@ def overflows(table, r):
 
 
 @njit(inline="always")
-def row_dice(seed, step, row):
-    """Random bits of the update of one row (of the joint row space) in one step; `dice` draws from them."""
+def step_dice(seed, step):
+    """Random bits (uint64) of one step; `row_dice` draws from them."""
     x = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(step)
-    x = (x ^ (x >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93) + np.uint64(row)
+    return np.uint64((x ^ (x >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93))
+
+
+@njit(inline="always")
+def row_dice(step_bits, row):
+    """Random bits (uint32) of the update of one row (of the joint row space) in one step; `dice` draws from them."""
+    x = np.uint64(step_bits) + np.uint64(row)
     x = (x ^ (x >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     x = (x ^ (x >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     return np.uint32(x >> np.uint64(32))

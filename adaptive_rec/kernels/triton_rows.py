@@ -21,7 +21,7 @@ _COUNTS = ["features", "S", "T", "P", "U", "H", "C"]
 
 _INDICES = [
     "samples_S", "pool_features_T", "offsets", "inverse_N", "source_U", "mean_F", "piece_P1", "segment_bag_N", "column_F",
-    "position_B", "piece_U1", "active_U", "touches_H", "changed_H", "from_rows_C", "to_rows_C",
+    "position_B", "piece_U1", "active_U", "number_U", "touches_H", "changed_H", "from_rows_C", "to_rows_C",
 ]  # fmt: skip
 """Arrays read item by item: their alignment makes no difference but would compile another kernel."""
 
@@ -139,9 +139,40 @@ def _row_gradient(u, active, piece_U1, partial, D: tl.constexpr, BLOCK_D: tl.con
     return total
 
 
+@triton.jit
+def _dice(step_bits, number, d):
+    """32 random bits for components `d` of rows, those of `rows16.row_dice` and `rows16.dice`."""
+    x = step_bits + number
+    x = (x ^ (x >> 32)) * 0xD6E8FEB86659FD93
+    x = (x ^ (x >> 32)) * 0xD6E8FEB86659FD93
+    bits = (x >> 32).to(tl.uint32)[:, None] + (d.to(tl.uint32) * 0x9E3779B9)[None, :]
+    bits = (bits ^ (bits >> 16)) * 0x7FEB352D
+    bits = (bits ^ (bits >> 15)) * 0x846CA68B
+    return bits ^ (bits >> 16)
+
+
+@triton.jit
+def _rounded(values, random, TYPE: tl.constexpr):
+    """Float32 numbers rounded to bfloat16 or half precision by random bits, as `rows16` does it and explains it."""
+    bits = values.to(tl.uint32, bitcast=True)
+    magnitude = bits & 0x7FFFFFFF
+    nan = magnitude > 0x7F800000
+    if TYPE == tl.bfloat16:
+        found = tl.where(nan, 0x7FC00000, bits + (random >> 16)) >> 16
+    else:
+        rounded = (magnitude + (random >> 19)) >> 13
+        normal = tl.where(rounded < (143 << 10), rounded - (112 << 10), 0x7C00)
+        tiny = magnitude < (113 << 23)
+        steps = (tl.where(tiny, magnitude.to(tl.float32, bitcast=True), 0.0) * 17592186044416.0).to(tl.int32)
+        small = ((steps + (random >> 12).to(tl.int32)) >> 20).to(tl.uint32)
+        found = tl.where(nan, 0x7E00, tl.where(tiny, small, normal)) | ((bits & 0x80000000) >> 16)
+    return found.to(tl.uint16).to(TYPE, bitcast=True)
+
+
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def apply_rows(
-    hyper, piece_U1, partial, source_U, active_U, hot, hot_state, cold, cold_state, record, touches_H, changed_H, U,
+    hyper, piece_U1, partial, source_U, active_U, hot, hot_state, cold, cold_state, record, touches_H, changed_H, number_U,
+    step_bits, overflow, U,
     RULE: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Program i: ROWS distinct rows, read, updated and written once.
@@ -186,8 +217,15 @@ def apply_rows(
         tl.store(states + D, second, mask=mask)
         after = before - (rate * tl.load(hyper + 4)).to(SUM) * first / (_root(second) + eps)
 
-    stored = after.to(hot.dtype.element_ty)
+    if number_U is not None:
+        number = tl.load(number_U + u, mask=active, other=0).to(tl.uint64)
+        stored = _rounded(after, _dice(tl.load(step_bits).to(tl.uint64), number, d), hot.dtype.element_ty)
+    else:
+        stored = after.to(hot.dtype.element_ty)
     tl.store(weights, stored, mask=mask)
+    if overflow is not None:
+        bad = mask & ((stored.to(tl.uint16, bitcast=True) & 0x7FFF) >= 0x7C00)
+        tl.store(overflow, 1, mask=tl.max(tl.max(bad.to(tl.int32), axis=1), axis=0) != 0)
     if changed_H is not None:
         tl.store(changed_H + source, 1, mask=active & (source >= 0))
     if record is not None:

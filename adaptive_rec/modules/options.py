@@ -206,7 +206,10 @@ class Setup:
                     f"{dtype}; SparseAdam, Adagrad and SGD move the rows that were looked up"
                 )
             if self.streams is not None or self.device.type != "cpu":
-                raise ConfigError(f"tables of {dtype} must be on the CPU, got {self.device}: a device has no rows of 16 bits yet")
+                raise ConfigError(
+                    f"tables of {dtype} must be on the CPU in a loop of your own, got {self.device}; only runs by the "
+                    "command line have them on a device (run.row_precision)"
+                )
             rates.round_rows(row_precision)
         streams = self.streams or (CudaStreams(self.device, False) if self.device.type == "cuda" else None)
         keep_freed_memory()

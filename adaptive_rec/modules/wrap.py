@@ -114,9 +114,16 @@ def _has_gradient(weight: Tensor) -> bool:
 
 
 def _place(model: nn.Module, weights: Sequence[Tensor]) -> torch.device:
-    """Return the device of the model's other parameters, or else that of its tables."""
+    """Return the device of the model's other parameters, or else that of its tables. Raises ConfigError for several."""
     own = {id(weight) for weight in weights}
-    return next((p.device for p in model.parameters() if id(p) not in own), weights[0].device)
+    others = [parameter for parameter in model.parameters() if id(parameter) not in own]
+    places = sorted({str(each.device) for each in others or weights})
+    if len(places) > 1:
+        raise ConfigError(
+            f"device must be given where {'parameters' if others else 'tables'} lie on several devices, got {', '.join(places)}: "
+            "the vectors of all tables are on one"
+        )
+    return torch.device(places[0])
 
 
 def _move(runtime: EmbeddingRuntime, number: int, table: MovableTable, holder: torch.optim.Optimizer | None) -> str:

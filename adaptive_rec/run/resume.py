@@ -182,8 +182,6 @@ def runtime_of(run: Path, generation: Path, source: Source | None = None) -> Run
     """Return a runtime with the tables and the dense part of a checkpoint that was verified. `source`: what it is to score, by
     default the run's own data."""
     config = load_config(str(run / "config.toml"), {}, ["run.device=auto", "run.compile=false"])
-    if config.run.row_precision != "float32":  # no device carries such rows
-        config = config.model_copy(update={"run": config.run.model_copy(update={"device": "cpu"})})
     _check_fits(config, generation)
     folders = checkpoint.rows_folders(generation)
     settings = {"disk": ""} if folders else {"host_memory": 0}

@@ -42,6 +42,7 @@ from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.alike import check_data
 from adaptive_rec.runtime.events import shown
 from adaptive_rec.runtime.evictions import check_eviction
+from adaptive_rec.runtime.fits_device import check_fits_device
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.next_window import check_order
 from adaptive_rec.runtime.parts import PartOfBatches, RowsOfRank
@@ -83,12 +84,8 @@ def assemble(
         if group is not None and not group.is_alone:
             torch.cuda.set_device(rank_here())
         streams = CudaStreams(device, config.run.cuda_graphs)
-    use_tf32(config.run.precision == "tf32", on_device=streams is not None)
-    check_classify(config, streams is not None)
-    if streams is not None and config.run.compile:
-        raise ConfigError("run.compile must be false on a device, where the dense part is recorded instead, got true")
-    if streams is not None and config.run.linear == "onednn":
-        raise ConfigError("run.linear must be auto or torch on a device, got onednn")
+    check_fits_device(config, on_device=streams is not None)
+    use_tf32(config.run.precision == "tf32")
     while True:
         try:
             return _join(config, source, streams, policy, options, group)
@@ -107,7 +104,9 @@ def plan_run(config: Config, source: Source | None = None, memory: dict[Place, i
     """Return what a run will hold in memory. It opens the data and allocates nothing large.
 
     `memory` is that of the machine it is to run on, a device's among it where it has one; None: what is free on this one.
+    Raises ConfigError where training there would.
     """
+    check_fits_device(config, choose_device(config).type == "cuda" if memory is None else "device" in memory)
     check_admission(config)
     policy, source = load_policy(config.knobs.policy), open_source(config) if source is None else source
     check_raw(config, policy)
@@ -166,12 +165,6 @@ def _join(
             dense = ReplayedDense(*parts, streams, lines)
     kept_rows = keep_rows(config, store, options) if config.data.keep_evicted and options.keeps_evicted else None
     return Runtime(config, source, policy, store, dense, options, kept_rows)
-
-
-def check_classify(config: Config, on_device: bool) -> None:
-    """Raise ConfigError where a run on a CPU is to classify on a device."""
-    if config.run.classify == "device" and not on_device:
-        raise ConfigError("run.classify must be host or auto on a CPU, got device")
 
 
 def check_raw(config: Config, policy: Policy) -> None:
@@ -272,11 +265,6 @@ def build_store(
     rule = rule or RowRule.of(config.optimizer, config.run.row_precision)
     sizes = row_bytes(space, rule, dtype.itemsize, policy.tracks_movement)
     budget = policy.budget_bytes(config.knobs, all_rows_bytes(space, sizes))
-    if streams is not None and rule.row_precision != "float32":
-        raise ConfigError(
-            f"run.row_precision must be float32 on a device, which has no 16-bit rows yet, got {rule.row_precision}; "
-            "set run.device=cpu"
-        )
     shared = None if group is None or group.is_alone else group
     rounded, movement = config.run.transport == "bf16", policy.tracks_movement
     direct = (space, rule, config.run.seed, dtype, torch.device("cpu"), budget, movement)

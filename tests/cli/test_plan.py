@@ -97,14 +97,8 @@ def test_what_is_given_twice_must_agree(capsys: pytest.CaptureFixture[str]) -> N
             "--set",
             "run.device=cuda",
         ): "run.device must be auto or cpu where --gpu-memory is 0, got cuda",
-        (
-            "--gpu-memory",
-            "1GiB",
-            "--set",
-            "run.device=auto",
-            "--set",
-            "run.row_precision=bf16",
-        ): "must be float32 on a device",
+        ("--gpu-memory", "1GiB", "--set", "run.device=auto", "--set", "run.compile=true"): "run.compile must be false",
+        ("--set", "run.classify=device"): "run.classify must be host or auto on a CPU, got device",
         ("--host-memory", "much"): "--host-memory must be a number of bytes such as 16GiB, got much",
         ("--gpu-memory", "1.5"): "--gpu-memory must be a number of bytes such as 16GiB, got 1.5",
         ("--samples", "few"): "--samples must be a whole number of at least 0, got few",
@@ -436,6 +430,19 @@ def test_the_dry_run_is_the_plan_of_this_machine(capsys: pytest.CaptureFixture[s
     process = "the process itself"
     assert [p for p in dry["parts"] if p["name"] != process] == [p for p in planned["parts"] if p["name"] != process]
     assert dry["tables"] == planned["tables"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("run.precision=tf32", "run.precision must not be tf32 on a CPU"),
+        ("run.classify=device", "run.classify must be host or auto on a CPU"),
+    ],
+)
+def test_the_dry_run_refuses_what_training_on_a_cpu_refuses(setting: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for more in (["--dry-run"], []):
+        assert main(["train", "tiny", "--set", "run.device=cpu", "--set", setting, *more]) == 2
+        assert words in capsys.readouterr().err
 
 
 def test_the_dry_run_of_several_processes_is_the_plan_of_a_rank(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from adaptive_rec.config.tree import PRESETS_FOLDER, Config, leaves, load_config
 from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.run.journal import commands, line_of
-from adaptive_rec.runtime.assemble import check_classify
+from adaptive_rec.runtime.fits_device import check_fits_device
 from adaptive_rec.saved import Saved
 from adaptive_rec.state.run_state import saved_knobs
 
@@ -262,4 +262,4 @@ def test_where_batches_are_classified() -> None:
     with pytest.raises(ConfigError, match="run.classify must be host where rows lie on a disk"):
         where(1, host_memory=1 << 30, classify="device")
     with pytest.raises(ConfigError, match="run.classify must be host or auto on a CPU, got device"):
-        check_classify(load_config(None, {}, ["run.classify=device"]), on_device=False)
+        check_fits_device(load_config(None, {}, ["run.classify=device"]), on_device=False)

@@ -11,7 +11,7 @@ from adaptive_rec.batch import Batch
 from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.kernels import row_update
-from adaptive_rec.kernels.reference.rows16 import dice, narrowed, row_dice, widened
+from adaptive_rec.kernels.reference.rows16 import dice, narrowed, row_dice, step_dice, widened
 
 Rows = list[tuple[NDArray[Any], NDArray[Any]]]
 """Weights, 16-bit ones as patterns of bits, and optimizer state of each pool."""
@@ -120,7 +120,8 @@ class PlainRows:
             weights[rows] = values
             return
         first_row = self.space.pools[pool].first_row
-        throws = [[dice(row_dice(self.seed, update.step, first_row + int(row)), d) for d in range(dim)] for row in rows]
+        step_bits = step_dice(self.seed, update.step)
+        throws = [[dice(row_dice(step_bits, first_row + int(row)), d) for d in range(dim)] for row in rows]
         weights[rows] = narrowed(values, np.array(throws, np.uint32).reshape(values.shape), weights.dtype)
 
     def assert_equals(self, found: Rows) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from adaptive_rec.kernels import row_update
 from adaptive_rec.kernels.reference import cuda as reference_device
+from adaptive_rec.kernels.reference import rows16
 from adaptive_rec.kernels.reference import staging as reference_staging
 from adaptive_rec.kernels.reference import step as reference
 
@@ -21,6 +22,7 @@ RULES = [row_update.SGD, row_update.ROWWISE_ADAGRAD, row_update.ADAGRAD, row_upd
 EXACTNESS = {torch.float32: 3e-6, torch.float64: 1e-13, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 """A few roundings: what is added up is added up in float32 or better, and rounded to the dtype once."""
 LR, EPS, BETA1, BETA2, STEP = 0.05, 1e-8, 0.9, 0.999, 7
+SEED = 12345678901
 
 
 class Drawn:
@@ -166,12 +168,12 @@ def test_sum_pieces_equals_its_twin(form: Any, dim: int, dtype: torch.dtype, lon
 
 def apply(
     form: Any, drawn: Drawn, rule: int, partial: Tensor, active_U: Any, tiers: list[Tensor], touches: Any,
-    changed: Tensor | None = None,
+    changed: Tensor | None = None, *rounded: Tensor,
 ) -> None:  # fmt: skip
     *four, movement = tiers
     form.kernels.apply_rows(
         rule, hyper(form), index(form, drawn.piece_U1), partial.to(form.device), index(form, drawn.source_U),
-        flags(form, active_U), *four, movement if touches is not None else None, touches, changed,
+        flags(form, active_U), *four, movement if touches is not None else None, touches, changed, *rounded,
     )  # fmt: skip
 
 
@@ -206,6 +208,65 @@ def test_apply_rows_equals_its_twin(form: Any, dim: int, dtype: torch.dtype, rul
         assert torch.equal(mine[still].cpu(), old[still]), (
             "a row that is not active, or in the other tier, stays as it was"
         )
+
+
+def rounding(form: Any, numbers: list[int]) -> list[Tensor]:
+    step_bits = np.array([rows16.step_dice(SEED, STEP)], np.uint64).view(np.int64)
+    given = torch.tensor(numbers, dtype=torch.int64), torch.from_numpy(step_bits), torch.zeros(1, dtype=torch.int32)
+    return [each.to(form.device) for each in given]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_rows_of_16_bits_are_rounded_by_the_dice_of_the_cpu(form: Any, dtype: torch.dtype) -> None:
+    """A row of zeros minus its gradient is any number of float32, without an error: then every bit is that of the plain twin."""
+    random = np.random.default_rng(5)
+    sizes = np.exp2(random.uniform(-149, 127.9, 240)) * random.choice([-1, 1], 240)
+    edges = [0, 65504, 65519, 65536, 3.4e38, 2.0**-14, 2.0**-24, 2.0**-25, 2.0**-126, np.inf, -np.inf, np.nan]
+    values = np.concatenate([sizes, random.uniform(-1e-4, 1e-4, 239), edges]).astype(np.float32)[: 7 * 70].reshape(70, 7)
+    numbers = [*range(60), *(int(n) for n in random.integers(0, 2**62, 10))]
+    source_U = np.where(np.arange(70) % 2, ~(np.arange(70) // 2), np.arange(70) // 2)
+    hot, cold = (torch.zeros((35, 7), dtype=dtype, device=form.device) for _ in range(2))
+    state, scaled = torch.zeros((35, 0), device=form.device), hyper(form)
+    scaled[0] = -1.0
+    overflow = rounding(form, numbers)
+    form.kernels.apply_rows(
+        row_update.SGD, scaled, index(form, range(71)), torch.from_numpy(values).to(form.device), index(form, source_U),
+        flags(form, np.ones(70, bool)), hot, state, cold, state, None, None, None, *overflow,
+    )  # fmt: skip
+    patterns = np.dtype(np.uint16 if dtype == torch.bfloat16 else np.int16)
+    step_bits = rows16.step_dice(SEED, STEP)
+    throws = np.array([[rows16.dice(rows16.row_dice(step_bits, n), d) for d in range(7)] for n in numbers], np.uint32)
+    wanted = rows16.narrowed(values, throws, patterns)
+    for mine, rows in ((hot, slice(0, None, 2)), (cold, slice(1, None, 2))):
+        assert mine.cpu().view(torch.int16).numpy().tolist() == wanted[rows].view(np.int16).tolist()
+    assert overflow[2].item() == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("rule", RULES)
+def test_rows_of_16_bits_are_updated_in_float32(form: Any, dtype: torch.dtype, rule: int) -> None:
+    """State is not rounded, a row is one of the two neighbours of the twin's, and the record has what it moved by."""
+    drawn, dim = Drawn(rule), 16
+    active_U = drawn.random.random(drawn.rows) < 0.7
+    partial = drawn.numbers(torch.float32, len(drawn.piece_P1) - 1, dim)
+    before = draw_tiers(drawn, rule, dim, torch.float32)
+    before[0], before[2] = before[0].to(dtype), before[2].to(dtype)
+    tiers = [tier.to(form.device, copy=True) for tier in before]
+    touches = torch.zeros(drawn.hot_rows, dtype=torch.int32, device=form.device)
+    given = rounding(form, list(range(drawn.rows)))
+    apply(form, drawn, rule, partial, active_U, tiers, touches, None, *given)
+
+    twins = [exact(tier) for tier in before]
+    reference_device.apply_rows(
+        rule, LR, EPS, BETA1, BETA2, STEP, drawn.piece_U1, exact(partial), drawn.source_U, active_U, *twins[:4], None, None
+    )
+    gap = 2.0**-7 if dtype == torch.bfloat16 else 2.0**-10
+    for which in (0, 2):
+        np.testing.assert_array_less(np.abs(exact(tiers[which]) - twins[which]), np.abs(twins[which]) * gap + 1e-6)
+        assert_close(tiers[which + 1], twins[which + 1], torch.float32)
+    moved = exact(tiers[0]) - exact(before[0])
+    assert_close(tiers[4][:, :dim] - before[4][:, :dim].to(form.device), moved, torch.float32)
+    assert given[2].item() == 0
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

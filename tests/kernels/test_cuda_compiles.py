@@ -21,6 +21,9 @@ triton_rows = importlib.import_module("adaptive_rec.kernels.triton_rows")
 
 RULES = [row_update.SGD, row_update.ROWWISE_ADAGRAD, row_update.ADAGRAD, row_update.LAZY_ADAM]
 FLAGS = {"mean_F", "active_U", "changed_H"}
+NUMBERS = {"number_U": "*i64", "step_bits": "*i64", "overflow": "*i32"}
+"""What rounds rows of 16 bits by random bits; their state and the record are float32 then."""
+WHERE_ROUNDED = {"hot_state": "*fp32", "cold_state": "*fp32", "record": "*fp32"}
 UNMEASURED = {"record": None, "touches_H": None, "changed_H": None}
 WARPS = {"gather_pooled": 4, "sum_pieces": 1, "apply_rows": 1, "movement": 4, "copy_rows": 4}
 
@@ -30,11 +33,16 @@ def compile_kernel(name: str, dtype: str, dim: int, capability: int, **given: An
     kernel, sums = getattr(triton_rows, name), "fp64" if dtype == "fp64" else "fp32"
     rows, block_dim = cuda._block(dim, WARPS[name])
     known = {"D": dim, "ROWS": rows, "BLOCK_D": block_dim, "CHUNK": cuda.CHUNK} | given
+    rounds = known.pop("rounds", False)
+    if not rounds:
+        known |= dict.fromkeys(NUMBERS)
     constants = {argument: known[argument] for argument in kernel.arg_names if argument in known}
     signature = {}
     for argument in kernel.arg_names:
         if argument in constants:
             signature[argument] = "constexpr"
+        elif rounds and argument in NUMBERS | WHERE_ROUNDED:
+            signature[argument] = (NUMBERS | WHERE_ROUNDED)[argument]
         elif argument in triton_rows._COUNTS:
             signature[argument] = "i32"
         elif argument in triton_rows._INDICES:
@@ -69,6 +77,7 @@ CASES = [
     *[("sum_pieces", dtype, 16, 90, {}) for dtype in ("fp32", "fp64", "bf16")],
     *[("apply_rows", "fp32", 16, 90, {"RULE": rule}) for rule in RULES],
     *[("apply_rows", dtype, 16, 90, {"RULE": row_update.LAZY_ADAM, **UNMEASURED}) for dtype in ("fp64", "bf16")],
+    *[("apply_rows", dtype, 16, 90, {"RULE": row_update.SGD, "rounds": True}) for dtype in ("bf16", "fp16")],
     *[(name, "fp32", 128, 80, {"RULE": row_update.ROWWISE_ADAGRAD}) for name in WARPS],
     ("copy_rows", "fp32", 1, 90, {"to_rows_C": None}),
 ]
@@ -79,6 +88,12 @@ MORE = [
     for dim in (1, 3, 64, 256)
     for capability in (80, 90)
     for rule in (RULES if name == "apply_rows" else RULES[:1])
+] + [
+    ("apply_rows", dtype, dim, capability, {"RULE": rule, "rounds": True})
+    for dtype in ("fp16", "bf16")
+    for dim in (1, 3, 64, 256)
+    for capability in (80, 90, 100)
+    for rule in RULES
 ]
 
 

@@ -34,7 +34,7 @@ def write_all(table_RD, values_RD, random_RD):
 @njit(**JIT)
 def dice_all(seed, step, rows_R, out_RD):
     for r in range(len(rows_R)):
-        row_bits = rows16.row_dice(seed, step, rows_R[r])
+        row_bits = rows16.row_dice(rows16.step_dice(seed, step), rows_R[r])
         for d in range(out_RD.shape[1]):
             out_RD[r, d] = rows16.dice(row_bits, d)
 
@@ -172,7 +172,7 @@ def test_dice_are_as_the_twin_has_them() -> None:
         found = np.empty((len(rows), 33), dtype=np.uint32)
         dice_all(seed, step, rows, found)
         for r, row in enumerate(rows.tolist()):
-            assert found[r].tolist() == [plain.dice(plain.row_dice(seed, step, row), d) for d in range(33)]
+            assert found[r].tolist() == [plain.dice(plain.row_dice(plain.step_dice(seed, step), row), d) for d in range(33)]
 
 
 def test_dice_are_fair_and_forget_row_step_and_component() -> None:

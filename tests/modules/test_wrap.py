@@ -326,6 +326,19 @@ def test_a_rate_beside_an_optimizer_that_has_one_is_refused() -> None:
     refuse(model, "lr", optimizer=torch.optim.SGD(tables_of(model), lr=0.1), lr=0.5)
 
 
+def test_a_model_on_several_devices_is_told_to_name_one() -> None:
+    """`meta` stands for another device."""
+    model = nn.ModuleDict({"table": nn.Embedding(9, 4), "here": nn.Linear(4, 4), "there": nn.Linear(4, 1, device="meta")})
+    words = r"device must be given where parameters lie on several devices, got cpu, meta"
+    with pytest.raises(AdaptiveRecError, match=words):
+        adaptive_rec.wrap(model, optimizer="sgd", lr=0.1)
+    assert type(model["table"]) is nn.Embedding
+    assert adaptive_rec.wrap(model, device="cpu", optimizer="sgd", lr=0.1).device.type == "cpu"
+    tables = nn.ModuleDict({"here": nn.Embedding(9, 4), "there": nn.Embedding(9, 4, device="meta")})
+    with pytest.raises(AdaptiveRecError, match=r"device must be given where tables lie on several devices, got cpu, meta"):
+        adaptive_rec.wrap(tables, optimizer="sgd", lr=0.1)
+
+
 def test_an_optimizer_without_all_tables_is_refused() -> None:
     model = CASES["dlrm"].make()
     refuse(model, "optimizer", optimizer=torch.optim.SGD(tables_of(model)[:2], lr=0.1), lr=None)

@@ -23,12 +23,13 @@ SETTINGS: dict[str, list[Any]] = {
     "budget_bytes": [200_000, 2_000_000],
     "depth": [0, 1, 2, 4],
     "churn": [False, True],
+    "classify": ["host", "device"],
 }
 
 
 def possible(case: dict[str, Any]) -> bool:
-    """Only a placement by popularity can be made to churn."""
-    return not (case["policy"] == "device_only" and case["churn"])
+    """Only a placement by popularity can be made to churn, and on a CPU the host classifies."""
+    return not (case["policy"] == "device_only" and case["churn"]) and (case["device"], case["classify"]) != ("direct", "device")
 
 
 def full_product(devices: list[str]) -> list[dict[str, Any]]:
@@ -115,6 +116,7 @@ def check_case(train: Any, case: dict[str, Any]) -> None:
     if case["churn"]:
         assert outcome.runtime.store.placement.version > 50
     if case["device"] != "direct":
+        assert outcome.runtime.store.classifies == (case["classify"] == "device")
         assert (totals["device_to_host_bytes"] > 0) == (case["policy"] == "hotline")
 
 
@@ -159,22 +161,36 @@ def test_one_step_parity(train: Any, optimizer: str, device: str, precision: str
         np.testing.assert_allclose(mine, theirs, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
-def test_reading_before_write_back_is_caught(train: Any, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("optimizer", "classify"), [("sgd", "host"), ("rowwise_adagrad", "host"), ("sgd", "device")])
+def test_reading_before_write_back_is_caught(
+    train: Any, optimizer: str, classify: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The suite can fail: staged rows that an earlier batch on its way holds are wrong when they are not taken over."""
     from adaptive_rec.embedding.staged.stager import Stager
 
     stage = Stager.stage
     monkeypatch.setattr(Stager, "stage", lambda stager, work, earlier: stage(stager, work, []))
-    broken = train("hotline", optimizer=optimizer, device="late", budget_bytes=200_000, depth=4)
+    broken = train("hotline", optimizer=optimizer, device="late", budget_bytes=200_000, depth=4, classify=classify)
 
     with pytest.raises(AssertionError):
         assert_equal(broken, plain(train, optimizer, "one-hot"))
 
 
-def test_computing_before_the_copy_arrives_is_caught(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("classify", ["host", "device"])
+def test_computing_before_the_copy_arrives_is_caught(train: Any, classify: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from adaptive_rec.embedding.staged.late_streams import LateStreams
 
     monkeypatch.setattr(LateStreams, "compute_waits", lambda streams, event: None)
     with pytest.raises(Exception, match=r"finite|nan|NaN|index|range"):
-        train("hotline", device="late", budget_bytes=200_000, depth=1, steps=20)
+        train("hotline", device="late", budget_bytes=200_000, depth=1, steps=20, classify=classify)
+
+
+def test_places_from_before_a_migration_are_caught(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists that the device makes are wrong where its slots of rows are not those of the placement."""
+    from adaptive_rec.embedding.staged.classifier import Classifier
+
+    monkeypatch.setattr(Classifier, "move", lambda *arguments: None)
+    broken = train("hotline", device="late", budget_bytes=200_000, depth=4, churn=True, steps=40, classify="device")
+
+    with pytest.raises(AssertionError):
+        assert_equal(broken, plain(train, "sgd", "one-hot", steps=40))

@@ -39,8 +39,8 @@ class ChurningHotline(Hotline):
         return Wish(rows, np.random.default_rng(view.step).random(len(rows)))
 
 
-def build(*changes: str, policy: Policy | None = None) -> Runtime:
-    return assemble(load_config(None, {}, [*SETTINGS, *changes]), policy=policy)
+def build(*changes: str, policy: Policy | None = None, streams: LateStreams | None = None) -> Runtime:
+    return assemble(load_config(None, {}, [*SETTINGS, *changes]), streams=streams, policy=policy)
 
 
 def outcome(runtime: Runtime) -> list[Any]:
@@ -138,12 +138,47 @@ def test_the_movement_of_a_row_is_added_up_in_32_bits() -> None:
     assert monitor.measure(before).dtype == torch.float32
 
 
-def test_a_device_refuses_them_by_name() -> None:
-    config = load_config(None, {}, [*SETTINGS, "run.row_precision=bf16"])
-    with pytest.raises(
-        ConfigError, match=r"run\.row_precision must be float32 on a device.*got bf16; set run\.device=cpu"
-    ):
-        assemble(config, streams=LateStreams(seed=1))
+@precisions
+@pytest.mark.parametrize("classify", ["host", "device"])
+def test_a_device_has_the_rows_of_the_cpu(classify: str, row_precision: str) -> None:
+    """Every bit: the dice depend on seed, step and row only, and a segment of one piece is summed in the same order."""
+    settings = "optimizer.embedding=sgd", f"run.row_precision={row_precision}"
+    churned = f"run.classify={classify}", "knobs.prefetch_depth=3"
+    runtime = build(*settings, *churned, policy=ChurningHotline(), streams=LateStreams(seed=3))
+    assert_same(outcome(runtime), outcome(build(*settings)))
+    assert runtime.store.traffic.migrated_rows > 100
+    assert runtime.store.classifies == (classify == "device")
+
+
+@precisions
+@pytest.mark.parametrize("rule", ["rowwise_adagrad", "adagrad", "lazy_adam"])
+def test_on_a_device_neither_tier_nor_timing_changes_a_bit(rule: str, row_precision: str) -> None:
+    """Rules with state differ from the CPU's by roundings of float32, as Adam's correction is part of the rate there."""
+    settings = f"optimizer.embedding={rule}", f"run.row_precision={row_precision}", "knobs.prefetch_depth=3"
+    runtime = build(*settings, "run.classify=device", policy=ChurningHotline(), streams=LateStreams(seed=3))
+    assert_same(outcome(runtime), outcome(build(*settings, "knobs.policy=device_only", streams=LateStreams(seed=4))))
+    assert runtime.store.traffic.migrated_rows > 100
+
+
+def test_a_device_resumes_them(tmp_path: Path) -> None:
+    settings = "run.row_precision=bf16", "knobs.policy=hotline"
+    straight = build(*settings, streams=LateStreams(seed=1))
+    outcome(straight)
+    first = build(*settings, "run.steps=20", streams=LateStreams(seed=2))
+    outcome(first)
+    folder = checkpoint.save(first.parts, tmp_path)
+    second = build(*settings, streams=LateStreams(seed=3))
+    checkpoint.load(second.parts, folder)
+    outcome(second)
+    assert_same(tables_of(second), tables_of(straight))
+
+
+def test_a_device_saves_no_rows_that_are_too_large(tmp_path: Path) -> None:
+    settings = "run.row_precision=fp16", "knobs.policy=hotline", "optimizer.embedding_lr=1e9", "run.steps=1"
+    runtime = build(*settings, streams=LateStreams(seed=1))
+    outcome(runtime)
+    with pytest.raises(CheckpointError, match=r"rows of half precision must stay within 65504, one of table .* no longer does"):
+        checkpoint.save(runtime.parts, tmp_path)
 
 
 def test_64_bit_runs_keep_64_bit_rows() -> None:

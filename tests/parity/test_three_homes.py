@@ -63,6 +63,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         ("hotline", "rowwise_adagrad", "one-hot", 4, True, "float32", 100),
         ("hotline", "adagrad", "sum", 0, False, "float64", 60),
         ("slipstream", "lazy_adam", "mean", 1, False, "float32", 60),
+        ("hotline", "rowwise_adagrad", "mean", 3, True, "rows of bf16", 40),
         pytest.param("hotline", "sgd", "mean", 4, True, "float64", 500, marks=pytest.mark.slow),
         pytest.param("hotline", "lazy_adam", "sum", 1, True, "float32", 500, marks=pytest.mark.slow),
         pytest.param("adaptive", "rowwise_adagrad", "one-hot", 4, False, "float32", 500, marks=pytest.mark.slow),
@@ -72,14 +73,16 @@ def test_rows_in_three_homes_are_those_in_two(
     train: Any, small_segments: None, moved: dict[str, int], tmp_path: Path, policy: str, optimizer: str, bags: str, depth: int,
     churn: bool, precision: str, steps: int,
 ) -> None:  # fmt: skip
+    rows = ["run.row_precision=bf16"] if precision == "rows of bf16" else []
     arguments = {
-        "device": "late", "budget_bytes": 60_000, "depth": depth, "churn": churn, "precision": precision, "steps": steps,
+        "device": "late", "budget_bytes": 60_000, "depth": depth, "churn": churn, "steps": steps,
+        "precision": "float32" if rows else precision,
     }  # fmt: skip
 
-    outcome = train(policy, optimizer, bags, **arguments, settings=three_homes(tmp_path))
+    outcome = train(policy, optimizer, bags, **arguments, settings=[*three_homes(tmp_path), *rows])
 
     assert min(moved.values()) > 0, moved
-    assert_same_bits(outcome, train(policy, optimizer, bags, **arguments))
+    assert_same_bits(outcome, train(policy, optimizer, bags, **arguments, settings=rows))
     store = outcome.runtime.store
     assert isinstance(store, StagedDiskStore)
     assert sum(log.counts.rows_read for log in store.host.logs) > 1000

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from adaptive_rec.kernels.columns import pick_columns
 from adaptive_rec.kernels.jit import usable_threads
@@ -59,7 +58,7 @@ class _Interact(torch.autograd.Function):
                 vectors[:, begin:end] = part
         else:
             vectors = torch.cat([first.unsqueeze(1), *(part.to(first.dtype) for part in parts)], dim=1)
-        ctx.save_for_backward(vectors)
+        ctx.save_for_backward(vectors, first, *parts)
         ctx.places, ctx.with_kernel, ctx.ends, ctx.dtypes = places, with_kernel, ends, [part.dtype for part in parts]
         products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
         if not with_kernel:
@@ -70,11 +69,15 @@ class _Interact(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (vectors,) = ctx.saved_tensors
+        vectors, first, *parts = ctx.saved_tensors
         samples, count, dim = vectors.shape
-        if ctx.with_kernel:
+        if torch.is_grad_enabled():  # the gradient is to be differentiated: every operation here must be, down to the inputs
+            vectors = torch.cat([first.unsqueeze(1), *(part.to(first.dtype) for part in parts)], dim=1)
+            places = torch.as_tensor(ctx.places, device=vectors.device).clamp(min=0)
+            symmetric = grads[0].index_select(1, places).view(samples, count, count)
+            symmetric = symmetric * (1 - torch.eye(count, dtype=symmetric.dtype, device=symmetric.device))
+        elif ctx.with_kernel:
             symmetric = vectors.new_empty((samples, count * count))
             _pick(grads[0].contiguous(), ctx.places, 0, symmetric)
             symmetric = symmetric.view(samples, count, count)

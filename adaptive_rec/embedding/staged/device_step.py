@@ -21,6 +21,7 @@ from adaptive_rec.embedding.staged.in_flight import PoolParts, Staged
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
 from adaptive_rec.kernels.row_update import LAZY_ADAM
+from adaptive_rec.kernels.rows16 import step_dice
 from adaptive_rec.placement import RowSpace
 
 TOO_SMALL = "the device's memory must hold an update; lower knobs.hot_budget_bytes or run.batch_size"
@@ -29,9 +30,11 @@ TOO_SMALL = "the device's memory must hold an update; lower knobs.hot_budget_byt
 class DeviceStep(DeviceBags):
     """Queues gather, forward and update."""
 
-    def __init__(self, space: RowSpace, rule: RowRule, streams: Streams) -> None:
+    def __init__(self, space: RowSpace, rule: RowRule, seed: int, streams: Streams, overflow_P: Tensor) -> None:
+        """`seed`: of the dice that round rows of 16 bits. Updates set `overflow_P` (int32) for pools with a row that is too large
+        for half precision."""
         super().__init__(space, streams)
-        self._rule = rule
+        self._rule, self._seed, self._overflow_P = rule, seed, overflow_P
         self._active = torch.ones(0, dtype=torch.bool, device=streams.device)
 
     def gather(
@@ -87,6 +90,7 @@ class DeviceStep(DeviceBags):
         hyper = np.array([update.lr, rule.eps, rule.beta1, rule.beta2, correction], dtype=np.float64)
         (position_B,), sent_positions = self._keep("positions", [update.position_B], lambda: [update.position_B.astype(np.int32)])
         (hyper_5,), sent_hyper = self._keep("hyper", [hyper])
+        step_bits, sent_bits = self._step_bits(update.step)
         rows = sum(parts.distinct for parts in staged.pools)
         parcel = None if active_U is None else self._send([active_U])
         active = self._all_active(rows) if parcel is None else parcel.arrays[0]
@@ -100,7 +104,8 @@ class DeviceStep(DeviceBags):
             for pool, (gradients, parts) in enumerate(zip(update.gradients, staged.pools, strict=True)):
                 monitor = tier.monitors[pool] if monitored else None
                 record = (None, None) if monitor is None else (monitor.record_HR, monitor.touches_H)
-                hot = [tier.weights[pool], tier.state[pool], *record, changed[pool]]
+                overflow = self._overflow_P[pool : pool + 1] if self._rule.row_precision == "fp16" else None
+                hot = [tier.weights[pool], tier.state[pool], *record, changed[pool], parts.number_U, step_bits, overflow]
                 both = [gradients, partial_PD[pool]]
                 sent = [position_B, active[first : first + parts.distinct], hyper_5]
                 self._update_pool(staged, parts, both, sent, hot)
@@ -111,7 +116,15 @@ class DeviceStep(DeviceBags):
             raise
         if parcel is not None:
             parcel.slot.release(self._streams.compute_event())
-        return sent_positions + sent_hyper + (0 if parcel is None else parcel.nbytes)
+        return sent_positions + sent_hyper + sent_bits + (0 if parcel is None else parcel.nbytes)
+
+    def _step_bits(self, step: int) -> tuple[Tensor | None, int]:
+        """Return a step's random bits on the device, where rows are of 16 bits, and the bytes sent."""
+        if not self._rule.rounds:
+            return None, 0
+        bits = np.array([step_dice(self._seed, step)], dtype=np.uint64).view(np.int64)
+        (step_bits_1,), sent = self._keep("step bits", [bits])
+        return step_bits_1, sent
 
     def _all_active(self, rows: int) -> Tensor:
         """Return flags of active rows, all of them set."""

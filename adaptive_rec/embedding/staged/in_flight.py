@@ -38,6 +38,8 @@ class PoolParts:
     state_CK: PackedArray
     rows: tuple[Tensor, Tensor]
     """Weights and optimizer state on the device."""
+    number_U: Tensor | None
+    """The distinct rows' numbers in the joint row space (int64), where rows are of 16 bits: their dice depend on them."""
 
     def pinned_rows(self, slot: Slot) -> Arrays:
         """Weights and optimizer state in host memory."""

@@ -143,7 +143,7 @@ class SlotMoves:
 
     def _chunk_rows(self, pool: int) -> int:
         spec, store = self._store.space.pools[pool], self._store
-        row_bytes = (spec.dim + store.rule.state_width(spec.dim)) * store.dtype.itemsize
+        row_bytes = store.rule.bytes_per_row(spec.dim, store.dtype.itemsize)
         return min(spec.rows, max(1, CHUNK_BYTES // row_bytes))
 
     def _chunks(self, pool: int, rows: int) -> Iterator[slice]:
@@ -154,7 +154,7 @@ class SlotMoves:
         """Return the bytes and places of this many rows' slot numbers, weights and optimizer state."""
         layout, dtype, dim = SlotLayout(), self._store.dtype, self._store.space.pools[pool].dim
         index = layout.add(INT32, rows)
-        weights = layout.add(dtype, rows, dim)
+        weights = layout.add(self._store.rule.weight_type(dtype), rows, dim)
         state = layout.add(dtype, rows, self._store.rule.state_width(dim))
         return layout.nbytes, index, (weights, state)
 

@@ -11,8 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from adaptive_rec.embedding.optimizer import ROW_TYPES
 from adaptive_rec.embedding.staged.ring import Slot, StagingRing
 from adaptive_rec.embedding.staged.streams import Event
+from adaptive_rec.kernels.rows16 import PATTERNS
 
 _ALIGNMENT = 256
 """Alignment of arrays in bytes: it suits a GPU's memory transactions and every component type."""
@@ -22,6 +24,7 @@ _TORCH_DTYPE = {
     str(t).removeprefix("torch."): t for t in (torch.int32, torch.int64, torch.float32, torch.float64, torch.bool)
 }
 _NUMPY_DTYPE = {dtype: np.dtype(name) for name, dtype in _TORCH_DTYPE.items()}
+_NUMPY_DTYPE |= {torch_type: PATTERNS[name] for name, torch_type in ROW_TYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class PackedArray:
         return self.start + math.prod(self.shape) * self.dtype.itemsize
 
     def pinned(self, slot: Slot) -> NDArray[Any]:
-        """The array in host memory."""
+        """The array in host memory; rows of 16 bits as bit patterns."""
         return slot.bytes_pinned[self.start : self.stop].view(_NUMPY_DTYPE[self.dtype]).reshape(self.shape)
 
     def device(self, slot: Slot) -> Tensor:

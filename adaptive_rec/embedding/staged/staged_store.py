@@ -58,12 +58,12 @@ class StagedStore(StagedTier):
         self._trained: tuple[ClassifiedOnDevice, Event] | None = None
         """The last batch that the device classified and trained: its lists stay until the next one is taken."""
         self.ring = StagingRing(streams)
-        self._stager = Stager(space, self.host, self._rows, dtype, self.ring)
-        self._aside = Stager(space, self.host, self._rows, dtype, StagingRing(streams))
+        self._stager = Stager(space, rule, self.host, self._rows, dtype, self.ring)
+        self._aside = Stager(space, rule, self.host, self._rows, dtype, StagingRing(streams))
         """For batches that are not trained, which may be larger."""
         self._in_flight = InFlight()
         self._homing = Homing(streams, self._rows, self._in_flight, self._flag_changed)
-        self._step = DeviceStep(space, rule, streams)
+        self._step = DeviceStep(space, rule, seed, streams, self._overflow_P)
         self._complaints: list[str] = []
         self._complained = False
         self._step_first = False

@@ -13,12 +13,14 @@ from adaptive_rec.embedding.device import DeviceTier
 from adaptive_rec.embedding.host import Arrays
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import Fetched
+from adaptive_rec.embedding.row_types import FP16_LIMIT
 from adaptive_rec.embedding.snapshot import Tiers
 from adaptive_rec.embedding.staged.host_rows import HostRows, RowCopier, RowsInMemory
 from adaptive_rec.embedding.staged.moves import SlotMoves
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.placement import RowSpace
+from adaptive_rec.errors import TrainingError
+from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.tracking.delta import MEASURES
 
 HEADROOM_BYTES = 1 << 30
@@ -43,6 +45,8 @@ class StagedTier(EmbeddingStore):
         self.streams = streams
         self._copier = RowCopier(copy_threads)
         self._moves = SlotMoves(self, streams)
+        self._overflow_P = torch.zeros(len(space.pools), dtype=torch.int32, device=streams.device)
+        """Whether a row of each pool was too large for half precision; set by updates, which nobody waits for."""
         super().__init__(space, rule, seed, dtype, streams.device, budget_bytes, monitored, drawn)
         self._rows = self._host_rows()
 
@@ -53,7 +57,26 @@ class StagedTier(EmbeddingStore):
     def _flag_changed(self, pool: int, host_rows: NDArray[np.int64]) -> None:
         self.changed_R[host_rows + self.space.pools[pool].first_row] = True
 
+    def migrate(self, migration: Migration) -> None:
+        self._check_range()
+        super().migrate(migration)
+
+    def _check_range(self) -> None:
+        """Raise TrainingError where a row has become too large for half precision."""
+        if self.rule.row_precision != "fp16":
+            return
+        for pool in np.flatnonzero(self._copied(self._overflow_P)):
+            spec = self.space.pools[pool]
+            inside = range(spec.first_row, spec.end_row)
+            names = [t.name for t, first in zip(self.space.tables, self.space.table_first_row, strict=True) if first in inside]
+            raise TrainingError(
+                f"rows of half precision must stay within {FP16_LIMIT}, one of table {' or '.join(names[:3])} "
+                f"({len(names)} tables of dim {spec.dim}) no longer does; lower their learning rate (optimizer.embedding_lr) or "
+                "take bf16 (run.row_precision=bf16)"
+            )
+
     def _collect_changed(self) -> None:
+        self._check_range()
         for pool, changed_H in enumerate(self.changed_H):
             rows = self.device.row_of_slot[pool][self._copied(changed_H)]
             self.changed_R[rows[rows >= 0]] = True
@@ -121,6 +144,6 @@ class StagedTier(EmbeddingStore):
         return np.empty(0, np.int32), *self.host.arrays(pool), *self.host.arrays(pool)
 
     def _read_slots(self, pool: int, slots: NDArray[np.int64]) -> Arrays:
-        weights, state = (np.empty((len(slots), kept.shape[1]), self.host.dtype) for kept in self.host.arrays(pool))
+        weights, state = (np.empty((len(slots), kept.shape[1]), kept.dtype) for kept in self.host.arrays(pool))
         self._copy_down(pool, slots, (weights, state), np.arange(len(slots)))
         return weights, state

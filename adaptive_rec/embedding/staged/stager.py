@@ -12,6 +12,7 @@ from torch import Tensor
 
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.host import ColdTier
+from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice
 from adaptive_rec.embedding.staged.device_bags import PIECE_LOOKUPS, BatchOnDevice
 from adaptive_rec.embedding.staged.host_rows import HostRows
@@ -55,12 +56,13 @@ class Stager:
     """Stages one batch at a time, and finds the rows that earlier batches still hold."""
 
     def __init__(
-        self, space: RowSpace, host: ColdTier, rows: HostRows, dtype: torch.dtype, ring: StagingRing
+        self, space: RowSpace, rule: RowRule, host: ColdTier, rows: HostRows, dtype: torch.dtype, ring: StagingRing
     ) -> None:
         self._space = space
         self._mean_F = torch.tensor(space.mean_F, device=ring.streams.device)
         self._host, self._rows = host, rows
-        self._dtype = dtype
+        self._dtype, self._weight_type = dtype, rule.weight_type(dtype)
+        self._sends_numbers = rule.rounds
         self.ring = ring
 
     def stage(self, work: ClassifiedBatch, earlier: list[tuple[Flight, Staged]]) -> Staged:
@@ -74,12 +76,17 @@ class Stager:
         int_parts = [layout.add(INT32, len(array)) for array in ints]
         inputs = [layout.add(self._dtype, *work.batch.dense_BX.shape), layout.add(self._dtype, work.batch.size)]
         pieces = [self._add_pieces(work, pool, layout) for pool in range(len(self._space.pools))]
+        numbers = layout.add(torch.int64, len(source_of_U)) if self._sends_numbers else None
         indices_stop = layout.nbytes
         rows = RowsToSend(layout, self._find_origins(work, earlier, host_rows), host_rows)
         room = self._room(rows)
         slot = self.ring.take(layout.nbytes)
         for part, array in zip([*int_parts, *inputs], [*ints, work.batch.dense_BX, work.batch.labels_B], strict=True):
             part.pinned(slot)[:] = array
+        number_U = None
+        if numbers is not None:
+            numbers.pinned(slot)[:] = work.distinct_U
+            number_U = numbers.device(slot)
         for pool, (piece_U1, piece_P1) in enumerate(pieces):
             staging.cut_pieces(work.segments(pool), PIECE_LOOKUPS, piece_U1.pinned(slot), piece_P1.pinned(slot))
         offsets, inverse_N, bag_N, source_U = (part.device(slot) for part in int_parts)
@@ -87,7 +94,8 @@ class Stager:
         for pool, (piece_U1, piece_P1) in enumerate(pieces):
             span = work.pool_range(pool)
             parts = source_U[span], piece_U1.device(slot), piece_P1.device(slot)
-            pools.append(PoolParts(host_rows[pool], span.stop - span.start, *parts, *room.of_pool(pool, slot)))
+            of_pool = None if number_U is None else number_U[span]
+            pools.append(PoolParts(host_rows[pool], span.stop - span.start, *parts, *room.of_pool(pool, slot), of_pool))
         dense_BX, labels_B = (part.device(slot) for part in inputs)
         staged = Staged(
             work.placement_version, slot, BatchOnDevice(dense_BX, labels_B, offsets, inverse_N, source_U, self._mean_F), bag_N,
@@ -114,7 +122,8 @@ class Stager:
             found = lists.found
             pieces = found.piece_NQ[first + pool : end + pool + 1], found.piece_start_N2[first_piece : end_piece + 1]
             parts = lists.source_N[first:end], *pieces
-            pools.append(PoolParts(host_rows[pool], end - first, *parts, *room.of_pool(pool, slot)))
+            number_U = found.distinct_N[first:end] if self._sends_numbers else None
+            pools.append(PoolParts(host_rows[pool], end - first, *parts, *room.of_pool(pool, slot), number_U))
             first, first_piece = end, end_piece
         found = lists.found
         bags = BatchOnDevice(lists.dense_BX, lists.labels_B, lists.offsets, found.inverse_N, lists.source_N, self._mean_F)
@@ -133,7 +142,7 @@ class Stager:
         forwards = [(layout.add(INT32, len(to_C)), layout.add(INT32, len(to_C))) for *_, to_C in rows.origins]
         start, of_pools = layout.align(), []
         for pool, rows_C in enumerate(rows.host_rows):
-            weights_CD = layout.add(self._dtype, len(rows_C), self._space.pools[pool].dim)
+            weights_CD = layout.add(self._weight_type, len(rows_C), self._space.pools[pool].dim)
             of_pools.append((weights_CD, layout.add(self._dtype, len(rows_C), self._host.state[pool].shape[1])))
         return RoomForRows(start, forwards, of_pools)
 

@@ -34,10 +34,15 @@ def overflows(table: NDArray[Any], r: int) -> bool:
     return table.dtype == np.int16 and not bool(np.isfinite(widened(table[r])).all())
 
 
-def row_dice(seed: int, step: int, row: int) -> int:
+def step_dice(seed: int, step: int) -> int:
     mask, factor = 2**64 - 1, 0xD6E8FEB86659FD93
     x = (seed * 0x9E3779B97F4A7C15 + step) & mask
-    x = ((x ^ (x >> 32)) * factor + row) & mask
+    return ((x ^ (x >> 32)) * factor) & mask
+
+
+def row_dice(step_bits: int, row: int) -> int:
+    mask, factor = 2**64 - 1, 0xD6E8FEB86659FD93
+    x = (step_bits + row) & mask
     x = ((x ^ (x >> 32)) * factor) & mask
     x = ((x ^ (x >> 32)) * factor) & mask
     return x >> 32

@@ -97,7 +97,7 @@ class Fitting:
         if any(self._share(place, (BATCH, BATCHES)) >= WORTH_NAMING for place in places):
             fits = largest(config.run.batch_size, lambda size: self.fits([*others, ("run.batch_size", size)]))
             yield "run.batch_size", 1 << max(0, fits.bit_length() - 1)
-        if config.run.precision != "float64" and config.run.row_precision == "float32" and not self._on_device:
+        if config.run.precision != "float64" and config.run.row_precision == "float32":
             yield "run.row_precision", "bf16"
         if config.optimizer.embedding in ("adagrad", "lazy_adam"):
             yield "optimizer.embedding", "rowwise_adagrad"

@@ -40,10 +40,17 @@ def test_autocast_multiplies_float32_in_bf16() -> None:
     torch.testing.assert_close(outputs, torch.cat([first, products.float()], dim=1))
 
 
-def test_gradients_of_gradients_are_refused() -> None:
-    """They would leave out how the gradient depends on the vectors."""
-    first, part = torch.randn((5, 8), requires_grad=True), torch.randn((5, 3, 8), requires_grad=True)
-    outputs = DotInteraction(4, 8)(first, [part])
-    (gradient,) = torch.autograd.grad(outputs.square().sum(), part, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
+@pytest.mark.parametrize("compiling", [False, True])
+def test_gradients_of_gradients_are_those_of_autograd(compiling: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a sum of outputs, too, whose own gradient is constant: there only the vectors' part is left."""
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
+    dice = torch.Generator().manual_seed(1)
+    shapes = (2, 4), (2, 3, 4), (2, 1, 4)
+    inputs = [torch.randn(shape, generator=dice, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    interaction = DotInteraction(5, 4)
+
+    def interact(first: torch.Tensor, *parts: torch.Tensor) -> torch.Tensor:
+        return interaction(first, parts)
+
+    assert torch.autograd.gradgradcheck(interact, inputs)
+    assert torch.autograd.gradcheck(lambda *given: torch.autograd.grad(interact(*given).sum(), given, create_graph=True), inputs)

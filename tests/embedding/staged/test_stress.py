@@ -16,6 +16,7 @@ from adaptive_rec.embedding.device import split_budget
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
+from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice
 from adaptive_rec.embedding.staged.device_step import DeviceStep
 from adaptive_rec.embedding.staged.homing import Homing
 from adaptive_rec.embedding.staged.in_flight import Flight, Staged
@@ -174,7 +175,7 @@ def test_whatever_happens_first_the_results_are_those_of_tables_in_place(rule: s
 @pytest.mark.parametrize("rule", ["rowwise_adagrad", "lazy_adam"])
 def test_on_a_cuda_device_too(rule: str) -> None:
     for seed in range(30):
-        store = make_store(CudaStreams(torch.device("cuda")), rule)
+        store = make_store(CudaStreams(torch.device("cuda")), rule, classifies=bool(seed % 2))
         assert equal(drive(store, seed), drive(make_store(None, rule), seed, 0)), seed
 
 
@@ -259,7 +260,7 @@ def move_rows_before_they_are_home(patch: pytest.MonkeyPatch) -> None:
 
 def skip_batches_without_passing_rows_on(patch: pytest.MonkeyPatch) -> None:
     def release(store: Any, work: ClassifiedBatch) -> None:
-        store._fly_home(work, store._staged(work), None)
+        store._fly_home(work, store._staged(work), False, None)
 
     patch.setattr(StagedStore, "release", release)
 
@@ -267,9 +268,9 @@ def skip_batches_without_passing_rows_on(patch: pytest.MonkeyPatch) -> None:
 def end_flights_before_their_rows_are_home(patch: pytest.MonkeyPatch) -> None:
     fly_home = StagedStore._fly_home
 
-    def fly(store: Any, work: ClassifiedBatch, staged: Staged, changed: bool) -> None:
+    def fly(store: Any, work: ClassifiedBatch, staged: Staged, *more: Any) -> None:
         store._in_flight.end(work.staged)
-        fly_home(store, work, staged, changed)
+        fly_home(store, work, staged, *more)
 
     patch.setattr(StagedStore, "_fly_home", fly)
 
@@ -290,17 +291,85 @@ MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
 ]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
-def test_a_mistake_is_found(mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The suite can fail."""
-    plain = {seed: drive(make_store(None), seed, 0, resizes=False) for seed in range(10)}
+def read_lists_of_another_placement(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StagedStore, "_take_slots_over", lambda store, migration: None)
+
+
+def classify_before_ids_arrive(patch: pytest.MonkeyPatch) -> None:
+    launch = LateStreams.launch_aside
+    patch.setattr(LateStreams, "launch_aside", lambda streams, work, after=None: launch(streams, work))
+
+
+def read_counts_before_they_came_down(patch: pytest.MonkeyPatch) -> None:
+    down = LateStreams.download_aside
+    patch.setattr(LateStreams, "download_aside", lambda streams, *copied: (down(streams, *copied), DONE)[1])
+
+
+def reuse_lists_that_are_trained(patch: pytest.MonkeyPatch) -> None:
+    drop = ClassifiedOnDevice.drop_lists
+    patch.setattr(ClassifiedOnDevice, "drop_lists", lambda work, event: drop(work, None))
+
+
+MISTAKES_OF_LISTS: list[Callable[[pytest.MonkeyPatch], None]] = [
+    read_lists_of_another_placement,
+    classify_before_ids_arrive,
+    read_counts_before_they_came_down,
+    reuse_lists_that_are_trained,
+]
+"""Those that only lists made by the device can have."""
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[int, list[Any]]:
+    return {seed: drive(make_store(None), seed, 0, resizes=False) for seed in range(10)}
+
+
+@pytest.fixture
+def wide_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots with room behind their arrays, where wrong integers find memory."""
     take = StagingRing.take
-    monkeypatch.setattr(StagingRing, "take", lambda ring, nbytes: take(ring, nbytes + (1 << 16)))  # for wrong integers
+
+    def roomy(ring: StagingRing, nbytes: int, pinned_bytes: int | None = None) -> Slot:
+        return take(ring, nbytes + (1 << 16), None if pinned_bytes is None else pinned_bytes + (1 << 16))
+
+    monkeypatch.setattr(StagingRing, "take", roomy)
+
+
+def is_right(seed: int, plain: dict[int, list[Any]], classifies: bool) -> bool:
+    return equal(drive(make_store(LateStreams(seed), classifies=classifies), seed, resizes=False), plain[seed])
+
+
+@pytest.mark.parametrize("classifies", [False, True], ids=["host", "device"])
+@pytest.mark.usefixtures("wide_slots")
+def test_without_a_mistake_nothing_is_found(plain: dict[int, list[Any]], classifies: bool) -> None:
+    assert all(is_right(seed, plain, classifies) for seed in range(3))
+
+
+SHARP = [forward_nothing, keep_what_a_migration_overtook, end_flights_before_their_rows_are_home, *MISTAKES_OF_LISTS]
+"""What lists from the device have a part in; with the other mistakes they are tried in the long checks."""
+
+
+@pytest.mark.parametrize(
+    ("mistake", "classifies"),
+    [
+        *((each, False) for each in MISTAKES),
+        *((each, True) for each in SHARP),
+        *(pytest.param(each, True, marks=pytest.mark.slow) for each in MISTAKES if each not in SHARP),
+    ],
+    ids=lambda each: ("host", "device")[each] if isinstance(each, bool) else each.__name__,
+)
+@pytest.mark.usefixtures("wide_slots")
+def test_a_mistake_is_found(
+    plain: dict[int, list[Any]], mistake: Callable[[pytest.MonkeyPatch], None], classifies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The suite can fail. A TypeError is a mistake of this file: what it replaces has other parameters now."""
     mistake(monkeypatch)
 
     def is_found(seed: int) -> bool:
         try:
-            return not equal(drive(make_store(LateStreams(seed)), seed, resizes=False), plain[seed])
+            return not is_right(seed, plain, classifies)
+        except (TypeError, AttributeError):
+            raise
         except Exception:
             return True
 

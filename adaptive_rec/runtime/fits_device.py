@@ -1,0 +1,22 @@
+"""Settings that only a device, or only a CPU, can run."""
+
+from __future__ import annotations
+
+from adaptive_rec.config.tree import Config
+from adaptive_rec.dense.linear import linear_layers
+from adaptive_rec.errors import ConfigError
+
+
+def check_fits_device(config: Config, on_device: bool) -> None:
+    """Raise ConfigError where a run on a device, or on a CPU, cannot have a setting. Training and its plan both ask."""
+    run = config.run
+    if run.precision == "tf32" and not on_device:
+        raise ConfigError("run.precision must not be tf32 on a CPU, which has no TF32, got tf32; take float32 or bf16")
+    if run.classify == "device" and not on_device:
+        raise ConfigError("run.classify must be host or auto on a CPU, got device")
+    if run.compile and on_device:
+        raise ConfigError("run.compile must be false on a device, where the dense part is recorded instead, got true")
+    if run.linear == "onednn" and on_device:
+        raise ConfigError("run.linear must be auto or torch on a device, got onednn")
+    if run.linear == "onednn":
+        linear_layers(run.linear, run.compile)
