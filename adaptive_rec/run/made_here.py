@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.config.tree import DESCRIPTION
 from adaptive_rec.config.trust import ENVIRONMENT_PREFIX
 from adaptive_rec.errors import UsageError
 from adaptive_rec.run.new_directory import replace_text
@@ -112,6 +111,8 @@ def check_named_file(
 ) -> None:
     """Raise UsageError where a file that was named as CONFIG is that of another run, whose rows lie outside of its directory, and
     neither these settings nor the environment name a folder."""
+    from adaptive_rec.config.tree import DESCRIPTION  # loads pydantic, which help does without
+
     run = None if named is None else Path(named).parent
     if run is None or not (run / DESCRIPTION).exists() or _is_given(settings, environment):
         return
