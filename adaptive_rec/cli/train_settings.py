@@ -55,7 +55,6 @@ def check(args: argparse.Namespace) -> Config:
             f"--resume must continue a run, {no_run(args.out)}; to begin one there, name its CONFIG or --data"
         )
     check_what_is_printed(args)
-    check_given_once(args)
     config = resolve(args)
     if not args.resume and not args.replay:
         config.data.check_ranges_are_used()
@@ -76,20 +75,6 @@ def check_what_is_printed(args: argparse.Namespace) -> None:
         if getattr(args, one) and getattr(args, other):
             names = (f"--{name.replace('_', '-')}" for name in (one, other))
             raise UsageError(f"{' and '.join(names)} must not be given together; give one of them")
-
-
-def check_given_once(args: argparse.Namespace) -> None:
-    """Raise UsageError where --set gives a key that an option gives, too."""
-    options = {
-        "knobs.policy": "policy", "data.source": "data", "run.device": "device", "run.track": "track", "run.steps": "steps",
-        "run.seed": "seed", "data.follow": "follow",
-    }  # fmt: skip
-    for setting in args.set:
-        option = options.get(setting.partition("=")[0].strip())
-        if option and getattr(args, option):
-            raise UsageError(
-                f"--set must leave to --{option} what that gives, got {setting} beside it; give one of them"
-            )
 
 
 def resolve(args: argparse.Namespace) -> Config:

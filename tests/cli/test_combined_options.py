@@ -29,18 +29,6 @@ SERVED = "is for the dashboard and the API and --no-serve starts none; give one 
         ("train tiny --dry-run --print-config", "--dry-run and --print-config must not be given together"),
         ("train tiny --verify --dry-run", "--verify and --dry-run must not be given together"),
         (
-            "train tiny --steps 5 --set run.steps=7",
-            "--set must leave to --steps what that gives, got run.steps=7 beside it",
-        ),
-        (
-            "train tiny --policy fae --set knobs.policy=hybrid",
-            "--set must leave to --policy what that gives, got knobs.policy",
-        ),
-        (
-            "train tiny --follow --set data.follow=false",
-            "--set must leave to --follow what that gives, got data.follow=false",
-        ),
-        (
             "train tiny --set data.train_range=[0,0.5]",
             "data.train_range must be [0.0, 0.9] where data.source is synthetic",
         ),
