@@ -139,8 +139,29 @@ class Batch:
     ) -> Batch:
         """Return a batch with exactly one id for each sample and feature."""
         ids_N = np.ascontiguousarray(ids_BF, dtype=np.int64).reshape(-1)
-        offsets = np.arange(len(ids_N) + 1, dtype=np.int64)
+        offsets = one_each(len(ids_N))
         return Batch(dense_BX, ids_N, offsets, labels_B, position or Position(), malformed_rows)
+
+
+_ONE_EACH: dict[int, NDArray[np.int64]] = {}
+_ONE_EACH_LIMIT = 8
+"""Arrays that `one_each` keeps; batches of a run have one or two sizes."""
+
+
+def one_each(bags: int) -> NDArray[np.int64]:
+    """Return the offsets of bags with one id each, which batches share and must not change."""
+    kept = _ONE_EACH.get(bags)
+    if kept is None:
+        kept = np.arange(bags + 1, dtype=np.int64)
+        if len(_ONE_EACH) >= _ONE_EACH_LIMIT:
+            _ONE_EACH.clear()
+        _ONE_EACH[bags] = kept
+    return kept
+
+
+def is_one_each(offsets: NDArray[np.int64]) -> bool:
+    """Whether these offsets are known to be of bags with one id each without reading them. Others may be, too."""
+    return _ONE_EACH.get(len(offsets) - 1) is offsets
 
 
 def check_batch(batch: Batch, tables: tuple[TableSpec, ...], features: tuple[FeatureSpec, ...]) -> None:

@@ -10,7 +10,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch, check_ids, check_shapes
+from adaptive_rec.batch import Batch, check_ids, check_shapes, is_one_each
 from adaptive_rec.kernels import classify as kernels
 from adaptive_rec.kernels.jit import worth_waking
 from adaptive_rec.placement import Placement, RowSpace
@@ -51,8 +51,9 @@ class ClassifiedBatch:
         self.space = space
         reads = batch.reads or space.reads(batch.size)
         lookups, tables = batch.lookups, len(reads.tables_T5)
+        self._threads = threads
         threads = max(1, min(worth_waking(threads, lookups), tables))
-        self.one_hot: bool = kernels.is_one_hot(batch.offsets, lookups)
+        self.one_hot: bool = is_one_each(batch.offsets) or kernels.is_one_hot(batch.offsets, lookups)
         """Whether every bag holds exactly one id."""
         check_shapes(batch, len(space.features), rising=self.one_hot)
         self.inverse_N = np.empty(lookups, dtype=np.int32)
@@ -96,7 +97,8 @@ class ClassifiedBatch:
     def classify(self, placement: Placement) -> None:
         """Find the source of every distinct row. Any thread may call it, as the placement's version is read first."""
         version, slot_of_row = placement.version, placement.slot_of_row
-        kernels.find_sources(self.distinct_U, self.pool_ends, self.space.pool_first_row, slot_of_row, self.source_U)
+        rows = self.distinct_U, self.pool_ends, self.space.pool_first_row
+        kernels.find_sources(*rows, slot_of_row, placement.any_hot, self.source_U)
         self.spread_sources()
         self.placement_version = version
 
@@ -112,6 +114,7 @@ class ClassifiedBatch:
             self.popular_B,
             self.lookups_F,
             self.hot_lookups_F,
+            threads=self._threads,
         )
 
     def forget_placement(self) -> None:

@@ -164,6 +164,8 @@ class Placement:
     version: int
     slot_of_row: NDArray[np.int32]
     """Slot in the row's pool for each row of the joint row space, or COLD."""
+    any_hot: bool = True
+    """False where no row is hot: then slots need not be read."""
 
 
 @dataclass(frozen=True)

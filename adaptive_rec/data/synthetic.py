@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch, Position
+from adaptive_rec.batch import Batch, Position, one_each
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import cut_rows, epoch_batches, feature_specs, feature_tables, table_specs
 from adaptive_rec.errors import ConfigError, DataError
@@ -132,7 +132,7 @@ class SyntheticSource:
         if self._settings.feature_lookups:
             return np.append(0, np.cumsum(np.tile(self._settings.feature_lookups, samples)))
         if self._max_bag == 1:
-            return np.arange(bags + 1, dtype=np.int64)
+            return one_each(bags)
         units_BF = np.empty((samples, len(self.features)))
         kernels.draw_units(first, _key(self._seed, "bag lengths"), units_BF)
         offsets = np.zeros(bags + 1, dtype=np.int64)

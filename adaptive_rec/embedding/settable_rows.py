@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from adaptive_rec.embedding.host import Arrays, GivenRows, first_bound
 from adaptive_rec.embedding.tiered_rows import NO_ROWS, TieredRows
 from adaptive_rec.kernels.fill import fill_rows
-from adaptive_rec.placement import COLD, Migration, Placement
+from adaptive_rec.placement import COLD, Migration
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class SettableRows(TieredRows):
         self._overwrite(pool, host_rows, given)
         self.changed_R[rows] = True
         # A new version, so that batches staged with the former rows are staged again, even if no row is hot.
-        self.placement = Placement(self.placement.version + 1, self.slot_of_row)
+        self.placement = replace(self.placement, version=self.placement.version + 1)
         self.migrate(Migration(promote=hot, demote=NO_ROWS))
 
     def draw_rows(self, table: int, row_C: NDArray[np.int64], key_C: NDArray[np.int64], rows: int) -> None:

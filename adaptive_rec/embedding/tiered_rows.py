@@ -55,7 +55,7 @@ class TieredRows(ABC):
         """Rows updated since they were last saved; set by the update kernels."""
         self._unchanged_R = np.zeros(space.rows, dtype=np.bool_)
         """The next `changed_R`, all false."""
-        self.placement = Placement(0, self.slot_of_row)
+        self.placement = Placement(0, self.slot_of_row, any_hot=False)
         self.traffic = Traffic()
         self.snapshot: RowSnapshot | None = None
         """Rows that are being saved."""
@@ -106,7 +106,7 @@ class TieredRows(ABC):
         self.hot_rows_T += self.space.count_by_table(migration.promote) - self.space.count_by_table(migration.demote)
         self._take_slots_over(migration)
         # Last, so that a batch classified by a worker meanwhile has the old version and is classified again.
-        self.placement = Placement(self.placement.version + 1, self.slot_of_row)
+        self.placement = Placement(self.placement.version + 1, self.slot_of_row, bool(self.hot_rows_T.any()))
 
     def resize(self, capacities: list[int], ranked_rows: NDArray[np.int64], monitored: bool | None = None) -> Migration:
         """Change the number of slots of each pool: all rows go home, then as many of `ranked_rows` as fit return, best first.
@@ -189,7 +189,7 @@ class TieredRows(ABC):
         """Use the restored slots as a placement of this version."""
         self._take_slots_over(Migration(np.flatnonzero(self.slot_of_row != COLD), NO_ROWS))
         self.hot_rows_T = self.space.count_by_table(np.flatnonzero(self.slot_of_row != COLD))
-        self.placement = Placement(version, self.slot_of_row)
+        self.placement = Placement(version, self.slot_of_row, bool(self.hot_rows_T.any()))
 
     def set_traffic(self, traffic: Traffic) -> None:
         """Continue from these counts."""

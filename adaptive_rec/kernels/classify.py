@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, prange
+from numba import njit, prange, set_num_threads
 
-from adaptive_rec.kernels.jit import JIT, JIT_PARALLEL, JIT_PART
+from adaptive_rec.kernels.jit import JIT, JIT_PARALLEL, JIT_PART, worth_waking
 from adaptive_rec.kernels.prefetch import prefetch_row
 
 _ROWS_AHEAD, _BAGS_AHEAD = 24, 32
@@ -191,8 +191,18 @@ def list_bags_in_parts(parts, lookups, found, first_distinct_T1, distinct_U, seg
 
 
 @njit(**JIT)
-def find_sources(distinct_U, pool_ends, pool_first_row, slot_of_row, source_U):
-    """Find the source of each distinct row: the slot of a hot row, or ``~row`` of a cold one (row within its pool)."""
+def find_sources(distinct_U, pool_ends, pool_first_row, slot_of_row, any_hot, source_U):
+    """Find the source of each distinct row: the slot of a hot row, or ``~row`` of a cold one (row within its pool).
+
+    Without `any_hot` no row is hot, and slots, which lie far apart in memory, are not read.
+    """
+    first = 0
+    for pool in range(0 if any_hot else len(pool_ends)):
+        for u in range(first, pool_ends[pool]):
+            source_U[u] = ~(distinct_U[u] - pool_first_row[pool])
+        first = pool_ends[pool]
+    if not any_hot:
+        return
     pool = 0
     for u in range(len(distinct_U)):
         while u >= pool_ends[pool]:
@@ -204,23 +214,45 @@ def find_sources(distinct_U, pool_ends, pool_first_row, slot_of_row, source_U):
         source_U[u] = slot if slot >= 0 else ~(row - pool_first_row[pool])
 
 
-@njit(**JIT)
-def spread_sources(source_U, inverse_N, offsets, one_hot, features, source_N, popular_B, lookups_F, hot_F):
+def spread_sources(
+    source_U, inverse_N, offsets, one_hot, features, source_N, popular_B, lookups_F, hot_F, threads=1
+):
     """Find the source of each lookup's row and the popular samples; count each feature's lookups, and those of hot rows."""
-    lookups_F[:] = 0
-    hot_F[:] = 0
-    for b in range(len(popular_B)):
+    arrays = source_U, inverse_N, offsets, one_hot, features, source_N, popular_B
+    parts = worth_waking(threads, len(inverse_N))
+    count_P2F = np.zeros((parts, 2, features), dtype=np.int64)
+    if parts == 1:
+        _spread_range(0, len(popular_B), *arrays, count_P2F[0])
+    else:
+        set_num_threads(threads)
+        _spread_parts(*arrays, count_P2F)
+    lookups_F[:], hot_F[:] = count_P2F.sum(axis=0)
+
+
+@njit(**JIT_PARALLEL)
+def _spread_parts(source_U, inverse_N, offsets, one_hot, features, source_N, popular_B, count_P2F):
+    parts, samples = len(count_P2F), len(popular_B)
+    for p in prange(parts):
+        first, end = samples * p // parts, samples * (p + 1) // parts
+        _spread_range(
+            first, end, source_U, inverse_N, offsets, one_hot, features, source_N, popular_B, count_P2F[p]
+        )
+
+
+@njit(**JIT)
+def _spread_range(first, end, source_U, inverse_N, offsets, one_hot, features, source_N, popular_B, count_2F):
+    for b in range(first, end):
         popular = True
         for f in range(features):
             bag = b * features + f
-            start, end = (bag, bag + 1) if one_hot else (offsets[bag], offsets[bag + 1])
+            start, stop = (bag, bag + 1) if one_hot else (offsets[bag], offsets[bag + 1])
             hot = 0
-            for n in range(start, end):
+            for n in range(start, stop):
                 source_N[n] = source_U[inverse_N[n]]
                 hot += source_N[n] >= 0
-            lookups_F[f] += end - start
-            hot_F[f] += hot
-            popular &= hot == end - start
+            count_2F[0, f] += stop - start
+            count_2F[1, f] += hot
+            popular &= hot == stop - start
         popular_B[b] = popular
 
 

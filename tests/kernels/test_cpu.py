@@ -48,7 +48,8 @@ class World:
             self.slot_of_row[pool.first_row + hot] = self.random.permutation(len(hot))
         self.one_hot = bool(classify.is_one_hot(batch.offsets, batch.lookups))
         self.source_U = np.empty(len(self.distinct_U), dtype=np.int64)
-        classify.find_sources(self.distinct_U, self.pool_ends, space.pool_first_row, self.slot_of_row, self.source_U)
+        rows = self.distinct_U, self.pool_ends, space.pool_first_row
+        classify.find_sources(*rows, self.slot_of_row, True, self.source_U)
         self.source_N = self.source_U[self.inverse_N]
 
     def pool_range(self, pool: int) -> slice:
@@ -132,13 +133,23 @@ def test_an_id_outside_its_table_is_refused(
 @quick
 @given(worlds())
 def test_find_sources_equals_its_twin(world: World) -> None:
-    twin = reference.find_sources(world.distinct_U, world.pool_ends, world.space.pool_first_row, world.slot_of_row)
-    assert world.source_U.tolist() == twin.tolist()
+    rows = world.distinct_U, world.pool_ends, world.space.pool_first_row
+    assert world.source_U.tolist() == reference.find_sources(*rows, world.slot_of_row).tolist()
+    cold_R, source_U = np.full_like(world.slot_of_row, -1), np.empty_like(world.source_U)
+    classify.find_sources(*rows, cold_R, False, source_U)
+    assert source_U.tolist() == reference.find_sources(*rows, cold_R).tolist()
 
 
 @quick
 @given(worlds())
 def test_spread_sources_equals_its_twin(world: World) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jit, "MIN_LOOKUPS", 0)
+        for threads in (1, usable_threads(2)):
+            spread_equals_its_twin(world, threads)
+
+
+def spread_equals_its_twin(world: World, threads: int) -> None:
     source_N, popular_B = np.full(world.batch.lookups, 77), np.empty(world.batch.size, dtype=np.bool_)
     lookups_F, hot_F = np.full(world.features, -7), np.full(world.features, -7)
     batch = world.batch
@@ -152,6 +163,7 @@ def test_spread_sources_equals_its_twin(world: World) -> None:
         popular_B,
         lookups_F,
         hot_F,
+        threads,
     )
     twins = reference.spread_sources(world.source_U, world.inverse_N, batch.offsets, world.features)
     mine = (source_N, popular_B, lookups_F, hot_F)
