@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import inspect
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +30,7 @@ from adaptive_rec.embedding.shared.shared_store import SharedStore
 from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.errors import ConfigError, MemoryPlanError, did_you_mean, first_line
+from adaptive_rec.errors import ConfigError, MemoryPlanError, first_line
 from adaptive_rec.memory.dense import least_parameters
 from adaptive_rec.memory.disk import check_room, checkpoint_bytes, free_room
 from adaptive_rec.memory.parts import plan_memory
@@ -40,6 +39,7 @@ from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy, SkippingPolicy
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.alike import check_data
+from adaptive_rec.runtime.dense_optimizer import build_dense_optimizer
 from adaptive_rec.runtime.events import shown
 from adaptive_rec.runtime.evictions import check_eviction
 from adaptive_rec.runtime.fits_device import check_fits_device
@@ -281,33 +281,3 @@ def build_store(
     if shared:
         return SharedDeviceStore(shared, *staged, drawn=drawn, rounded=rounded)
     return StagedStore(*staged, drawn, classifies)
-
-
-FUSED_ON_CPU = ("Adagrad", "Adam", "AdamW", "SGD")
-"""Optimizers of torch.optim with a kernel that updates a CPU's parameters in one pass."""
-
-
-def build_dense_optimizer(config: Config, model: torch.nn.Module) -> torch.optim.Optimizer:
-    name = config.optimizer.dense
-    if name in ("LBFGS", "SparseAdam"):
-        raise ConfigError(f"optimizer.dense must step once per batch on dense gradients, got {name!r}, which cannot")
-    known = [
-        key
-        for key, value in vars(torch.optim).items()
-        if isinstance(value, type) and issubclass(value, torch.optim.Optimizer)
-    ]
-    if name not in known:
-        raise ConfigError(
-            f"optimizer.dense must be an optimizer of torch.optim, got {name!r}{did_you_mean(name, known)}"
-        )
-    make, options = getattr(torch.optim, name), dict(config.optimizer.dense_options)
-    devices = {parameter.device.type for parameter in model.parameters()}
-    if name in FUSED_ON_CPU and devices <= {"cpu"} and not {"foreach", "differentiable"} & options.keys():
-        options.setdefault("fused", True)
-    if "cuda" in devices and "capturable" in inspect.signature(make).parameters and not options.get("differentiable"):
-        options.setdefault("capturable", True)  # so that its step can be recorded
-    try:
-        optimizer: torch.optim.Optimizer = make(model.parameters(), lr=config.optimizer.dense_lr, **options)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"optimizer.dense_options do not fit {name}: {error}") from None
-    return optimizer

@@ -23,7 +23,7 @@ from adaptive_rec.dense.models.dlrm import DLRM
 from adaptive_rec.dense.tf32 import use_tf32
 from adaptive_rec.embedding.host import _initialise
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.runtime.assemble import build_dense_optimizer
+from adaptive_rec.runtime.dense_optimizer import build_dense_optimizer
 from benchmarks.common.contestants import Where
 from benchmarks.common.rivals import by_feature, sparse_optimizer
 from benchmarks.common.shapes import cores

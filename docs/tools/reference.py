@@ -212,6 +212,7 @@ def metrics() -> Iterator[tuple[str, str, str, str]]:
     from adaptive_rec.service import metric_families
     from adaptive_rec.service import metrics as collected
     from adaptive_rec.service.hello import Hello
+    from adaptive_rec.service.metric_names import DISK_GAUGES
     from adaptive_rec.service.run_view import FinishedRun
     from adaptive_rec.system.process_use import ProcessMeter
 
@@ -221,7 +222,7 @@ def metrics() -> Iterator[tuple[str, str, str, str]]:
     with patch.object(metric_families, "is_number", lambda value: True):
         collector = collected.RunCollector(view)
         ranks = {"ranks": [asdict(RankReport(0, 0, {}, 0, 0, {}, 0))]}
-        disk = {"disk": dict.fromkeys(collected.DISK_GAUGES, 0)}
+        disk = {"disk": dict.fromkeys(DISK_GAUGES, 0)}
         some = [*collected.about_disk(collector.make, disk), *collected.about_ranks(collector.make, ranks)]
         families = [*collector.collect(), *some]
     for family in families:

@@ -32,8 +32,15 @@ def steps_made(lr_S: np.ndarray, first: int, **how: float) -> AdamSteps:
     return made
 
 
-@pytest.mark.parametrize("schedule", ["falling", "waves"])
-@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("schedule", "weight_decay"),
+    [
+        ("falling", 0.0),
+        ("waves", 0.1),
+        pytest.param("falling", 0.1, marks=pytest.mark.slow),
+        pytest.param("waves", 0.0, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("beta1", [0.9, 0.0, 0.95, 0.99])
 @pytest.mark.parametrize("first", [0, FIRST_SERIES_STEP + 500])
 def test_rows_catch_up_as_if_every_step_had_been_made(
@@ -45,7 +52,7 @@ def test_rows_catch_up_as_if_every_step_had_been_made(
     history = steps_made(lr_S, first, **how).history()
     dice = np.random.default_rng(1)
     done_R = first + np.concatenate(
-        [[0, steps, steps - 1, steps - FEW_STEPS, steps - FEW_STEPS - 1], dice.integers(0, steps, 20)]
+        [[0, steps, steps - 1, steps - FEW_STEPS, steps - FEW_STEPS - 1], dice.integers(0, steps, 7)]
     )
     rows = len(done_R)
     weights = dice.normal(size=(rows, DIM))

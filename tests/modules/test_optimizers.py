@@ -1,4 +1,4 @@
-"""Two hundred steps of each optimizer in float64 equal plain PyTorch's, with everything that a loop does around them."""
+"""Many steps of each optimizer in float64 equal plain PyTorch's, with everything that a loop does around them."""
 
 from __future__ import annotations
 
@@ -116,12 +116,12 @@ def doubles() -> Any:
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("accumulate", [1, 2, 7])
+@pytest.mark.parametrize("accumulate", [1, 3])
 @each_optimizer
-def test_two_hundred_steps_equal_those_of_torch(name: str, accumulate: int) -> None:
+def test_many_steps_equal_those_of_torch(name: str, accumulate: int) -> None:
     """Under a schedule, with clipping over rows and dense part together, budgets that change, and a table that is shared."""
     theirs, ours = Run(name, adaptive=False), Run(name, adaptive=True)
-    steps = range(STEPS if accumulate < 7 else 60)
+    steps = range(STEPS if accumulate == 1 else 60)
     wanted = theirs.train(steps, accumulate)
     assert ours.train(steps, accumulate, ours.change_budget) == pytest.approx(wanted, rel=1e-10, abs=1e-12)
     assert_same(ours, theirs)
@@ -132,12 +132,12 @@ def test_two_hundred_steps_equal_those_of_torch(name: str, accumulate: int) -> N
 def test_the_state_goes_in_and_out(name: str) -> None:
     """An optimizer with steps behind it is handed over; unwrapped it goes on."""
     theirs, ours = Run(name, adaptive=False), Run(name, adaptive=False)
-    wanted = [theirs.train(range(low, low + 20)) for low in (0, 20, 40)]
-    losses = [ours.train(range(20))]
+    wanted = [theirs.train(range(low, low + 12)) for low in (0, 12, 24)]
+    losses = [ours.train(range(12))]
     wrapped(ours.model, ours.optimizers[0], budget=3000)
-    losses.append(ours.train(range(20, 40)))
+    losses.append(ours.train(range(12, 24)))
     adaptive_rec.unwrap(ours.model, ours.optimizers[0])
-    losses.append(ours.train(range(40, 60)))
+    losses.append(ours.train(range(24, 36)))
     assert sum(losses, []) == pytest.approx(sum(wanted, []), rel=1e-10, abs=1e-12)
     assert_same(ours, theirs)
 

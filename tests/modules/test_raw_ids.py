@@ -48,8 +48,15 @@ from .training import assert_moved
 pytestmark = pytest.mark.usefixtures("small_segments")
 
 
-@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("dtype", "on_disk"),
+    [
+        (torch.float32, True),
+        (torch.float64, False),
+        pytest.param(torch.float64, True, marks=pytest.mark.slow),
+        pytest.param(torch.float32, False, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     ("kind", "optimizer", "prefetch"),
     [

@@ -15,7 +15,7 @@ from adaptive_rec.embedding.shared.device_lines import DeviceLines
 from adaptive_rec.embedding.shared.shared_device_store import SharedDeviceStore
 from adaptive_rec.embedding.staged.late_streams import LateLink
 from tests.parity.test_parity import assert_equal, plain
-from tests.parity.test_processes import CHANGES, SKIPS
+from tests.parity.test_processes import CHANGES, SKIPS, STEPS
 
 
 @pytest.mark.parametrize(
@@ -34,9 +34,9 @@ from tests.parity.test_processes import CHANGES, SKIPS
 def test_ranks_with_devices_equal_one_process(
     train: Any, ranks: int, policy: str, optimizer: str, bags: str, depth: int, churn: bool
 ) -> None:
-    outcome = train(policy, optimizer, bags, "late", budget_bytes=200_000, depth=depth, churn=churn, ranks=ranks)
+    outcome = train(policy, optimizer, bags, "late", 200_000, depth, churn=churn, ranks=ranks, steps=STEPS)
 
-    assert_equal(outcome, plain(train, optimizer, bags))
+    assert_equal(outcome, plain(train, optimizer, bags, steps=STEPS))
     assert isinstance(outcome.runtime.store, SharedDeviceStore)
     totals = outcome.runtime.mailbox.newest.totals
     assert totals["lookups_hot"] > 0 or policy == "hybrid"
@@ -54,7 +54,7 @@ def test_ranks_with_devices_equal_one_process_where_owners_pool_all_bags(
     assert_equal(outcome, plain(train, "adagrad", bags, steps=60))
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [3, pytest.param(2, marks=pytest.mark.slow)])
 def test_ranks_with_devices_equal_one_process_while_knobs_change(train: Any, ranks: int) -> None:
     outcome = train("hotline", "adagrad", "sum", "late", budget_bytes=200_000, depth=2, ranks=ranks, at=CHANGES)
 

@@ -11,7 +11,7 @@ from adaptive_rec.embedding.shared import lines
 from adaptive_rec.embedding.shared.shared_disk_store import SharedDiskStore
 from tests.parity.test_disk import CHANGES, assert_same_bits, on_disk, small_segments  # noqa: F401
 from tests.parity.test_parity import assert_equal, plain
-from tests.parity.test_processes import SKIPS
+from tests.parity.test_processes import SKIPS, STEPS
 
 
 @pytest.mark.parametrize(
@@ -27,12 +27,12 @@ def test_ranks_with_rows_on_a_disk_are_those_in_memory(
     train: Any, small_segments: None, tmp_path: Path, ranks: int, policy: str, optimizer: str, bags: str, depth: int,  # noqa: F811
     churn: bool,
 ) -> None:  # fmt: skip
-    arguments = {"budget_bytes": 100_000, "depth": depth, "churn": churn, "ranks": ranks}
+    arguments = {"budget_bytes": 100_000, "depth": depth, "churn": churn, "ranks": ranks, "steps": STEPS}
 
     outcome = train(policy, optimizer, bags, **arguments, settings=on_disk(tmp_path))
 
     assert_same_bits(outcome, train(policy, optimizer, bags, **arguments))
-    assert_equal(outcome, plain(train, optimizer, bags))
+    assert_equal(outcome, plain(train, optimizer, bags, steps=STEPS))
     store = outcome.runtime.store
     assert isinstance(store, SharedDiskStore)
     assert sum(log.counts.rows_read for log in store.host.logs) > 1000

@@ -1,4 +1,4 @@
-"""Several ranks equal one on the same batches: losses to 1e-12 relative and rows to 1e-11 in float64 over 200 steps.
+"""Several ranks equal one on the same batches: losses to 1e-12 relative and rows to 1e-11 in float64.
 
 The ranks are threads here, whose messages are late by a seed; `tests/cli/test_processes.py` trains in processes.
 """
@@ -21,6 +21,9 @@ CHANGES = {
 }  # fmt: skip
 """Knobs that change on the way, by step."""
 
+STEPS = 100
+"""Half as many as in one process: what is wrong between ranks shows within 40, see the planted faults."""
+
 SKIPS = [
     "knobs.stale_metric=step_length", "knobs.min_probe_touches=1", "knobs.min_touch_ratio=0", "knobs.probe_ratio=0.25",
     "knobs.guard_ratio=0.5", "knobs.guard_max_logloss_increase=1", "knobs.alpha=0.3", "knobs.reclassify_every=16",
@@ -42,9 +45,9 @@ SKIPS = [
 def test_several_ranks_equal_one(
     train: Any, ranks: int, policy: str, optimizer: str, bags: str, depth: int, churn: bool
 ) -> None:
-    outcome = train(policy, optimizer, bags, budget_bytes=200_000, depth=depth, churn=churn, ranks=ranks)
+    outcome = train(policy, optimizer, bags, budget_bytes=200_000, depth=depth, churn=churn, ranks=ranks, steps=STEPS)
 
-    assert_equal(outcome, plain(train, optimizer, bags))
+    assert_equal(outcome, plain(train, optimizer, bags, steps=STEPS))
 
 
 @pytest.mark.parametrize(("ranks", "bags"), [(2, "mean"), (3, "sum")])
@@ -58,7 +61,7 @@ def test_several_ranks_equal_one_where_owners_pool_all_bags(
     assert_equal(outcome, plain(train, "adagrad", bags, steps=60))
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_several_ranks_equal_one_while_knobs_change(train: Any, ranks: int) -> None:
     outcome = train("hotline", "adagrad", "sum", budget_bytes=200_000, depth=2, ranks=ranks, at=CHANGES)
 

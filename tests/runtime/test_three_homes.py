@@ -30,7 +30,8 @@ from adaptive_rec.live.telemetry import Event
 from adaptive_rec.memory.rows import IN_MEMORY
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime import assemble as assembling
-from adaptive_rec.runtime.assemble import assemble, build_dense_optimizer, plan_memory
+from adaptive_rec.runtime.assemble import assemble, plan_memory
+from adaptive_rec.runtime.dense_optimizer import build_dense_optimizer
 from adaptive_rec.runtime.rows_on_disk import check_disk
 from adaptive_rec.runtime.run_options import RunOptions
 from tests.checkpoint.contents import newest_contents

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from adaptive_rec.service.metrics import EVENT_KINDS, PHASES
+from adaptive_rec.service.metric_names import EVENT_KINDS, PHASES
 
 from .conftest import on_a_disk
 

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from adaptive_rec.service.metric_families import LABEL_LIMIT, label_value
-from adaptive_rec.service.metrics import WATCHDOG_ACTIONS
+from adaptive_rec.service.metric_names import WATCHDOG_ACTIONS
 
 from .conftest import on_a_disk, ranks
 

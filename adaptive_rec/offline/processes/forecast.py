@@ -27,7 +27,8 @@ from adaptive_rec.offline.simulate.predict import Workload, multiplications, pre
 from adaptive_rec.offline.simulate.replay import stream
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
-from adaptive_rec.runtime.assemble import build_dense_optimizer, check_group
+from adaptive_rec.runtime.assemble import check_group
+from adaptive_rec.runtime.dense_optimizer import build_dense_optimizer
 from adaptive_rec.runtime.parts import RowsOfRank
 from adaptive_rec.units import counted, percent, whole
 
