@@ -26,6 +26,7 @@ function route() {
     const tab = byId(`tab-${key}`);
     tab.setAttribute("aria-selected", String(shown));
     tab.tabIndex = shown ? 0 : -1;
+    if (shown) tab.parentElement.scrollLeft = tab.offsetLeft - 96; // a phone has no room for all of them
     if (shown) screen.show(rest ?? "");
     else screen.hide?.();
   }

@@ -12,7 +12,7 @@ const KINDS = ["checkpoint", "checkpoint_failed", "rolled_back", "started"];
 const body = h("tbody");
 const found = h("span", { class: "muted", role: "status" });
 const message = h("div", {}, notice("Looking for checkpoints …"));
-const card = h("div", { class: "card checkpoint-card", hidden: true }, h("table", { class: "grid" }, h("thead", {}, h("tr", {}, HEADS.map((head) => h("th", { scope: "col" }, head)), h("td", {}))), body));
+const card = h("div", { class: "card runs-card checkpoint-card", hidden: true }, h("table", { class: "grid run-list" }, h("thead", {}, h("tr", {}, HEADS.map((head) => h("th", { scope: "col" }, head)), h("td", {}))), body));
 const more = h("button", { type: "button", hidden: true, onclick: () => { wanted = 200; refresh(); } }, "Show more");
 const skip = h("input", { type: "checkbox", id: "rollback-skip" });
 const why = h("input", { type: "text", class: "why", maxlength: 500, placeholder: "Reason, for the journal (optional)", "aria-label": "Reason, for the journal" });

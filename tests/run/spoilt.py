@@ -210,6 +210,7 @@ def faults(whole: Path, work: Path, count: int, seed: int, first: int = 0, names
                 wrong = "other figures"
             if wrong:
                 yield f"{number} {name}: {file} {how}: {wrong} ({took:.1f} s)\n{text[-1500:]}"
+        (work / "next").write_text(f"{number + 1}\n")
 
 
 def main_fuzz() -> int:
@@ -219,7 +220,7 @@ def main_fuzz() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--from", dest="first", type=int, default=0, help="number of the first mutation to make")
     parser.add_argument("--only", default="", help="commands, separated by commas")
-    parser.add_argument("--work", type=Path, required=True, help="folder for copies")
+    parser.add_argument("--work", type=Path, required=True, help="folder for copies, and for the number of the next mutation")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     names = args.only.split(",") if args.only else ()
