@@ -122,6 +122,12 @@ class RunConfig(Frozen):
         "batches of 100,000 bags or more (samples times features), unless there are several processes, rows on a disk, or a "
         "policy that skips.",
     )
+    cold_rows: Literal["auto", "staged", "direct"] = knob(
+        "auto",
+        "name",
+        "On a device, how cold rows get there: staged, gathered by the host, or direct, read by the device in host memory, which "
+        "is locked; auto reads wide rows directly, unless there are several processes or rows on a disk.",
+    )
     classify_threads: int = knob(
         0,
         "threads",
@@ -155,6 +161,17 @@ class RunConfig(Frozen):
             raise ConfigError(f"run.classify {rule}, got device")
         auto = bags >= CLASSIFIED_ON_DEVICE_BAGS and not skips
         return not rule and (auto if self.classify == "auto" else self.classify == "device")
+
+    def cold_rows_of(self, ranks: int) -> str:
+        """Return how cold rows of a device run get there: staged, direct, or auto, which goes by their width."""
+        rule = ""
+        if ranks > 1:
+            rule = f"must be staged where several processes train together ({ranks} of them)"
+        elif self.host_memory:
+            rule = "must be staged where rows lie on a disk (run.host_memory)"
+        if rule and self.cold_rows == "direct":
+            raise ConfigError(f"run.cold_rows {rule}, got direct")
+        return "staged" if rule else self.cold_rows
 
     def thread_budget(self, stages_ahead: bool) -> ThreadBudget:
         """Return the configured numbers; those left at 0 follow from the cores this process may use."""

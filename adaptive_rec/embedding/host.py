@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from adaptive_rec.embedding.optimizer import RowRule
-from adaptive_rec.kernels.aligned import zeros
+from adaptive_rec.kernels.aligned import BLOCK_BYTES, zeros
 from adaptive_rec.kernels.fill import fill_uniform
 from adaptive_rec.kernels.rows16 import PATTERNS
 from adaptive_rec.placement import RowSpace
@@ -43,10 +43,11 @@ class ColdTier:
         self.dtype = np.dtype(dtype)
         kept = PATTERNS.get(rule.row_precision, self.dtype)
         pools = list(zip(space.pools, rows_P, strict=True))
-        self.weights: list[NDArray[Any]] = [zeros((rows, pool.dim), kept) for pool, rows in pools]
+        # Each on pages of its own, as a device that reads them has whole pages locked.
+        self.weights: list[NDArray[Any]] = [zeros((rows, pool.dim), kept, BLOCK_BYTES) for pool, rows in pools]
         """Bit patterns where rows are kept in 16 bits, see `kernels/rows16.py`."""
         self.state: list[NDArray[np.floating]] = [
-            zeros((rows, rule.state_width(pool.dim)), dtype) for pool, rows in pools
+            zeros((rows, rule.state_width(pool.dim)), dtype, BLOCK_BYTES) for pool, rows in pools
         ]
 
     def arrays(self, pool: int) -> Arrays:

@@ -219,7 +219,8 @@ def _staging_bytes(config: Config, source: Source, policy: Policy, batch: Batch)
     for pool, spec in enumerate(space.pools):
         span = work.pool_range(pool)
         rows_bytes += (span.stop - span.start) * rule.bytes_per_row(spec.dim, itemsize)
-    integers = len(batch.offsets) + 2 * batch.lookups + (7 if rule.rounds else 5) * len(work.distinct_U)
+    numbers = 2 * rule.rounds + 2 * (config.run.cold_rows != "staged")  # of 8 bytes, for rows of 16 bits and for direct reads
+    integers = len(batch.offsets) + 2 * batch.lookups + (5 + numbers) * len(work.distinct_U)
     one = 4 * integers + (batch.dense_BX.size + batch.size) * itemsize + rows_bytes
     return (config.knobs.prefetch_depth + RETURNING_LIMIT + 1) * (
         one + one // 4

@@ -148,6 +148,7 @@ def _join(
     store = build_store(
         config, space, policy, streams, group=group, rows=rows,
         classifies=streams is not None and config.run.classifies_on_device(bags, isinstance(policy, SkippingPolicy), ranks),
+        cold_rows="staged" if streams is None else config.run.cold_rows_of(ranks),
     )  # fmt: skip
     model = model.to(store.torch_device, store.dtype)
     optimizer = build_dense_optimizer(config, model)
@@ -257,10 +258,11 @@ def choose_device(config: Config) -> torch.device:
 def build_store(
     config: Config, space: RowSpace, policy: Policy, streams: Streams | None, drawn: bool = True,
     rule: RowRule | None = None, group: Group | None = None, rows: Path | None = None, classifies: bool = False,
+    cold_rows: str = "staged",
 ) -> EmbeddingStore:  # fmt: skip
     """Build the two tiers, the device tier as large as the policy's budget. Rows are drawn, or zeros for a caller to set.
     `rule`: update rule of rows, by default that of the configuration. `rows`: folder of cold rows, where they lie on a disk.
-    `classifies`: the device classifies batches."""
+    `classifies`: the device classifies batches. `cold_rows`: how they get to a device."""
     dtype = torch.float64 if config.run.precision == "float64" else torch.float32
     rule = rule or RowRule.of(config.optimizer, config.run.row_precision)
     sizes = row_bytes(space, rule, dtype.itemsize, policy.tracks_movement)
@@ -280,4 +282,4 @@ def build_store(
         return StagedDiskStore(*staged, folder=rows, memory_bytes=hot_part(config.run.host_memory))
     if shared:
         return SharedDeviceStore(shared, *staged, drawn=drawn, rounded=rounded)
-    return StagedStore(*staged, drawn, classifies)
+    return StagedStore(*staged, drawn, classifies, cold_rows)

@@ -14,6 +14,8 @@ def check_fits_device(config: Config, on_device: bool) -> None:
         raise ConfigError("run.precision must not be tf32 on a CPU, which has no TF32, got tf32; take float32 or bf16")
     if run.classify == "device" and not on_device:
         raise ConfigError("run.classify must be host or auto on a CPU, got device")
+    if run.cold_rows == "direct" and not on_device:
+        raise ConfigError("run.cold_rows must be auto or staged on a CPU, got direct")
     if run.compile and on_device:
         raise ConfigError("run.compile must be false on a device, where the dense part is recorded instead, got true")
     if run.linear == "onednn" and on_device:

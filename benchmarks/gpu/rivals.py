@@ -55,7 +55,7 @@ class Rival(ABC):
         self.model = model.to(self.device)
         self.dense_optimizer = build_dense_optimizer(config, self.model)
         self.on_cuda = self.device.type == "cuda"
-        use_tf32(config.run.precision == "tf32", self.on_cuda)
+        use_tf32(config.run.precision == "tf32")
         self.make_tables()
         self.loader = Loader(source, config.run.seed, config.run.batch_size, self.prepare)
         self._setup_seconds = time.perf_counter() - began

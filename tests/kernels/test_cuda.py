@@ -303,6 +303,14 @@ def test_copy_rows_equals_its_twin(form: Any, dim: int, dtype: torch.dtype, chos
     assert exact(mine).tolist() == twin.tolist()
 
 
+def test_copy_rows_takes_numbers_of_64_bits(form: Any) -> None:
+    """Those of rows that a device reads in host memory, of which a pool may have more than 2^31."""
+    source, numbers = torch.arange(46.0).view(23, 2), torch.tensor([7, 0, 22])
+    out = torch.zeros((3, 2), device=form.device)
+    form.kernels.copy_rows(source.to(form.device), numbers.to(form.device), out, None)
+    assert torch.equal(out.cpu(), source[numbers])
+
+
 def test_nothing_to_do_is_no_launch(form: Any) -> None:
     """A launch of no programs is an error on a device."""
     kernels, none, flag = form.kernels, index(form, []), flags(form, np.zeros(2, bool))

@@ -1,4 +1,4 @@
-"""Batches that the device classifies give the bits of those that the host classifies, whatever the policy asks for."""
+"""Batches that the device classifies, and rows that it reads by itself, give the bits of those that the host prepares."""
 
 from __future__ import annotations
 
@@ -54,3 +54,23 @@ def test_a_change_of_policy_to_one_that_skips_is_carried_out(train: Any) -> None
     settings = {"steps": 40, "device": "late", "budget_bytes": 200_000, "depth": 3}
     changes = {12: [{"policy": "slipstream", "action": "freeze"}]}
     same_bits(*(train("hotline", **settings, at=changes, classify=where) for where in ("device", "host")))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"policy": "hotline", "optimizer": "rowwise_adagrad", "bags": "sum", "depth": 4, "churn": True},
+        {"policy": "hotline", "optimizer": "lazy_adam", "bags": "mean", "depth": 2, "classify": "device", "split": "never"},
+        {"policy": "hybrid", "optimizer": "sgd", "bags": "one-hot", "depth": 3, "precision": "float32",
+         "settings": ["run.row_precision=bf16"]},
+    ],
+    ids=lambda case: "-".join(map(str, case.values())),
+)  # fmt: skip
+def test_rows_that_the_device_reads_in_host_memory_are_those_that_are_staged(train: Any, case: dict[str, Any]) -> None:
+    settings = {"steps": 45, "device": "late", "budget_bytes": 200_000, **case}
+    same = settings.pop("settings", [])
+    outcomes = [train(**settings, settings=[*same, f"run.cold_rows={way}"]) for way in ("direct", "staged")]
+    direct, staged = (outcome.runtime.store.direct for outcome in outcomes)
+    assert direct is not None
+    assert staged is None
+    same_bits(*outcomes)

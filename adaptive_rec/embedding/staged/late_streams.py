@@ -85,6 +85,17 @@ class LateStreams:
         with self._call():
             return self._copy("down", to_host, from_device, self._mark())
 
+    def share(self, memory: Tensor) -> None:
+        pass
+
+    unshare = share
+
+    def launch_up(self, work: Callable[[], object]) -> Event:
+        with self._call():
+            event = LateEvent()
+            self._queues["up"].append(_Item(work, event=event))
+            return event
+
     def up_waits(self, event: Event, urgent: bool = False) -> None:
         with self._call():
             self._queues["urgent" if urgent else "up"].append(_Item(waits_for=event, at_once=True))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -127,6 +128,13 @@ class Slot:
             self._wait_for_users()
             copied = self.device[start:stop], self.pinned[start:stop]
             self._last_upload = self._streams.upload(*copied, None, self._ring.urgent)
+            return self._last_upload
+
+    def fill(self, work: Callable[[], object]) -> Event:
+        """Have the device fill its memory by this work, after the copies up queued so far and the events of former users."""
+        with self._upload_lock:
+            self._wait_for_users()
+            self._last_upload = self._streams.launch_up(work)
             return self._last_upload
 
     def download(self, start: int, stop: int) -> Event:

@@ -22,6 +22,7 @@ from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice
 from adaptive_rec.embedding.staged.classifier import Classifier
 from adaptive_rec.embedding.staged.device_step import DeviceStep
+from adaptive_rec.embedding.staged.direct_reads import direct_reads
 from adaptive_rec.embedding.staged.homing import Homing
 from adaptive_rec.embedding.staged.in_flight import Flight, InFlight, Staged
 from adaptive_rec.embedding.staged.ring import StagingRing
@@ -51,20 +52,23 @@ class StagedStore(StagedTier):
         copy_threads: int = 1,
         drawn: bool = True,
         classifies: bool = False,
+        cold_rows: str = "staged",
     ) -> None:
-        """`classifies`: the device classifies batches."""
+        """`classifies`: the device classifies batches. `cold_rows`: how they get to the device, see `direct_reads.py`."""
         super().__init__(space, rule, seed, dtype, streams, budget_bytes, monitored, copy_threads, drawn)
         self._classifier = Classifier(space, streams, dtype) if classifies else None
         self._trained: tuple[ClassifiedOnDevice, Event] | None = None
         """The last batch that the device classified and trained: its lists stay until the next one is taken."""
         self.ring = StagingRing(streams)
-        self._stager = Stager(space, rule, self.host, self._rows, dtype, self.ring)
-        self._aside = Stager(space, rule, self.host, self._rows, dtype, StagingRing(streams))
+        self.direct, complaint = direct_reads(cold_rows, space, rule, dtype, streams, self.host)
+        """Cold rows that the device reads in host memory by itself."""
+        self._stager = Stager(space, rule, self.host, self._rows, dtype, self.ring, self.direct)
+        self._aside = Stager(space, rule, self.host, self._rows, dtype, StagingRing(streams), self.direct)
         """For batches that are not trained, which may be larger."""
         self._in_flight = InFlight()
         self._homing = Homing(streams, self._rows, self._in_flight, self._flag_changed)
         self._step = DeviceStep(space, rule, seed, streams, self._overflow_P)
-        self._complaints: list[str] = []
+        self._complaints: list[str] = [complaint] if complaint else []
         self._complained = False
         self._step_first = False
         """Whether a step was short of memory: until it is made, no batch is sent ahead."""
@@ -314,4 +318,6 @@ class StagedStore(StagedTier):
         finally:
             self._in_flight.end_all(self.streams.compute_event())  # a step may have been interrupted
             self._homing.close()
+            if self.direct is not None:
+                self.direct.close()
         self._copier.close()

@@ -15,6 +15,7 @@ from adaptive_rec.embedding.host import ColdTier
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice
 from adaptive_rec.embedding.staged.device_bags import PIECE_LOOKUPS, BatchOnDevice
+from adaptive_rec.embedding.staged.direct_reads import DirectReads
 from adaptive_rec.embedding.staged.host_rows import HostRows
 from adaptive_rec.embedding.staged.in_flight import Flight, Forward, PoolParts, Staged, TravellingRows, find_origins
 from adaptive_rec.embedding.staged.packing import INT32, PackedArray, SlotLayout
@@ -43,8 +44,12 @@ class RoomForRows:
     start: int
     """Where rows begin, after the numbers of those that are forwarded."""
     forwards: list[tuple[PackedArray, PackedArray]]
-    pools: list[tuple[PackedArray, PackedArray]]
+    numbers: dict[int, PackedArray]
+    """Of rows that the device reads, by pool."""
+    pools: dict[int, tuple[PackedArray, PackedArray]]
     """Weights and optimizer state."""
+    sent_stop: int
+    """Behind the rows that go up; those that the device reads come after them."""
 
     def of_pool(self, pool: int, slot: Slot) -> tuple[PackedArray, PackedArray, tuple[Tensor, Tensor]]:
         """Return the places of a pool's rows, and the rows on the device."""
@@ -56,11 +61,12 @@ class Stager:
     """Stages one batch at a time, and finds the rows that earlier batches still hold."""
 
     def __init__(
-        self, space: RowSpace, rule: RowRule, host: ColdTier, rows: HostRows, dtype: torch.dtype, ring: StagingRing
-    ) -> None:
+        self, space: RowSpace, rule: RowRule, host: ColdTier, rows: HostRows, dtype: torch.dtype, ring: StagingRing,
+        direct: DirectReads | None = None,
+    ) -> None:  # fmt: skip
         self._space = space
         self._mean_F = torch.tensor(space.mean_F, device=ring.streams.device)
-        self._host, self._rows = host, rows
+        self._host, self._rows, self._direct = host, rows, direct
         self._dtype, self._weight_type = dtype, rule.weight_type(dtype)
         self._sends_numbers = rule.rounds
         self.ring = ring
@@ -140,11 +146,17 @@ class Stager:
         """Lay out room for what rows need in their slot."""
         layout = rows.layout
         forwards = [(layout.add(INT32, len(to_C)), layout.add(INT32, len(to_C))) for *_, to_C in rows.origins]
-        start, of_pools = layout.align(), []
-        for pool, rows_C in enumerate(rows.host_rows):
+        direct = self._direct or ()
+        read = [pool for pool, rows_C in enumerate(rows.host_rows) if pool in direct and len(rows_C)]
+        numbers = {pool: layout.add(torch.int64, len(rows.host_rows[pool])) for pool in read}
+        start, of_pools = layout.align(), {}
+        sent_stop = start
+        for pool in sorted(range(len(rows.host_rows)), key=read.__contains__):
+            rows_C = rows.host_rows[pool]
             weights_CD = layout.add(self._weight_type, len(rows_C), self._space.pools[pool].dim)
-            of_pools.append((weights_CD, layout.add(self._dtype, len(rows_C), self._host.state[pool].shape[1])))
-        return RoomForRows(start, forwards, of_pools)
+            of_pools[pool] = weights_CD, layout.add(self._dtype, len(rows_C), self._host.state[pool].shape[1])
+            sent_stop = sent_stop if pool in read else layout.nbytes
+        return RoomForRows(start, forwards, numbers, of_pools, sent_stop)
 
     def _send_rows(self, staged: Staged, rows: RowsToSend, room: RoomForRows, start: int) -> None:
         """Send the bytes of the slot from `start` on: rows, and which of them come from earlier batches."""
@@ -154,10 +166,18 @@ class Stager:
             staged.forwards.append(Forward(pool, flight, origin, *(part.device(slot) for part in parts)))
             parts[0].pinned(slot)[:] = from_C
             parts[1].pinned(slot)[:] = to_C
-        if any(len(rows_C) for rows_C in rows.host_rows):
-            for pool, of_pool in enumerate(staged.pools):
+        if not any(len(rows_C) for rows_C in rows.host_rows):
+            return
+        for pool, of_pool in enumerate(staged.pools):
+            if pool in room.numbers:
+                room.numbers[pool].pinned(slot)[:] = of_pool.host_rows_C
+            else:
                 staged.count_read(self._rows.read(pool, of_pool.host_rows_C, of_pool.pinned_rows(slot)))
-            staged.sent_rows(slot.upload(start, staged.stop))
+        staged.sent_rows(slot.upload(start, room.sent_stop))
+        if self._direct is not None and room.numbers:
+            numbers = {pool: of_pool.device(slot) for pool, of_pool in room.numbers.items()}
+            reads = [self._direct.reading(pool, of_pool, staged.pools[pool].rows) for pool, of_pool in numbers.items()]
+            staged.sent_rows(self._direct.queued(slot.fill(lambda: [read() for read in reads])))
 
     def _split(self, work: ClassifiedBatch, pool: int, source_of_U: NDArray[np.int32]) -> NDArray[np.int64]:
         """Number the cold rows of a pool. Returns their rows in the host tier."""

@@ -63,6 +63,17 @@ class Streams(Protocol):
     def up_waits(self, event: Event, urgent: bool = False) -> None:
         """Copies up queued from now on, urgent ones or the others, come after the event."""
 
+    def share(self, memory: Tensor) -> None:
+        """Lock host memory, so that kernels of the device can read it. It must stay until `unshare`. Raises ConfigError where the
+        driver cannot."""
+
+    def unshare(self, memory: Tensor) -> None:
+        """Unlock memory that was shared."""
+
+    def launch_up(self, work: Callable[[], object]) -> Event:
+        """Queue work among the copies up, after those queued so far. Any thread may call it; the work itself may call nothing of
+        this class. Returns its event."""
+
     def download(self, to_host: Tensor, from_device: Tensor) -> Event:
         """Queue a copy down, after the computation queued so far."""
 
@@ -158,6 +169,27 @@ class CudaStreams:
         with torch.cuda.stream(self._down):
             to_host.copy_(from_device, non_blocking=True)
             return self._record(self._down)
+
+    def share(self, memory: Tensor) -> None:
+        if not memory.nbytes:
+            return
+        driver: Any = torch.cuda.cudart()
+        with torch.cuda.device(self.device):
+            found = driver.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
+        if found != driver.cudaError.success:
+            size = f"{memory.nbytes / 2**30:.1f} GiB"
+            rule = f"run.cold_rows must be staged where tables cannot be locked in memory ({size})"
+            raise ConfigError(f"{rule}, the driver says: {found}")
+
+    def unshare(self, memory: Tensor) -> None:
+        if memory.nbytes:
+            driver: Any = torch.cuda.cudart()
+            driver.cudaHostUnregister(memory.data_ptr())
+
+    def launch_up(self, work: Callable[[], object]) -> Event:
+        with torch.cuda.stream(self._up):  # sets the device of the calling thread, too
+            work()
+            return self._record(self._up)
 
     def up_waits(self, event: Event, urgent: bool = False) -> None:
         (self._urgent if urgent else self._up).wait_event(event)

@@ -1,0 +1,107 @@
+"""Which cold rows a device reads in host memory by itself, and what locks that memory."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from adaptive_rec.batch import FeatureSpec, TableSpec
+from adaptive_rec.config.run import RunConfig
+from adaptive_rec.embedding.host import HostTier
+from adaptive_rec.embedding.optimizer import RULES, RowRule
+from adaptive_rec.embedding.staged.direct_reads import direct_reads, pays
+from adaptive_rec.embedding.staged.late_streams import LateStreams
+from adaptive_rec.embedding.staged.streams import CudaStreams
+from adaptive_rec.errors import ConfigError
+from adaptive_rec.placement import RowSpace
+
+TABLES = (TableSpec("narrow", 30, 16), TableSpec("wide", 20, 128))
+SPACE = RowSpace.of(TABLES, (FeatureSpec("a", 0), FeatureSpec("b", 1)))
+RULE = RowRule(RULES["rowwise_adagrad"], 1e-8, 0.9, 0.999)
+
+
+class Driver:
+    """As much of CUDA's runtime as locks memory; it locks so many arrays."""
+
+    cudaError = SimpleNamespace(success=0)
+
+    def __init__(self, most: int) -> None:
+        self.most, self.locked = most, dict[int, int]()
+
+    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:
+        if len(self.locked) == self.most:
+            return 2
+        assert not any(page in pages(*each) for each in self.locked.items() for page in pages(address, nbytes)), (
+            "locked already"
+        )
+        self.locked[address] = nbytes
+        return 0
+
+    def cudaHostUnregister(self, address: int) -> int:
+        del self.locked[address]
+        return 0
+
+
+def pages(address: int, nbytes: int) -> range:
+    return range(address >> 12, (address + nbytes - 1 >> 12) + 1)
+
+
+class Locking(LateStreams):
+    """The late device, whose memory the made-up driver locks."""
+
+    share, unshare = CudaStreams.share, CudaStreams.unshare  # type: ignore[assignment]
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    made = Driver(most=99)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: made)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: torch.no_grad())
+    return made
+
+
+def choose(wanted: str) -> Any:
+    host = HostTier(SPACE, RULE, 1, np.float32)
+    return direct_reads(wanted, SPACE, RULE, torch.float32, Locking(1), host)
+
+
+def test_wide_rows_are_read_directly_by_the_stated_figures() -> None:
+    assert [pays(size, 4) for size in (64, 128, 256, 512, 1024)] == [False, False, False, True, True]
+    assert [pays(size, 0) for size in (64, 256, 512)] == [False, True, True]
+    assert pays(512, 1024)
+
+
+def test_a_store_locks_the_arrays_of_what_it_reads_and_unlocks_them(driver: Driver) -> None:
+    """Each on pages of its own, as a page is locked once."""
+    for wanted, pools in (("staged", []), ("auto", [1]), ("direct", [0, 1])):
+        reads, complaint = choose(wanted)
+        assert [pool for pool in range(2) if reads is not None and pool in reads] == pools
+        assert (complaint, len(driver.locked)) == ("", 2 * len(pools))
+        if reads is not None:
+            reads.close()
+        assert not driver.locked
+
+
+def test_memory_that_cannot_be_locked_is_an_error_or_a_warning(driver: Driver) -> None:
+    driver.most = 1
+    with pytest.raises(
+        ConfigError, match=r"run\.cold_rows must be staged where tables cannot be locked in memory .*says: 2"
+    ):
+        choose("direct")
+    reads, complaint = choose("auto")
+    assert reads is None
+    assert complaint.startswith("cold rows are staged: run.cold_rows must be staged where tables cannot be locked")
+    assert not driver.locked
+
+
+def test_direct_reads_are_refused_where_the_host_has_no_tables_of_its_own() -> None:
+    assert RunConfig(cold_rows="auto").cold_rows_of(ranks=2) == "staged"
+    assert RunConfig(cold_rows="direct").cold_rows_of(ranks=1) == "direct"
+    with pytest.raises(ConfigError, match=r"run\.cold_rows must be staged where several processes .*got direct"):
+        RunConfig(cold_rows="direct").cold_rows_of(ranks=2)
+    with pytest.raises(ConfigError, match=r"run\.cold_rows must be staged where rows lie on a disk .*got direct"):
+        RunConfig(cold_rows="direct", host_memory=1 << 30).cold_rows_of(ranks=1)
