@@ -22,7 +22,7 @@ WIDER = 16
 548 us for 13 inputs and 512 outputs of 2,048 samples (EPYC, Zen 5)."""
 
 
-def linear_layers(name: str, compiled: bool) -> AbstractContextManager[Any]:
+def linear_layers(name: str, compiled: bool, batch_size: int) -> AbstractContextManager[Any]:
     """Return the context in which linear layers run on the CPU, to be entered for each forward pass.
 
     `name`: value of run.linear. `auto` depends on the processor only, as a resumed run must round as before. `compiled`: whether
@@ -32,7 +32,7 @@ def linear_layers(name: str, compiled: bool) -> AbstractContextManager[Any]:
         return nullcontext()
     if reason := "run.compile is true" if compiled else why_not():
         raise ConfigError(f"run.linear must be auto or torch where {reason}, got {name}")
-    return OneDnnLinear()
+    return OneDnnLinear(batch_size)
 
 
 def why_not() -> str:
@@ -49,17 +49,32 @@ def mkl_is_slow() -> bool:
 
 
 class OneDnnLinear(TorchFunctionMode):
-    """Within it, `torch.nn.functional.linear` of plain float32 tensors on the CPU runs in oneDNN, forward and backward."""
+    """Within it, `torch.nn.functional.linear` of plain float32 tensors on the CPU runs in oneDNN, forward and backward.
+
+    oneDNN makes code for each number of lines, which takes as long as some products. So numbers that are no multiple of the batch
+    size, such as those of micro-batches, are filled up with lines of zeros to one of few.
+    """
+
+    def __init__(self, batch_size: int) -> None:
+        super().__init__()
+        self._batch_size = batch_size
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is linear and _suits(*args, **(kwargs or {})):
-            return _apply(*args, **(kwargs or {}))
+            return self._run(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
-def _apply(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    outputs: Tensor = _Linear.apply(input, weight, bias)
-    return outputs
+    def _run(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        lines = input.numel() // input.shape[-1]
+        outputs: Tensor = _Linear.apply(input, weight, bias, lines if lines % self._batch_size == 0 else _filled_up(lines))
+        return outputs
+
+
+def _filled_up(lines: int) -> int:
+    """Return a number of lines at most a sixteenth larger, one of sixteen between two powers of two."""
+    step = max(1, (1 << lines.bit_length() - 1) // 16)
+    return -(-lines // step) * step
 
 
 def _suits(input: Any, weight: Any, bias: Any = None) -> bool:
@@ -79,23 +94,38 @@ def _suits(input: Any, weight: Any, bias: Any = None) -> bool:
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, count: int) -> Tensor:
         ctx.save_for_backward(inputs, weight)
-        lines = inputs.reshape(-1, inputs.shape[-1]).contiguous()
-        return _product(lines, weight.contiguous(), bias).view(*inputs.shape[:-1], len(weight))
+        ctx.count = count
+        outputs = _product(_lines(inputs, count), weight.contiguous(), bias)
+        return outputs[: inputs.numel() // inputs.shape[-1]].view(*inputs.shape[:-1], len(weight))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weight = ctx.saved_tensors
-        grad = grads[0].reshape(-1, len(weight)).contiguous()
-        lines = inputs.reshape(-1, inputs.shape[-1]).contiguous()
-        multiply = _by_torch if torch.is_grad_enabled() else _product  # gradients of gradients
-        of_inputs, of_weight, of_bias = ctx.needs_input_grad
+        if torch.is_grad_enabled():  # gradients of gradients
+            multiply, count = _by_torch, inputs.numel() // inputs.shape[-1]
+        else:
+            multiply, count = _product, ctx.count
+        grad = _lines(grads[0], count)
+        of_inputs, of_weight, of_bias, _ = ctx.needs_input_grad
         return (
-            multiply(grad, weight.t()).view(inputs.shape) if of_inputs else None,
-            _of_weight(multiply, grad, lines) if of_weight else None,
+            multiply(grad, weight.t())[: inputs.numel() // inputs.shape[-1]].view(inputs.shape) if of_inputs else None,
+            _of_weight(multiply, grad, _lines(inputs, count)) if of_weight else None,
             grad.sum(0) if of_bias else None,
+            None,
         )
+
+
+def _lines(tensor: Tensor, count: int) -> Tensor:
+    """Return a tensor's vectors as the lines of a matrix, with lines of zeros up to a count."""
+    lines = tensor.reshape(-1, tensor.shape[-1])
+    if len(lines) == count:
+        return lines.contiguous()
+    filled = lines.new_empty((count, lines.shape[1]))
+    filled[: len(lines)] = lines
+    filled[len(lines) :] = 0
+    return filled
 
 
 def _of_weight(multiply: Any, grad: Tensor, lines: Tensor) -> Tensor:

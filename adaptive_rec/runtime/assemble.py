@@ -155,7 +155,7 @@ def _join(
     parts = (model, optimizer, config.run.precision, store.dtype, store.torch_device, space, source.dense_features)
     if streams is None:
         dense = DensePart(*parts) if group is None or group.is_alone else SharedDense(group, *parts)
-        dense.run_linear_layers_in(linear_layers(config.run.linear, config.run.compile))
+        dense.run_linear_layers_in(linear_layers(config.run.linear, config.run.compile, config.run.batch_size))
         if config.run.compile:
             dense.compile(config.run.batch_size)
     else:

@@ -21,4 +21,4 @@ def check_fits_device(config: Config, on_device: bool) -> None:
     if run.linear == "onednn" and on_device:
         raise ConfigError("run.linear must be auto or torch on a device, got onednn")
     if run.linear == "onednn":
-        linear_layers(run.linear, run.compile)
+        linear_layers(run.linear, run.compile, run.batch_size)

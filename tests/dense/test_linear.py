@@ -20,6 +20,9 @@ from adaptive_rec.runtime.assemble import assemble
 pytestmark = pytest.mark.skipif(bool(module.why_not()), reason=f"oneDNN cannot be used: {module.why_not()}")
 
 
+BATCH = 50
+
+
 @pytest.fixture
 def products(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The shapes of what oneDNN multiplied."""
@@ -47,6 +50,7 @@ def outcome(inputs: Tensor, weight: Tensor, bias: Tensor | None, context: Any, s
 
 FORMS = {
     "few inputs": ((300, 13), (512, 13)),
+    "filled up": ((301, 13), (512, 13)),
     "square": ((97, 64), (64, 64)),
     "one output": ((64, 33), (1, 33)),
     "one sample": ((1, 7), (5, 7)),
@@ -63,7 +67,7 @@ def test_sums_and_gradients_are_those_of_torch(form: str, has_bias: bool, produc
     inputs, weight = torch.randn(shape, generator=dice), torch.randn(of_weight, generator=dice)
     bias = torch.randn(of_weight[0], generator=dice) if has_bias else None
     exact = outcome(inputs.double(), weight.double(), None if bias is None else bias.double(), nullcontext())
-    mine, again = (outcome(inputs, weight, bias, OneDnnLinear()) for _ in range(2))
+    mine, again = (outcome(inputs, weight, bias, OneDnnLinear(BATCH)) for _ in range(2))
     assert len(products) == 6, "forward and two gradients, twice"
     for one, same, true in zip(mine, again, exact, strict=True):
         assert torch.equal(one, same)
@@ -83,9 +87,21 @@ def test_strides_do_not_matter(what: str, products: list[tuple[int, ...]]) -> No
         inputs = torch.randn(1, 24, generator=dice).expand(40, 24)
     spread = what == "a spread gradient"
     plain = outcome(inputs, weight, None, nullcontext(), spread)
-    for one, other in zip(outcome(inputs, weight, None, OneDnnLinear(), spread), plain, strict=True):
+    for one, other in zip(outcome(inputs, weight, None, OneDnnLinear(BATCH), spread), plain, strict=True):
         assert float((one - other).abs().max() / other.abs().max()) < 3e-6
     assert len(products) == 3
+
+
+def test_few_numbers_of_lines_are_multiplied(products: list[tuple[int, ...]]) -> None:
+    layer = nn.Linear(3, 2)
+    with OneDnnLinear(1500):
+        for lines in range(1, 4097):
+            assert layer(torch.ones(lines, 3)).shape == (lines, 2)
+    counts = {left for left, *_ in products}
+    assert len(counts) < 16 * 9 + 16
+    assert {1500, 3000} <= counts
+    assert max(counts) == 4096
+    assert all(lines <= left <= lines * 17 / 16 for lines, (left, *_) in enumerate(products, 1))
 
 
 def test_gradients_of_gradients_are_those_of_torch() -> None:
@@ -99,13 +115,13 @@ def test_gradients_of_gradients_are_those_of_torch() -> None:
         grad.square().sum().backward()
         return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
-    for one, other in zip(penalty(OneDnnLinear()), penalty(nullcontext()), strict=True):
+    for one, other in zip(penalty(OneDnnLinear(BATCH)), penalty(nullcontext()), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
 def test_other_tensors_stay_with_torch(products: list[tuple[int, ...]]) -> None:
     layer = nn.Linear(4, 3)
-    with OneDnnLinear():
+    with OneDnnLinear(BATCH):
         assert layer.double()(torch.randn(2, 4).double()).dtype == torch.float64
         layer.float()
         assert layer(torch.randn(0, 4)).shape == (0, 3)
@@ -119,7 +135,7 @@ def test_other_tensors_stay_with_torch(products: list[tuple[int, ...]]) -> None:
 def test_a_frozen_layer_gets_no_gradient(products: list[tuple[int, ...]]) -> None:
     layer = nn.Linear(4, 3).requires_grad_(False)
     inputs = torch.randn(5, 4, requires_grad=True)
-    with OneDnnLinear():
+    with OneDnnLinear(BATCH):
         outputs = layer(inputs)
     outputs.sum().backward()
     assert inputs.grad is not None
@@ -143,19 +159,19 @@ def test_auto_depends_on_the_processor(
     monkeypatch.setattr(module, "vendor", lambda: maker)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
-    assert isinstance(linear_layers("auto", compiled), OneDnnLinear) is takes
-    assert not isinstance(linear_layers("torch", compiled), OneDnnLinear)
+    assert isinstance(linear_layers("auto", compiled, BATCH), OneDnnLinear) is takes
+    assert not isinstance(linear_layers("torch", compiled, BATCH), OneDnnLinear)
 
 
 def test_what_cannot_be_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="run.linear must be auto or torch where run.compile is true, got onednn"):
-        linear_layers("onednn", compiled=True)
+        linear_layers("onednn", compiled=True, batch_size=BATCH)
     config = load_config(None, {}, ["run.linear=onednn", "data.synthetic.samples=2000"])
     with pytest.raises(ConfigError, match="run.linear must be auto or torch on a device, got onednn"):
         assemble(config, streams=LateStreams(seed=1))
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="run.linear must be auto or torch where torch has no oneDNN, got onednn"):
-        linear_layers("onednn", compiled=False)
+        linear_layers("onednn", compiled=False, batch_size=BATCH)
 
 
 def test_a_run_trains_through_it(products: list[tuple[int, ...]]) -> None:
