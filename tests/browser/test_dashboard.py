@@ -549,7 +549,8 @@ def test_a_run_goes_back_to_a_checkpoint_of_the_list(signed_in: Any, training: S
     signed_in.execute_script("document.getElementById('toasts').replaceChildren()")
     for _ in range(2):
         before = listed()
-        wait_for(lambda: signed_in.find_element("css selector", "#do-checkpoint[aria-disabled='false']"), "the button").click()
+        ready = "#do-checkpoint[aria-disabled='false']:not(:disabled)"
+        wait_for(lambda: signed_in.find_elements("css selector", ready), "the button")[0].click()  # noqa: B023
         wait_for(lambda: listed()[:1] != before[:1], "a checkpoint", START_SECONDS)  # noqa: B023
     newest, target = listed()[:2]
     wait_for(lambda: len(buttons()) > 1 and newest in text(signed_in, "#screen-checkpoints"), "both in the list")
