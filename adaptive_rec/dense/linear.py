@@ -35,6 +35,16 @@ def linear_layers(name: str, compiled: bool, batch_size: int) -> AbstractContext
     return OneDnnLinear(batch_size)
 
 
+def loses_by_compiling(name: str, precision: str) -> str:
+    """Return what a compiled model does without on this processor, as a warning; empty for nothing. `precision`: run.precision."""
+    if precision != "float32" or name == "torch" or why_not() or not mkl_is_slow():
+        return ""
+    return (
+        "run.compile=true leaves matrix products to MKL, which uses half of this processor's vectors; without it oneDNN "
+        "makes them (run.linear), and a step of DLRM takes two thirds of the time"
+    )
+
+
 def why_not() -> str:
     """Return the reason why oneDNN cannot be used; empty if it can."""
     if not torch.backends.mkldnn.is_available():

@@ -14,7 +14,7 @@ from adaptive_rec.config.tree import Config, hot_part
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
-from adaptive_rec.dense.linear import linear_layers
+from adaptive_rec.dense.linear import linear_layers, loses_by_compiling
 from adaptive_rec.dense.models.build import build_model
 from adaptive_rec.dense.replayed import ReplayedDense
 from adaptive_rec.dense.shared import SharedDense, SharedReplayed
@@ -158,6 +158,8 @@ def _join(
         dense.run_linear_layers_in(linear_layers(config.run.linear, config.run.compile, config.run.batch_size))
         if config.run.compile:
             dense.compile(config.run.batch_size)
+            if notice := loses_by_compiling(config.run.linear, config.run.precision):
+                options = replace(options, notices=[*options.notices, notice])
     else:
         lines = config.run.batch_size
         if isinstance(store, SharedDeviceStore):

@@ -156,7 +156,8 @@ def agree(
     first = rows_of(made[comparable[0]], touched) if comparable else []
 
     def bounds_of(name: str) -> tuple[float, float, float]:
-        return OTHER_DENSE_BOUNDS if name in THEIR_DLRM or name.endswith(TORCH_LAYERS) else BOUNDS[precision]
+        other = name in THEIR_DLRM or name.endswith((TORCH_LAYERS, " compiled"))  # compiled models multiply by torch
+        return OTHER_DENSE_BOUNDS if other else BOUNDS[precision]
 
     return first_turns(made, comparable, touched, first, steps, bounds_of, note)
 

@@ -163,6 +163,15 @@ def test_auto_depends_on_the_processor(
     assert not isinstance(linear_layers("torch", compiled, BATCH), OneDnnLinear)
 
 
+def test_compiled_models_say_what_they_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "mkl_is_slow", lambda: True)
+    assert "run.compile=true leaves matrix products to MKL" in module.loses_by_compiling("auto", "float32")
+    assert not module.loses_by_compiling("torch", "float32")
+    assert not module.loses_by_compiling("auto", "bf16")
+    monkeypatch.setattr(module, "mkl_is_slow", lambda: False)
+    assert not module.loses_by_compiling("auto", "float32")
+
+
 def test_what_cannot_be_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="run.linear must be auto or torch where run.compile is true, got onednn"):
         linear_layers("onednn", compiled=True, batch_size=BATCH)
