@@ -58,12 +58,16 @@ class OneDnnLinear(TorchFunctionMode):
 
 
 def _apply(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    outputs: Tensor = _Linear.apply(input, weight, bias)
-    return outputs
+    flat = input if input.dim() == 2 else input.reshape(-1, input.shape[-1])
+    outputs: Tensor = _Linear.apply(flat, weight.t(), bias)
+    return outputs if input.dim() == 2 else outputs.view(*input.shape[:-1], len(weight))
 
 
 def _suits(input: Any, weight: Any, bias: Any = None) -> bool:
-    """Whether oneDNN takes a layer's tensors: neither subclasses, nor autocast or transformed ones, nor those without samples."""
+    """Whether oneDNN takes a layer's tensors: neither subclasses, nor autocast or transformed ones, nor those without samples.
+
+    Shapes that torch broadcasts or refuses are left to it. oneDNN reads a bias without regard to its strides.
+    """
     tensors = (input, weight) if bias is None else (input, weight, bias)
     return (
         all(type(part) in (Tensor, nn.Parameter) for part in tensors)
@@ -72,28 +76,32 @@ def _suits(input: Any, weight: Any, bias: Any = None) -> bool:
         and weight.dim() == 2
         and input.numel() > 0
         and weight.numel() > 0
+        and input.shape[-1:] == weight.shape[1:]
+        and (bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous()))
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._are_functorch_transforms_active()
     )
 
 
 class _Linear(torch.autograd.Function):
+    """``lines @ turned + bias``. It keeps what torch's own product keeps, and no more: what it does not need may change in place,
+    and `torch.utils.checkpoint` finds the same tensors when it runs a part of a model again, outside of the context."""
+
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(inputs, weight)
-        lines = inputs.reshape(-1, inputs.shape[-1]).contiguous()
-        return _product(lines, weight.contiguous(), bias).view(*inputs.shape[:-1], len(weight))
+    def forward(ctx: Any, lines: Tensor, turned: Tensor, bias: Tensor | None) -> Tensor:
+        of_lines, of_turned, _ = ctx.needs_input_grad
+        ctx.save_for_backward(lines if of_turned else None, turned if of_lines else None)
+        return _product(lines.contiguous(), turned.t().contiguous(), bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, weight = ctx.saved_tensors
-        grad = grads[0].reshape(-1, len(weight)).contiguous()
-        lines = inputs.reshape(-1, inputs.shape[-1]).contiguous()
+        lines, turned = ctx.saved_tensors
+        grad = grads[0].contiguous()
         multiply = _by_torch if torch.is_grad_enabled() else _product  # gradients of gradients
-        of_inputs, of_weight, of_bias = ctx.needs_input_grad
+        of_lines, of_turned, of_bias = ctx.needs_input_grad
         return (
-            multiply(grad, weight.t()).view(inputs.shape) if of_inputs else None,
-            _of_weight(multiply, grad, lines) if of_weight else None,
+            multiply(grad, turned) if of_lines else None,
+            _of_weight(multiply, grad, lines.contiguous()).t() if of_turned else None,
             grad.sum(0) if of_bias else None,
         )
 
