@@ -36,7 +36,7 @@ def linear_layers(name: str, compiled: bool, batch_size: int) -> AbstractContext
 
 
 def loses_by_compiling(name: str, precision: str) -> str:
-    """Return what a compiled model does without on this processor, as a warning; empty for nothing. `precision`: run.precision."""
+    """Return what a compiled model does without on this processor, as a warning; empty for nothing."""
     if precision != "float32" or name == "torch" or why_not() or not mkl_is_slow():
         return ""
     return (
@@ -74,11 +74,11 @@ class OneDnnLinear(TorchFunctionMode):
             return self._run(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
-
     def _run(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        lines = input.numel() // input.shape[-1]
-        outputs: Tensor = _Linear.apply(input, weight, bias, lines if lines % self._batch_size == 0 else _filled_up(lines))
-        return outputs
+        flat = input if input.dim() == 2 else input.reshape(-1, input.shape[-1])
+        count = len(flat) if len(flat) % self._batch_size == 0 else _filled_up(len(flat))
+        outputs: Tensor = _Linear.apply(flat, weight.t(), bias, count)
+        return outputs if input.dim() == 2 else outputs.view(*input.shape[:-1], len(weight))
 
 
 def _filled_up(lines: int) -> int:
@@ -88,7 +88,10 @@ def _filled_up(lines: int) -> int:
 
 
 def _suits(input: Any, weight: Any, bias: Any = None) -> bool:
-    """Whether oneDNN takes a layer's tensors: neither subclasses, nor autocast or transformed ones, nor those without samples."""
+    """Whether oneDNN takes a layer's tensors: neither subclasses, nor autocast or transformed ones, nor those without samples.
+
+    Shapes that torch broadcasts or refuses are left to it. oneDNN reads a bias without regard to its strides.
+    """
     tensors = (input, weight) if bias is None else (input, weight, bias)
     return (
         all(type(part) in (Tensor, nn.Parameter) for part in tensors)
@@ -97,39 +100,50 @@ def _suits(input: Any, weight: Any, bias: Any = None) -> bool:
         and weight.dim() == 2
         and input.numel() > 0
         and weight.numel() > 0
+        and input.shape[-1:] == weight.shape[1:]
+        and (bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous()))
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._are_functorch_transforms_active()
     )
 
 
 class _Linear(torch.autograd.Function):
+    """``lines @ turned + bias``, with lines of zeros up to a count meanwhile.
+
+    It keeps what torch's own product keeps, and no more: what it does not need may change in place, and `torch.utils.checkpoint`
+    finds the same tensors when it runs a part of a model again, outside of the context.
+    """
+
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, count: int) -> Tensor:
-        ctx.save_for_backward(inputs, weight)
+    def forward(ctx: Any, lines: Tensor, turned: Tensor, bias: Tensor | None, count: int) -> Tensor:
+        of_lines, of_turned, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(lines if of_turned else None, turned if of_lines else None)
         ctx.count = count
-        outputs = _product(_lines(inputs, count), weight.contiguous(), bias)
-        return outputs[: inputs.numel() // inputs.shape[-1]].view(*inputs.shape[:-1], len(weight))
+        product = _product(_with_zeros(lines, count), turned.t().contiguous(), bias)
+        if count == len(lines):
+            return product
+        # Its first lines, but no view, which would not be allowed to change in place.
+        return product.new_empty(0).set_(product.untyped_storage(), 0, (len(lines), product.shape[1]), product.stride())
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, weight = ctx.saved_tensors
+        lines, turned = ctx.saved_tensors
+        of_lines, of_turned, of_bias, _ = ctx.needs_input_grad
         if torch.is_grad_enabled():  # gradients of gradients
-            multiply, count = _by_torch, inputs.numel() // inputs.shape[-1]
+            multiply, count = _by_torch, len(grads[0])
         else:
             multiply, count = _product, ctx.count
-        grad = _lines(grads[0], count)
-        of_inputs, of_weight, of_bias, _ = ctx.needs_input_grad
+        grad = _with_zeros(grads[0], count)
         return (
-            multiply(grad, weight.t())[: inputs.numel() // inputs.shape[-1]].view(inputs.shape) if of_inputs else None,
-            _of_weight(multiply, grad, _lines(inputs, count)) if of_weight else None,
-            grad.sum(0) if of_bias else None,
+            multiply(grad, turned)[: len(grads[0])] if of_lines else None,
+            _of_weight(multiply, grad, _with_zeros(lines, count)).t() if of_turned else None,
+            grads[0].sum(0) if of_bias else None,
             None,
         )
 
 
-def _lines(tensor: Tensor, count: int) -> Tensor:
-    """Return a tensor's vectors as the lines of a matrix, with lines of zeros up to a count."""
-    lines = tensor.reshape(-1, tensor.shape[-1])
+def _with_zeros(lines: Tensor, count: int) -> Tensor:
+    """Return lines with others of zeros up to a count."""
     if len(lines) == count:
         return lines.contiguous()
     filled = lines.new_empty((count, lines.shape[1]))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from torch.utils.checkpoint import checkpoint
 
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.dense import linear as module
@@ -141,6 +142,59 @@ def test_a_frozen_layer_gets_no_gradient(products: list[tuple[int, ...]]) -> Non
     assert inputs.grad is not None
     assert layer.weight.grad is None
     assert len(products) == 2
+
+
+@pytest.mark.parametrize("lines", [4, 33])
+@pytest.mark.parametrize("context", [nullcontext(), OneDnnLinear(BATCH)], ids=["torch", "oneDNN"])
+def test_only_what_a_gradient_needs_must_not_change(context: Any, lines: int) -> None:
+    first, frozen = nn.Linear(6, 5), nn.Linear(5, 5).requires_grad_(False)
+    with context:
+        hidden = nn.functional.relu_(first(torch.randn(lines, 6)))
+        outputs = frozen(hidden * 1.0).add_(1.0)
+        copy = hidden * 1.0
+        outputs = outputs + frozen(copy)
+    copy.add_(1.0)
+    with torch.no_grad():
+        first.weight.mul_(2.0)  # inputs that are data need no gradient
+    outputs.sum().backward()
+    inputs = torch.randn(lines, 6)
+    with context:
+        outputs = first(inputs)
+    inputs.add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        outputs.sum().backward()
+
+
+@pytest.mark.parametrize("widths", [(6, 6, 6), (6, 5, 3)])
+def test_a_part_that_is_run_again_outside_has_the_same_gradients(widths: tuple[int, int, int]) -> None:
+    def grads(context: Any, again: bool) -> list[Tensor]:
+        torch.manual_seed(5)
+        model = nn.Sequential(nn.Linear(*widths[:2]), nn.Tanh(), nn.Linear(*widths[1:]))
+        inputs = torch.randn(33, widths[0], requires_grad=True)
+        with context:
+            outputs = checkpoint(model, inputs, use_reentrant=False) if again else model(inputs)
+        outputs.square().sum().backward()
+        return [part.grad for part in (inputs, *model.parameters()) if part.grad is not None]
+
+    for one, other in zip(grads(OneDnnLinear(BATCH), again=True), grads(nullcontext(), again=False), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("what", ["strided", "spread", "of one", "a line", "of no layer"])
+def test_other_biases_stay_with_torch(what: str, products: list[tuple[int, ...]]) -> None:
+    dice = torch.Generator().manual_seed(6)
+    inputs, weight, values = (torch.randn(*shape, generator=dice) for shape in ((4, 6), (5, 6), (1, 10)))
+    bias = {"strided": values[0, ::2], "spread": values[0, :1].expand(5), "of one": values[0, :1],
+            "a line": values[:, :5], "of no layer": values[0, :7]}[what]  # fmt: skip
+    if what == "of no layer":
+        with OneDnnLinear(BATCH), pytest.raises(RuntimeError, match="size of the tensor"):
+            linear(inputs, weight, bias)
+        return
+    with OneDnnLinear(BATCH):
+        assert torch.equal(linear(inputs, weight, bias), linear(input=inputs, weight=weight, bias=bias))
+    assert not products
+    for one, other in zip(*(outcome(inputs, weight, bias, c) for c in (OneDnnLinear(BATCH), nullcontext())), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
