@@ -1,8 +1,14 @@
 """adaptive-rec: train recommendation models whose embedding tables do not fit in GPU memory."""
 
-# Nothing of the standard library is imported here: in `python -m adaptive_rec` the working directory is still the first place
-# of modules, and `typing.py` there would be executed.
+# Nothing of the standard library but `sys`, which is no file, is imported here: in `python -m adaptive_rec` the working directory
+# is still the first place of modules, and `typing.py` there would be executed.
+import sys
+
 from adaptive_rec.system.version import __version__ as __version__
+
+# An editable install puts a name that is no folder on the module path. A folder of that name in the working directory would be
+# searched for installed packages, whose entry points torch calls when it is imported.
+sys.path[:] = [place for place in sys.path if not str(place).startswith("__editable__.adaptive_rec-")]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

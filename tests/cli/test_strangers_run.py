@@ -154,6 +154,32 @@ def test_a_package_of_our_name_in_the_working_directory_is_not_taken(tmp_path: P
         assert (done.returncode, "planted" in done.stderr) == (0, False), done.stderr[-2000:]
 
 
+EDITABLE = """
+import sys
+place = "__editable__.adaptive_rec-0.1.0.finder.__path_hook__"
+sys.path = [*(each for each in sys.path if each != place), place]
+import adaptive_rec
+from importlib.metadata import entry_points
+print([each.value for each in entry_points(group="torch.backends") if each.name == "planted"])
+"""
+
+
+def test_the_place_of_an_editable_install_finds_no_packages_in_the_working_directory(tmp_path: Path) -> None:
+    info = tmp_path / "__editable__.adaptive_rec-0.1.0.finder.__path_hook__" / "planted-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: planted\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[torch.backends]\nplanted = setuptools:setup\n")
+    script = tmp_path / "bin" / "adaptive-rec"
+    script.parent.mkdir()
+    outputs = []
+    for text in (EDITABLE, EDITABLE.replace("import adaptive_rec\n", "")):
+        script.write_text(text)
+        command = [sys.executable, script]
+        done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120)
+        outputs.append(done.stdout)
+    assert outputs == ["[]\n", "['setuptools:setup']\n"], "the second one shows that they would be found"
+
+
 def test_looking_from_elsewhere_executes_nothing(
     stranger: Path, executed: Callable[[], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
