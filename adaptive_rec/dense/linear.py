@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
 
@@ -88,7 +89,7 @@ def _filled_up(lines: int) -> int:
 
 
 def _suits(input: Any, weight: Any, bias: Any = None) -> bool:
-    """Whether oneDNN takes a layer's tensors: neither subclasses, nor autocast or transformed ones, nor those without samples.
+    """Whether oneDNN takes a layer's tensors: no subclasses, none under autocast, transformed or traced, none without samples.
 
     Shapes that torch broadcasts or refuses are left to it. oneDNN reads a bias without regard to its strides.
     """
@@ -97,13 +98,15 @@ def _suits(input: Any, weight: Any, bias: Any = None) -> bool:
         all(type(part) in (Tensor, nn.Parameter) for part in tensors)
         and all(part.dtype == torch.float32 and part.device.type == "cpu" for part in tensors)
         and all(part.layout == torch.strided for part in tensors)
+        and not torch._C._are_functorch_transforms_active()
+        and not torch._C._is_tracing()
+        and forward_ad._current_level < 0
         and weight.dim() == 2
         and input.numel() > 0
         and weight.numel() > 0
         and input.shape[-1:] == weight.shape[1:]
         and (bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous()))
         and not torch.is_autocast_enabled("cpu")
-        and not torch._C._are_functorch_transforms_active()
     )
 
 

@@ -20,5 +20,8 @@ def check_fits_device(config: Config, on_device: bool) -> None:
         raise ConfigError("run.compile must be false on a device, where the dense part is recorded instead, got true")
     if run.linear == "onednn" and on_device:
         raise ConfigError("run.linear must be auto or torch on a device, got onednn")
+    if run.linear == "onednn" and run.precision != "float32":
+        rule = f"run.linear must be auto or torch where run.precision is {run.precision}: it is for float32"
+        raise ConfigError(f"{rule}, got onednn")
     if run.linear == "onednn":
         linear_layers(run.linear, run.compile, run.batch_size)

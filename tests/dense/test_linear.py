@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
@@ -129,6 +130,10 @@ def test_other_tensors_stay_with_torch(products: list[tuple[int, ...]]) -> None:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert layer(torch.randn(2, 4)).dtype == torch.bfloat16
         assert torch.func.vmap(layer)(torch.randn(2, 4)).shape == (2, 3)
+        with forward_ad.dual_level():
+            dual = layer(forward_ad.make_dual(torch.randn(2, 4), torch.ones(2, 4)))
+            assert forward_ad.unpack_dual(dual).tangent is not None
+        assert torch.jit.trace(layer, torch.randn(2, 4), check_trace=False)(torch.randn(2, 4)).shape == (2, 3)
         assert layer.to("meta")(torch.randn(2, 4, device="meta")).device.type == "meta"
     assert not products
 
@@ -232,6 +237,9 @@ def test_what_cannot_be_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> N
     config = load_config(None, {}, ["run.linear=onednn", "data.synthetic.samples=2000"])
     with pytest.raises(ConfigError, match="run.linear must be auto or torch on a device, got onednn"):
         assemble(config, streams=LateStreams(seed=1))
+    config = load_config(None, {}, ["run.linear=onednn", "run.precision=bf16", "data.synthetic.samples=2000"])
+    with pytest.raises(ConfigError, match="run.linear must be auto or torch where run.precision is bf16: it is for float32"):
+        assemble(config)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="run.linear must be auto or torch where torch has no oneDNN, got onednn"):
         linear_layers("onednn", compiled=False, batch_size=BATCH)
