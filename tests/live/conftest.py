@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +34,13 @@ class Job:
         self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder), **(environment or {})}
         words = ["train", f"--out={self.out}", *ENDLESS, *arguments]
         with open(self.log, "wb") as log:
-            self.process = forked.start(words, log.fileno(), self.environment)
+            if "PYTHONPATH" in (environment or {}):  # with modules that a process imports at its start
+                command = [sys.executable, "-m", "adaptive_rec", *words]
+                self.process: Any = subprocess.Popen(
+                    command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self.environment, start_new_session=True
+                )
+            else:
+                self.process = forked.start(words, log.fileno(), self.environment)
         self.runtime_file = folder / "adaptive-rec" / f"{self.process.pid}.json"
         self.about: dict[str, Any] = {}
 

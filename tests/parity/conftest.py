@@ -118,6 +118,7 @@ def train(criteo_rows: Any, memory_source: Any) -> Train:
                 "run.steps=0",
                 "run.device=cpu",
                 "run.threads=1",
+                "run.linear=torch",  # as the devices that it is compared with, and plain steps
                 "model.embedding_dim=8",
                 "model.bottom_mlp=[16]",
                 "model.top_mlp=[32]",

@@ -58,7 +58,7 @@ def build(source: Any, policy: str, late: bool = False, **changes: str) -> Runti
         "model.top_mlp": "[7, 6]", "model.attention_mlp": "[6]", "model.final_mlp": "[9]", "run.precision": "float64",
         "run.split": "always", "run.batch_size": str(BATCH), "run.steps": "0", "run.device": "cpu", "run.threads": "1",
         "optimizer.embedding": "adagrad", "optimizer.dense": "SGD", "optimizer.dense_lr": "0.05",
-        "optimizer.embedding_lr": "0.05", "knobs.hot_budget_bytes": "8000", "knobs.prefetch_depth": "3",
+        "optimizer.embedding_lr": "0.05", "run.linear": "torch", "knobs.hot_budget_bytes": "8000", "knobs.prefetch_depth": "3",
         "knobs.reclassify_every": "3", "knobs.hysteresis": "0.0", "knobs.sample_ratio": "1.0", "knobs.report_every": "1",
         **changes,
     }  # fmt: skip

@@ -7,6 +7,7 @@ end with an error of a line; it may not hang, give a traceback, or change the ru
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import random
 import shutil
@@ -193,6 +194,8 @@ def faults(whole: Path, work: Path, count: int, seed: int, first: int = 0, names
                 yield f"{name}: the whole run: {wrong or text}"
                 continue
             known[name] = figures(name, out, text)
+    gc.collect()
+    gc.freeze()  # what there is by now is not searched after each command
     for number, run, file, how in spoilt_runs(whole, work, count, seed, first):
         before = contents(run)
         for name in names:

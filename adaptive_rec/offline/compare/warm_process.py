@@ -46,7 +46,9 @@ class WarmProcess:
             assert process.stdout is not None
             with suppress(BrokenPipeError):  # the process died meanwhile; its output ends, too
                 print(json.dumps({"words": list(words), "log": str(log)}), file=process.stdin, flush=True)
-            while not select.select([process.stdout], [], [], POLL_SECONDS)[0]:
+            poll = select.poll()  # select.select takes no descriptor from 1,024 on
+            poll.register(process.stdout)
+            while not poll.poll(POLL_SECONDS * 1000):
                 look()
             said = process.stdout.readline()
         except BaseException:
