@@ -22,8 +22,8 @@ PYTEST = [sys.executable, "-m", "pytest"]
 
 
 def parallel_part() -> subprocess.Popen[bytes]:
-    """The tests that need no time of their own; those of a file share a process, and with it fixtures and compiled code."""
-    options = ["-m", "not slow and not alone", "-n", "auto", "--maxprocesses=4", "--dist=loadfile"]
+    """The tests that need no time of their own."""
+    options = ["-m", "not slow and not alone", "-n", "auto", "--maxprocesses=4"]
     part = subprocess.Popen([*PYTEST, *options], start_new_session=True)
     os.setpriority(os.PRIO_PROCESS, part.pid, LOWEST)
     with suppress(OSError):  # where Linux groups processes by session, niceness counts within a session only

@@ -214,6 +214,7 @@ def faults(whole: Path, work: Path, count: int, seed: int, first: int = 0, names
             if wrong:
                 yield f"{number} {name}: {file} {how}: {wrong} ({took:.1f} s)\n{text[-1500:]}"
         (work / "next").write_text(f"{number + 1}\n")
+    gc.unfreeze()
 
 
 def main_fuzz() -> int:
