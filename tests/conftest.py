@@ -71,6 +71,14 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def small_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For plans of several processes: each needs what this one holds, and pytest may hold gigabytes by now."""
+    from adaptive_rec.memory import parts
+
+    monkeypatch.setattr(parts, "own_bytes", lambda: 300 << 20)
+
+
 @pytest.fixture(scope="session")
 def criteo_sample() -> Path:
     """The Criteo Kaggle sample of 137,139 rows."""

@@ -446,6 +446,7 @@ def test_the_dry_run_refuses_what_training_on_a_cpu_refuses(setting: str, words:
         assert words in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("small_process")
 def test_the_dry_run_of_several_processes_is_the_plan_of_a_rank(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--dry-run", "tiny", "--processes=3", "--json"]) == 0
     dry = json.loads(capsys.readouterr().out)
@@ -458,6 +459,7 @@ def test_the_dry_run_of_several_processes_is_the_plan_of_a_rank(capsys: pytest.C
     assert dry["notes"][0].startswith("of one of 3 ranks, 3 on a machine")
 
 
+@pytest.mark.usefixtures("small_process")
 def test_the_dry_run_of_several_processes_plans_a_ranks_rows_on_the_disk(capsys: pytest.CaptureFixture[str]) -> None:
     needed = []
     for processes in ("1", "2"):

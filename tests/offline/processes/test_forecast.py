@@ -13,21 +13,16 @@ from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.raw.raw_ids import RawIds
-from adaptive_rec.memory import parts
 from adaptive_rec.offline.processes.forecast import Forecast, limit, of_rank
 from adaptive_rec.offline.processes.network import NetworkSeconds, network_seconds
 from adaptive_rec.offline.processes.traffic import Nodes, Sent
 from adaptive_rec.offline.simulate.hardware import DenseCosts, Hardware, RowCosts, to_text
 from adaptive_rec.offline.simulate.lane import StepCounts
 
+pytestmark = pytest.mark.usefixtures("small_process")
+
 SENT = Sent(samples=64, lines=500, requests=3e3, rows=2e6, gradients=2e6, dense=1e6, outside=1e6)
 GBIT = 1e9 / 8
-
-
-@pytest.fixture(autouse=True)
-def _small_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each rank needs what this process holds, and a process of pytest may hold gigabytes by now."""
-    monkeypatch.setattr(parts, "own_bytes", lambda: 300 << 20)
 
 
 @pytest.fixture
