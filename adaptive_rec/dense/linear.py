@@ -29,7 +29,7 @@ def linear_layers(name: str, compiled: bool, batch_size: int) -> AbstractContext
     `name`: value of run.linear. `auto` depends on the processor only, as a resumed run must round as before. `compiled`: whether
     the model is compiled, which fixes its products. Raises ConfigError where oneDNN is asked for and cannot be had.
     """
-    if name == "torch" or (name == "auto" and (compiled or why_not() or not mkl_is_slow())):
+    if name == "torch" or (name == "auto" and (compiled or not onednn_is_faster())):
         return nullcontext()
     if reason := "run.compile is true" if compiled else why_not():
         raise ConfigError(f"run.linear must be auto or torch where {reason}, got {name}")
@@ -38,12 +38,17 @@ def linear_layers(name: str, compiled: bool, batch_size: int) -> AbstractContext
 
 def loses_by_compiling(name: str, precision: str) -> str:
     """Return what a compiled model does without on this processor, as a warning; empty for nothing."""
-    if precision != "float32" or name == "torch" or why_not() or not mkl_is_slow():
+    if precision != "float32" or name == "torch" or not onednn_is_faster():
         return ""
     return (
         "run.compile=true leaves matrix products to MKL, which uses half of this processor's vectors; without it oneDNN "
         "makes them (run.linear), and a step of DLRM takes two thirds of the time"
     )
+
+
+def onednn_is_faster() -> bool:
+    """Whether oneDNN can be used, and torch's own library is slow on this processor."""
+    return not why_not() and mkl_is_slow()
 
 
 def why_not() -> str:
