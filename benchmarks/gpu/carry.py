@@ -30,7 +30,7 @@ OURS = (
     "pydantic", "pydantic-core", "annotated-types", "typing-inspection", "typing-extensions", "backports.zstd", "safetensors",
     "packaging", "tomli-w", "prometheus-client", "rich", "markdown-it-py", "mdurl", "pygments", "markupsafe",
     "httpx2", "httpcore2", "h11", "anyio", "idna", "certifi", "truststore", "sniffio",
-    "pytest", "pluggy", "iniconfig", "pytest-timeout", "pytest-xdist", "execnet",
+    "pytest", "pluggy", "iniconfig", "pytest-timeout", "pytest-xdist", "execnet", "hypothesis", "sortedcontainers",
 )  # fmt: skip
 """In the versions of constraints.txt."""
 RIVALS = (
@@ -39,6 +39,11 @@ RIVALS = (
 )  # fmt: skip
 FBGEMM = "fbgemm-gpu==1.6.0"
 """The one that was built for torch 2.11 and CUDA 13."""
+WANTED_RULES = (b"rowwise_adagrad", b"adam")
+OTHER_RULES = (b"lamb", b"lars", b"adagrad", b"sgd", b"none")
+UNUSED_LIBRARIES = ("backward_vbe", "backward_gwd", "backward_dense", "tbe_inference", "tbe_index_select")
+"""Bags of a length of their own for each rank, gradients scaled by frequency, dense gradients, inference, selection: no rival here
+uses them. Their code for the GPU is left out; a call of it would fail with an error."""
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 PART_BYTES = 32 << 20
 WINDOW_LOG = 27
@@ -115,7 +120,7 @@ def compress(wheel: Path, file: IO[bytes], arch: int) -> None:
 
     parameter = zstd.CompressionParameter
     options = {
-        parameter.compression_level: 12, parameter.window_log: WINDOW_LOG, parameter.enable_long_distance_matching: 1,
+        parameter.compression_level: 19, parameter.window_log: WINDOW_LOG, parameter.enable_long_distance_matching: 1,
     }  # fmt: skip
     with (
         zipfile.ZipFile(wheel) as archive,
@@ -126,17 +131,26 @@ def compress(wheel: Path, file: IO[bytes], arch: int) -> None:
         for name in archive.namelist():
             path = Path(archive.extract(name, folder))
             if path.suffix == ".so":
-                path.write_bytes(without_other_code(bytearray(path.read_bytes()), arch))
+                path.write_bytes(without_other_code(bytearray(path.read_bytes()), arch, path.stem))
             tar.add(path, name)
             path.unlink()
 
 
-def without_other_code(library: bytearray, arch: int) -> bytearray:
-    """Write zeros over the machine code of other GPUs. Headers stay, so that the loader still passes over it."""
+def without_other_code(library: bytearray, arch: int, name: str = "") -> bytearray:
+    """Write zeros over the machine code of other GPUs, and over what no rival runs. Headers stay, so that the loader still passes
+    over it; code is not read before its first use (lazy loading, the default since CUDA 12.2)."""
+    unused = name.endswith(UNUSED_LIBRARIES)
     for found, start, size in fat_entries(library):
-        if found != arch:
+        if found != arch or unused or (name.endswith(("training_backward", "training_forward")) and not is_wanted(bytes(library[start : start + size]))):
             library[start : start + size] = bytes(size)
     return library
+
+
+def is_wanted(code: bytes) -> bool:
+    """Whether code of FBGEMM's passes, which names its kernels, is of a rule that is compared and of bags without weights."""
+    if b"weighted" in code and b"unweighted" not in code:
+        return False
+    return any(rule in code for rule in WANTED_RULES) or not any(rule in code for rule in OTHER_RULES)
 
 
 def fat_entries(library: bytearray) -> Iterator[tuple[int, int, int]]:

@@ -141,12 +141,14 @@ def about(cell: Cell, context: Context, source: Source) -> dict[str, Any]:
 
 
 def maker(name: str, cell: Cell, context: Context, source: Source) -> tuple[Callable[[], Contestant], str]:
-    """How a contestant is made, or why it cannot take part. `POLICY[:ACTION][/SPLIT][+RULE]`, or a rival's."""
-    word, _, rule = name.partition("+")
+    """How a contestant is made, or why it cannot take part. `POLICY[:ACTION][/SPLIT][+RULE][@KEY=VALUE,...]`, or a rival's."""
+    word, _, settings = name.partition("@")
+    word, _, rule = word.partition("+")
     rule = rule or cell.rule
     word, _, split = word.partition("/")
     policy, _, action = word.partition(":")
     more: dict[str, Any] = {"optimizer.embedding": rule}
+    more |= dict(setting.split("=", 1) for setting in settings.split(",") if setting)
     if split:
         more["run.split"] = split
     config = config_of(cell, context, **more)

@@ -98,6 +98,18 @@ def outcomes(log: Path, rehearsal: bool = False) -> dict[str, Any]:
     return {"tests": len(slowest), "failed": failed, "skipped": skipped, "slowest": slowest[:10]}
 
 
+def pytest_runtest_setup(item: Any) -> None:
+    """After a fault of the device nothing works in a process any more: it ends, and xdist starts another for the tests to come."""
+    torch = sys.modules.get("torch")
+    if torch is None or not os.environ.get("PYTEST_XDIST_WORKER") or not torch.cuda.is_initialized():
+        return
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        print(f"{item.nodeid} was not run: the device had a fault before: {error}", file=sys.stderr, flush=True)
+        os._exit(3)
+
+
 def pytest_runtest_logreport(report: Any) -> None:
     """Called by pytest for each phase of each test; xdist's workers leave it to the process that started them."""
     if os.environ.get("PYTEST_XDIST_WORKER") or not os.environ.get(LOG):

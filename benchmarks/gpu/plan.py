@@ -41,6 +41,14 @@ OPTIONAL = ("fbgemm", "fbgemm_device", "torchrec")
 
 FEW = ("plain", "hotline", "device_only", "slipstream:freeze")
 OPTIMIZERS = ("hotline+sgd", "hotline+rowwise_adagrad", "hotline+lazy_adam", "device_only+lazy_adam", "plain+lazy_adam")
+WAYS = tuple(
+    f"hotline/never@{way}"
+    for way in (
+        "run.classify=host", "run.classify=device", "run.cold_rows=staged", "run.cold_rows=direct", "run.row_precision=bf16",
+        "run.precision=tf32", "run.precision=bf16",
+    )
+)  # fmt: skip
+"""The same policy, done in other ways: what `auto` chooses should be no slower than what it does not."""
 FIRST_CONTESTANTS = ("plain", "hotline/never", "device_only", "fbgemm", "fbgemm_device", "plain_device", "torchrec", "hotline")
 
 MAIN_RULE = "rowwise_adagrad"
@@ -120,10 +128,15 @@ def all_cells() -> tuple[Cell, ...]:
                 name, "comparison", 120, shape=shape, preloaded=preloaded, budget_rule=MAIN_RULE, contestants=OPTIMIZERS
             )
         )
+    for shape, batch_size in (("kaggle", 2048), ("kaggle", 16384), ("mlperf", 2048), ("mlperf", 16384)):
+        name = f"{shape}-{batch_size}-10pc-ways"
+        ways = ("hotline/never", *WAYS)
+        cells.append(Cell(name, "comparison", 60, shape=shape, batch_size=batch_size, preloaded=True, contestants=ways))
     timelines = ("hotline/always", "hotline/never", "slipstream:freeze", "device_only")
     cells += [
         Cell("timeline", "timeline", 90, contestants=timelines),
         Cell("timeline-16384", "timeline", 150, batch_size=16384, contestants=timelines),
+        Cell("timeline-mlperf-16384", "timeline", 45, shape="mlperf", batch_size=16384, preloaded=True, contestants=("hotline/never",)),
         Cell("timeline-mlperf4m", "timeline", 200, shape="mlperf4m", preloaded=True, contestants=timelines),
         Cell("memory", "memory", 640, contestants=("slipstream:freeze",)),
     ]
