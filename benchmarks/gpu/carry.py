@@ -29,7 +29,7 @@ SAMPLE = "criteo_kaggle_sample_137k.tsv.zst"
 OURS = (
     "pydantic", "pydantic-core", "annotated-types", "typing-inspection", "typing-extensions", "backports.zstd", "safetensors",
     "packaging", "tomli-w", "prometheus-client", "rich", "markdown-it-py", "mdurl", "pygments", "markupsafe",
-    "httpx2", "httpcore2", "h11", "anyio", "idna", "certifi", "truststore", "sniffio",
+    "fastapi", "starlette", "uvicorn", "click", "annotated-doc", "httpx2", "httpcore2", "h11", "anyio", "idna", "certifi", "truststore", "sniffio",
     "pytest", "pluggy", "iniconfig", "pytest-timeout", "pytest-xdist", "execnet", "hypothesis", "sortedcontainers",
 )  # fmt: skip
 """In the versions of constraints.txt."""

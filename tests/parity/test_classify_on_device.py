@@ -36,10 +36,14 @@ CASES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+devices = pytest.mark.parametrize("device", ["late", pytest.param("cuda", marks=pytest.mark.gpu)])
+
+
+@devices
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
-def test_where_batches_are_classified_changes_no_bit(train: Any, case: dict[str, Any]) -> None:
+def test_where_batches_are_classified_changes_no_bit(train: Any, case: dict[str, Any], device: str) -> None:
     """Skipping policies ask for lists, which come down. A placement of other rows changes the counts that are compared."""
-    settings = {"steps": 45, "device": "late", "budget_bytes": 200_000, **case}
+    settings = {"steps": 45, "device": device, "budget_bytes": 200_000, **case}
     on_device, on_host = train(**settings, classify="device"), train(**settings)
     assert on_device.runtime.store.classifies
     assert not on_host.runtime.store.classifies
@@ -56,6 +60,7 @@ def test_a_change_of_policy_to_one_that_skips_is_carried_out(train: Any) -> None
     same_bits(*(train("hotline", **settings, at=changes, classify=where) for where in ("device", "host")))
 
 
+@devices
 @pytest.mark.parametrize(
     "case",
     [
@@ -66,8 +71,10 @@ def test_a_change_of_policy_to_one_that_skips_is_carried_out(train: Any) -> None
     ],
     ids=lambda case: "-".join(map(str, case.values())),
 )  # fmt: skip
-def test_rows_that_the_device_reads_in_host_memory_are_those_that_are_staged(train: Any, case: dict[str, Any]) -> None:
-    settings = {"steps": 45, "device": "late", "budget_bytes": 200_000, **case}
+def test_rows_that_the_device_reads_in_host_memory_are_those_that_are_staged(
+    train: Any, case: dict[str, Any], device: str
+) -> None:
+    settings = {"steps": 45, "device": device, "budget_bytes": 200_000, **case}
     same = settings.pop("settings", [])
     outcomes = [train(**settings, settings=[*same, f"run.cold_rows={way}"]) for way in ("direct", "staged")]
     direct, staged = (outcome.runtime.store.direct for outcome in outcomes)

@@ -13,6 +13,7 @@ from adaptive_rec import checkpoint
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.row_types import as_tensor
 from adaptive_rec.embedding.staged.late_streams import LateStreams
+from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
 from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.policies.hotline import Hotline
@@ -39,7 +40,7 @@ class ChurningHotline(Hotline):
         return Wish(rows, np.random.default_rng(view.step).random(len(rows)))
 
 
-def build(*changes: str, policy: Policy | None = None, streams: LateStreams | None = None) -> Runtime:
+def build(*changes: str, policy: Policy | None = None, streams: Streams | None = None) -> Runtime:
     return assemble(load_config(None, {}, [*SETTINGS, *changes]), streams=streams, policy=policy)
 
 
@@ -151,12 +152,17 @@ def test_a_device_has_the_rows_of_the_cpu(classify: str, row_precision: str) -> 
 
 
 @precisions
+@pytest.mark.parametrize("device", ["late", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("rule", ["rowwise_adagrad", "adagrad", "lazy_adam"])
-def test_on_a_device_neither_tier_nor_timing_changes_a_bit(rule: str, row_precision: str) -> None:
+def test_on_a_device_neither_tier_nor_timing_changes_a_bit(rule: str, device: str, row_precision: str) -> None:
     """Rules with state differ from the CPU's by roundings of float32, as Adam's correction is part of the rate there."""
+
+    def streams(seed: int) -> Streams:
+        return LateStreams(seed=seed) if device == "late" else CudaStreams(torch.device("cuda"))
+
     settings = f"optimizer.embedding={rule}", f"run.row_precision={row_precision}", "knobs.prefetch_depth=3"
-    runtime = build(*settings, "run.classify=device", policy=ChurningHotline(), streams=LateStreams(seed=3))
-    assert_same(outcome(runtime), outcome(build(*settings, "knobs.policy=device_only", streams=LateStreams(seed=4))))
+    runtime = build(*settings, "run.classify=device", policy=ChurningHotline(), streams=streams(3))
+    assert_same(outcome(runtime), outcome(build(*settings, "knobs.policy=device_only", streams=streams(4))))
     assert runtime.store.traffic.migrated_rows > 100
 
 

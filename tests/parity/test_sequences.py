@@ -12,6 +12,7 @@ from torch import nn
 from adaptive_rec.batch import Batch, FeatureSpec, SequenceSpec, TableSpec
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.staged.late_streams import LateStreams
+from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
@@ -52,7 +53,15 @@ def source(memory_source: Any) -> Any:
     return memory_source(batches(), TABLES, FEATURES, sequence=SEQUENCE, held_out=batches()[:3])
 
 
-def build(source: Any, policy: str, late: bool = False, **changes: str) -> Runtime:
+def streams_of(device: str) -> Streams | None:
+    made = {"cpu": lambda: None, "late": lambda: LateStreams(seed=3), "cuda": lambda: CudaStreams(torch.device("cuda"))}
+    return made[device]()
+
+
+devices = pytest.mark.parametrize("device", ["cpu", "late", pytest.param("cuda", marks=pytest.mark.gpu)])
+
+
+def build(source: Any, policy: str, device: str = "cpu", **changes: str) -> Runtime:
     settings = {
         "knobs.policy": policy, "model.name": "tbsm", "model.embedding_dim": "8", "model.bottom_mlp": "[6]",
         "model.top_mlp": "[7, 6]", "model.attention_mlp": "[6]", "model.final_mlp": "[9]", "run.precision": "float64",
@@ -63,7 +72,7 @@ def build(source: Any, policy: str, late: bool = False, **changes: str) -> Runti
         **changes,
     }  # fmt: skip
     config = load_config(None, {}, [f"{key}={value}" for key, value in settings.items()])
-    return assemble(config, source, LateStreams(seed=3) if late else None)
+    return assemble(config, source, streams_of(device))
 
 
 def train(runtime: Runtime) -> tuple[list[float], list[Any]]:
@@ -79,12 +88,12 @@ def plain(source: Any) -> tuple[list[float], list[Any]]:
     return train(build(source, "hybrid"))
 
 
-@pytest.mark.parametrize("late", [False, True])
+@devices
 @pytest.mark.parametrize("policy", ["hotline", "device_only"])
-def test_exact_policies_equal_plain_steps(source: Any, plain: Any, policy: str, late: bool) -> None:
-    runtime = build(source, policy, late)
+def test_exact_policies_equal_plain_steps(source: Any, plain: Any, policy: str, device: str) -> None:
+    runtime = build(source, policy, device)
     losses, state = train(runtime)
-    np.testing.assert_allclose(losses, plain[0], rtol=1e-12)
+    np.testing.assert_allclose(losses, plain[0], rtol=1e-11 if device == "cuda" else 1e-12)
     for mine, theirs in zip(state, plain[1], strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-11)
     totals = runtime.reports.totals()
@@ -131,10 +140,10 @@ def _bag(weight: nn.Parameter, bags: list[torch.Tensor]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-5), ("bf16", 2e-2)])
-@pytest.mark.parametrize("late", [False, True])
-def test_one_step_parity(source: Any, plain: Any, late: bool, precision: str, tolerance: float) -> None:
+@devices
+def test_one_step_parity(source: Any, plain: Any, device: str, precision: str, tolerance: float) -> None:
     settings = {"run.precision": precision, "run.steps": "1"}
-    losses, state = train(build(source, "device_only", late, **settings))
+    losses, state = train(build(source, "device_only", device, **settings))
     first, expected = train(build(source, "hybrid", **settings))
     np.testing.assert_allclose(losses, first, rtol=tolerance)
     np.testing.assert_allclose(losses, plain[0][:1], rtol=tolerance)
@@ -144,7 +153,7 @@ def test_one_step_parity(source: Any, plain: Any, late: bool, precision: str, to
 
 def test_it_learns_and_is_scored_alike_on_a_device(source: Any) -> None:
     fast = {"optimizer.dense": "Adagrad", "optimizer.dense_lr": "0.05", "optimizer.embedding_lr": "0.2"}
-    runs = [build(source, "hotline", late, **fast) for late in (False, True)]
+    runs = [build(source, "hotline", device, **fast) for device in ("cpu", "late")]
     for runtime in runs:
         train(runtime)
     here, there = [runtime.evaluate() for runtime in runs]
