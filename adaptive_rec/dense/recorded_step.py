@@ -6,8 +6,11 @@ An eager step of a small model on a device is some twenty launches from Python, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.embedding.staged.streams import Streams
@@ -29,9 +32,10 @@ class RecordedStep:
     """Runs a step's work: eagerly at first and wherever rates change, then as a recording. In `Streams.launch` only."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, work: Callable[[], object], sums: list[Tensor], streams: Streams
+        self, optimizer: torch.optim.Optimizer, work: Callable[[], object], sums: Callable[[], list[Tensor]],
+        streams: Streams,
     ) -> None:
-        """`work` calls the optimizer's step and may add to `sums`; nothing else that it changes may matter."""
+        """`work` calls the optimizer's step and may change what `sums` returns; nothing else that it changes may matter."""
         self._optimizer, self._work, self._sums, self._streams = optimizer, work, sums, streams
         self._recordable = recordable(optimizer)
         self._rates: list[float] = []
@@ -39,6 +43,8 @@ class RecordedStep:
         self._replay: Callable[[], object] | None = None
         self._counters: list[Tensor] = []
         """The optimizer's counts of steps that the host keeps: a replay does not change them."""
+        self._counts: list[NDArray[Any]] = []
+        """The same memory. To add to it through torch would let another thread have the interpreter each time."""
         optimizer.register_load_state_dict_post_hook(lambda _: self._forget())
 
     def _forget(self) -> None:
@@ -57,8 +63,8 @@ class RecordedStep:
             self._work()
             return
         self._streams.launch(self._replay)
-        for counter in self._counters:
-            counter += 1
+        for count in self._counts:
+            np.add(count, 1, out=count)
 
     def _record(self) -> Callable[[], object]:
         """Recording runs the work, so all that it changes is saved and restored."""
@@ -69,8 +75,9 @@ class RecordedStep:
         self._counters = [
             value for value in state if value.device.type == "cpu" and (device.type != "cpu" or value.ndim == 0)
         ]
+        self._counts = [counter.numpy() for counter in self._counters]
         counted = {id(counter) for counter in self._counters}
-        changed = [*parameters, *(value for value in state if id(value) not in counted), *self._sums]
+        changed = [*parameters, *(value for value in state if id(value) not in counted), *self._sums()]
         with torch.no_grad():
             before = [tensor.clone() for tensor in changed]
             replay = self._streams.capture(self._uncounted)

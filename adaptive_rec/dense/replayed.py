@@ -71,13 +71,17 @@ class ReplayedDense(DensePart):
         self._kept: list[Tensor] = []
         """Gradients of the step's earlier micro-batches, if it has several."""
         self._kept_lines = 0
-        self._update = RecordedStep(optimizer, self._count_and_update, [self.health, self.loss_sum], streams)
+        self._zeroed = True
+        """Whether the parameters' gradients and the step's sums are zero."""
+        self._update = RecordedStep(optimizer, self._count_and_update, self._changed_by_a_step, streams)
         if batch_size:
             self._grow(batch_size)
 
     def begin_step(self) -> None:
         """Set the parameters' gradients to zero and forget those of the pooled vectors."""
-        self.streams.launch(self._zero)
+        if not self._zeroed:
+            self.streams.launch(self._zero)
+            self._zeroed = True
         self._last, self._last_samples, self._kept_lines = None, 0, 0
 
     def _zero(self) -> None:
@@ -97,6 +101,7 @@ class ReplayedDense(DensePart):
         bucket = self._buckets[len(micro.scale_S)]
         assert bucket.micro.scale_S is micro.scale_S, "a micro-batch that is run must come from the last inputs()"
         self._keep_last()
+        self._zeroed = False
         self.streams.launch(partial(self._replay, bucket))
         self.losses_S = bucket.losses_S
         self._last, self._last_samples = bucket, micro.samples
@@ -112,6 +117,7 @@ class ReplayedDense(DensePart):
 
     def step(self, factor: float) -> None:
         self.streams.launch(partial(self._step, factor))
+        self._zeroed = True
 
     def _step(self, factor: float) -> None:
         self.set_rates(factor)
@@ -120,6 +126,11 @@ class ReplayedDense(DensePart):
     def _count_and_update(self) -> None:
         self._count_step()
         self.update_parameters()
+        self._zero()  # here, as it is recorded with the rest
+
+    def _changed_by_a_step(self) -> list[Tensor]:
+        """What a step changes besides parameters and the optimizer's state."""
+        return [self.health, self.loss_sum, self._step_sums, *self.parameter_gradients]
 
     def _count_step(self) -> None:
         self._sum += self._step_sums.sum()

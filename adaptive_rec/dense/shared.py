@@ -71,6 +71,7 @@ class SharedReplayed(ReplayedDense):
 
     def share(self) -> None:
         self._trained = self.group.any_true(self._last is not None or self._kept_lines > 0)
+        self._zeroed = False
         self._link.add("dense", self._flat)
         self._link.add("dense", self._step_sums)
 

@@ -10,6 +10,13 @@ import numpy as np
 from numba import njit
 
 from adaptive_rec.kernels.jit import JIT
+from adaptive_rec.kernels.prefetch import prefetch_row
+
+_ROWS_AHEAD = 8
+"""How far ahead of their use rows are prefetched."""
+
+_PLACES_AHEAD = 16
+"""How far ahead of their use places of a hash table are prefetched."""
 
 
 @njit(**JIT)
@@ -65,6 +72,8 @@ def gather_rows(table_RD, rows_C, out_CD):
             out_CD[c, 0] = table_RD[rows_C[c], 0]
         return
     for c in range(len(rows_C)):
+        if c + _ROWS_AHEAD < len(rows_C):
+            prefetch_row(table_RD, rows_C[c + _ROWS_AHEAD])
         row = rows_C[c]
         for d in range(table_RD.shape[1]):
             out_CD[c, d] = table_RD[row, d]
@@ -78,6 +87,8 @@ def scatter_rows(table_RD, rows_C, in_CD):
             table_RD[rows_C[c], 0] = in_CD[c, 0]
         return
     for c in range(len(rows_C)):
+        if c + _ROWS_AHEAD < len(rows_C):
+            prefetch_row(table_RD, rows_C[c + _ROWS_AHEAD])
         row = rows_C[c]
         for d in range(table_RD.shape[1]):
             table_RD[row, d] = in_CD[c, d]
@@ -98,6 +109,8 @@ def index_travelling(distinct_U, source_U, keys, places):
     """
     mask = len(keys) - 1
     for u in range(len(distinct_U)):
+        if u + _PLACES_AHEAD < len(distinct_U):
+            prefetch_row(keys, _hash(distinct_U[u + _PLACES_AHEAD], mask))
         if source_U[u] < 0:
             h = _hash(distinct_U[u], mask)
             while keys[h] != -1:
@@ -111,6 +124,8 @@ def find_travelling(keys, places, rows_C, number, origin_C, place_C):
     """Find the rows not found yet among the travelling rows of batch `number`, which `index_travelling` indexed."""
     mask = len(keys) - 1
     for c in range(len(rows_C)):
+        if c + _PLACES_AHEAD < len(rows_C):
+            prefetch_row(keys, _hash(rows_C[c + _PLACES_AHEAD], mask))
         if origin_C[c] >= 0:
             continue
         row = rows_C[c]

@@ -107,7 +107,7 @@ WITHIN_A_STEP = {
 }  # fmt: skip
 """Filled again in each step or phase, or used up when a resumed run has found its place."""
 
-THREADS = {"_thread", "_behind", "_copier", "threads"}
+THREADS = {"_thread", "_behind", "_crew", "threads"}
 
 
 def image(thing: Any, seen: dict[int, Any] | None = None) -> Any:

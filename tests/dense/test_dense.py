@@ -317,11 +317,32 @@ def test_one_micro_batch_copies_no_gradients() -> None:
     part.run(part.inputs(20))
     queued = len(streams.waiting)
     part.gradients()
-    assert len(streams.waiting) == queued == 2  # zero and run
+    assert len(streams.waiting) == queued == 1  # the run: there is nothing to set to zero yet
     part.run(part.inputs(12))
     assert [len(gradient) for gradient in part.gradients()] == [32] * len(DIMS[:2])
     part.gradients()
     assert len(streams.waiting) == queued + 3  # a copy, the run, a copy
+
+
+def test_gradients_are_set_to_zero_by_a_step_or_by_the_next_one() -> None:
+    """A step that was made leaves zeros; one that was given up does not."""
+    streams = DeferredStreams()
+    part = build("float64", streams, batch_size=32)
+    for made in (True, False, True):
+        part.begin_step()
+        micro = part.inputs(20)
+        for tensor in (micro.dense_SX, *micro.pooled, micro.labels_S, micro.scale_S):
+            tensor.fill_(0.5)
+        part.run(micro)
+        streams.drain()
+        assert any(float(gradient.abs().sum()) for gradient in part.parameter_gradients)
+        if made:
+            part.step(1.0)
+        part.begin_step()
+        assert len(streams.waiting) == 1  # the step, or the zeros
+        streams.drain()
+        assert not any(float(gradient.abs().sum()) for gradient in part.parameter_gradients)
+        assert float(part.step_loss) == 0
 
 
 def test_logits_are_those_of_the_model() -> None:

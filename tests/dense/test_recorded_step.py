@@ -48,7 +48,7 @@ def trained(make: Any, options: dict[str, Any], recorded: bool, changes: Any = l
         sums.add_(1)
         optimizer.step()
 
-    step = RecordedStep(optimizer, work, [sums], streams) if recorded else work  # type: ignore[arg-type]
+    step = RecordedStep(optimizer, work, lambda: [sums], streams) if recorded else work  # type: ignore[arg-type]
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
     for number in range(STEPS):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from functools import cache
+from itertools import pairwise
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +16,8 @@ from adaptive_rec.kernels import staging
 
 _CHUNK_BYTES = 1 << 20
 """Least size of a thread's share of a copy."""
+
+T = TypeVar("T")
 
 
 class HostRows(Protocol):
@@ -26,12 +31,38 @@ class HostRows(Protocol):
         """Copy `packed` to rows, by their numbers within the pool; `changed_C`: which have changed since they were read."""
 
 
-class RowCopier:
-    """Copies rows and their optimizer state out of and into a pool's arrays, in several threads where this is worth it."""
+class Crew:
+    """Threads that share work over rows where this is worth it. Any thread may give them work, which may not give them more."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rows") if threads > 1 else None
+
+    def share(self, work: Callable[[int, int], object], rows: int, least: int) -> None:
+        """Call ``work(first, end)`` for parts of at least `least` rows that together are all of them, and wait."""
+        parts = min(self._threads, rows // max(1, least))
+        if parts < 2 or self._pool is None:
+            work(0, rows)
+            return
+        bounds = np.linspace(0, rows, parts + 1).astype(np.int64).tolist()
+        jobs = [self._pool.submit(work, first, end) for first, end in pairwise(bounds)]
+        for job in jobs:
+            job.result()
+
+    def start(self, work: Callable[[], T]) -> Callable[[], T]:
+        """Begin work beside the caller's, if there are threads for it. Returns a function that waits for its result."""
+        return cache(work) if self._pool is None else self._pool.submit(work).result
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+class RowCopier:
+    """Copies rows and their optimizer state out of and into a pool's arrays."""
+
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
 
     def gather(self, arrays: Arrays, rows_C: NDArray[np.int64], packed: Arrays) -> None:
         for table_RD, out_CD in zip(arrays, packed, strict=True):
@@ -42,24 +73,10 @@ class RowCopier:
             self._share(staging.scatter_rows, table_RD, rows_C, in_CD)
 
     def _share(self, kernel: Any, table_RD: NDArray[Any], rows_C: NDArray[np.int64], packed_CD: NDArray[Any]) -> None:
-        parts = min(self._threads, packed_CD.nbytes // _CHUNK_BYTES)
-        if parts < 2:
-            kernel(table_RD, rows_C, packed_CD)
-            return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="rows")
-        bounds = np.linspace(0, len(rows_C), parts + 1).astype(np.int64)
-        jobs = [
-            self._pool.submit(kernel, table_RD, rows_C[low:high], packed_CD[low:high])
-            for low, high in zip(bounds[:-1], bounds[1:], strict=True)
-        ]
-        for job in jobs:
-            job.result()
+        def copy(first: int, end: int) -> None:
+            kernel(table_RD, rows_C[first:end], packed_CD[first:end])
 
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
+        self._crew.share(copy, len(rows_C), _CHUNK_BYTES * len(rows_C) // max(1, packed_CD.nbytes))
 
 
 class RowsInMemory:

@@ -17,10 +17,14 @@ from torch import Tensor
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.host import Arrays
 from adaptive_rec.embedding.staged.device_bags import BatchOnDevice
+from adaptive_rec.embedding.staged.host_rows import Crew
 from adaptive_rec.embedding.staged.packing import PackedArray
 from adaptive_rec.embedding.staged.ring import Slot
 from adaptive_rec.embedding.staged.streams import Event
 from adaptive_rec.kernels import staging
+
+LEAST_FOUND = 4096
+"""Rows that a thread at least looks for among those of earlier batches."""
 
 
 @dataclass
@@ -61,19 +65,22 @@ class Forward:
 class TravellingRows:
     """An index of the cold rows of a batch by their numbers in the joint row space."""
 
-    def __init__(self, distinct_U: NDArray[np.int64], source_U: NDArray[np.int32]) -> None:
+    def __init__(self, distinct_U: NDArray[np.int64], source_U: NDArray[np.int32], crew: Crew) -> None:
         """``~source_U[u]`` is the place of a travelling row among those of its pool; other rows may be left out."""
-        count = int(np.count_nonzero(source_U < 0))
-        size = 1 << max(1, (2 * count).bit_length())
-        self._keys = np.full(size, -1, dtype=np.int64)
-        self._places = np.empty(size, dtype=np.int32)
-        staging.index_travelling(distinct_U, source_U, self._keys, self._places)
+
+        def index() -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+            size = 1 << max(1, (2 * int(np.count_nonzero(source_U < 0))).bit_length())
+            keys, places = np.full(size, -1, dtype=np.int64), np.empty(size, dtype=np.int32)
+            staging.index_travelling(distinct_U, source_U, keys, places)
+            return keys, places
+
+        self._index = crew.start(index)  # it is needed when the next batch is staged
 
     def find(
         self, rows_C: NDArray[np.int64], number: int, origin_C: NDArray[np.int32], place_C: NDArray[np.int32]
     ) -> None:
         """Write `number` and the place of each row that is in this index and was not found before (its origin is -1)."""
-        staging.find_travelling(self._keys, self._places, rows_C, number, origin_C, place_C)
+        staging.find_travelling(*self._index(), rows_C, number, origin_C, place_C)
 
 
 @dataclass(eq=False)
@@ -246,7 +253,7 @@ class InFlight:
 
 
 def find_origins(
-    earlier: list[tuple[Flight, Staged]], rows_C: NDArray[np.int64]
+    earlier: list[tuple[Flight, Staged]], rows_C: NDArray[np.int64], crew: Crew
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Find the last of the earlier batches that holds each row, and the row's place there.
 
@@ -254,6 +261,12 @@ def find_origins(
     """
     origin_C = np.full(len(rows_C), -1, dtype=np.int32)
     place_C = np.zeros(len(rows_C), dtype=np.int32)
-    for number in range(len(earlier) - 1, -1, -1):
-        earlier[number][1].travelling.find(rows_C, number, origin_C, place_C)
+    indices = [staged.travelling for _, staged in earlier]
+
+    def find(first: int, end: int) -> None:
+        part = slice(first, end)
+        for number in range(len(indices) - 1, -1, -1):
+            indices[number].find(rows_C[part], number, origin_C[part], place_C[part])
+
+    crew.share(find, len(rows_C), LEAST_FOUND)
     return origin_C, place_C

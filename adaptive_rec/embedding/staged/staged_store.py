@@ -62,8 +62,8 @@ class StagedStore(StagedTier):
         self.ring = StagingRing(streams)
         self.direct, complaint = direct_reads(cold_rows, space, rule, dtype, streams, self.host)
         """Cold rows that the device reads in host memory by itself."""
-        self._stager = Stager(space, rule, self.host, self._rows, dtype, self.ring, self.direct)
-        self._aside = Stager(space, rule, self.host, self._rows, dtype, StagingRing(streams), self.direct)
+        self._stager = Stager(space, rule, self.host, self._rows, dtype, self.ring, self._crew, self.direct)
+        self._aside = Stager(space, rule, self.host, self._rows, dtype, StagingRing(streams), self._crew, self.direct)
         """For batches that are not trained, which may be larger."""
         self._in_flight = InFlight()
         self._homing = Homing(streams, self._rows, self._in_flight, self._flag_changed)
@@ -320,4 +320,4 @@ class StagedStore(StagedTier):
             self._homing.close()
             if self.direct is not None:
                 self.direct.close()
-        self._copier.close()
+        self._crew.close()

@@ -15,7 +15,7 @@ from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.embedding.row_types import FP16_LIMIT
 from adaptive_rec.embedding.snapshot import Tiers
-from adaptive_rec.embedding.staged.host_rows import HostRows, RowCopier, RowsInMemory
+from adaptive_rec.embedding.staged.host_rows import Crew, HostRows, RowCopier, RowsInMemory
 from adaptive_rec.embedding.staged.moves import SlotMoves
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -43,7 +43,8 @@ class StagedTier(EmbeddingStore):
         drawn: bool,
     ) -> None:
         self.streams = streams
-        self._copier = RowCopier(copy_threads)
+        self._crew = Crew(copy_threads)
+        self._copier = RowCopier(self._crew)
         self._moves = SlotMoves(self, streams)
         self._overflow_P = torch.zeros(len(space.pools), dtype=torch.int32, device=streams.device)
         """Whether a row of each pool was too large for half precision; set by updates, which nobody waits for."""

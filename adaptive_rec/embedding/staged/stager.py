@@ -16,7 +16,7 @@ from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice
 from adaptive_rec.embedding.staged.device_bags import PIECE_LOOKUPS, BatchOnDevice
 from adaptive_rec.embedding.staged.direct_reads import DirectReads
-from adaptive_rec.embedding.staged.host_rows import HostRows
+from adaptive_rec.embedding.staged.host_rows import Crew, HostRows
 from adaptive_rec.embedding.staged.in_flight import Flight, Forward, PoolParts, Staged, TravellingRows, find_origins
 from adaptive_rec.embedding.staged.packing import INT32, PackedArray, SlotLayout
 from adaptive_rec.embedding.staged.ring import Slot, StagingRing
@@ -62,13 +62,14 @@ class Stager:
 
     def __init__(
         self, space: RowSpace, rule: RowRule, host: ColdTier, rows: HostRows, dtype: torch.dtype, ring: StagingRing,
-        direct: DirectReads | None = None,
+        crew: Crew, direct: DirectReads | None = None,
     ) -> None:  # fmt: skip
         self._space = space
         self._mean_F = torch.tensor(space.mean_F, device=ring.streams.device)
         self._host, self._rows, self._direct = host, rows, direct
         self._dtype, self._weight_type = dtype, rule.weight_type(dtype)
         self._sends_numbers = rule.rounds
+        self._crew = crew
         self.ring = ring
 
     def stage(self, work: ClassifiedBatch, earlier: list[tuple[Flight, Staged]]) -> Staged:
@@ -105,7 +106,7 @@ class Stager:
         dense_BX, labels_B = (part.device(slot) for part in inputs)
         staged = Staged(
             work.placement_version, slot, BatchOnDevice(dense_BX, labels_B, offsets, inverse_N, source_U, self._mean_F), bag_N,
-            pools, TravellingRows(work.distinct_U, source_of_U), rows_start=room.start, stop=layout.nbytes,
+            pools, TravellingRows(work.distinct_U, source_of_U, self._crew), rows_start=room.start, stop=layout.nbytes,
             sent_bytes=layout.nbytes,
         )  # fmt: skip
         staged.sent_indices(slot.upload(0, indices_stop))
@@ -136,7 +137,7 @@ class Stager:
         number_C = np.concatenate([~np.arange(len(rows_C), dtype=np.int32) for rows_C in host_rows])
         staged = Staged(
             places.version, slot, bags, found.segment_bag_N, pools,
-            TravellingRows(np.concatenate(places.cold_rows), number_C), indices_here=places.here, rows_start=room.start,
+            TravellingRows(np.concatenate(places.cold_rows), number_C, self._crew), indices_here=places.here, rows_start=room.start,
             stop=layout.nbytes, sent_bytes=layout.nbytes + lists.sent_bytes,
         )  # fmt: skip
         self._send_rows(staged, rows, room, 0)
@@ -198,7 +199,7 @@ class Stager:
         found = []
         for pool, rows_C in enumerate(host_rows):
             first = self._space.pools[pool].first_row
-            origin_C, place_C = find_origins(earlier, rows_C + first)
+            origin_C, place_C = find_origins(earlier, rows_C + first, self._crew)
             for number, origin in enumerate(earlier):
                 here = np.flatnonzero(origin_C == number)
                 if len(here):
