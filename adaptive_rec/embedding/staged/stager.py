@@ -137,8 +137,8 @@ class Stager:
         number_C = np.concatenate([~np.arange(len(rows_C), dtype=np.int32) for rows_C in host_rows])
         staged = Staged(
             places.version, slot, bags, found.segment_bag_N, pools,
-            TravellingRows(np.concatenate(places.cold_rows), number_C, self._crew), indices_here=places.here, rows_start=room.start,
-            stop=layout.nbytes, sent_bytes=layout.nbytes + lists.sent_bytes,
+            TravellingRows(np.concatenate(places.cold_rows), number_C, self._crew), indices_here=places.here,
+            rows_start=room.start, stop=layout.nbytes, sent_bytes=layout.nbytes + lists.sent_bytes,
         )  # fmt: skip
         self._send_rows(staged, rows, room, 0)
         return staged
