@@ -48,6 +48,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     line.add_argument("--deadline", type=float, help=argparse.SUPPRESS)
     line.add_argument("--serve-rival", metavar="NAME", help=argparse.SUPPRESS)
     line.add_argument("--reply-to", type=int, help=argparse.SUPPRESS)
+    line.add_argument("--batches", type=int, help=argparse.SUPPRESS)
     return line.parse_args(words)
 
 

@@ -14,6 +14,7 @@ from adaptive_rec.live.telemetry import finite
 from benchmarks.gpu import (
     conduct,
     gpu_tests,
+    growth,
     intervals,
     measure,
     plan,
@@ -117,7 +118,7 @@ def test_ratios_are_of_the_same_round() -> None:
 def test_growth_leaves_the_beginning_out() -> None:
     levels = [1, 5, 9, 9, 9, 8, 9, 9, 9]
     samples = [{"tensor_bytes": level, "used_bytes": 9, "host_bytes": number} for number, level in enumerate(levels)]
-    assert measure.growth(samples) == {"grown_tensor_bytes": 0, "grown_used_bytes": 0, "grown_host_bytes": 3}
+    assert growth.growth(samples) == {"grown_tensor_bytes": 0, "grown_used_bytes": 0, "grown_host_bytes": 3}
 
 
 def test_bars_see_what_misses_them() -> None:
