@@ -2,6 +2,7 @@
 
     python -m benchmarks.gpu.carry FOLDER               wheels of our own imports and of the tests, and the sample
     python -m benchmarks.gpu.carry FOLDER --rivals      FBGEMM and TorchRec too, in parts
+    python -m benchmarks.gpu.carry FOLDER --caches      after a run there: the kernels that were compiled, into what lies in FOLDER
 
 That machine is taken to have Python 3.12, torch 2.11 with CUDA 13, Triton, Numba and NumPy. No file is larger than 32 MiB, so
 that a part and the repository are under 64 MiB together; `unpack.py` joins parts that came in several transfers.
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.common.command import ROOT, data_folder, parser
+from benchmarks.gpu import caches
 from benchmarks.gpu.unpack import MANIFEST
 
 SAMPLE = "criteo_kaggle_sample_137k.tsv.zst"
@@ -57,8 +59,16 @@ def main() -> int:
     line.add_argument("--rivals", action="store_true", help="FBGEMM and TorchRec too")
     line.add_argument("--python", default="3.12", help="version of Python there")
     line.add_argument("--arch", type=int, default=90, help="compute capability whose code of FBGEMM is kept, e.g. 90")
+    line.add_argument("--caches", action="store_true", help="pack the compiled kernels of this machine, and nothing else")
     args = line.parse_args()
-    carry(args)
+    if args.caches:
+        try:
+            caches.pack(args.folder / caches.PACKED)
+        except ValueError as reason:
+            print(f"carry: {reason}", file=sys.stderr)
+            return 2
+    else:
+        carry(args)
     total = 0
     for path in sorted(path for path in args.folder.rglob("*") if path.is_file()):
         total += path.stat().st_size

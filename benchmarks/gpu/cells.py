@@ -204,10 +204,12 @@ class Name:
         return Name(policy, action, rule or cell.rule, {**more, "run.split": split} if split else more)
 
 
-def maker(name: str, cell: Cell, context: Context, source: Source) -> tuple[Callable[[], Contestant], str]:
-    """How a contestant is made in this process, or why it cannot take part."""
+def maker(
+    name: str, cell: Cell, context: Context, source: Source, **settings: Any
+) -> tuple[Callable[[], Contestant], str]:
+    """How a contestant is made in this process, with these settings besides its own, or why it cannot take part."""
     of = Name.of(name, cell)
-    more = dict(of.settings)
+    more = of.settings | settings
     if of.policy in RIVALS:
         rival, config = RIVAL_CLASSES[of.policy], config_of(cell, context, **more)
         cached = {"cached_ratio": cell.rows_ratio} if rival is FbgemmCaching else {}

@@ -55,6 +55,22 @@ def serve_rival(args: argparse.Namespace) -> int:
     os._exit(0)
 
 
+def compile_for(args: argparse.Namespace) -> int:
+    """Compile the kernels of one contestant of a cell (see `compiling.py`)."""
+    stand_ins.install()
+    import torch
+
+    from benchmarks.common.contestants import Where
+    from benchmarks.gpu.cells import Context
+    from benchmarks.gpu.compiling import compile_one
+
+    cell = next(cell for cell in plan.chosen(args) if cell.name == args.cell)
+    where = Where(torch.device("cpu" if args.rehearse else "cuda:0"), args.rehearse)
+    status = compile_one(cell, args.compile, Context(where, args.deadline, args.data, "", say, lambda _: None))
+    sys.stdout.flush()
+    os._exit(status)
+
+
 def measure(cell: plan.Cell, args: argparse.Namespace, path: Path, deadline: float) -> dict[str, Any]:
     """A cell's result, or the error that ended it, with the machine it was measured on.
 
@@ -68,6 +84,7 @@ def measure(cell: plan.Cell, args: argparse.Namespace, path: Path, deadline: flo
     from benchmarks.common.contestants import Where
     from benchmarks.common.explain import explain
     from benchmarks.gpu.cells import Context, run_cell
+    from benchmarks.gpu.compiling import compile_kernels
     from benchmarks.gpu.limit import OutOfTime, limited
 
     where = Where(torch.device("cpu" if args.rehearse else "cuda:0"), args.rehearse)
@@ -86,7 +103,7 @@ def measure(cell: plan.Cell, args: argparse.Namespace, path: Path, deadline: flo
     context = Context(where, deadline, args.data, str(args.out or path.parent), note, save, apart)
     try:
         with limited(float("inf") if args.rehearse else deadline + 0.5 * CLOSE_SECONDS):
-            found["result"] = run_cell(cell, context)
+            found["result"] = compile_kernels(cell, args, context) if cell.kind == "warm" else run_cell(cell, context)
     except (Exception, OutOfTime) as error:
         told = "OutOfTime: the cell was not done in its time\n" if isinstance(error, OutOfTime) else explain(error)
         say(f"  {cell.name}: {told}")

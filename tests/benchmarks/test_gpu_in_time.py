@@ -19,7 +19,8 @@ import torch
 from adaptive_rec.batch import Batch, is_one_each
 from benchmarks.common import shapes
 from benchmarks.common.contestants import Where
-from benchmarks.gpu import apart, cells, measure, plan
+from benchmarks.gpu import apart, cells, compiling, measure, plan
+from benchmarks.gpu.__main__ import arguments
 from benchmarks.gpu.limit import OutOfTime, limited
 from benchmarks.gpu.shared_batches import Shelf
 
@@ -118,6 +119,24 @@ def test_a_cell_ends_in_its_time_however_slow_its_contestants_are(
     assert ("turns" in found["runs"]) != ("turns" in found["left_out"])
     assert saved[0]["seconds_to_set_up"] > 0  # before anything was trained
     assert has_ended(rival)
+
+
+def test_kernels_are_compiled_in_processes_of_their_own_and_not_longer_than_there_is_time(tmp_path: Path) -> None:
+    args = arguments(["--rehearse", "cpu", "--only", "kaggle-2048-10pc-preloaded"])
+    cell = plan.chosen(args)[0]
+    assert (cell.kind, [name for _, name in cell.compiles]) == ("warm", ["hotline/never", "device_only", "hotline"])
+    cell = replace(cell, compiles=(*cell.compiles[:1], (WORDS[1], "no_such_policy")))
+
+    def found(seconds: float) -> dict[str, Any]:
+        context = cells.Context(HERE, time.perf_counter() + seconds, None, "", lambda _: None, lambda _: None)
+        return compiling.compile_kernels(cell, args, context)
+
+    enough = found(240)
+    assert (enough["compiled"], enough["left_out"]) == (1, {})
+    assert "no_such_policy" in enough["failed"][f"{WORDS[1]} no_such_policy"]
+    began = time.perf_counter()
+    assert list(found(0.5)["left_out"].values()) == [compiling.LATE] * 2
+    assert time.perf_counter() - began < 10
 
 
 # Rivals --------------------------------------------------------------------------------------------------------------
