@@ -27,6 +27,7 @@ from benchmarks.gpu.shared_batches import taken
 PROMPT_SECONDS = 10.0
 """What any answer may take; steps may take `PATIENCE` times what they took before."""
 PATIENCE = 5
+UNKNOWN_SECONDS = 3600.0
 CLOSE_SECONDS = 0.5
 
 
@@ -93,7 +94,8 @@ class Apart:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
 
-    def _ask(self, seconds: float = PROMPT_SECONDS, **request: Any) -> Any:
+    def _ask(self, seconds: float = 0.0, **request: Any) -> Any:
+        seconds = max(PROMPT_SECONDS, seconds)
         self._say(**request)
         try:
             return self._hear(seconds)
@@ -103,9 +105,9 @@ class Apart:
 
     def drive(self, steps: int) -> int:
         """The first steps of all compile: they may take what the caller gives them (see `limit.py`)."""
-        known = max(PROMPT_SECONDS, PATIENCE * steps * self._step_seconds) if self._step_seconds else float("inf")
+        known = PATIENCE * steps * self._step_seconds if self._step_seconds else UNKNOWN_SECONDS
         began = time.perf_counter()
-        done = int(self._ask(min(known, 3600.0), drive=steps))
+        done = int(self._ask(known, drive=steps))
         if self._steps:
             self._step_seconds = max(self._step_seconds, (time.perf_counter() - began) / done)
         self._steps += done

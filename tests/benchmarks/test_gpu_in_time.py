@@ -54,11 +54,16 @@ def has_ended(rival: apart.Apart) -> bool:
 
 def test_work_is_interrupted_when_its_time_is_over_also_where_it_ignores_that_once() -> None:
     began = time.perf_counter()
-    with pytest.raises(OutOfTime), limited(began + 0.2):
-        try:
-            time.sleep(30)
-        except OutOfTime:
-            time.sleep(30)
+
+    def stubborn() -> None:
+        with limited(began + 0.2):
+            try:
+                time.sleep(30)
+            except OutOfTime:
+                time.sleep(30)
+
+    with pytest.raises(OutOfTime):
+        stubborn()
     assert 0.2 <= time.perf_counter() - began < 5
     with limited(time.perf_counter() + 0.2):
         pass
@@ -113,9 +118,8 @@ def test_a_cell_ends_in_its_time_however_slow_its_contestants_are(
     assert time.perf_counter() - began < 7
     assert not found["failed"]
     assert found["runs"]["hotline"]["turns"] >= 1
-    assert {"plain": "was not set up in time", "device_only": "was not set up in time", "cold": "was not warm in time"}.items() <= (
-        found["left_out"].items()
-    )  # fmt: skip
+    late, cold = "was not set up in time", "was not warm in time"
+    assert found["left_out"].items() >= {"plain": late, "device_only": late, "cold": cold}.items()
     assert ("turns" in found["runs"]) != ("turns" in found["left_out"])
     assert saved[0]["seconds_to_set_up"] > 0  # before anything was trained
     assert has_ended(rival)
