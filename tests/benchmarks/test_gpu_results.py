@@ -186,7 +186,7 @@ def test_the_long_plan_has_every_combination_under_its_own_name() -> None:
         if cell.kind == "comparison":
             assert cell.name.startswith(f"{cell.shape}-{cell.batch_size}-")
             key = (cell.shape, cell.batch_size, cell.rule, cell.preloaded, cell.rows_ratio)
-            if not cell.budget_rule:
+            if not cell.budget_rule and not cell.name.endswith("-ways"):
                 cells_of.setdefault(key, set()).update(cell.contestants)
     assert len(cells_of) == 2 * 2 * 2 * 2 * 3
     for (shape, _, _, _, ratio), names in cells_of.items():
