@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
@@ -87,7 +87,7 @@ def open_shape(shape: Shape, config: Config) -> Source:
 class Preloaded(Wrapped):
     """Batches that lie in memory, handed out round and round."""
 
-    def __init__(self, source: Source, batches: list[Batch]) -> None:
+    def __init__(self, source: Source, batches: Sequence[Batch]) -> None:
         super().__init__(source)
         self.train_samples, self.epochs, self.malformed_rows = ENDLESS_SAMPLES, 1, 0
         self.batches = batches
@@ -102,12 +102,12 @@ class Preloaded(Wrapped):
         return len(self.batches)
 
 
-def preload(source: Source, config: Config, most_batches: int) -> Preloaded:
-    """Make batches beforehand, at most 6 GiB of them; synthetic ones on all cores."""
+def preload(source: Source, config: Config, most_batches: int, most_bytes: int = PRELOADED_BYTES) -> Preloaded:
+    """Make batches beforehand, at most 6 GiB of them or `most_bytes`; synthetic ones on all cores."""
     size, seed = config.run.batch_size, config.run.seed
     first = next(iter(source.train_batches(Position(seed=seed), size)))
     each = sum(part.nbytes for part in (first.dense_BX, first.ids_N, first.offsets, first.labels_B))
-    count = max(1, min(most_batches, PRELOADED_BYTES // each))
+    count = max(1, min(most_batches, most_bytes // each))
     if not isinstance(source, SyntheticSource):
         batches = list(islice(source.train_batches(Position(seed=seed), size), count))
         return Preloaded(source, [batch for batch in batches if batch.size == size] or batches)

@@ -48,6 +48,8 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     line.add_argument("--deadline", type=float, help=argparse.SUPPRESS)
     line.add_argument("--serve-rival", metavar="NAME", help=argparse.SUPPRESS)
     line.add_argument("--reply-to", type=int, help=argparse.SUPPRESS)
+    line.add_argument("--compile", metavar="NAME", help=argparse.SUPPRESS)
+    line.add_argument("--batches", type=int, help=argparse.SUPPRESS)
     return line.parse_args(words)
 
 
@@ -73,6 +75,8 @@ def main() -> int:
         return NOT_SET_UP
     if args.serve_rival:
         return one_cell.serve_rival(args)
+    if args.compile:
+        return one_cell.compile_for(args)
     return one_cell.run_one(args) if args.cell else conduct.run_all(args)
 
 

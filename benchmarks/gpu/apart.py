@@ -6,54 +6,78 @@ default lets them spin, which suits its many short operations: a rival is not to
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
 from typing import Any
 
+from adaptive_rec.batch import Batch
 from adaptive_rec.system.openmp import SPINS
 from benchmarks.common.contestants import Contestant
 from benchmarks.common.explain import explain
 from benchmarks.common.machine import ROOT
+from benchmarks.gpu.shared_batches import taken
 
-LATE_SECONDS = 10.0
-"""By which an answer may come after the deadline."""
 PROMPT_SECONDS = 10.0
 """What any answer may take; steps may take `PATIENCE` times what they took before."""
 PATIENCE = 5
+UNKNOWN_SECONDS = 3600.0
+CLOSE_SECONDS = 0.5
+
+
+class NotReady(RuntimeError):
+    """A rival was not set up in time."""
 
 
 class Apart:
-    """A contestant in another process, asked over a pipe: a line of JSON each way. One that does not answer is ended."""
+    """A contestant in another process, asked over a pipe: a line of JSON each way. One that does not answer is ended.
 
-    def __init__(self, name: str, words: list[str], deadline: float) -> None:
+    It begins to set itself up at once, beside others; `wait` until it is ready before anything else is asked.
+    """
+
+    def __init__(self, name: str, words: list[str], batches: int | None = None) -> None:
+        """`batches` is the descriptor of the memory in which `give` will say that they lie; None: it makes its own."""
         self.name, self.window_steps, self._steps = name, 1, 0
-        self._deadline, self._step_seconds, self._heard = deadline, 0.0, b""
+        self._step_seconds, self._heard = 0.0, b""
         replies, write_end = os.pipe()
-        command = [sys.executable, "-m", "benchmarks.gpu", *words, "--serve-rival", name, "--reply-to", str(write_end)]
+        shared = [] if batches is None else ["--batches", str(batches)]
+        command = [
+            sys.executable, "-m", "benchmarks.gpu", *words, "--serve-rival", name, "--reply-to", str(write_end), *shared,
+        ]  # fmt: skip
         environment = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", SPINS)}
+        passed = [write_end] if batches is None else [write_end, batches]
         self._process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, pass_fds=[write_end], text=True
+            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, pass_fds=passed, text=True
         )
         os.close(write_end)
         self._replies = replies
-        self._ready = False
 
     @property
     def steps(self) -> int:
         return self._steps
 
+    def give(self, contents: list[int]) -> None:
+        """Say where the batches lie."""
+        self._say(contents=contents)
+
+    def wait(self, until: float) -> None:
+        """Return when it is set up. Raises NotReady where it is not by then, of `time.perf_counter`."""
+        try:
+            self._hear(until - time.perf_counter())
+        except TimeoutError:
+            raise NotReady(f"{self.name}: was not set up in time") from None
+
     def _hear(self, seconds: float) -> Any:
-        began = time.perf_counter()
-        until = min(self._deadline + LATE_SECONDS, began + seconds)
+        until = time.perf_counter() + seconds
         while b"\n" not in self._heard:
             if not select.select([self._replies], [], [], max(0.0, until - time.perf_counter()))[0]:
-                self._process.kill()
-                raise RuntimeError(f"{self.name}: no answer in {until - began:.1f} s, its process was ended")
+                raise TimeoutError
             part = os.read(self._replies, 1 << 16)
             if not part:
                 raise RuntimeError(f"{self.name}: its process has ended, exit status {self._process.wait(30)}")
@@ -64,24 +88,27 @@ class Apart:
             raise RuntimeError(reply["error"])
         return reply["value"]
 
-    def _ask(self, seconds: float = PROMPT_SECONDS, **request: Any) -> Any:
-        if not self._ready:
-            self._hear(self._most_of_what_is_left())  # it was set up while others were
-            self._ready = True
+    def _say(self, **request: Any) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return self._hear(seconds)
+        with suppress(BrokenPipeError):  # why it ended is heard
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
 
-    def _most_of_what_is_left(self) -> float:
-        """The others are to have some time too, should it never answer."""
-        return max(PROMPT_SECONDS, 0.7 * (self._deadline - time.perf_counter()))
+    def _ask(self, seconds: float = 0.0, **request: Any) -> Any:
+        seconds = max(PROMPT_SECONDS, seconds)
+        self._say(**request)
+        try:
+            return self._hear(seconds)
+        except TimeoutError:
+            self._process.kill()
+            raise RuntimeError(f"{self.name}: no answer in {seconds:.1f} s, its process was ended") from None
 
     def drive(self, steps: int) -> int:
-        known = max(PROMPT_SECONDS, PATIENCE * steps * self._step_seconds)
+        """The first steps of all compile: they may take what the caller gives them (see `limit.py`)."""
+        known = PATIENCE * steps * self._step_seconds if self._step_seconds else UNKNOWN_SECONDS
         began = time.perf_counter()
-        done = int(self._ask(known if self._step_seconds else self._most_of_what_is_left(), drive=steps))
-        if self._steps:  # the first steps of all compile
+        done = int(self._ask(known, drive=steps))
+        if self._steps:
             self._step_seconds = max(self._step_seconds, (time.perf_counter() - began) / done)
         self._steps += done
         return done
@@ -96,25 +123,44 @@ class Apart:
         return dict(self._ask(facts=True))
 
     def close(self) -> None:
+        """End its process, whatever it is doing: all answers that were wanted are here."""
+        self._process.kill()
+        with suppress(subprocess.TimeoutExpired):  # it may have much memory to give back
+            self._process.wait(CLOSE_SECONDS)
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
         os.close(self._replies)
 
 
+# The other end -------------------------------------------------------------------------------------------------------
+
+
+def end_with_parent() -> None:
+    """Be killed when the process that asks ends, however it does."""
+    asks = os.getppid()
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != asks:
+        os._exit(1)
+
+
+def given_batches(descriptor: int) -> list[Batch]:
+    """Wait until the process that asks has said where the batches lie."""
+    line = sys.stdin.readline()
+    if not line:
+        os._exit(1)  # it has ended
+    return taken(descriptor, json.loads(line)["contents"])
+
+
 def serve(contestant: Contestant | Exception, reply_to: int) -> None:
-    """The other end: answer until the pipe is closed."""
-    with os.fdopen(reply_to, "w", encoding="utf-8") as replies:
+    """Answer until the pipe is closed, at either end."""
 
-        def reply(**answer: Any) -> None:
-            replies.write(json.dumps(answer) + "\n")
-            replies.flush()
+    def reply(**answer: Any) -> None:
+        words = memoryview((json.dumps(answer) + "\n").encode())
+        while words:
+            words = words[os.write(reply_to, words) :]
 
+    with suppress(BrokenPipeError):
         if isinstance(contestant, Exception):
             reply(error=explain(contestant))
             return
@@ -123,9 +169,10 @@ def serve(contestant: Contestant | Exception, reply_to: int) -> None:
             request = json.loads(line)
             try:
                 if "drive" in request:
-                    reply(value=contestant.drive(request["drive"]))
+                    answer: Any = contestant.drive(request["drive"])
                 else:
-                    reply(value=contestant.counters() if "counters" in request else contestant.facts())
+                    answer = contestant.counters() if "counters" in request else contestant.facts()
             except Exception as error:
                 reply(error=explain(error))
                 return
+            reply(value=answer)

@@ -2,6 +2,7 @@
 
     python -m benchmarks.gpu.carry FOLDER               wheels of our own imports and of the tests, and the sample
     python -m benchmarks.gpu.carry FOLDER --rivals      FBGEMM and TorchRec too, in parts
+    python -m benchmarks.gpu.carry FOLDER --caches      after a run there: kernels that were compiled, beside what FOLDER holds
 
 That machine is taken to have Python 3.12, torch 2.11 with CUDA 13, Triton, Numba and NumPy. No file is larger than 32 MiB, so
 that a part and the repository are under 64 MiB together; `unpack.py` joins parts that came in several transfers.
@@ -23,13 +24,15 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.common.command import ROOT, data_folder, parser
+from benchmarks.gpu import caches
 from benchmarks.gpu.unpack import MANIFEST
 
 SAMPLE = "criteo_kaggle_sample_137k.tsv.zst"
 OURS = (
     "pydantic", "pydantic-core", "annotated-types", "typing-inspection", "typing-extensions", "backports.zstd", "safetensors",
     "packaging", "tomli-w", "prometheus-client", "rich", "markdown-it-py", "mdurl", "pygments", "markupsafe",
-    "fastapi", "starlette", "uvicorn", "click", "annotated-doc", "httpx2", "httpcore2", "h11", "anyio", "idna", "certifi", "truststore", "sniffio",
+    "fastapi", "starlette", "uvicorn", "click", "annotated-doc", "httpx2", "httpcore2", "h11", "anyio", "idna", "certifi",
+    "truststore", "sniffio",
     "pytest", "pluggy", "iniconfig", "pytest-timeout", "pytest-xdist", "execnet", "hypothesis", "sortedcontainers",
 )  # fmt: skip
 """In the versions of constraints.txt."""
@@ -42,8 +45,8 @@ FBGEMM = "fbgemm-gpu==1.6.0"
 WANTED_RULES = (b"rowwise_adagrad", b"adam")
 OTHER_RULES = (b"lamb", b"lars", b"adagrad", b"sgd", b"none")
 UNUSED_LIBRARIES = ("backward_vbe", "backward_gwd", "backward_dense", "tbe_inference", "tbe_index_select")
-"""Bags of a length of their own for each rank, gradients scaled by frequency, dense gradients, inference, selection: no rival here
-uses them. Their code for the GPU is left out; a call of it would fail with an error."""
+"""Bags of a length of their own for each rank, gradients scaled by frequency, dense gradients, inference, selection: no rival
+here uses them. Their code for the GPU is left out; a call of it would fail with an error."""
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 PART_BYTES = 32 << 20
 WINDOW_LOG = 27
@@ -57,8 +60,16 @@ def main() -> int:
     line.add_argument("--rivals", action="store_true", help="FBGEMM and TorchRec too")
     line.add_argument("--python", default="3.12", help="version of Python there")
     line.add_argument("--arch", type=int, default=90, help="compute capability whose code of FBGEMM is kept, e.g. 90")
+    line.add_argument("--caches", action="store_true", help="pack the compiled kernels of this machine, and nothing else")
     args = line.parse_args()
-    carry(args)
+    if args.caches:
+        try:
+            caches.pack(args.folder / caches.PACKED)
+        except ValueError as reason:
+            print(f"carry: {reason}", file=sys.stderr)
+            return 2
+    else:
+        carry(args)
     total = 0
     for path in sorted(path for path in args.folder.rglob("*") if path.is_file()):
         total += path.stat().st_size
@@ -139,9 +150,9 @@ def compress(wheel: Path, file: IO[bytes], arch: int) -> None:
 def without_other_code(library: bytearray, arch: int, name: str = "") -> bytearray:
     """Write zeros over the machine code of other GPUs, and over what no rival runs. Headers stay, so that the loader still passes
     over it; code is not read before its first use (lazy loading, the default since CUDA 12.2)."""
-    unused = name.endswith(UNUSED_LIBRARIES)
+    unused, passes = name.endswith(UNUSED_LIBRARIES), name.endswith(("training_backward", "training_forward"))
     for found, start, size in fat_entries(library):
-        if found != arch or unused or (name.endswith(("training_backward", "training_forward")) and not is_wanted(bytes(library[start : start + size]))):
+        if found != arch or unused or (passes and not is_wanted(bytes(library[start : start + size]))):
             library[start : start + size] = bytes(size)
     return library
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,12 @@ from benchmarks.gpu.apart import Apart
 from benchmarks.gpu.ceilings import measure_ceilings
 from benchmarks.gpu.fbgemm import FbgemmCaching, FbgemmDevice, TorchRecDevice
 from benchmarks.gpu.gpu_tests import run_tests
-from benchmarks.gpu.measure import compare, memory_growth
+from benchmarks.gpu.growth import memory_growth
+from benchmarks.gpu.limit import OutOfTime, limited
+from benchmarks.gpu.measure import compare
 from benchmarks.gpu.plan import RIVALS, Cell
 from benchmarks.gpu.rivals import PlainDevice, PlainHybrid, Rival
+from benchmarks.gpu.shared_batches import Awaited, Shelf
 from benchmarks.gpu.steps import first_steps
 from benchmarks.gpu.timeline import record
 
@@ -32,6 +35,8 @@ Note = Callable[[str], None]
 
 BIG_BATCH_REPORT_STEPS = 10
 PRELOADED_STEPS = 1500
+PRELOADED_BYTES = 3 << 30
+"""Made once for all contestants of a cell; each rival has them in its own form besides."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,8 @@ class Context:
     """Given what is known so far, again and again: a cell that is killed leaves that much."""
     apart: list[str] | None = None
     """Arguments for the processes of rivals; none: they run in this one."""
+    batches: Awaited | None = None
+    """In a rival's process: those that the cell's process makes for all."""
 
 
 def run_cell(cell: Cell, context: Context) -> dict[str, Any]:
@@ -82,7 +89,9 @@ def source_of(cell: Cell, context: Context) -> Source:
     source = open_shape(SHAPES[cell.shape], config)
     if not cell.preloaded:
         return source
-    return preload(source, config, 20 if context.where.rehearsal else PRELOADED_STEPS)
+    if context.batches is not None:
+        return Preloaded(source, context.batches)
+    return preload(source, config, 20 if context.where.rehearsal else PRELOADED_STEPS, PRELOADED_BYTES)
 
 
 def steps(cell: Cell, context: Context) -> dict[str, Any]:
@@ -99,15 +108,50 @@ RIVAL_CLASSES: dict[str, type[Rival]] = dict(
 
 
 def comparison(cell: Cell, context: Context) -> dict[str, Any]:
-    source = source_of(cell, context)
-    makers: dict[str, Callable[[], Contestant]] = {}
+    """Rivals begin first: they set themselves up in processes of their own while batches and our own runs are made."""
     left_out: dict[str, str] = {}
+    shelf = Shelf() if cell.preloaded and context.apart else None
+    apart: dict[str, Apart] = {}
+    try:
+        for name in cell.contestants if context.apart else ():
+            of = Name.of(name, cell)
+            if of.policy not in RIVALS:
+                continue
+            if why_not := RIVAL_CLASSES[of.policy].why_not(context.where, config_of(cell, context, **of.settings)):
+                left_out[name] = why_not
+            else:
+                apart[name] = Apart(name, context.apart or [], shelf.descriptor if shelf else None)
+        source = source_of(cell, context)
+        if shelf is not None and isinstance(source, Preloaded):
+            source = handed_out(source, shelf, apart)
+        return taking_turns(cell, context, source, apart, left_out)
+    except BaseException:
+        for rival in apart.values():
+            rival.close()
+        raise
+
+
+def handed_out(source: Preloaded, shelf: Shelf, apart: dict[str, Apart]) -> Preloaded:
+    """The same batches, where rivals see them too."""
+    batches, contents = shelf.fill(list(source.batches))
+    for rival in apart.values():
+        rival.give(contents)
+    return Preloaded(source.origin, batches)
+
+
+def taking_turns(
+    cell: Cell, context: Context, source: Source, apart: dict[str, Apart], left_out: dict[str, str]
+) -> dict[str, Any]:
+    makers: dict[str, Callable[[], Contestant] | Apart] = {}
     for name in cell.contestants:
-        make, why_not = maker(name, cell, context, source)
-        if why_not:
-            left_out[name] = why_not
-        else:
-            makers[name] = make
+        if name in apart:
+            makers[name] = apart[name]
+        elif name not in left_out:
+            make, why_not = maker(name, cell, context, source)
+            if why_not:
+                left_out[name] = why_not
+            else:
+                makers[name] = make
     of_all = {
         "preloaded_batches": len(source) if isinstance(source, Preloaded) else 0,
         "shape": about(cell, context, source),
@@ -140,38 +184,49 @@ def about(cell: Cell, context: Context, source: Source) -> dict[str, Any]:
     }
 
 
-def maker(name: str, cell: Cell, context: Context, source: Source) -> tuple[Callable[[], Contestant], str]:
-    """How a contestant is made, or why it cannot take part. `POLICY[:ACTION][/SPLIT][+RULE][@KEY=VALUE,...]`, or a rival's."""
-    word, _, settings = name.partition("@")
-    word, _, rule = word.partition("+")
-    rule = rule or cell.rule
-    word, _, split = word.partition("/")
-    policy, _, action = word.partition(":")
-    more: dict[str, Any] = {"optimizer.embedding": rule}
-    more |= dict(setting.split("=", 1) for setting in settings.split(",") if setting)
-    if split:
-        more["run.split"] = split
-    config = config_of(cell, context, **more)
-    if policy in RIVALS:
-        rival = RIVAL_CLASSES[policy]
-        why_not = rival.why_not(context.where, config)
-        if context.apart:
-            return partial(Apart, name, context.apart, context.deadline), why_not
+@dataclass(frozen=True)
+class Name:
+    """A contestant's name, `POLICY[:ACTION][/SPLIT][+RULE][@KEY=VALUE,...]` or a rival's, taken apart."""
+
+    policy: str
+    action: str
+    rule: str
+    settings: dict[str, Any]
+
+    @staticmethod
+    def of(name: str, cell: Cell) -> Name:
+        word, _, settings = name.partition("@")
+        word, _, rule = word.partition("+")
+        word, _, split = word.partition("/")
+        policy, _, action = word.partition(":")
+        more: dict[str, Any] = {"optimizer.embedding": rule or cell.rule}
+        more |= dict(setting.split("=", 1) for setting in settings.split(",") if setting)
+        return Name(policy, action, rule or cell.rule, {**more, "run.split": split} if split else more)
+
+
+def maker(
+    name: str, cell: Cell, context: Context, source: Source, **settings: Any
+) -> tuple[Callable[[], Contestant], str]:
+    """How a contestant is made in this process, with these settings besides its own, or why it cannot take part."""
+    of = Name.of(name, cell)
+    more = of.settings | settings
+    if of.policy in RIVALS:
+        rival, config = RIVAL_CLASSES[of.policy], config_of(cell, context, **more)
         cached = {"cached_ratio": cell.rows_ratio} if rival is FbgemmCaching else {}
-        return partial(rival, name, config, source, context.where, **cached), why_not
-    more["knobs.policy"] = policy
-    if action:
-        more["knobs.action"] = action
+        return partial(rival, name, config, source, context.where, **cached), rival.why_not(context.where, config)
+    more["knobs.policy"] = of.policy
+    if of.action:
+        more["knobs.action"] = of.action
     budget = None
-    if policy not in ("device_only", "hybrid"):
-        as_reckoned = config_of(cell, context, **{**more, "optimizer.embedding": cell.budget_rule or rule})
+    if of.policy not in ("device_only", "hybrid"):
+        as_reckoned = config_of(cell, context, **{**more, "optimizer.embedding": cell.budget_rule or of.rule})
         budget = budget_bytes(as_reckoned, source, cell.rows_ratio)
     return partial(Ours, name, config_of(cell, context, **more), source, context.where, budget), ""
 
 
 def make_rival(name: str, cell: Cell, context: Context) -> Contestant:
     """A rival in the process that was started for it."""
-    make, why_not = maker(name, cell, replace(context, apart=None), source_of(cell, context))
+    make, why_not = maker(name, cell, context, source_of(cell, context))
     if why_not:
         raise RuntimeError(why_not)
     return make()
@@ -212,7 +267,11 @@ def one_by_one(
             left_out[name] = why_not
             continue
         try:
-            found[name] = work(name, make, until)
+            with limited(float("inf") if context.where.rehearsal else context.deadline):
+                found[name] = work(name, make, until)
+        except OutOfTime:
+            left_out[name] = "was not done in time"
+            context.note(f"{name}: {left_out[name]}")
         except Exception as error:
             failed[name] = explain(error)
             context.note(f"{name}: failed: {failed[name].splitlines()[0]}")

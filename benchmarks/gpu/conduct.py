@@ -24,8 +24,8 @@ from benchmarks.gpu.one_cell import CLOSE_SECONDS, measure
 LOOK_SECONDS = 1.0
 """Between two looks at what a cell has written."""
 
-GRACE_SECONDS = 40.0
-"""By which a cell may outrun its time before it is killed: its first round is never cut short."""
+GRACE_SECONDS = 8.0
+"""By which a cell may outrun its time before it is killed: it ends itself in its time, unless a call does not return."""
 
 
 def run_all(args: argparse.Namespace) -> int:

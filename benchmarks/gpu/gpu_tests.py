@@ -100,7 +100,7 @@ def outcomes(log: Path, rehearsal: bool = False) -> dict[str, Any]:
 
 
 def pytest_runtest_setup(item: Any) -> None:
-    """After a fault of the device nothing works in a process any more: it ends, and xdist starts another for the tests to come."""
+    """After a fault of the device nothing works in a process any more: it ends, and xdist starts another for what is to come."""
     torch = sys.modules.get("torch")
     if torch is None or not os.environ.get("PYTEST_XDIST_WORKER") or not torch.cuda.is_initialized():
         return

@@ -16,14 +16,19 @@ from typing import Any
 from benchmarks.common.contestants import Contestant, Where
 from benchmarks.common.explain import explain
 from benchmarks.common.statistics import quartiles
+from benchmarks.gpu.apart import Apart, NotReady
+from benchmarks.gpu.limit import OutOfTime, limited
 from benchmarks.gpu.plan import OPTIONAL
 
 ROUNDS = 7
 SET_UP_RATIO = 0.6
 """Of a cell's time: contestants that are not set up by then are left out, so that the others get their turns."""
 
-WARM_RATIO = 0.35
-"""Of the time left after the set-up: hot rows have to be found before the clock runs."""
+WARM_RATIO, MOST_WARM_RATIO = 0.35, 0.6
+"""Of the time left after the set-up, planned and at most: hot rows have to be found before the clock runs."""
+
+SLOW_RATIO = 2.0
+"""A contestant may take so many times its share, or half of what is left; then it is left out."""
 
 
 @dataclass
@@ -48,10 +53,12 @@ class Entry:
     facts: dict[str, Any] = field(default_factory=dict)
     """As they were after its last turn."""
     error: str = ""
+    too_slow: str = ""
+    """What it was too slow for: no failure. Turns that it took before count."""
 
 
 def compare(
-    makers: dict[str, Callable[[], Contestant]],
+    makers: dict[str, Callable[[], Contestant] | Apart],
     where: Where,
     deadline: float,
     note: Callable[[str], None],
@@ -59,75 +66,112 @@ def compare(
 ) -> dict[str, Any]:
     """Set all contestants up, warm them, let them take turns until the deadline (of `time.perf_counter`).
 
-    `save` is given what is known after each turn, for the case that there is no end.
+    Those in processes of their own set themselves up meanwhile. Nothing goes on after the deadline, a rehearsal excepted.
+    `save` is given what is known before the first and after each turn, for the case that there is no end.
     """
     entries: dict[str, Entry] = {}
     failed: dict[str, str] = {}
     left_out: dict[str, str] = {}
-    began = time.perf_counter()
-    for name, make in makers.items():
-        if entries and not where.rehearsal and time.perf_counter() - began > SET_UP_RATIO * (deadline - began):
-            left_out[name] = "no time was left to set it up"
-            note(f"{name}: {left_out[name]}")
-            continue
-        try:
-            entries[name] = Entry(make())
-        except Exception as error:
-            failed[name] = explain(error)
-            note(f"{name}: cannot be set up: {failed[name].splitlines()[0]}")
-    set_up_until = time.perf_counter()
-    gc.collect()
-    warm(entries, deadline)
-    rounds = 0
+    began, rounds = time.perf_counter(), 0
+    set_up_at = began
+    last = float("inf") if where.rehearsal else deadline
+    until = last if where.rehearsal else began + SET_UP_RATIO * (deadline - began)
 
     def result() -> dict[str, Any]:
         errors = {**failed, **{name: entry.error for name, entry in entries.items() if entry.error}}
         optional = {name: error for name, error in errors.items() if name.partition("+")[0] in OPTIONAL}
+        slow = {name: entry.too_slow for name, entry in entries.items() if entry.too_slow and not entry.turns}
         return {
             **summarize(entries, rounds),
             "failed": {name: error for name, error in errors.items() if name not in optional},
-            "left_out": left_out | optional,
-            "seconds_to_set_up": set_up_until - began,
-            "seconds_for_turns": deadline - set_up_until,
+            "left_out": left_out | slow | optional,
+            "seconds_to_set_up": set_up_at - began,
+            "seconds_for_turns": deadline - set_up_at,
         }
 
+    for name, make in sorted(makers.items(), key=lambda item: isinstance(item[1], Apart)):
+        try:
+            entries[name] = Entry(set_up(make, until))
+            note(f"{name}: set up after {time.perf_counter() - began:.1f} s")
+        except (OutOfTime, NotReady):
+            left_out[name] = "was not set up in time"
+            note(f"{name}: {left_out[name]}")
+        except Exception as error:
+            failed[name] = explain(error)
+            note(f"{name}: cannot be set up: {failed[name].splitlines()[0]}")
+    for name, make in makers.items():
+        if isinstance(make, Apart) and name not in entries:
+            make.close()
+    entries = {name: entries[name] for name in makers if name in entries}
+    set_up_at = time.perf_counter()
+    gc.collect()
+    save(result())
+    warm(entries, deadline, last, note)
+    save(result())
     while rounds < ROUNDS and time_for_another(entries, rounds, deadline):
         seconds = (deadline - time.perf_counter()) / (ROUNDS - rounds)
-        take_round(entries, where, rounds, seconds, note, lambda: save(result()))
+        take_round(entries, where, rounds, seconds, last, note, lambda: save(result()))
         rounds += 1
+    found = result()
     for entry in entries.values():
         try:
             entry.contestant.close()
         except Exception as error:
             note(f"{entry.contestant.name}: cannot be closed: {explain(error).splitlines()[0]}")
-    return result()
+    return found
+
+
+def set_up(make: Callable[[], Contestant] | Apart, until: float) -> Contestant:
+    if isinstance(make, Apart):
+        make.wait(until)
+        return make
+    with limited(until):
+        return make()
 
 
 def alive(entries: dict[str, Entry]) -> dict[str, Entry]:
-    return {name: entry for name, entry in entries.items() if not entry.error}
+    return {name: entry for name, entry in entries.items() if not entry.error and not entry.too_slow}
 
 
-def warm(entries: dict[str, Entry], deadline: float) -> None:
-    """Compile, record, find hot rows. Each gets the same time, and at least one window."""
-    share = WARM_RATIO * (deadline - time.perf_counter()) / max(1, len(entries))
+def limit_of(share: float, last: float) -> float:
+    """Until when a contestant may go on whose share of the time is this, so that something is left for the others."""
+    now = time.perf_counter()
+    return min(last, now + max(SLOW_RATIO * share, 0.5 * (last - now)))
+
+
+def warm(entries: dict[str, Entry], deadline: float, last: float, note: Callable[[str], None]) -> None:
+    """Compile, record, find hot rows. Each gets the same time, and at least one window where there is time for it."""
+    left = deadline - time.perf_counter()
+    share = WARM_RATIO * left / max(1, len(entries))
+    if last < float("inf"):
+        last = min(last, time.perf_counter() + MOST_WARM_RATIO * left)
     for entry in alive(entries).values():
         try:
-            entry.contestant.drive(2)
-            entry.contestant.settle()
-            began, first = time.perf_counter(), entry.contestant.steps
-            steps = 2
-            while time.perf_counter() - began < share:
-                steps = min(2 * steps, max(2, entry.contestant.window_steps))
-                middle, since = entry.contestant.steps, time.perf_counter()
-                entry.contestant.drive(steps)
-            entry.contestant.settle()
-            if entry.contestant.steps == first:
-                middle, since = first, began
-                entry.contestant.drive(2)
-                entry.contestant.settle()
-            entry.warm_seconds_per_step = (time.perf_counter() - since) / (entry.contestant.steps - middle)
+            with limited(limit_of(share, last)):
+                warm_one(entry, share)
+        except OutOfTime:
+            entry.too_slow = "was not warm in time"
+            note(f"{entry.contestant.name}: {entry.too_slow}")
         except Exception as error:
             entry.error = explain(error)
+            note(f"{entry.contestant.name}: went out: {entry.error.splitlines()[0]}")
+
+
+def warm_one(entry: Entry, share: float) -> None:
+    entry.contestant.drive(2)
+    entry.contestant.settle()
+    began, first = time.perf_counter(), entry.contestant.steps
+    steps = 2
+    while time.perf_counter() - began < share:
+        steps = min(2 * steps, max(2, entry.contestant.window_steps))
+        middle, since = entry.contestant.steps, time.perf_counter()
+        entry.contestant.drive(steps)
+    entry.contestant.settle()
+    if entry.contestant.steps == first:
+        middle, since = first, began
+        entry.contestant.drive(2)
+        entry.contestant.settle()
+    entry.warm_seconds_per_step = (time.perf_counter() - since) / (entry.contestant.steps - middle)
 
 
 def time_for_another(entries: dict[str, Entry], rounds: int, deadline: float) -> bool:
@@ -143,18 +187,29 @@ def take_round(
     where: Where,
     number: int,
     seconds: float,
+    last: float,
     note: Callable[[str], None],
     save: Callable[[], None],
 ) -> None:
-    """One turn each, in this order and the other way round by turns."""
+    """One turn each, in this order and the other way round by turns. A turn that the cell's end cuts short does not count."""
     running = list(alive(entries).values())
+    share = seconds / max(1, len(running))
     for entry in running if number % 2 == 0 else reversed(running):
         try:
-            entry.turns.append(take_turn(entry, where, seconds / max(1, len(running))))
+            with limited(limit_of(max(share, least_seconds(entry)), last)):
+                entry.turns.append(take_turn(entry, where, share))
+        except OutOfTime:
+            entry.too_slow = f"turn {number + 1} was not over in time"
+            note(f"{entry.contestant.name}: {entry.too_slow}")
         except Exception as error:
             entry.error = explain(error)
             note(f"{entry.contestant.name}: went out: {entry.error.splitlines()[0]}")
         save()
+
+
+def least_seconds(entry: Entry) -> float:
+    """What a turn will take, however short its share of the time."""
+    return entry.turns[-1].seconds if entry.turns else 3 * entry.warm_seconds_per_step
 
 
 def take_turn(entry: Entry, where: Where, seconds: float) -> Turn:
@@ -222,45 +277,3 @@ def ratios(entries: dict[str, Entry]) -> dict[str, dict[str, float]]:
         }
         for one, mine in speeds.items()
     }
-
-
-# Growth --------------------------------------------------------------------------------------------------------------
-
-
-def memory_growth(contestant: Contestant, where: Where, deadline: float) -> dict[str, Any]:
-    """Train until the deadline and watch the device's memory. Growth is what the last third needs above the middle one.
-
-    The first third is left out: buffers grow with the largest batch seen and graphs are recorded at first use.
-    """
-    began = time.perf_counter()
-    samples: list[dict[str, float]] = []
-    while time.perf_counter() < deadline or len(samples) < 6:
-        contestant.drive(1)
-        samples.append(
-            {
-                "seconds": time.perf_counter() - began,
-                "steps": contestant.steps,
-                "tensor_bytes": where.memory_bytes(),
-                "used_bytes": where.used_bytes(),
-                "host_bytes": resident_bytes(),
-            }
-        )
-    return {"samples": thin(samples, 400), "seconds": samples[-1]["seconds"], **growth(samples)}
-
-
-def growth(samples: list[dict[str, float]]) -> dict[str, float]:
-    third = len(samples) // 3
-    found = {}
-    for key in ("tensor_bytes", "used_bytes", "host_bytes"):
-        middle = max(sample[key] for sample in samples[third : 2 * third])
-        found[f"grown_{key}"] = max(sample[key] for sample in samples[2 * third :]) - middle
-    return found
-
-
-def resident_bytes() -> int:
-    with open("/proc/self/statm", encoding="ascii") as statm:
-        return int(statm.read().split()[1]) * 4096
-
-
-def thin(values: list[Any], most: int) -> list[Any]:
-    return values[:: max(1, len(values) // most)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from dataclasses import asdict
@@ -16,6 +17,9 @@ from benchmarks.gpu import plan, stand_ins
 CLOSE_SECONDS = 2.0
 """What a cell keeps of its time for writing down what it found."""
 
+FBGEMM_WARNS = "_fbgemm_torch_compat_table"
+"""In a warning that FBGEMM gives hundreds of times."""
+
 
 def run_one(args: argparse.Namespace) -> int:
     cell = next(cell for cell in plan.chosen(args) if cell.name == args.cell)
@@ -28,21 +32,43 @@ def run_one(args: argparse.Namespace) -> int:
 def serve_rival(args: argparse.Namespace) -> int:
     """One contestant of a cell, for the process that measures the cell (see `apart.py`)."""
     stand_ins.install()
+    logging.getLogger().addFilter(lambda record: FBGEMM_WARNS not in str(record.msg))
     import torch
 
     from benchmarks.common.contestants import Where
-    from benchmarks.gpu.apart import serve
+    from benchmarks.gpu.apart import end_with_parent, given_batches, serve
     from benchmarks.gpu.cells import Context, make_rival
+    from benchmarks.gpu.shared_batches import Awaited
+
+    end_with_parent()
 
     cell = next(cell for cell in plan.chosen(args) if cell.name == args.cell)
     where = Where(torch.device("cpu" if args.rehearse else "cuda:0"), args.rehearse)
+    batches = None if args.batches is None else Awaited(lambda: given_batches(args.batches))
     contestant: Any
     try:
-        contestant = make_rival(args.serve_rival, cell, Context(where, 0.0, args.data, "", say, lambda _: None))
+        context = Context(where, 0.0, args.data, "", say, lambda _: None, batches=batches)
+        contestant = make_rival(args.serve_rival, cell, context)
     except Exception as error:
         contestant = error
     serve(contestant, args.reply_to)
     os._exit(0)
+
+
+def compile_for(args: argparse.Namespace) -> int:
+    """Compile the kernels of one contestant of a cell (see `compiling.py`)."""
+    stand_ins.install()
+    import torch
+
+    from benchmarks.common.contestants import Where
+    from benchmarks.gpu.cells import Context
+    from benchmarks.gpu.compiling import compile_one
+
+    cell = next(cell for cell in plan.chosen(args) if cell.name == args.cell)
+    where = Where(torch.device("cpu" if args.rehearse else "cuda:0"), args.rehearse)
+    status = compile_one(cell, args.compile, Context(where, args.deadline, args.data, "", say, lambda _: None))
+    sys.stdout.flush()
+    os._exit(status)
 
 
 def measure(cell: plan.Cell, args: argparse.Namespace, path: Path, deadline: float) -> dict[str, Any]:
@@ -58,6 +84,8 @@ def measure(cell: plan.Cell, args: argparse.Namespace, path: Path, deadline: flo
     from benchmarks.common.contestants import Where
     from benchmarks.common.explain import explain
     from benchmarks.gpu.cells import Context, run_cell
+    from benchmarks.gpu.compiling import compile_kernels
+    from benchmarks.gpu.limit import OutOfTime, limited
 
     where = Where(torch.device("cpu" if args.rehearse else "cuda:0"), args.rehearse)
     apart = [] if args.rehearse else plan.words_of(cell, args)
@@ -74,9 +102,10 @@ def measure(cell: plan.Cell, args: argparse.Namespace, path: Path, deadline: flo
 
     context = Context(where, deadline, args.data, str(args.out or path.parent), note, save, apart)
     try:
-        found["result"] = run_cell(cell, context)
-    except Exception as error:
-        told = explain(error)
+        with limited(float("inf") if args.rehearse else deadline + 0.5 * CLOSE_SECONDS):
+            found["result"] = compile_kernels(cell, args, context) if cell.kind == "warm" else run_cell(cell, context)
+    except (Exception, OutOfTime) as error:
+        told = "OutOfTime: the cell was not done in its time\n" if isinstance(error, OutOfTime) else explain(error)
         say(f"  {cell.name}: {told}")
         found |= known | {"cut_short": told.splitlines()[0]} if known else {"error": told}
     return found

@@ -1,5 +1,7 @@
 """Unpacks on a GPU machine what `carry.py` has packed for it. Standard library only, but for zstd, which comes along.
 
+Files of the package get the modification time that compiled kernels are kept for (`caches.py`).
+
     python3 -m benchmarks.gpu.unpack FOLDER      done by `make gpu-first` where CARRIED names the folder
 
 May be called several times, with other parts of the same folder each time, where not all fit in one transfer.
@@ -16,12 +18,15 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from benchmarks.gpu import caches
+
 UNPACKED = Path(tempfile.gettempdir()) / "adaptive-rec-carried"
 MANIFEST = "carried.json"
 
 
 def unpack(carried: Path, to: Path = UNPACKED) -> dict[str, str]:
-    """Unpack wheels, data and whole archives; return the environment variables of processes that are to use them."""
+    """Unpack wheels, data, whole archives and compiled kernels; return the environment variables of processes that are to
+    use them."""
     site, parts, data = to / "site", to / "parts", to / "data"
     for folder in (site, parts, data):
         folder.mkdir(parents=True, exist_ok=True)
@@ -32,6 +37,12 @@ def unpack(carried: Path, to: Path = UNPACKED) -> dict[str, str]:
         shutil.copy(path, data)
     for path in carried.glob("parts/*"):
         shutil.copy(path, parts)
+    caches.fix_times()
+    if (carried / caches.PACKED).exists():
+        try:
+            caches.put_back(carried / caches.PACKED)
+        except (OSError, EOFError, tarfile.TarError, ValueError) as error:
+            print(f"unpack: kernels will be compiled anew, {caches.PACKED} cannot be read: {error}", file=sys.stderr)
     for name, wanted in json.loads((carried / MANIFEST).read_text(encoding="utf-8"))["archives"].items():
         if (to / f"{name}.unpacked").exists():
             continue

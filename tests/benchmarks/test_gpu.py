@@ -13,7 +13,6 @@ import re
 import struct
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree as ElementTree
 import zipfile
 from dataclasses import asdict
@@ -23,7 +22,7 @@ from typing import Any
 import pytest
 
 from benchmarks.common import machine
-from benchmarks.gpu import apart, carry, gpu_tests, plan, report, stand_ins, unpack
+from benchmarks.gpu import carry, gpu_tests, plan, report, stand_ins, unpack
 from benchmarks.gpu.__main__ import arguments, without_carried
 from benchmarks.gpu.conduct import resumable, run_apart
 
@@ -57,14 +56,14 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_cell_runs_and_every_contestant_takes_turns(rehearsal: Path) -> None:
-    every_contestant_took_turns(rehearsal, set(SOME))
+    every_contestant_took_turns(rehearsal, {*SOME, "warm"})
 
 
 @pytest.mark.slow
 def test_all_cells_of_the_first_run_are_rehearsed(tmp_path: Path) -> None:
     done = bench("--rehearse", "--out", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
-    every_contestant_took_turns(tmp_path, {cell.name for cell in plan.FIRST})
+    every_contestant_took_turns(tmp_path, {"warm", *(cell.name for cell in plan.FIRST)})
     tests = json.loads((tmp_path / "results.json").read_text())["cells"]["tests"]["result"]
     assert tests["passed"]
     assert tests["tests"] > len(tests["skipped"]) > 0
@@ -229,40 +228,6 @@ def test_a_cell_in_its_own_process_returns_its_results_or_its_failure(
     fallen.write_text(f'#!/bin/sh\necho \'{{"result": {{}}, "partial": true}}\' > {path}\nsleep 1.5\nexit 3\n')
     run_apart(cell, args, tmp_path, path, 60, 60, saved.append)
     assert saved[0] == {"result": {}, "partial": True, "cut_short": "the whole was stopped"}
-
-
-WORDS = ["--cell", "kaggle-2048-10pc-preloaded", "--rehearse", "cpu"]
-
-
-def test_a_rival_in_its_own_process_trains_too() -> None:
-    rival = apart.Apart("plain", WORDS, time.perf_counter() + 60)
-    assert rival.drive(3) == 3
-    assert rival.drive(2) == 2
-    assert rival.counters()["samples"] == 5 * 64
-    assert rival.facts()["about"].startswith("plain PyTorch")
-    rival.close()
-
-
-@pytest.mark.slow
-def test_a_rival_that_cannot_be_set_up_gives_the_reason() -> None:
-    rival = apart.Apart("plain+nothing", WORDS, time.perf_counter() + 60)
-    with pytest.raises(RuntimeError, match="nothing"):
-        rival.drive(1)
-    rival.close()
-
-
-def test_a_rival_that_does_not_answer_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    silent = tmp_path / "python"
-    silent.write_text("#!/bin/sh\nexec sleep 60\n")
-    silent.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(silent))
-    monkeypatch.setattr(apart, "PROMPT_SECONDS", 0.1)
-    began = time.perf_counter()
-    rival = apart.Apart("plain", WORDS, began + 1)
-    with pytest.raises(RuntimeError, match="no answer"):
-        rival.drive(1)
-    rival.close()
-    assert time.perf_counter() - began < 5
 
 
 RIVALS_EQUAL_OURS = """

@@ -14,6 +14,7 @@ from adaptive_rec.live.telemetry import finite
 from benchmarks.gpu import (
     conduct,
     gpu_tests,
+    growth,
     intervals,
     measure,
     plan,
@@ -117,7 +118,7 @@ def test_ratios_are_of_the_same_round() -> None:
 def test_growth_leaves_the_beginning_out() -> None:
     levels = [1, 5, 9, 9, 9, 8, 9, 9, 9]
     samples = [{"tensor_bytes": level, "used_bytes": 9, "host_bytes": number} for number, level in enumerate(levels)]
-    assert measure.growth(samples) == {"grown_tensor_bytes": 0, "grown_used_bytes": 0, "grown_host_bytes": 3}
+    assert growth.growth(samples) == {"grown_tensor_bytes": 0, "grown_used_bytes": 0, "grown_host_bytes": 3}
 
 
 def test_bars_see_what_misses_them() -> None:
@@ -163,7 +164,8 @@ def test_rows_show_what_was_skipped_and_waited_for() -> None:
 def test_the_plan_keeps_to_its_time_whatever_the_cells_take() -> None:
     for factor in (0.2, 1.0, 1.3):
         for part, total in plan.PART_SECONDS.items():
-            cells = tuple(cell for cell in plan.FIRST if cell.part == part)
+            cells = plan.warmed(tuple(cell for cell in plan.FIRST if cell.part == part))
+            assert sum(cell.seconds for cell in cells) <= total + 2
             spent, taken = 0.0, []
             for number, cell in enumerate(cells):
                 seconds = plan.share(cell, cells[number + 1 :], total - spent)
@@ -184,7 +186,7 @@ def test_the_long_plan_has_every_combination_under_its_own_name() -> None:
         if cell.kind == "comparison":
             assert cell.name.startswith(f"{cell.shape}-{cell.batch_size}-")
             key = (cell.shape, cell.batch_size, cell.rule, cell.preloaded, cell.rows_ratio)
-            if not cell.budget_rule:
+            if not cell.budget_rule and not cell.name.endswith("-ways"):
                 cells_of.setdefault(key, set()).update(cell.contestants)
     assert len(cells_of) == 2 * 2 * 2 * 2 * 3
     for (shape, _, _, _, ratio), names in cells_of.items():
