@@ -15,7 +15,7 @@ from functools import cache
 
 from torch import Tensor
 
-from adaptive_rec.kernels import triton_rows
+from adaptive_rec.kernels import triton_copies, triton_rows
 
 CHUNK = 4
 """Items of a bag, piece or row whose loads are under way together. More would cost registers that most rows never use."""
@@ -115,7 +115,43 @@ def copy_rows(from_RD: Tensor, from_rows_C: Tensor | None, to_RD: Tensor, to_row
     if count == 0 or dim == 0:
         return
     rows, block_dim = _block(dim, 4)
-    triton_rows.copy_rows[(-(-count // rows),)](
+    triton_copies.copy_rows[(-(-count // rows),)](
         from_RD, from_rows_C, to_RD, to_rows_C, count,
         D=dim, ROWS=rows, BLOCK_D=block_dim, num_warps=4, enable_fp_fusion=_FUSED,
+    )  # fmt: skip
+
+
+def take_rows(
+    table_L8: Tensor, from_rows_R: Tensor, to_rows_R: Tensor, longest: int, unit_bytes: int, memory: list[Tensor]
+) -> None:
+    """Copy rows, with their optimizer state, between pieces of memory that do not overlap.
+
+    A line of the table (int64) says: which of the R rows is its first and how many it has, then for weights and for state the
+    address of the memory that the rows are in, that of the memory they go to, and the bytes of a row. Row ``from_rows_R[r]`` goes
+    to row ``to_rows_R[r]``. `longest` is the largest number of rows in a line; `unit_bytes`, 4 or 2, divides every address and
+    every row. `memory` has the tensors that the table refers to: `host.py` finds its addresses among them.
+    """
+    lines = len(table_L8)
+    if lines == 0 or longest == 0:
+        return
+    rows, block_dim = _block(32, 4)
+    triton_copies.take_rows[(-(-longest // rows), lines)](
+        table_L8, from_rows_R, to_rows_R,
+        UNIT_BYTES=unit_bytes, ROWS=rows, BLOCK_D=block_dim, num_warps=4, enable_fp_fusion=_FUSED,
+    )  # fmt: skip
+
+
+def fill_lines(
+    samples_S: Tensor, dense_BX: Tensor, labels_B: Tensor, scale_S: Tensor, dense_SX: Tensor, labels_S: Tensor,
+    scale_out_S: Tensor,
+) -> None:  # fmt: skip
+    """Copy the dense features and the label of each sample, and the scale of each line, which has its place already. A negative
+    sample is a line of padding, with the features and the label of sample 0."""
+    lines, dense = dense_SX.shape
+    if lines == 0:
+        return
+    rows, block_dim = _block(min(dense, ELEMENTS), 4)
+    triton_copies.fill_lines[(-(-lines // rows),)](
+        samples_S, dense_BX, labels_B, scale_S, dense_SX, labels_S, scale_out_S, lines,
+        D=dense, ROWS=rows, BLOCK_D=block_dim, num_warps=4, enable_fp_fusion=_FUSED,
     )  # fmt: skip

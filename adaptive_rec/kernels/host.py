@@ -103,6 +103,28 @@ def copy_rows(from_RD: Tensor, from_rows_C: Tensor | None, to_RD: Tensor, to_row
         to_RD[to_rows_C.long()] = taken_CD
 
 
+def take_rows(
+    table_L8: Tensor, from_rows_R: Tensor, to_rows_R: Tensor, longest: int, unit_bytes: int, memory: list[Tensor]
+) -> None:
+    """Raises KeyError for an address that is none of the memory's."""
+    at = {array.data_ptr(): array for array in memory}
+    for first, count, *arrays in table_L8.tolist():
+        from_rows, to_rows = from_rows_R[first : first + count].long(), to_rows_R[first : first + count].long()
+        for source, target, row_bytes in (arrays[:3], arrays[3:]):
+            if row_bytes:
+                at[target][to_rows] = at[source][from_rows]
+
+
+def fill_lines(
+    samples_S: Tensor, dense_BX: Tensor, labels_B: Tensor, scale_S: Tensor, dense_SX: Tensor, labels_S: Tensor,
+    scale_out_S: Tensor,
+) -> None:  # fmt: skip
+    lines = samples_S.clamp(min=0)
+    torch.index_select(dense_BX, 0, lines, out=dense_SX)
+    torch.index_select(labels_B, 0, lines, out=labels_S)
+    scale_out_S.copy_(scale_S)
+
+
 _PATTERNS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
 
 

@@ -1,4 +1,6 @@
-"""Triton kernels of `cuda.py`. A program owns a block of output rows: nothing is added atomically, sums have one order.
+"""Triton kernels of `cuda.py` that compute; those that only copy are in `triton_copies.py`.
+
+A program owns a block of output rows: nothing is added atomically, sums have one order.
 
 A bag's, a piece's or a row's first item is taken alone, as most have no second, then the others CHUNK at a time so that
 their loads are under way together. Tiles are (rows, dim) and (rows, CHUNK, dim). D is a constant, so that the compiler knows
@@ -21,7 +23,7 @@ _COUNTS = ["features", "S", "T", "P", "U", "H", "C"]
 
 _INDICES = [
     "samples_S", "pool_features_T", "offsets", "inverse_N", "source_U", "mean_F", "piece_P1", "segment_bag_N", "column_F",
-    "position_B", "piece_U1", "active_U", "number_U", "touches_H", "changed_H", "from_rows_C", "to_rows_C",
+    "position_B", "piece_U1", "active_U", "number_U", "touches_H", "changed_H",
 ]  # fmt: skip
 """Arrays read item by item: their alignment makes no difference but would compile another kernel."""
 
@@ -261,22 +263,3 @@ def movement(
     tl.store(to + 2, _root(tl.sum(row * row, axis=1)), mask=inside)
     tl.store(to + 3, tl.load(sums, mask=inside, other=0.0).to(SUM), mask=inside)
     tl.store(to + 4, tl.load(sums + 1, mask=inside, other=0.0).to(SUM), mask=inside)
-
-
-@triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
-def copy_rows(
-    source, from_rows_C, target, to_rows_C, C, D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr
-):  # fmt: skip
-    c = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    d = tl.arange(0, BLOCK_D)
-    mask = (c < C)[:, None] & (d < D)[None, :]
-    if from_rows_C is not None:
-        taken = tl.load(from_rows_C + c, mask=c < C, other=0)
-    else:
-        taken = c
-    if to_rows_C is not None:
-        place = tl.load(to_rows_C + c, mask=c < C, other=0)
-    else:
-        place = c
-    rows = tl.load(source + taken.to(tl.int64)[:, None] * D + d[None, :], mask=mask)
-    tl.store(target + place.to(tl.int64)[:, None] * D + d[None, :], rows, mask=mask)

@@ -45,7 +45,8 @@ def interpreted_kernels() -> ModuleType:
     module = load_copy("cuda")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
-        module.triton_rows = load_copy("triton_rows")  # type: ignore[attr-defined]
+        for name in ("triton_rows", "triton_copies"):
+            setattr(module, name, load_copy(name))
     return module
 
 

@@ -288,29 +288,6 @@ def test_a_row_with_a_component_that_is_not_a_number_shows_it(form: Any) -> None
     assert float(out[1, 0]) == 3.0
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("dim", [0, 1, 3, 16, 128, 300])
-@pytest.mark.parametrize("chosen", ["from", "to", "both", "neither"])
-def test_copy_rows_equals_its_twin(form: Any, dim: int, dtype: torch.dtype, chosen: str) -> None:
-    drawn = Drawn(dim)
-    source, target = drawn.numbers(dtype, 23, dim), drawn.numbers(dtype, 31, dim)
-    from_rows = drawn.random.permutation(23)[:9] if chosen in ("from", "both") else None
-    to_rows = drawn.random.permutation(31)[:9] if chosen in ("to", "both") else None
-    mine, twin = target.to(form.device, copy=True), exact(target)
-    places = [None if rows is None else index(form, rows) for rows in (from_rows, to_rows)]
-    form.kernels.copy_rows(source.to(form.device), places[0], mine, places[1])
-    reference_device.copy_rows(exact(source), from_rows, twin, to_rows)
-    assert exact(mine).tolist() == twin.tolist()
-
-
-def test_copy_rows_takes_numbers_of_64_bits(form: Any) -> None:
-    """Those of rows that a device reads in host memory, of which a pool may have more than 2^31."""
-    source, numbers = torch.arange(46.0).view(23, 2), torch.tensor([7, 0, 22])
-    out = torch.zeros((3, 2), device=form.device)
-    form.kernels.copy_rows(source.to(form.device), numbers.to(form.device), out, None)
-    assert torch.equal(out.cpu(), source[numbers])
-
-
 def test_nothing_to_do_is_no_launch(form: Any) -> None:
     """A launch of no programs is an error on a device."""
     kernels, none, flag = form.kernels, index(form, []), flags(form, np.zeros(2, bool))
@@ -321,7 +298,6 @@ def test_nothing_to_do_is_no_launch(form: Any) -> None:
         0, hyper(form), index(form, [0]), rows, none, flag[:0], rows, rows[:, :0], rows, rows[:, :0], None, None
     )
     kernels.movement(rows[:, :0].new_empty((0, 6)), rows, rows.new_empty((0, 5)))
-    kernels.copy_rows(rows, none, rows, None)
 
 
 def test_a_tier_may_be_empty(form: Any) -> None:

@@ -18,6 +18,7 @@ triton = pytest.importorskip("triton", reason="triton is not installed here (it 
 targets, compiler = importlib.import_module("triton.backends.compiler"), importlib.import_module("triton.compiler")
 cuda = importlib.import_module("adaptive_rec.kernels.cuda")
 triton_rows = importlib.import_module("adaptive_rec.kernels.triton_rows")
+triton_copies = importlib.import_module("adaptive_rec.kernels.triton_copies")
 
 RULES = [row_update.SGD, row_update.ROWWISE_ADAGRAD, row_update.ADAGRAD, row_update.LAZY_ADAM]
 FLAGS = {"mean_F", "active_U", "changed_H"}
@@ -25,14 +26,23 @@ NUMBERS = {"number_U": "*i64", "step_bits": "*i64", "overflow": "*i32"}
 """What rounds rows of 16 bits by random bits; their state and the record are float32 then."""
 WHERE_ROUNDED = {"hot_state": "*fp32", "cold_state": "*fp32", "record": "*fp32"}
 UNMEASURED = {"record": None, "touches_H": None, "changed_H": None}
-WARPS = {"gather_pooled": 4, "sum_pieces": 1, "apply_rows": 1, "movement": 4, "copy_rows": 4}
+WARPS = {"gather_pooled": 4, "sum_pieces": 1, "apply_rows": 1, "movement": 4, "copy_rows": 4, "take_rows": 4, "fill_lines": 4}
+COPIES = {"take_rows", "fill_lines"}
+"""Their pieces of memory begin anywhere."""
+COPIED = {"table": "*i64", "dense": "", "labels_B": "", "scale_S": "", "dense_out": "", "labels_out": "", "scale_out": ""}
+COUNTS = triton_rows._COUNTS + triton_copies.COUNTS
+INDICES = triton_rows._INDICES + triton_copies.INDICES
+
+
+def kernel_named(name: str) -> Any:
+    return getattr(triton_rows, name, None) or getattr(triton_copies, name)
 
 
 def compile_kernel(name: str, dtype: str, dim: int, capability: int, **given: Any) -> Any:
     """As the launcher has it compiled, for rows that are aligned."""
-    kernel, sums = getattr(triton_rows, name), "fp64" if dtype == "fp64" else "fp32"
+    kernel, sums = kernel_named(name), "fp64" if dtype == "fp64" else "fp32"
     rows, block_dim = cuda._block(dim, WARPS[name])
-    known = {"D": dim, "ROWS": rows, "BLOCK_D": block_dim, "CHUNK": cuda.CHUNK} | given
+    known = {"D": dim, "ROWS": rows, "BLOCK_D": block_dim, "CHUNK": cuda.CHUNK, "UNIT_BYTES": 4} | given
     rounds = known.pop("rounds", False)
     if not rounds:
         known |= dict.fromkeys(NUMBERS)
@@ -43,15 +53,17 @@ def compile_kernel(name: str, dtype: str, dim: int, capability: int, **given: An
             signature[argument] = "constexpr"
         elif rounds and argument in NUMBERS | WHERE_ROUNDED:
             signature[argument] = (NUMBERS | WHERE_ROUNDED)[argument]
-        elif argument in triton_rows._COUNTS:
+        elif argument in COUNTS:
             signature[argument] = "i32"
-        elif argument in triton_rows._INDICES:
+        elif argument in COPIED:
+            signature[argument] = COPIED[argument] or f"*{dtype}"
+        elif argument in INDICES:
             signature[argument] = "*u1" if argument in FLAGS else "*i32"
         else:
             sum_type = argument == "partial" or (name == "movement" and argument == "out")
             signature[argument] = "*fp64" if argument == "hyper" else f"*{sums if sum_type else dtype}"
     aligned = [
-        argument for argument, of in signature.items() if of.startswith("*") and argument not in triton_rows._INDICES
+        argument for argument, of in signature.items() if of.startswith("*") and argument not in INDICES
     ]
     attributes = {(kernel.arg_names.index(argument),): [["tt.divisibility", 16]] for argument in aligned}
     source = compiler.ASTSource(kernel, signature, constants, attributes)
@@ -80,6 +92,8 @@ CASES = [
     *[("apply_rows", dtype, 16, 90, {"RULE": row_update.SGD, "rounds": True}) for dtype in ("bf16", "fp16")],
     *[(name, "fp32", 128, 80, {"RULE": row_update.ROWWISE_ADAGRAD}) for name in WARPS],
     ("copy_rows", "fp32", 1, 90, {"to_rows_C": None}),
+    *[("take_rows", "fp32", 16, 90, {"UNIT_BYTES": unit}) for unit in (2, 4)],
+    ("fill_lines", "fp32", 13, 90, {}),
 ]
 MORE = [
     (name, dtype, dim, capability, {"RULE": rule})
@@ -110,7 +124,7 @@ def test_a_kernel_compiles_without_atomics_or_spills(
     assert not re.findall(r"\b(?:atom|red)\.\S*", assembly)
     assert stack_bytes(compiled, tmp_path) == 0
     assert [str(warning.message) for warning in recwarn if "FUSION" in str(warning.message)] == []
-    if dim % 16 == 0:
+    if dim % 16 == 0 and name not in COPIES:
         rows = re.findall(r"ld\.global\S*\.v[248]\.b\d+", assembly)
         assert rows, "rows are loaded 16 bytes at a time"
 
@@ -152,15 +166,18 @@ def call_all(samples: int, offset: int) -> None:
     cuda.apply_rows(row_update.ROWWISE_ADAGRAD, hyper, none, cold, none[:-1], flags, *tiers, hot, none, flags)
     cuda.movement(torch.zeros((len(cold), cold.shape[1] + 2)), cold, torch.zeros((len(cold), 5)))
     cuda.copy_rows(hot, none[:-1], cold, None)
+    cuda.take_rows(torch.zeros((samples, 8), dtype=torch.int64), none, none, samples, 4, [])
+    labels = torch.zeros(samples + offset)[offset:]
+    cuda.fill_lines(none[:-1], cold, labels, labels, cold, labels, labels)
 
 
 def test_batches_of_any_size_use_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """And one that is aligned: one sample, sixteen, and index arrays that begin anywhere are nothing special."""
     driver = importlib.import_module("triton.runtime").driver
     monkeypatch.setattr(driver, "_active", NoDevice())
-    kernels = {name: getattr(triton_rows, name) for name in WARPS}
+    kernels = {name: kernel_named(name) for name in WARPS}
     for name, kernel in kernels.items():
-        monkeypatch.setattr(triton_rows, name, Compiled(kernel))
+        monkeypatch.setattr(triton_rows if hasattr(triton_rows, name) else triton_copies, name, Compiled(kernel))
     for samples, offset in [(1, 0), (16, 1), (37, 3), (160, 0)]:
         call_all(samples, offset)
     made = {name: len(kernel.device_caches[NoDevice.number][0]) for name, kernel in kernels.items()}
@@ -170,6 +187,6 @@ def test_batches_of_any_size_use_one_kernel(monkeypatch: pytest.MonkeyPatch) -> 
 def test_launchers_use_the_warps_these_tests_use() -> None:
     """And a kernel that changes rows in place has one: see `triton_rows.apply_rows`."""
     source = Path(cuda.__file__).read_text()
-    launches = re.findall(r"triton_rows\.(\w+)\[.*?num_warps=(\d)", source, re.DOTALL)
+    launches = re.findall(r"triton_(?:rows|copies)\.(\w+)\[.*?num_warps=(\d)", source, re.DOTALL)
     assert {name: int(warps) for name, warps in launches} == WARPS
     assert WARPS["apply_rows"] == 1

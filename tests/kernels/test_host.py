@@ -12,7 +12,7 @@ import torch
 from adaptive_rec.kernels import host, row_update
 from adaptive_rec.tracking.delta import UpdateDeltaMonitor
 
-CALLS = ["gather_pooled", "sum_pieces", "apply_rows", "movement", "copy_rows"]
+CALLS = ["gather_pooled", "sum_pieces", "apply_rows", "movement", "copy_rows", "take_rows", "fill_lines"]
 
 
 @pytest.mark.parametrize("call", CALLS)

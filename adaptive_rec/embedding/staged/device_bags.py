@@ -89,16 +89,14 @@ class DeviceBags:
 
         def pad() -> list[NDArray[Any]]:
             # Padding takes the dense features of sample 0: finite numbers, whose loss does not count.
-            padding = padded - len(samples_S)
-            numbers = [np.pad(samples_S, (0, padding), constant_values=fill).astype(np.int32) for fill in (-1, 0)]
-            return [*numbers, np.pad(scale_S, (0, padding))]
+            padding = (0, padded - len(samples_S))
+            return [np.pad(samples_S, padding, constant_values=-1).astype(np.int32), np.pad(scale_S, padding)]
 
-        (samples, lines, scale), nbytes = self._keep(f"samples of {padded}", [samples_S, scale_S], pad)
+        (samples, scale), nbytes = self._keep(f"samples of {padded}", [samples_S, scale_S], pad)
 
         def fill() -> None:
-            torch.index_select(batch.dense_BX, 0, lines, out=micro.dense_SX)
-            torch.index_select(batch.labels_B, 0, lines, out=micro.labels_S)
-            micro.scale_S.copy_(scale)
+            lines = (samples, batch.dense_BX, batch.labels_B, scale)
+            self._streams.kernels.fill_lines(*lines, micro.dense_SX, micro.labels_S, micro.scale_S)
             for pool, of_pool in enumerate(rows):
                 self._pool(pool, batch, of_pool, samples, micro.pooled[pool])
 

@@ -58,19 +58,15 @@ class DeviceStep(DeviceBags):
 
     def take_rows_over(self, staged: Staged) -> None:
         """Copy the rows that earlier batches hold, then release their slots."""
-        copies = []
+        taken = staged.rows_taken
+        if not staged.forwards or taken is None:
+            return
+        memory: list[Tensor] = []
         for one in staged.forwards:
-            mine, theirs = staged.pools[one.pool], one.origin.pools[one.pool]
-            for source, target in zip(theirs.rows, mine.rows, strict=True):
-                copies.append((source, one.from_C, target, one.to_C))
-
-        def forward() -> None:
-            for copy in copies:
-                self._streams.kernels.copy_rows(*copy)
-
-        if copies:
-            self._streams.launch(forward)
-            staged.release_forwards(self._streams.compute_event())
+            memory += one.origin.pools[one.pool].rows + staged.pools[one.pool].rows
+        table = (taken.table_L8, taken.from_R, taken.to_R, taken.longest, taken.unit_bytes)
+        self._streams.launch(lambda: self._streams.kernels.take_rows(*table, memory))
+        staged.release_forwards(self._streams.compute_event())
 
     def update(
         self,

@@ -21,6 +21,7 @@ from adaptive_rec.embedding.staged.host_rows import Crew
 from adaptive_rec.embedding.staged.packing import PackedArray
 from adaptive_rec.embedding.staged.ring import Slot
 from adaptive_rec.embedding.staged.streams import Event
+from adaptive_rec.embedding.staged.take_over import RowsTaken
 from adaptive_rec.kernels import staging
 
 LEAST_FOUND = 4096
@@ -58,8 +59,6 @@ class Forward:
     flight: Flight
     origin: Staged
     """The earlier batch, as it was staged when this one was."""
-    from_C: Tensor
-    to_C: Tensor
 
 
 class TravellingRows:
@@ -96,6 +95,8 @@ class Staged:
     travelling: TravellingRows
     """Kept for later batches."""
     forwards: list[Forward] = field(default_factory=list)
+    rows_taken: RowsTaken | None = None
+    """The rows of `forwards`, line by line."""
     indices_here: Event = None
     """Everything but rows has arrived."""
     rows_here: Event = None
@@ -121,6 +122,10 @@ class Staged:
     def sent_rows(self, event: Event) -> None:
         """Set the event at which rows have arrived."""
         self.rows_here = event
+
+    def forward(self, forwards: list[Forward], taken: RowsTaken) -> None:
+        """Set the rows that come from earlier batches, whose slots are held."""
+        self.forwards, self.rows_taken = forwards, taken
 
     def count_read(self, rows: int) -> None:
         """Count rows that were not in host memory."""

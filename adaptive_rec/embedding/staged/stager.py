@@ -20,6 +20,7 @@ from adaptive_rec.embedding.staged.host_rows import Crew, HostRows
 from adaptive_rec.embedding.staged.in_flight import Flight, Forward, PoolParts, Staged, TravellingRows, find_origins
 from adaptive_rec.embedding.staged.packing import INT32, PackedArray, SlotLayout
 from adaptive_rec.embedding.staged.ring import Slot, StagingRing
+from adaptive_rec.embedding.staged.take_over import RoomForTable
 from adaptive_rec.kernels import staging
 from adaptive_rec.placement import RowSpace
 
@@ -43,7 +44,7 @@ class RoomForRows:
 
     start: int
     """Where rows begin, after the numbers of those that are forwarded."""
-    forwards: list[tuple[PackedArray, PackedArray]]
+    taken: RoomForTable
     numbers: dict[int, PackedArray]
     """Of rows that the device reads, by pool."""
     pools: dict[int, tuple[PackedArray, PackedArray]]
@@ -146,7 +147,7 @@ class Stager:
     def _room(self, rows: RowsToSend) -> RoomForRows:
         """Lay out room for what rows need in their slot."""
         layout = rows.layout
-        forwards = [(layout.add(INT32, len(to_C)), layout.add(INT32, len(to_C))) for *_, to_C in rows.origins]
+        taken = RoomForTable(layout, [len(to_C) for *_, to_C in rows.origins])
         direct = self._direct or ()
         read = [pool for pool, rows_C in enumerate(rows.host_rows) if pool in direct and len(rows_C)]
         numbers = {pool: layout.add(torch.int64, len(rows.host_rows[pool])) for pool in read}
@@ -157,16 +158,17 @@ class Stager:
             weights_CD = layout.add(self._weight_type, len(rows_C), self._space.pools[pool].dim)
             of_pools[pool] = weights_CD, layout.add(self._dtype, len(rows_C), self._host.state[pool].shape[1])
             sent_stop = sent_stop if pool in read else layout.nbytes
-        return RoomForRows(start, forwards, numbers, of_pools, sent_stop)
+        return RoomForRows(start, taken, numbers, of_pools, sent_stop)
 
     def _send_rows(self, staged: Staged, rows: RowsToSend, room: RoomForRows, start: int) -> None:
         """Send the bytes of the slot from `start` on: rows, and which of them come from earlier batches."""
         slot = staged.slot
-        for (pool, (flight, origin), from_C, to_C), parts in zip(rows.origins, room.forwards, strict=True):
-            origin.slot.hold()
-            staged.forwards.append(Forward(pool, flight, origin, *(part.device(slot) for part in parts)))
-            parts[0].pinned(slot)[:] = from_C
-            parts[1].pinned(slot)[:] = to_C
+        if rows.origins:
+            memory = [(origin.pools[pool].rows, staged.pools[pool].rows) for pool, (_, origin), *_ in rows.origins]
+            taken = room.taken.write(slot, memory, [(from_C, to_C) for *_, from_C, to_C in rows.origins])
+            for _, (_, origin), *_ in rows.origins:
+                origin.slot.hold()
+            staged.forward([Forward(pool, *origin) for pool, origin, *_ in rows.origins], taken)
         if not any(len(rows_C) for rows_C in rows.host_rows):
             return
         for pool, of_pool in enumerate(staged.pools):

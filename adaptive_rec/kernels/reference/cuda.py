@@ -67,3 +67,16 @@ def copy_rows(from_RD: Array, from_rows_C: Array | None, to_RD: Array, to_rows_C
     count = next((len(rows) for rows in (from_rows_C, to_rows_C) if rows is not None), min(len(from_RD), len(to_RD)))
     for i in range(count):
         to_RD[i if to_rows_C is None else to_rows_C[i]] = from_RD[i if from_rows_C is None else from_rows_C[i]]
+
+
+def take_rows(lines: list[tuple[list[Array], list[Array], Array, Array]]) -> None:
+    """`lines`: the arrays that rows are in, those they go to, and the rows' numbers in both."""
+    for sources, targets, from_rows, to_rows in lines:
+        for source, target in zip(sources, targets, strict=True):
+            copy_rows(source, from_rows, target, to_rows)
+
+
+def fill_lines(samples_S: Array, dense_BX: Array, labels_B: Array) -> tuple[Array, Array]:
+    """Return the dense features and labels of the lines."""
+    lines = [max(int(sample), 0) for sample in samples_S]
+    return dense_BX[lines], labels_B[lines]
