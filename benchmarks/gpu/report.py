@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.common.results import bar, bar_rows
+from benchmarks.gpu.plan import RARELY
 
 MIB = 1 << 20
 GROWTH_BOUND_BYTES = MIB
@@ -99,10 +100,10 @@ def _tests_bars(name: str, cell: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _comparison_bars(name: str, cell: dict[str, Any]) -> Iterator[dict[str, Any]]:
     about, ratios = cell["cell"], cell["result"]["ratios"]
     if about["rows_ratio"] == 0.1 and about["preloaded"] and about["rule"] == "rowwise_adagrad" and not about["budget_rule"]:
-        run = "hotline/never"
-        for rival, bound in (("plain", 3.0), ("device_only", 0.9), ("fbgemm", 1.2)):
-            if rival in ratios.get(run, {}):
-                yield bar(f"{run} / {rival}, {name}", ratios[run][rival], bound, True)
+        for run in ("hotline/never", RARELY):
+            for rival, bound in (("plain", 3.0), ("device_only", 0.9), ("fbgemm", 1.2)):
+                if rival in ratios.get(run, {}):
+                    yield bar(f"{run} / {rival}, {name}", ratios[run][rival], bound, True)
     if about["budget_rule"] and "hotline+lazy_adam" in ratios.get("hotline+sgd", {}):
         figure = ratios["hotline+sgd"]["hotline+lazy_adam"]
         yield bar(f"step of Adam / step of SGD, budget of the same bytes, {name}", figure, 1.3, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -36,26 +37,36 @@ class Crew:
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rows") if threads > 1 else None
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def _workers(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="rows")
+            return self._pool
 
     def share(self, work: Callable[[int, int], object], rows: int, least: int) -> None:
         """Call ``work(first, end)`` for parts of at least `least` rows that together are all of them, and wait."""
         parts = min(self._threads, rows // max(1, least))
-        if parts < 2 or self._pool is None:
+        if parts < 2:
             work(0, rows)
             return
         bounds = np.linspace(0, rows, parts + 1).astype(np.int64).tolist()
-        jobs = [self._pool.submit(work, first, end) for first, end in pairwise(bounds)]
+        jobs = [self._workers().submit(work, first, end) for first, end in pairwise(bounds)]
         for job in jobs:
             job.result()
 
     def start(self, work: Callable[[], T]) -> Callable[[], T]:
         """Begin work beside the caller's, if there are threads for it. Returns a function that waits for its result."""
-        return cache(work) if self._pool is None else self._pool.submit(work).result
+        return cache(work) if self._threads < 2 else self._workers().submit(work).result
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
+        """End the threads. Later work starts others."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown()
 
 
 class RowCopier:
