@@ -16,6 +16,8 @@ from functools import cache
 from torch import Tensor
 
 from adaptive_rec.kernels import triton_copies, triton_rows
+from adaptive_rec.kernels.cuda_lists import find_lists as find_lists
+from adaptive_rec.kernels.cuda_lists import find_places as find_places
 
 CHUNK = 4
 """Items of a bag, piece or row whose loads are under way together. More would cost registers that most rows never use."""

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.kernels import pooling, row_update
+from adaptive_rec.kernels.batch_lists import find_lists as find_lists
+from adaptive_rec.kernels.batch_lists import find_places as find_places
 from adaptive_rec.kernels.jit import JIT
 from adaptive_rec.kernels.record import add_to_record, measure
 from adaptive_rec.kernels.rows16 import row_dice

@@ -47,6 +47,9 @@ def interpreted_kernels() -> ModuleType:
         patch.setenv("TRITON_INTERPRET", "1")
         for name in ("triton_rows", "triton_copies"):
             setattr(module, name, load_copy(name))
+        lists: Any = load_copy("cuda_lists")
+        lists.triton_lists = load_copy("triton_lists")
+        module.find_lists, module.find_places = lists.find_lists, lists.find_places  # type: ignore[attr-defined]
     return module
 
 

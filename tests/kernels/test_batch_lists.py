@@ -15,8 +15,6 @@ from adaptive_rec.kernels import batch_lists, staging
 from adaptive_rec.placement import Placement, RowSpace
 
 PIECE = 3
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-
 WIDE = 1 << 33
 """Rows of a table whose numbers need 64 bits."""
 
@@ -55,45 +53,55 @@ def empty_lists(lookups: int, space: RowSpace, device: str) -> batch_lists.Batch
     return batch_lists.BatchLists(*few, counts)
 
 
-def find_lists(batch: Batch, space: RowSpace, device: str, one_hot: bool) -> batch_lists.BatchLists:
+def find_lists(
+    batch: Batch, space: RowSpace, device: str, one_hot: bool, find: Any = batch_lists.find_lists
+) -> batch_lists.BatchLists:
     out = empty_lists(batch.lookups, space, device)
     ids_N, offsets = torch.tensor(batch.ids_N, device=device), torch.tensor(batch.offsets, dtype=torch.int32, device=device)
-    batch_lists.find_lists(ids_N, offsets, one_hot, space_on(space, device), PIECE, out)
+    find(ids_N, offsets, one_hot, space_on(space, device), PIECE, out)
     return out
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("longest", [1, 6])
 @pytest.mark.parametrize(("wide", "pool_per_table"), [(False, False), (True, False), (False, True)])
-def test_lists_and_places_are_those_of_the_host(device: str, longest: int, wide: bool, pool_per_table: bool) -> None:
+def test_lists_and_places_are_those_of_the_host(form: Any, longest: int, wide: bool, pool_per_table: bool) -> None:
     space = space_of(wide, pool_per_table)
-    for seed, samples in enumerate([1, 2, 40, 41]):
-        batch = draw(seed, space, samples, longest)
-        work = ClassifiedBatch(batch, space)
-        rows, pools = len(work.distinct_U), len(space.pools)
-        out = find_lists(batch, space, device, longest == 1)
-
-        assert out.distinct_N[:rows].tolist() == work.distinct_U.tolist()
-        assert out.inverse_N.tolist() == work.inverse_N.tolist()
-        assert out.segments_N1[: rows + 1].tolist() == work.segments_U1.tolist()
-        assert out.segment_bag_N.tolist() == work.segment_bag_N.tolist()
-        counts = out.counts.tolist()
-        assert counts[: 1 + pools] == [0, *work.pool_ends.tolist()]
-        first = 0
-        for pool, end in enumerate(counts[1 + pools : 1 + 2 * pools]):
-            segments, span = work.segments(pool), work.pool_range(pool)
-            piece_U1, piece_P1 = np.empty(len(segments), np.int32), np.empty(end - first + 1, np.int32)
-            assert staging.cut_pieces(segments, PIECE, piece_U1, piece_P1) == end - first
-            assert out.piece_NQ[span.start + pool : span.stop + pool + 1].tolist() == piece_U1.tolist()
-            if end > first:
-                assert out.piece_start_N2[first : end + 1].tolist() == piece_P1.tolist()
-            first = end
-        if not wide:
-            check_places(work, out, device, seed)
-        assert counts[1 + 2 * pools :] == np.diff(batch.offsets).reshape(samples, -1).sum(axis=0).tolist()
+    for seed, samples in enumerate([1, 2, 40, 300]):
+        check_all(draw(seed, space, samples, longest), space, form.device.type, longest == 1, seed, form.kernels)
 
 
-def check_places(work: ClassifiedBatch, lists: batch_lists.BatchLists, device: str, seed: int) -> None:
+@pytest.mark.gpu
+def test_torchs_primitives_find_them_on_a_device() -> None:
+    space = space_of()
+    check_all(draw(5, space, 40, 6), space, "cuda", False, 5, batch_lists)
+
+
+def check_all(batch: Batch, space: RowSpace, device: str, one_hot: bool, seed: int, kernels: Any) -> None:
+    work, samples = ClassifiedBatch(batch, space), batch.size
+    rows, pools = len(work.distinct_U), len(space.pools)
+    out = find_lists(batch, space, device, one_hot, kernels.find_lists)
+
+    assert out.distinct_N[:rows].tolist() == work.distinct_U.tolist()
+    assert out.inverse_N.tolist() == work.inverse_N.tolist()
+    assert out.segments_N1[: rows + 1].tolist() == work.segments_U1.tolist()
+    assert out.segment_bag_N.tolist() == work.segment_bag_N.tolist()
+    counts = out.counts.tolist()
+    assert counts[: 1 + pools] == [0, *work.pool_ends.tolist()]
+    first = 0
+    for pool, end in enumerate(counts[1 + pools : 1 + 2 * pools]):
+        segments, span = work.segments(pool), work.pool_range(pool)
+        piece_U1, piece_P1 = np.empty(len(segments), np.int32), np.empty(end - first + 1, np.int32)
+        assert staging.cut_pieces(segments, PIECE, piece_U1, piece_P1) == end - first
+        assert out.piece_NQ[span.start + pool : span.stop + pool + 1].tolist() == piece_U1.tolist()
+        if end > first:
+            assert out.piece_start_N2[first : end + 1].tolist() == piece_P1.tolist()
+        first = end
+    assert counts[1 + 2 * pools :] == np.diff(batch.offsets).reshape(samples, -1).sum(axis=0).tolist()
+    if space.rows < batch_lists.INT32_END:
+        check_places(work, out, device, seed, kernels.find_places)
+
+
+def check_places(work: ClassifiedBatch, lists: batch_lists.BatchLists, device: str, seed: int, find_places: Any) -> None:
     space, rows = work.space, len(work.distinct_U)
     slot_of_row = np.random.default_rng(seed).permutation(space.rows).astype(np.int32)
     slot_of_row[slot_of_row % 4 == 0] = -1
@@ -102,10 +110,10 @@ def check_places(work: ClassifiedBatch, lists: batch_lists.BatchLists, device: s
     source_U = torch.full((rows,), -77, dtype=torch.int32, device=device)
     cold_U1 = torch.full((rows + 1,), -77, dtype=torch.int64, device=device)
     popular_B = torch.zeros(work.batch.size, dtype=torch.bool, device=device)
-    counts = torch.zeros(batch_lists.BatchPlaces.counts_size(pools, features), dtype=torch.int64, device=device)
+    counts = torch.full((batch_lists.BatchPlaces.counts_size(pools, features),), -77, dtype=torch.int64, device=device)
     offsets = torch.tensor(work.batch.offsets, dtype=torch.int32, device=device)
     distinct_U = lists.distinct_N[:rows]
-    batch_lists.find_places(
+    find_places(
         torch.tensor(slot_of_row, device=device), distinct_U, lists.inverse_N, offsets, features, work.pool_ends.tolist(),
         batch_lists.BatchPlaces(source_U, cold_U1, popular_B, counts),
     )  # fmt: skip
@@ -126,11 +134,11 @@ def check_places(work: ClassifiedBatch, lists: batch_lists.BatchLists, device: s
 
 
 @pytest.mark.parametrize("wrong", [-1, 7, 1 << 40])
-def test_an_id_outside_its_table_is_reported(wrong: int) -> None:
+def test_an_id_outside_its_table_is_reported(wrong: int, form: Any) -> None:
     space = space_of()
     batch = draw(3, space, 10, 1)
     batch.ids_N[len(space.features) * 4 + 2] = wrong
-    assert find_lists(batch, space, "cpu", True).counts[0].item() == 1
+    assert find_lists(batch, space, form.device.type, True, form.kernels.find_lists).counts[0].item() == 1
 
 
 @pytest.mark.parametrize("one_hot", [True, False])

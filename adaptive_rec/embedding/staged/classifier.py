@@ -19,7 +19,7 @@ from adaptive_rec.embedding.staged.device_bags import PIECE_LOOKUPS
 from adaptive_rec.embedding.staged.packing import INT32, PackedArray, SlotLayout, send
 from adaptive_rec.embedding.staged.ring import Slot, StagingRing
 from adaptive_rec.embedding.staged.streams import Event, Streams
-from adaptive_rec.kernels.batch_lists import BatchLists, BatchPlaces, SpaceOnDevice, find_lists, find_places
+from adaptive_rec.kernels.batch_lists import BatchLists, BatchPlaces, SpaceOnDevice
 from adaptive_rec.placement import COLD, Placement, RowSpace
 
 MOVED_ROWS = 1 << 18
@@ -83,7 +83,8 @@ class Classifier:
             )  # fmt: skip
             ids_N, on_device = ids_N1.device(slot)[:-1], offsets.device(slot)
             here = slot.upload(0, inputs_stop)
-            work_on = partial(find_lists, ids_N, on_device, work.one_hot, self._on_device, PIECE_LOOKUPS, found)
+            given = ids_N, on_device, work.one_hot, self._on_device, PIECE_LOOKUPS, found
+            work_on = partial(self._streams.kernels.find_lists, *given)
             self._streams.launch_aside(work_on, here)
             self._streams.host_waits(slot.download_aside(counts.start, counts.stop))
         except BaseException:
@@ -114,7 +115,7 @@ class Classifier:
             lists.source_N[: lists.rows], cold.device(slot)[: lists.rows + 1], popular_B.device(slot), counts.device(slot)
         )
         rows = found.distinct_N[: lists.rows], found.inverse_N, lists.offsets, len(self._space.features)
-        work_on = partial(find_places, self._slot_of_row, *rows, lists.pool_ends.tolist(), places)
+        work_on = partial(self._streams.kernels.find_places, self._slot_of_row, *rows, lists.pool_ends.tolist(), places)
         here = self._streams.launch_aside(work_on, after)
         self._streams.host_waits(slot.download_aside(counts.start, popular_B.stop))
         known = counts.pinned(slot).copy()
