@@ -60,9 +60,9 @@ def sum_pieces(
     """Add up the gradients of each piece's bags ``segment_bag_N[piece_P1[p] : piece_P1[p + 1]]`` of trained samples.
 
     ``position_B[b]`` is the line of sample b in `grad_STD`, or -1 where it was skipped; `column_F` a feature's column.
-    `partial_PD` is float32, or float64 for float64.
+    `partial_PD` is float32, or float64 for float64, and may have more lines than there are pieces.
     """
-    pieces, dim = partial_PD.shape
+    pieces, dim = len(piece_P1) - 1, partial_PD.shape[1]
     if pieces == 0:
         return
     rows, block_dim = _block(dim, 1)
@@ -79,6 +79,7 @@ def apply_rows(
     overflow_1: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Update every active distinct row once, where it is, by the sum of its pieces ``piece_U1[u]`` to ``piece_U1[u + 1]``.
+    `active_U` may be longer than there are rows.
 
     `hyper_5`: learning rate, eps, beta1, beta2, Adam's correction sqrt(1 - beta2**step) / (1 - beta1**step), in float64
     and on the device. Given `record_HR` (see `tracking.delta`), the displacement of hot rows, its length and the square of

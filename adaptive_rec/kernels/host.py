@@ -41,7 +41,7 @@ def sum_pieces(
     piece_P1: Tensor, segment_bag_N: Tensor, features: int, offsets: Tensor, column_F: Tensor, mean_F: Tensor,
     position_B: Tensor, grad_STD: Tensor, partial_PD: Tensor,
 ) -> None:  # fmt: skip
-    if len(partial_PD) == 0:
+    if len(piece_P1) == 1:
         return
     _sum_pieces(
         piece_P1.numpy(), segment_bag_N.numpy(), features, offsets.numpy(), column_F.numpy(), mean_F.numpy(),
@@ -57,6 +57,7 @@ def apply_rows(
 ) -> None:  # fmt: skip
     if len(source_U) == 0:
         return
+    active_U = active_U[: len(source_U)]
     lr, eps, beta1, beta2, correction = hyper_5.tolist()
     grad_UD = partial_PD.new_empty((len(source_U), hot_HD.shape[1]))
     _sum_rows(piece_U1.numpy(), partial_PD.numpy(), grad_UD.numpy())
@@ -156,7 +157,7 @@ def _copy_back(wide: Tensor, rows: Tensor) -> None:
 @njit(**JIT)
 def _sum_pieces(piece_P1, segment_bag_N, features, offsets, column_F, mean_F, position_B, grad_STD, partial_PD):
     dim = partial_PD.shape[1]
-    for p in range(len(partial_PD)):
+    for p in range(len(piece_P1) - 1):
         for d in range(dim):
             partial_PD[p, d] = 0
         for k in range(piece_P1[p], piece_P1[p + 1]):

@@ -96,12 +96,14 @@ def gather(form: Any, drawn: Drawn, samples_S: Any, hot: Tensor, cold: Tensor, f
 
 def sum_up(form: Any, drawn: Drawn, position_B: Any, grad: Tensor, span: slice = slice(None)) -> Tensor:
     piece_P1 = drawn.piece_P1[span]
-    partial = torch.full((len(piece_P1) - 1, grad.shape[2]), torch.nan, dtype=sum_dtype(grad.dtype), device=form.device)
+    pieces = len(piece_P1) - 1
+    partial = torch.full((pieces + 2, grad.shape[2]), torch.nan, dtype=sum_dtype(grad.dtype), device=form.device)
     form.kernels.sum_pieces(
         index(form, piece_P1), index(form, drawn.segment_bag_N), drawn.features, index(form, drawn.offsets),
         index(form, drawn.column_F), flags(form, drawn.mean_F), index(form, position_B), grad.to(form.device), partial,
     )  # fmt: skip
-    return partial
+    assert bool(partial[pieces:].isnan().all()), "memory behind the pieces stays as it is"
+    return partial[:pieces]
 
 
 def width(rule: int, dim: int) -> int:
@@ -173,7 +175,7 @@ def apply(
     *four, movement = tiers
     form.kernels.apply_rows(
         rule, hyper(form), index(form, drawn.piece_U1), partial.to(form.device), index(form, drawn.source_U),
-        flags(form, active_U), *four, movement if touches is not None else None, touches, changed, *rounded,
+        flags(form, np.append(active_U, [True] * 3)), *four, movement if touches is not None else None, touches, changed, *rounded,
     )  # fmt: skip
 
 

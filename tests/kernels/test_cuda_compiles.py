@@ -35,7 +35,7 @@ INDICES = triton_rows._INDICES + triton_copies.INDICES
 
 
 def kernel_named(name: str) -> Any:
-    return getattr(triton_rows, name, None) or getattr(triton_copies, name)
+    return (getattr(triton_rows, name, None) or getattr(triton_copies, name)).kernel
 
 
 def compile_kernel(name: str, dtype: str, dim: int, capability: int, **given: Any) -> Any:

@@ -34,8 +34,11 @@ class DeviceStep(DeviceBags):
         """`seed`: of the dice that round rows of 16 bits. Updates set `overflow_P` (int32) for pools with a row that is too large
         for half precision."""
         super().__init__(space, streams)
-        self._rule, self._seed, self._overflow_P = rule, seed, overflow_P
+        self._rule, self._seed = rule, seed
+        self._overflow = overflow_P.split(1) if rule.row_precision == "fp16" else [None] * len(space.pools)
         self._active = torch.ones(0, dtype=torch.bool, device=streams.device)
+        self._partial: dict[int, Tensor] = {}
+        """Memory for the sums of the pieces, by pool."""
 
     def gather(
         self,
@@ -87,25 +90,20 @@ class DeviceStep(DeviceBags):
         (position_B,), sent_positions = self._keep("positions", [update.position_B], lambda: [update.position_B.astype(np.int32)])
         (hyper_5,), sent_hyper = self._keep("hyper", [hyper])
         step_bits, sent_bits = self._step_bits(update.step)
-        rows = sum(parts.distinct for parts in staged.pools)
+        rows = [parts.distinct for parts in staged.pools]
         parcel = None if active_U is None else self._send([active_U])
-        active = self._all_active(rows) if parcel is None else parcel.arrays[0]
+        active = [self._all_active(max(rows))] * len(rows) if parcel is None else parcel.arrays[0].split(rows)
         # Memory is taken first: if the device has too little, no row has been updated yet.
-        partial_PD = [
-            gradients.new_empty((parts.piece_P1.shape[0] - 1, gradients.shape[2]))
-            for gradients, parts in zip(update.gradients, staged.pools, strict=True)
-        ]
-        first = 0
+        of_pools = list(enumerate(zip(update.gradients, staged.pools, strict=True)))
+        partial_PD = [self._partial_sums(pool, gradients, parts) for pool, (gradients, parts) in of_pools]
         try:
-            for pool, (gradients, parts) in enumerate(zip(update.gradients, staged.pools, strict=True)):
+            for pool, (gradients, parts) in of_pools:
                 monitor = tier.monitors[pool] if monitored else None
                 record = (None, None) if monitor is None else (monitor.record_HR, monitor.touches_H)
-                overflow = self._overflow_P[pool : pool + 1] if self._rule.row_precision == "fp16" else None
-                hot = [tier.weights[pool], tier.state[pool], *record, changed[pool], parts.number_U, step_bits, overflow]
+                rounding = [parts.number_U, step_bits, self._overflow[pool]]
+                hot = [tier.weights[pool], tier.state[pool], *record, changed[pool], *rounding]
                 both = [gradients, partial_PD[pool]]
-                sent = [position_B, active[first : first + parts.distinct], hyper_5]
-                self._update_pool(staged, parts, both, sent, hot)
-                first += parts.distinct
+                self._update_pool(staged, parts, both, [position_B, active[pool], hyper_5], hot)
         except RuntimeError as error:  # some rows may be updated by now
             if is_out_of_memory(error):
                 raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
@@ -123,10 +121,23 @@ class DeviceStep(DeviceBags):
         return step_bits_1, sent
 
     def _all_active(self, rows: int) -> Tensor:
-        """Return flags of active rows, all of them set."""
+        """Return flags of active rows, all of them set, at least so many."""
         if len(self._active) < rows:
             self._active = torch.ones(rows + rows // 4, dtype=torch.bool, device=self._streams.device)
-        return self._active[:rows]
+        return self._active
+
+    def _partial_sums(self, pool: int, gradients: Tensor, parts: PoolParts) -> Tensor:
+        """Return memory for the sums of a pool's pieces, kept from step to step: it may have more lines than there are pieces."""
+        pieces, kept = len(parts.piece_P1) - 1, self._partial.get(pool)
+        if kept is None or len(kept) < pieces or kept.dtype != gradients.dtype:
+            del kept
+            self._partial.pop(pool, None)  # before more is taken
+            kept = self._partial[pool] = gradients.new_empty((pieces + pieces // 8, gradients.shape[2]))
+        return kept
+
+    def free_memory(self) -> None:
+        """Free what is kept for the next step."""
+        self._partial = {}
 
     def _update_pool(
         self, staged: Staged, parts: PoolParts, gradients: list[Tensor], sent: list[Tensor], hot: list[Any]

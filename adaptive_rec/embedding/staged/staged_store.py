@@ -158,6 +158,7 @@ class StagedStore(StagedTier):
                     flight.work.drop_lists(None)
         self._forget_trained()
         self.settle()
+        self._step.free_memory()
         for ring in self.rings:
             if ring is not self._moves.ring:
                 ring.close()
