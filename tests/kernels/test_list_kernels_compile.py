@@ -29,7 +29,7 @@ KERNELS = (
 @pytest.mark.parametrize("capability", [80, 90, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", KERNELS)
 def test_it_compiles(name: str, capability: int, tmp_path: Path) -> None:
-    kernel = getattr(triton_lists, name)
+    kernel = getattr(triton_lists, name).kernel
     known = CONSTANTS | {"SAMPLES": lists.SUMMED // 32 if name == "sum_hot" else lists.COUNTED}
     constants = {argument: known[argument] for argument in kernel.arg_names if argument in known}
     signature = {}
