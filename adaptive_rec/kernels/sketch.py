@@ -132,16 +132,29 @@ def _estimate_range(first, end, counters, rows_U, seeds, unit, out_U):
             out_U[u] = _lowest(counters, shift, mixed[u - start], seeds) / unit
 
 
-@njit(**JIT)
-def sketch_decay(counters, factor, seed):
+def sketch_decay(counters, factor, seed, threads=1):
     """Multiply all cells by `factor` (0 to 1), rounded up or down at random so that the mean is right.
 
     Integers of 32 fraction bits and a random number made from the cell's place: exact, so every machine agrees.
     """
-    depth, width = counters.shape
+    cells = counters.reshape(-1)
+    if worth_waking(threads, len(cells)) == 1:
+        _decay_range(0, len(cells), cells, factor, seed)
+    else:
+        set_num_threads(threads)
+        _decay_parts(threads * PARTS_PER_THREAD, cells, factor, seed)
+
+
+@njit(**JIT_PARALLEL)
+def _decay_parts(parts, cells, factor, seed):
+    for p in prange(parts):
+        _decay_range(len(cells) * p // parts, len(cells) * (p + 1) // parts, cells, factor, seed)
+
+
+@njit(**JIT)
+def _decay_range(first, end, cells, factor, seed):
     scale = np.uint64(factor * 4294967296.0 + 0.5)
     start = _mix(np.uint64(seed))
-    for k in range(depth):
-        for cell in range(width):
-            random = _mix(start + np.uint64(k * width + cell)) >> np.uint64(32)
-            counters[k, cell] = (np.uint64(counters[k, cell]) * scale + random) >> np.uint64(32)
+    for cell in range(first, end):
+        random = _mix(start + np.uint64(cell)) >> np.uint64(32)
+        cells[cell] = (np.uint64(cells[cell]) * scale + random) >> np.uint64(32)

@@ -211,7 +211,7 @@ class Observer:
 
     def end_window(self, decay: float, migration: Migration) -> None:
         """Let the counts decay after rows moved, and forget the samples kept: their slots may hold other rows now."""
-        self.tracker.end_window(decay, migration)
+        self.tracker.end_window(decay, migration, self.store.threads)
         for estimate in self.store.device.estimate:
             estimate *= decay
         self._samples.clear()

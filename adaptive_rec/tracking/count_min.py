@@ -66,11 +66,11 @@ class CountMinSketch:
         sketch_estimate(self.counters, rows_U, self._hashes, UNIT, lookups_U, threads)
         return lookups_U
 
-    def decay(self, factor: float) -> None:
-        """Multiply all counts so far by `factor`, 0 to 1."""
+    def decay(self, factor: float, threads: int = 1) -> None:
+        """Multiply all counts so far by `factor`, 0 to 1. Only the training thread may ask for more threads."""
         if not 0 <= factor <= 1:
             raise ConfigError(f"decay must be between 0 and 1, got {factor}")
-        sketch_decay(self.counters, factor, np.uint64((self.seed * 2**32 + self.decays) % 2**64))
+        sketch_decay(self.counters, factor, np.uint64((self.seed * 2**32 + self.decays) % 2**64), threads)
         self.decays += 1
 
     def state(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class Counter(Protocol):
 
     def estimate(self, rows_U: NDArray[np.int64], /, threads: int = 1) -> NDArray[np.float64]: ...
 
-    def decay(self, factor: float, /) -> None: ...
+    def decay(self, factor: float, /, threads: int = 1) -> None: ...
 
     def state(self) -> dict[str, Any]: ...
 
@@ -140,12 +140,13 @@ class PopularityTracker:
             self._rows_met = self._rows_sorted = merge_rows(self._met, self._rows_sorted, met)
         return self._met[: self._rows_met]
 
-    def end_window(self, decay: float, migration: Migration | None = None) -> None:
-        """Decay the counts; remove promoted rows from the candidates, and add demoted ones."""
+    def end_window(self, decay: float, migration: Migration | None = None, threads: int = 1) -> None:
+        """Decay the counts; remove promoted rows from the candidates, and add demoted ones. Only the training thread may ask for
+        more threads."""
         if migration is not None:
             self.forget(migration.promote)
             self._add(np.sort(migration.demote))
-        self.counter.decay(decay)
+        self.counter.decay(decay, threads=threads)
         self.cold_met = 0
         self._shrink()
 

@@ -20,6 +20,7 @@ from adaptive_rec.embedding.staged.moves import SlotMoves
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import TrainingError
+from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.tracking.delta import MEASURES
 
@@ -49,6 +50,7 @@ class StagedTier(EmbeddingStore):
         self._overflow_P = torch.zeros(len(space.pools), dtype=torch.int32, device=streams.device)
         """Whether a row of each pool was too large for half precision; set by updates, which nobody waits for."""
         super().__init__(space, rule, seed, dtype, streams.device, budget_bytes, monitored, drawn)
+        self.threads = usable_threads(copy_threads)
         self._rows = self._host_rows()
 
     def _host_rows(self) -> HostRows:
