@@ -44,7 +44,7 @@ class Apart:
     def __init__(self, name: str, words: list[str], batches: int | None = None) -> None:
         """`batches` is the descriptor of the memory in which `give` will say that they lie; None: it makes its own."""
         self.name, self.window_steps, self._steps = name, 1, 0
-        self._step_seconds, self._heard = 0.0, b""
+        self._step_seconds, self._heard, self._closed = 0.0, b"", False
         replies, write_end = os.pipe()
         shared = [] if batches is None else ["--batches", str(batches)]
         command = [
@@ -123,7 +123,10 @@ class Apart:
         return dict(self._ask(facts=True))
 
     def close(self) -> None:
-        """End its process, whatever it is doing: all answers that were wanted are here."""
+        """End its process, whatever it is doing: all answers that were wanted are here. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):  # it may have much memory to give back
             self._process.wait(CLOSE_SECONDS)

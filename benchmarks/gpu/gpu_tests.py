@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -40,8 +41,9 @@ REHEARSED = (
 """Where there is no device: one run on the sample that was brought along, the kernels in Triton's interpreter, and that
 tests that need one say so."""
 REHEARSED_NAMES = "late-sgd or (interpreted and movement) or steady_state"
-WORKERS = 8
-"""Processes that share the device, on a machine with cores for them."""
+FREE_CORES = 2
+"""The other cores get a process each, all of which share the device."""
+MOST_WORKERS = 14
 
 
 def run_tests(where: Where, deadline: float, note: Callable[[str], None]) -> dict[str, Any]:
@@ -49,22 +51,23 @@ def run_tests(where: Where, deadline: float, note: Callable[[str], None]) -> dic
     began = time.perf_counter()
     log = Path(os.environ.get("TMPDIR", "/tmp")) / f"gpu-tests-{os.getpid()}.jsonl"
     log.unlink(missing_ok=True)
-    workers = min(WORKERS, len(os.sched_getaffinity(0)) // 2)
+    workers = min(MOST_WORKERS, len(os.sched_getaffinity(0)) - FREE_CORES)
     chosen = ["-k", REHEARSED_NAMES, *REHEARSED] if where.rehearsal else ["-m", "gpu and not slow", *FILES]
     command = [
         sys.executable, "-m", "pytest", "-q", "-p", "benchmarks.gpu.gpu_tests", "-p", "no:cacheprovider", "--tb=short", "-rN",
-        *(["-n", str(workers)] if workers > 1 and not where.rehearsal else []), *chosen,
+        *(["-n", str(workers), "--dist", "worksteal"] if workers > 1 and not where.rehearsal else []), *chosen,
     ]  # fmt: skip
-    environment = {**os.environ, LOG: str(log)}
+    environment = {**os.environ, LOG: str(log), "OMP_NUM_THREADS": "1"}
     environment.pop("TRITON_INTERPRET", None)  # set for a rehearsal's other cells; tests choose themselves
     child = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
     try:
         output, _ = child.communicate(timeout=None if where.rehearsal else max(1.0, deadline - time.perf_counter()))
         ended = True
     except subprocess.TimeoutExpired:
-        child.kill()
+        os.killpg(child.pid, signal.SIGKILL)  # its workers too, which may wait for the device
         output, ended = child.communicate()[0], False
     found = outcomes(log, rehearsal=bool(where.rehearsal)) | {"ended": ended, "seconds": time.perf_counter() - began}
     log.unlink(missing_ok=True)

@@ -220,6 +220,7 @@ def test_a_rival_that_does_not_answer_is_ended(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(RuntimeError, match="its process has ended"):
         rival.facts()
     rival.close()
+    rival.close()
 
 
 UNHEARD = """

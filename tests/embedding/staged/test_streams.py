@@ -352,6 +352,7 @@ def test_a_missing_wait_shows_on_cuda_too(cuda: CudaStreams) -> None:
 @gpu
 @needs_cuda
 def test_cuda_recordings_of_a_network_are_made_and_replayed_while_another_thread_copies(cuda: CudaStreams) -> None:
+    torch.cuda.set_sync_debug_mode("default")  # building and recording may wait, replaying may not
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 1)).to(cuda.device)
     parameters = list(net.parameters())
@@ -371,7 +372,6 @@ def test_cuda_recordings_of_a_network_are_made_and_replayed_while_another_thread
         try:
             outs = [[torch.zeros_like(p) for p in parameters] for _ in range(4)]
             works = [recording(128 * (k + 1), out) for k, out in enumerate(outs)]
-            torch.cuda.set_sync_debug_mode("default")  # recording may wait, replaying may not
             replays = [cuda.capture(work) for work in works]
             torch.cuda.set_sync_debug_mode("error")
             for k in [3, 0, 2, 1] * 50:  # in another order than they were made
