@@ -21,6 +21,10 @@ FBGEMM_WARNS = "_fbgemm_torch_compat_table"
 """In a warning that FBGEMM gives hundreds of times."""
 
 
+def quiet_fbgemm() -> None:
+    logging.getLogger().addFilter(lambda record: FBGEMM_WARNS not in str(record.msg))
+
+
 def run_one(args: argparse.Namespace) -> int:
     cell = next(cell for cell in plan.chosen(args) if cell.name == args.cell)
     found = measure(cell, args, args.result, args.deadline)
@@ -32,7 +36,7 @@ def run_one(args: argparse.Namespace) -> int:
 def serve_rival(args: argparse.Namespace) -> int:
     """One contestant of a cell, for the process that measures the cell (see `apart.py`)."""
     stand_ins.install()
-    logging.getLogger().addFilter(lambda record: FBGEMM_WARNS not in str(record.msg))
+    quiet_fbgemm()
     import torch
 
     from benchmarks.common.contestants import Where
@@ -79,6 +83,7 @@ def measure(cell: plan.Cell, args: argparse.Namespace, path: Path, deadline: flo
     if args.rehearse:
         os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
     stand_ins.install()
+    quiet_fbgemm()
     import torch
 
     from benchmarks.common.contestants import Where
