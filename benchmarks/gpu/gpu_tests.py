@@ -21,7 +21,8 @@ from benchmarks.common.contestants import Where
 
 LOG = "ADAPTIVE_REC_TEST_LOG"
 FILES = (
-    "tests/kernels/test_cuda.py", "tests/kernels/test_cuda_copies.py", "tests/kernels/test_batch_lists.py", "tests/embedding/staged", "tests/dense/test_dense.py",
+    "tests/kernels/test_cuda.py", "tests/kernels/test_cuda_copies.py", "tests/kernels/test_batch_lists.py",
+    "tests/embedding/staged", "tests/dense/test_dense.py",
     "tests/parity/test_parity.py", "tests/parity/test_classify_on_device.py", "tests/parity/test_rows16.py",
     "tests/parity/test_sequences.py", "tests/gpu", "tests/embedding/test_store.py", "tests/policies/test_contract.py",
     "tests/tracking/test_delta.py", "tests/runtime/test_loop.py", "tests/runtime/test_control.py",
