@@ -28,7 +28,7 @@ PROMPT_SECONDS = 10.0
 """What any answer may take; steps may take `PATIENCE` times what they took before."""
 PATIENCE = 5
 UNKNOWN_SECONDS = 3600.0
-CLOSE_SECONDS = 0.5
+CLOSE_SECONDS = 0.1
 
 
 class NotReady(RuntimeError):
@@ -122,12 +122,16 @@ class Apart:
     def facts(self) -> dict[str, Any]:
         return dict(self._ask(facts=True))
 
+    def kill(self) -> None:
+        """End its process, whatever it is doing."""
+        self._process.kill()
+
     def close(self) -> None:
-        """End its process, whatever it is doing: all answers that were wanted are here. May be called again."""
+        """End it: all answers that were wanted are here. May be called again."""
         if self._closed:
             return
         self._closed = True
-        self._process.kill()
+        self.kill()
         with suppress(subprocess.TimeoutExpired):  # it may have much memory to give back
             self._process.wait(CLOSE_SECONDS)
         assert self._process.stdin is not None

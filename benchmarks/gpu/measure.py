@@ -113,12 +113,23 @@ def compare(
         take_round(entries, where, rounds, seconds, last, note, lambda: save(result()))
         rounds += 1
     found = result()
+    close(entries, last, note)
+    return found
+
+
+def close(entries: dict[str, Entry], last: float, note: Callable[[str], None]) -> None:
+    """End rivals' processes, and our own runs as far as there is time for it: this process ends soon."""
+    for entry in entries.values():
+        if isinstance(entry.contestant, Apart):
+            entry.contestant.kill()
     for entry in entries.values():
         try:
-            entry.contestant.close()
+            with limited(float("inf") if isinstance(entry.contestant, Apart) else last):
+                entry.contestant.close()
+        except OutOfTime:
+            continue
         except Exception as error:
             note(f"{entry.contestant.name}: cannot be closed: {explain(error).splitlines()[0]}")
-    return found
 
 
 def set_up(make: Callable[[], Contestant] | Apart, until: float) -> Contestant:
@@ -131,6 +142,14 @@ def set_up(make: Callable[[], Contestant] | Apart, until: float) -> Contestant:
 
 def alive(entries: dict[str, Entry]) -> dict[str, Entry]:
     return {name: entry for name, entry in entries.items() if not entry.error and not entry.too_slow}
+
+
+def went_out(entry: Entry, why: str, note: Callable[[str], None]) -> None:
+    """It takes no more turns, and its process, where it has one, no more of the machine."""
+    entry.too_slow = why
+    note(f"{entry.contestant.name}: {why}")
+    if isinstance(entry.contestant, Apart):
+        entry.contestant.kill()
 
 
 def limit_of(share: float, last: float) -> float:
@@ -150,8 +169,7 @@ def warm(entries: dict[str, Entry], deadline: float, last: float, note: Callable
             with limited(limit_of(share, last)):
                 warm_one(entry, share)
         except OutOfTime:
-            entry.too_slow = "was not warm in time"
-            note(f"{entry.contestant.name}: {entry.too_slow}")
+            went_out(entry, "was not warm in time", note)
         except Exception as error:
             entry.error = explain(error)
             note(f"{entry.contestant.name}: went out: {entry.error.splitlines()[0]}")
@@ -199,8 +217,7 @@ def take_round(
             with limited(limit_of(max(share, least_seconds(entry)), last)):
                 entry.turns.append(take_turn(entry, where, share))
         except OutOfTime:
-            entry.too_slow = f"turn {number + 1} was not over in time"
-            note(f"{entry.contestant.name}: {entry.too_slow}")
+            went_out(entry, f"turn {number + 1} was not over in time", note)
         except Exception as error:
             entry.error = explain(error)
             note(f"{entry.contestant.name}: went out: {entry.error.splitlines()[0]}")

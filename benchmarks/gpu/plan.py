@@ -66,7 +66,7 @@ MAIN_RULE = "rowwise_adagrad"
 TESTS = Cell("tests", "tests", 150, 30)
 WARM = Cell("warm", "warm", 22, 8)
 """Before the first cell of `gpu-first` that trains against the clock."""
-CEILINGS = Cell("ceilings", "ceilings", 15, 8)
+CEILINGS = Cell("ceilings", "ceilings", 20, 8)
 TIMELINE = Cell("timeline", "timeline", 34, 22, contestants=("hotline/always", "hotline/never"))
 
 
@@ -78,7 +78,7 @@ def _preloaded(shape: str, batch_size: int, seconds: float, part: int) -> Cell:
 
 
 FIRST = (
-    Cell("steps-eager", "steps", 25, 12, part=1, blocking=True),
+    Cell("steps-eager", "steps", 40, 12, part=1, blocking=True),
     Cell("steps-recorded", "steps", 25, 12, part=1),
     replace(TESTS, part=1),
     replace(CEILINGS, part=2),
@@ -88,10 +88,10 @@ FIRST = (
     _preloaded("mlperf", 2048, 50, 3),
     _preloaded("mlperf", 16384, 60, 3),
     Cell("kaggle-2048-10pc-rules", "comparison", 35, 25, preloaded=True, budget_rule=MAIN_RULE, contestants=OPTIMIZERS, part=3),
-    Cell("memory", "memory", 15, 12, contestants=("slipstream:freeze",), part=3),
+    Cell("memory", "memory", 20, 15, contestants=("slipstream:freeze",), part=3),
 )
 """`gpu-first`: whether it runs, whether it is right, what it costs. Batches are preloaded: else the generator is measured."""
-PART_SECONDS = {1: 200.0, 2: 181.0, 3: 180.0}
+PART_SECONDS = {1: 216.0, 2: 186.0, 3: 186.0}
 """Each part stands alone, and all of them together end before 10 minutes are over."""
 
 MOST_STRETCH = 1.5
