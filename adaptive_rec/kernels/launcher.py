@@ -17,9 +17,9 @@ from triton.runtime import driver
 class Launcher:
     """A jitted kernel that is launched as it would be itself: ``launcher[grid](*arguments, **constants_and_options)``.
 
-    What Triton compiled is kept by what it depends on: the device, type and alignment of each tensor, which arguments are None, the
-    width of whole numbers, constants and options. Everything else goes Triton's way: arguments of other types, kernels under its
-    interpreter, and a Triton that gives back nothing to launch.
+    What Triton compiled is kept by what it depends on: the device, type and alignment of each tensor, which arguments are None,
+    the width of whole numbers, constants and options. Everything else goes Triton's way: arguments of other types, kernels under
+    its interpreter, and a Triton that gives back nothing to launch.
     """
 
     def __init__(self, kernel: Any) -> None:

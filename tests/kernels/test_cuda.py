@@ -173,9 +173,10 @@ def apply(
     changed: Tensor | None = None, *rounded: Tensor,
 ) -> None:  # fmt: skip
     *four, movement = tiers
+    longer_U = np.append(active_U, [True] * 3)
     form.kernels.apply_rows(
         rule, hyper(form), index(form, drawn.piece_U1), partial.to(form.device), index(form, drawn.source_U),
-        flags(form, np.append(active_U, [True] * 3)), *four, movement if touches is not None else None, touches, changed, *rounded,
+        flags(form, longer_U), *four, movement if touches is not None else None, touches, changed, *rounded,
     )  # fmt: skip
 
 
