@@ -174,7 +174,7 @@ def test_kernels_know_neither_torch_nor_logging() -> None:
         if name.startswith("kernels"):
             known = (
                 {"logging", "pydantic"}
-                if name in {"kernels.batch_lists", "kernels.cuda", "kernels.cuda_lists", "kernels.host", "kernels.record"}
+                if name in {"kernels.batch_lists", "kernels.cuda", "kernels.cuda_lists", "kernels.host", "kernels.launcher", "kernels.record"}
                 else {"torch", "logging", "pydantic"}
             )
             assert not {i.split(".")[0] for i in imports(tree)} & known, name

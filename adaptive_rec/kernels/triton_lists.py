@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from adaptive_rec.kernels.launcher import Launcher
+from adaptive_rec.kernels.launcher import KernelLauncher
 
 _COUNTS = ["U", "first", "end", "pool", "pools", "B", "features", "bags", "N"]
 """Numbers the compiler must not specialise on, see `triton_rows.py`."""
@@ -26,7 +26,7 @@ _INDICES = [
 # Lists --------------------------------------------------------------------------------------------------------------
 
 
-@Launcher
+@KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def measure_bags(offsets, order_F, end_L1, counts, bags, B, features, pools, BLOCK: tl.constexpr, BLOCK_C: tl.constexpr):
     """Write the lengths of all bags, in the order of the tables, behind a zero, and set all counts to zero."""
@@ -41,7 +41,7 @@ def measure_bags(offsets, order_F, end_L1, counts, bags, B, features, pools, BLO
         tl.store(counts + count, tl.full([BLOCK_C], 0, tl.int64), mask=count < 1 + 2 * pools + features)
 
 
-@Launcher
+@KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def list_lookups(
     ids_N, offsets, order_F, first_row_F, rows_F, end_L1, key_N, lookup_N, bag_N, counts, B, features, pools,
@@ -70,7 +70,7 @@ def list_lookups(
     tl.atomic_add(counts + 1 + 2 * pools + feature, tl.sum(length, axis=0).to(tl.int64))
 
 
-@Launcher
+@KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def mark_heads(sorted_N, order_N, head_N1, rank_N1, N, BLOCK: tl.constexpr):
     """Mark the first place of each row, sorted and in the order of the tables, behind a zero."""
@@ -86,7 +86,7 @@ def mark_heads(sorted_N, order_N, head_N1, rank_N1, N, BLOCK: tl.constexpr):
         tl.store(rank_N1, 0)
 
 
-@Launcher
+@KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def mark_starts(head_N1, start_N1, N, BLOCK: tl.constexpr):
     """List the first place of each row; `head_N1` counts the rows before each place by now."""
@@ -97,7 +97,7 @@ def mark_starts(head_N1, start_N1, N, BLOCK: tl.constexpr):
     tl.store(start_N1 + after, p + 1, mask=p == N - 1)
 
 
-@Launcher
+@KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def number_rows(
     head_N1, rank_N1, start_N1, sorted_N, order_N, new_N, distinct_N, count_N1, pieces_N1, N, PIECE: tl.constexpr,
@@ -119,7 +119,7 @@ def number_rows(
         tl.store(pieces_N1, 0)
 
 
-@Launcher
+@KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def list_segments(
     head_N1, start_N1, new_N, order_N, lookup_N, bag_N, segments_N1, piece_N1, inverse_N, segment_bag_N, piece_start_N2, N,
@@ -139,7 +139,7 @@ def list_segments(
     tl.store(piece_start_N2 + piece, at, mask=inside & (item % PIECE == 0))
 
 
-@Launcher
+@KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def bound_pieces(
     rank_N1, end_L1, piece_N1, features_Q, piece_NQ, piece_start_N2, counts, B, pools, N, BLOCK: tl.constexpr
@@ -164,7 +164,7 @@ def bound_pieces(
 # Places -------------------------------------------------------------------------------------------------------------
 
 
-@Launcher
+@KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def find_slots(slot_of_row, distinct_U, slot_U, before_U1, counts, U, pools, features, ROWS: tl.constexpr, BLOCK_F: tl.constexpr):
     """Read the slots, mark the cold rows behind a zero, and set the features' counts to zero."""
@@ -179,7 +179,7 @@ def find_slots(slot_of_row, distinct_U, slot_U, before_U1, counts, U, pools, fea
         tl.store(counts + pools + feature, tl.full([BLOCK_F], 0, tl.int64), mask=feature < features)
 
 
-@Launcher
+@KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def number_cold(distinct_U, slot_U, before_U1, source_U, cold_U1, counts, first, end, pool, ROWS: tl.constexpr):
     """Number the cold rows of a pool, which has the rows from `first` to `end`, and list them. `before_U1` counts them."""
@@ -196,7 +196,7 @@ def number_cold(distinct_U, slot_U, before_U1, source_U, cold_U1, counts, first,
         tl.store(counts + pool, tl.load(before_U1 + end))
 
 
-@Launcher
+@KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def count_hot(slot_U, inverse_N, offsets, hot_BF, B, features, SAMPLES: tl.constexpr, CHUNK: tl.constexpr):
     """Program (i, f): the hot lookups of SAMPLES bags of feature f."""
@@ -214,7 +214,7 @@ def count_hot(slot_U, inverse_N, offsets, hot_BF, B, features, SAMPLES: tl.const
     tl.store(hot_BF + bag, hot, mask=sample < B)
 
 
-@Launcher
+@KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def sum_hot(hot_BF, offsets, popular_B, counts, B, features, pools, SAMPLES: tl.constexpr, BLOCK_F: tl.constexpr):
     """Find the samples all of whose lookups are hot, and add up the hot lookups of each feature."""

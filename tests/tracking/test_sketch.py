@@ -83,6 +83,9 @@ def test_decay_equals_its_twin(counters: Any, factor: float, seed: int) -> None:
     sketch.sketch_decay(fast, factor, np.uint64(seed))
     reference_sketch.sketch_decay(plain, factor, seed)
     np.testing.assert_array_equal(fast, plain)
+    on_threads = counters.copy().reshape(-1)
+    sketch._decay_parts(5, on_threads, factor, np.uint64(seed))
+    np.testing.assert_array_equal(on_threads.reshape(plain.shape), plain)
     if factor == 0:
         assert not fast.any()
     if factor == 1:
