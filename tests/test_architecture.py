@@ -168,15 +168,14 @@ def test_policies_touch_no_device_clock_file_or_process() -> None:
             assert not {i.split(".")[0] for i in imports(tree)} & forbidden, name
 
 
+OF_A_DEVICE = {f"kernels.{name}" for name in ("batch_lists", "cuda", "cuda_lists", "host", "launcher", "record")}
+
+
 def test_kernels_know_neither_torch_nor_logging() -> None:
     """But those of a device, which is known to torch alone."""
     for name, tree in SOURCES.items():
         if name.startswith("kernels"):
-            known = (
-                {"logging", "pydantic"}
-                if name in {"kernels.batch_lists", "kernels.cuda", "kernels.cuda_lists", "kernels.host", "kernels.launcher", "kernels.record"}
-                else {"torch", "logging", "pydantic"}
-            )
+            known = {"logging", "pydantic"} | (set() if name in OF_A_DEVICE else {"torch"})
             assert not {i.split(".")[0] for i in imports(tree)} & known, name
 
 
