@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,8 @@ from adaptive_rec.embedding.staged.streams import Event
 from adaptive_rec.embedding.staged.take_over import RowsTaken
 from adaptive_rec.kernels import staging
 
-LEAST_FOUND = 4096
-"""Rows that a thread at least looks for among those of earlier batches."""
+LEAST_FOUND, LEAST_INDEXED = 4096, 1 << 15
+"""Rows that a thread at least looks for among those of earlier batches, and rows that are indexed by another thread."""
 
 
 @dataclass
@@ -73,7 +74,8 @@ class TravellingRows:
             staging.index_travelling(distinct_U, source_U, keys, places)
             return keys, places
 
-        self._index = crew.start(index)  # it is needed when the next batch is staged
+        # The next batch that is staged needs it. A small one is made by then, as to wake a thread takes longer.
+        self._index = crew.start(index) if len(distinct_U) >= LEAST_INDEXED else cache(index)
 
     def find(
         self, rows_C: NDArray[np.int64], number: int, origin_C: NDArray[np.int32], place_C: NDArray[np.int32]
