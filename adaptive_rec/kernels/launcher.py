@@ -14,7 +14,7 @@ from torch import Tensor
 from triton.runtime import driver
 
 
-class Launcher:
+class KernelLauncher:
     """A jitted kernel that is launched as it would be itself: ``launcher[grid](*arguments, **constants_and_options)``.
 
     What Triton compiled is kept by what it depends on: the device, type and alignment of each tensor, which arguments are None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from adaptive_rec.kernels.launcher import Launcher
+from adaptive_rec.kernels.launcher import KernelLauncher
 
 COUNTS = ["C", "S"]
 """Numbers the compiler must not specialise on, see `triton_rows.py`."""
@@ -17,7 +17,7 @@ INDICES = [
 """Arrays whose alignment makes no difference but would compile another kernel."""
 
 
-@Launcher
+@KernelLauncher
 @triton.jit(do_not_specialize=COUNTS, do_not_specialize_on_alignment=INDICES)
 def copy_rows(
     source, from_rows_C, target, to_rows_C, C, D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr
@@ -37,7 +37,7 @@ def copy_rows(
     tl.store(target + place.to(tl.int64)[:, None] * D + d[None, :], rows, mask=mask)
 
 
-@Launcher
+@KernelLauncher
 @triton.jit(do_not_specialize=COUNTS, do_not_specialize_on_alignment=INDICES)
 def take_rows(table, from_rows_R, to_rows_R, UNIT_BYTES: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr):
     """Program (i, s): ROWS rows of line s of the table, first their weights, then their state."""
@@ -60,7 +60,7 @@ def take_rows(table, from_rows_R, to_rows_R, UNIT_BYTES: tl.constexpr, ROWS: tl.
             tl.store(target + place[:, None] * units + d[None, :], values, mask=mask)
 
 
-@Launcher
+@KernelLauncher
 @triton.jit(do_not_specialize=COUNTS, do_not_specialize_on_alignment=INDICES)
 def fill_lines(
     samples_S, dense, labels_B, scale_S, dense_out, labels_out, scale_out, S,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from adaptive_rec.kernels.launcher import Launcher
+from adaptive_rec.kernels.launcher import KernelLauncher
 from adaptive_rec.kernels.row_update import ADAGRAD, ROWWISE_ADAGRAD, SGD
 
 _SGD = tl.constexpr(SGD)
@@ -45,7 +45,7 @@ def _root(x):
     return root
 
 
-@Launcher
+@KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def gather_pooled(
     samples_S, pool_features_T, features, offsets, inverse_N, source_U, mean_F, hot, cold, out, S, T,
@@ -98,7 +98,7 @@ def _gradients(
     return (line.to(tl.int64) * T + column) * D, 1.0 / length.to(SUM), trained
 
 
-@Launcher
+@KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def sum_pieces(
     piece_P1, segment_bag_N, features, offsets, column_F, mean_F, position_B, grad, partial, T, P,
@@ -174,7 +174,7 @@ def _rounded(values, random, TYPE: tl.constexpr):
     return found.to(tl.uint16).to(TYPE, bitcast=True)
 
 
-@Launcher
+@KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def apply_rows(
     hyper, piece_U1, partial, source_U, active_U, hot, hot_state, cold, cold_state, record, touches_H, changed_H, number_U,
@@ -246,7 +246,7 @@ def apply_rows(
         tl.store(touches_H + source, tl.load(touches_H + source, mask=hot_row, other=0) + 1, mask=hot_row)
 
 
-@Launcher
+@KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def movement(
     record, weights, out, H,

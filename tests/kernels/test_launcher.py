@@ -13,7 +13,7 @@ from torch import Tensor
 triton = pytest.importorskip("triton", reason="triton is not installed here (it exists for Linux only)")
 targets = importlib.import_module("triton.backends.compiler")
 triton_copies = importlib.import_module("adaptive_rec.kernels.triton_copies")
-Launcher = importlib.import_module("adaptive_rec.kernels.launcher").Launcher
+KernelLauncher = importlib.import_module("adaptive_rec.kernels.launcher").KernelLauncher
 
 
 class MadeUpDevice:
@@ -83,7 +83,7 @@ def launch(launcher: Any, arguments: tuple[Any, ...], given: dict[str, Any]) -> 
 
 def test_every_launch_is_that_of_triton(device: MadeUpDevice) -> None:
     """In any order, and the second time, when the launcher has the compiled kernel, as the first time, and on another device."""
-    jitted, launcher = triton_copies.copy_rows.kernel, Launcher(triton_copies.copy_rows.kernel)
+    jitted, launcher = triton_copies.copy_rows.kernel, KernelLauncher(triton_copies.copy_rows.kernel)
     for arguments, given in CASES:
         launch(jitted, arguments, given)
     wanted, device.launches = device.launches, []
@@ -105,7 +105,7 @@ def test_every_launch_is_that_of_triton(device: MadeUpDevice) -> None:
 
 
 def test_what_a_launcher_does_not_know_goes_triton_s_way(device: MadeUpDevice) -> None:
-    launcher = Launcher(triton_copies.copy_rows.kernel)
+    launcher = KernelLauncher(triton_copies.copy_rows.kernel)
     for _ in range(2):
         launch(launcher, (rows(), I32, rows(), None, True), {})
     assert launcher._compiled == {}
