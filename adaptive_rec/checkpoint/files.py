@@ -61,7 +61,8 @@ class Files(Protocol):
         """Let writers know, for the body of a ``with``, that a folder is being read. Raises FileNotFoundError if it is gone."""
 
     def unread(self, path: Path) -> AbstractContextManager[bool]:
-        """Keep readers out of a folder for the body of a ``with``. False where one is reading it; nobody reads what is no folder."""
+        """Keep readers out of a folder for the body of a ``with``. False where one is reading it, never for
+        what is no folder."""
 
     def names(self, folder: Path) -> list[str]:
         """Return the sorted names in a folder."""
