@@ -42,7 +42,7 @@ class SharedFiles:
     """Folders that have got files, and those above them."""
 
     def add(self, source: Path, target: Path, size_bytes: int) -> None:
-        """Link a file, of which `size_bytes` are needed, or copy these. Raises CheckpointError, also for a symbolic link, which may
+        """Link a file, of which `size_bytes` are needed, or copy these. Raises CheckpointError, also for a symbolic link: it may
         lead to any file of the user's."""
         self.folders |= {target.parent, target.parent.parent}
         try:
