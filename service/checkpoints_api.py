@@ -24,7 +24,7 @@ MOST = 200
 
 
 class SavedCheckpoint(Answer):
-    """A checkpoint in the run's directory. Null where its manifest cannot be read."""
+    """A checkpoint in the run's directory. Null where its manifest cannot be read, or was not looked at."""
 
     name: str
     step: int
@@ -40,7 +40,15 @@ class SavedCheckpoint(Answer):
         str | None,
         Field(
             description="What is wrong with a manifest or with the presence and size of a file, of those that it builds on too; "
-            "null where nothing is. The content is checked by a rollback, and by `adaptive-rec checkpoint verify`"
+            "null where nothing is, or where it was not looked at. The content is checked by a rollback, and by "
+            "`adaptive-rec checkpoint verify`"
+        ),
+    ]
+    not_looked_at: Annotated[
+        str | None,
+        Field(
+            description="Why nobody has looked for an error: the newest ones took all the time of a list. This is no damage; "
+            "a rollback looks at the whole of it. Null where it was looked at"
         ),
     ]
     evaluation: Annotated[RunEvaluation | None, Field(description="The newest one at or before its step")]
@@ -80,5 +88,5 @@ def described(entry: Values, evaluations: Sequence[Values]) -> Values:
     if before:
         scored = {name: before[-1].get(name) for name in RunEvaluation.model_fields}
     written = iso(entry["written"]) if "written" in entry else None
-    kept = {name: entry.get(name) for name in ("name", "step", "kind", "builds_on", "size_bytes", "error")}
+    kept = {name: entry.get(name) for name in ("name", "step", "kind", "builds_on", "size_bytes", "error", "not_looked_at")}
     return {**kept, "written": written, "evaluation": scored}

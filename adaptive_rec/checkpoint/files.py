@@ -55,13 +55,14 @@ class Files(Protocol):
         """Rename within a folder; `new` must not exist."""
 
     def remove_folder(self, path: Path) -> None:
-        """Remove a folder with all files in it."""
+        """Remove a folder with all files in it. Of what somebody has put in its place, such as a link, only the name goes."""
 
     def reading(self, path: Path) -> AbstractContextManager[None]:
         """Let writers know, for the body of a ``with``, that a folder is being read. Raises FileNotFoundError if it is gone."""
 
     def unread(self, path: Path) -> AbstractContextManager[bool]:
-        """Keep readers out of a folder for the body of a ``with``. False where one is reading it."""
+        """Keep readers out of a folder for the body of a ``with``. False where one is reading it, never for
+        what is no folder."""
 
     def names(self, folder: Path) -> list[str]:
         """Return the sorted names in a folder."""
@@ -95,7 +96,10 @@ class Disk:
         os.rename(old, new)
 
     def remove_folder(self, path: Path) -> None:
-        shutil.rmtree(path)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
 
     @contextmanager
     def reading(self, path: Path) -> Iterator[None]:
@@ -109,6 +113,9 @@ class Disk:
 
     @contextmanager
     def unread(self, path: Path) -> Iterator[bool]:
+        if os.path.lexists(path) and not path.is_dir():
+            yield True
+            return
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             yield _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)

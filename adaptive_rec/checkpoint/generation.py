@@ -164,3 +164,17 @@ def free_name(step: int, names: list[str]) -> str:
     """Return the name of the next generation of a step."""
     found = [match for name in names if (match := _GENERATION.fullmatch(name)) and int(match[1]) == step]
     return f"step-{step:09d}" + (f".{max(int(match[2] or 0) for match in found) + 1}" if found else "")
+
+
+def set_aside(files: Files, folder: Path, names: list[str]) -> None:
+    """Rename generations that a resumed run has skipped, so that none of them is taken for a newer state later."""
+    taken = names_in(files, folder)
+    for name in names:
+        places = (f"{name}.set-aside{f'-{number}' if number else ''}" for number in range(len(taken) + 1))
+        place = next(place for place in places if place not in taken)
+        with os_errors("renaming", folder / name):
+            files.rename(folder / name, folder / place)
+        taken.append(place)
+    if names:
+        with os_errors("sync", folder):
+            files.sync_folder(folder)

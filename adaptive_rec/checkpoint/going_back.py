@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from adaptive_rec.checkpoint.files import DISK, Files, os_errors
-from adaptive_rec.checkpoint.generation import generations, names_in, remove
-from adaptive_rec.checkpoint.history import set_aside, verify_all
+from adaptive_rec.checkpoint.generation import generations, names_in, remove, set_aside
+from adaptive_rec.checkpoint.history import verify_all
 from adaptive_rec.errors import CheckpointError, ConfigError, ConflictError
 
 SHOWN_NAMES = 8

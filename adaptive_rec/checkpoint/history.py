@@ -48,16 +48,17 @@ class ChainedGeneration:
         return Since(name=self.path.name, crc32=self.manifest.crc32)
 
 
-def chain(files: Files, generation: Path) -> list[ChainedGeneration]:
-    """Return a generation and those it builds on, the one of all rows first. Only manifests are read. Raises CheckpointError
-    where one is missing or has been replaced."""
-    links = [ChainedGeneration(generation, read_manifest(files, generation))]
+def chain(files: Files, generation: Path, known: dict[Path, Manifest] | None = None) -> list[ChainedGeneration]:
+    """Return a generation and those it builds on, the one of all rows first. Only manifests are read, those that are `known` not
+    again. Raises CheckpointError where one is missing or has been replaced."""
+    known = {} if known is None else known
+    links = [ChainedGeneration(generation, _manifest(files, generation, known))]
     while (since := links[0].manifest.since) is not None:
         if len(links) == MOST_LINKS:
             raise CheckpointError(f"{generation} must build on fewer than {MOST_LINKS} generations")
         newer = links[0].path
         try:
-            links.insert(0, ChainedGeneration(newer.parent / since.name, read_older(files, newer, since)))
+            links.insert(0, ChainedGeneration(newer.parent / since.name, read_older(files, newer, since, known)))
         except UnreadableError:
             raise
         except CheckpointError as error:
@@ -66,13 +67,19 @@ def chain(files: Files, generation: Path) -> list[ChainedGeneration]:
     return links
 
 
-def read_older(files: Files, newer: Path, since: Since) -> Manifest:
+def _manifest(files: Files, generation: Path, known: dict[Path, Manifest]) -> Manifest:
+    if generation not in known:
+        known[generation] = read_manifest(files, generation)
+    return known[generation]
+
+
+def read_older(files: Files, newer: Path, since: Since, known: dict[Path, Manifest]) -> Manifest:
     """Read the manifest of the generation that another one builds on."""
     path = newer.parent / since.name
     if since.name == newer.name or generations([since.name, newer.name])[0] != since.name:
         raise CheckpointError(f"{newer} must build on an older generation, got {since.name}")
     try:
-        manifest = read_manifest(files, path)
+        manifest = _manifest(files, path, known)
     except UnreadableError:
         raise
     except CheckpointError as error:
@@ -90,24 +97,14 @@ def verify_all(files: Files, generation: Path) -> None:
     links = chain(files, generation)
     for link in links:
         verify(files, link.path)
-    _check_disk(links[-1])
+    _check_disk(files, links[-1])
 
 
-def check_sizes(files: Files, generation: Path, with_rows: bool) -> None:
-    """Look at a generation and those it builds on without reading more than manifests. Raises CheckpointError where a file is
-    missing, or of another size; `with_rows`: or one of the rows on a disk."""
-    links = chain(files, generation)
-    for link in links:
-        verify_sizes(files, link.path, link.manifest)
-    if with_rows:
-        _check_disk(links[-1])
-
-
-def _check_disk(link: ChainedGeneration) -> None:
-    """Raise CheckpointError where a segment is missing or cut off."""
+def _check_disk(files: Files, link: ChainedGeneration) -> None:
+    """Raise CheckpointError where a segment is missing, cut off or no regular file."""
     for path, needed in (each for entry in link.manifest.disk or () for each in entry.segments(link.path)):
         with os_errors("reading", path):
-            size_bytes = path.stat().st_size
+            size_bytes = files.size_bytes(path)
         if size_bytes < needed:
             raise CheckpointError(f"{path} must have {needed} bytes or more, got {size_bytes}")
 
@@ -135,10 +132,15 @@ def names_in_use(files: Files, folder: Path, keep: int) -> list[str]:
 class Verified:
     """Damage of the generations of a folder. Each generation is read once."""
 
-    def __init__(self, files: Files, folder: Path) -> None:
-        self._files, self._folder = files, folder
+    def __init__(self, files: Files, folder: Path, by_sizes: bool = False) -> None:
+        """`by_sizes`: files are not read, only their sizes are compared with the manifests."""
+        self._files, self._folder, self._by_sizes = files, folder, by_sizes
+        self._known: dict[Path, Manifest] = {}
         self._own: dict[str, str] = {}
         self._chains: dict[str, tuple[list[ChainedGeneration], str]] = {}
+
+    def manifest(self, name: str) -> Manifest:
+        return _manifest(self._files, self._folder / name, self._known)
 
     def damage(self, name: str) -> str:
         """Return what is wrong with a generation or one that it builds on, or nothing."""
@@ -148,7 +150,7 @@ class Verified:
                 return damage if link is links[-1] else f"{self._folder / name} builds on {link.path.name}: {damage}"
         if links and not why:
             try:
-                _check_disk(links[-1])
+                _check_disk(self._files, links[-1])
             except CheckpointError as error:
                 return str(error)
         return why
@@ -157,7 +159,10 @@ class Verified:
         """Return what is wrong with a generation itself, or nothing."""
         if name not in self._own:
             try:
-                verify(self._files, self._folder / name)
+                if self._by_sizes:
+                    verify_sizes(self._files, self._folder / name, self.manifest(name))
+                else:
+                    verify(self._files, self._folder / name)
                 self._own[name] = ""
             except UnreadableError:
                 raise
@@ -177,7 +182,7 @@ class Verified:
         """Return a chain, or the reason why there is none."""
         if name not in self._chains:
             try:
-                self._chains[name] = chain(self._files, self._folder / name), ""
+                self._chains[name] = chain(self._files, self._folder / name, self._known), ""
             except UnreadableError:
                 raise
             except CheckpointError as error:
@@ -233,20 +238,6 @@ def _search(files: Files, folder: Path, holding: ExitStack) -> Found | None:
                 break
         found.skipped.append((name, why))
     return found
-
-
-def set_aside(files: Files, folder: Path, names: list[str]) -> None:
-    """Rename generations that a resumed run has skipped, so that none of them is taken for a newer state later."""
-    taken = names_in(files, folder)
-    for name in names:
-        places = (f"{name}.set-aside{f'-{number}' if number else ''}" for number in range(len(taken) + 1))
-        place = next(place for place in places if place not in taken)
-        with os_errors("renaming", folder / name):
-            files.rename(folder / name, folder / place)
-        taken.append(place)
-    if names:
-        with os_errors("sync", folder):
-            files.sync_folder(folder)
 
 
 def prune(files: Files, folder: Path, keep: int) -> list[str]:

@@ -94,9 +94,10 @@ class DiskEntry(Frozen):
 
     def segments(self, generation: Path) -> Iterator[tuple[Path, int]]:
         """Yield the file of each segment, and how many of its bytes are needed."""
+        rows = self.path(generation)
         for number, pool in enumerate(self.pools):
             for segment, _, pages in pool.segments:
-                yield segment_path(pool_folder(self.path(generation), number), segment), pages * pool.page_bytes
+                yield segment_path(pool_folder(rows, number), segment), pages * pool.page_bytes
 
 
 class Manifest(Frozen):

@@ -17,6 +17,7 @@ from adaptive_rec.checkpoint.history import ChainedGeneration
 from adaptive_rec.checkpoint.manifest import MANIFEST, DiskEntry, Since, sealed, unsealed
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.system.durable import make_folders, sync_folder, write_new
+from adaptive_rec.system.regular_files import open_regular
 
 REFUSALS = (
     errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP,
@@ -41,11 +42,14 @@ class SharedFiles:
     """Folders that have got files, and those above them."""
 
     def add(self, source: Path, target: Path, size_bytes: int) -> None:
-        """Link a file, of which `size_bytes` are needed, or copy these. Raises CheckpointError."""
+        """Link a file, of which `size_bytes` are needed, or copy these. Raises CheckpointError, also for a symbolic link: it may
+        lead to any file of the user's."""
         self.folders |= {target.parent, target.parent.parent}
-        source = source.resolve()  # a link to a link would name another file from its new place
         try:
-            os.link(source, target)
+            os.link(source, target, follow_symlinks=False)
+            if not target.is_file() or target.is_symlink():
+                target.unlink()
+                raise CheckpointError(f"{source} must be a regular file")
         except OSError as error:
             if error.errno not in REFUSALS:
                 with os_errors("linking", source):
@@ -56,7 +60,7 @@ class SharedFiles:
 
     def _copy(self, source: Path, target: Path, size_bytes: int, refusal: str) -> None:
         left = size_bytes
-        with os_errors("copying", source), open(source, "rb") as old, open(target, "xb") as new:
+        with os_errors("copying", source), open_regular(source, links=False) as old, open(target, "xb") as new:
             while left and (part := old.read(min(left, COPIED_BYTES))):
                 new.write(part)
                 left -= len(part)

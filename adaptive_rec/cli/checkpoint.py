@@ -59,10 +59,12 @@ def add_checkpoint_commands(parser: Parser) -> None:
 
 
 def list_them(args: argparse.Namespace) -> int:
-    """Print the checkpoints by their manifests, the only files read, and the sizes of the others."""
-    from adaptive_rec.checkpoint.listing import entry_of
+    """Print the checkpoints by their manifests, the only files read, and the sizes of the others, the newest looked at first."""
+    from adaptive_rec.checkpoint.listing import entries
 
-    found = [entry for path in checkpoints_at(args.path) if (entry := entry_of(path))["error"] is None or path.exists()]
+    paths = checkpoints_at(args.path)
+    looked = entries(paths[0].parent, [path.name for path in reversed(paths)])
+    found = [entry for entry in looked if entry["error"] is None or (paths[0].parent / entry["name"]).exists()][::-1]
     if args.json:
         print_json(found)
         return 0
@@ -72,7 +74,8 @@ def list_them(args: argparse.Namespace) -> int:
 
 
 def listed(entry: dict[str, Any]) -> tuple[str, ...]:
-    note = entry["error"] or ""
+    why = entry["not_looked_at"]
+    note = entry["error"] or (f"not looked at: {why}" if why else "")
     if "written" not in entry:
         return entry["name"], "", "", "", "", "", "", "", note
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry["written"]))

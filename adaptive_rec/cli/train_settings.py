@@ -16,7 +16,7 @@ from adaptive_rec.cli.own_data import warn_of_labels, with_prepared_data
 from adaptive_rec.cli.parser import configuration, number_settings, text_settings
 from adaptive_rec.errors import ConfigError, UsageError, did_you_mean
 from adaptive_rec.run.made_here import check_named_file, check_rows
-from adaptive_rec.run.new_directory import check_is_new, new_directory
+from adaptive_rec.run.new_directory import check_is_new, check_written, new_directory
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
@@ -110,6 +110,25 @@ def check_start(args: argparse.Namespace, config: Config, out: Path) -> None:
     check_inputs(config)
     if args.verify:
         verify_source(config.data.source, sys.stderr if args.json else sys.stdout)
+
+
+def check_past(args: argparse.Namespace) -> None:
+    """Check where a run would write, and what one that is resumed or replayed reads of its past, as the run itself does when it
+    begins; checkpoints by their sizes only. Makes no file. Raises UsageError, DataError or CheckpointError."""
+    from adaptive_rec.checkpoint.listing import newest_by_sizes
+    from adaptive_rec.run import journal
+    from adaptive_rec.run.parent import parent_of
+
+    if args.out is not None and not args.resume:
+        check_is_new(args.out)
+    if args.replay:
+        journal.commands(args.replay)
+    if args.resume and args.out.is_dir():
+        check_written(args.out)
+        parent_of(args.out)
+        found, replayed = newest_by_sizes(args.out / "checkpoints"), journal.replayed_run(args.out)
+        if replayed is not None:
+            journal.left_to_replay(replayed, args.out, found) if found else journal.commands(replayed)
 
 
 def warn_of_no_checkpoint(out: Path) -> None:

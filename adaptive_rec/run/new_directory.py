@@ -19,18 +19,18 @@ WRITTEN = (
     "run.json", "serve.json", "sidecar.log", "sidecar.log.1", "summary.json", "tensorboard",
 )  # fmt: skip
 """What a run writes in its directory: none of it may be a link. The directory itself may be reached through one."""
+FOLDERS = ("checkpoints", "rows", "tensorboard")
+"""Those of them that are folders."""
 ROWS = ("pool-*", "rank-*", "rank-*/pool-*", "kept-*")
 """The folders in ``rows`` in which it writes and removes files."""
 
 
 def sole_writer(out: Path) -> IO[str] | None:
     """Lock an existing run directory for this process until the returned file is closed. Raises UsageError where another process
-    holds it, or where a link in it would lead what is written elsewhere."""
+    holds it, or where something in it cannot be written to."""
     if not out.is_dir():
         return None
-    check_own(out, WRITTEN)
-    for pattern in ROWS:
-        check_own(out, sorted(str(path.relative_to(out)) for path in out.glob(f"rows/{pattern}")))
+    check_written(out)
     while True:
         lock = open(open_own(out / LOCK, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8")
         try:
@@ -41,6 +41,17 @@ def sole_writer(out: Path) -> IO[str] | None:
         if _is_at(lock, out / LOCK):
             return lock
         lock.close()  # `leave` has removed this file since it was opened
+
+
+def check_written(out: Path) -> None:
+    """Raise UsageError where something in an existing run directory cannot be what a run writes there."""
+    check_own(out, WRITTEN)
+    for pattern in ROWS:
+        check_own(out, sorted(str(path.relative_to(out)) for path in out.glob(f"rows/{pattern}")))
+    for path in (out / name for name in WRITTEN):
+        if path.exists() and path.is_dir() != (path.name in FOLDERS):
+            rule, found = ("regular file", "folder") if path.is_dir() else ("folder", "file")
+            raise UsageError(f"{path} must be a {rule}, as it is written to, it is a {found}")
 
 
 def _is_at(lock: IO[str], path: Path) -> bool:

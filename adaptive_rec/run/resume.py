@@ -11,7 +11,8 @@ from typing import Any
 from adaptive_rec import checkpoint
 from adaptive_rec.batch import Position
 from adaptive_rec.checkpoint.files import DISK
-from adaptive_rec.checkpoint.history import Found, set_aside
+from adaptive_rec.checkpoint.generation import set_aside
+from adaptive_rec.checkpoint.history import Found
 from adaptive_rec.checkpoint.saved_state import read_values
 from adaptive_rec.checkpoint.settings import check_settings, run_settings
 from adaptive_rec.config.tree import Config, given_knobs, load_config

@@ -81,7 +81,7 @@ function render(listed) {
 }
 
 function line(checkpoint, place) {
-  const { name, step, written, size_bytes: size, kind, builds_on: base, error, evaluation } = checkpoint;
+  const { name, step, written, size_bytes: size, kind, builds_on: base, error, not_looked_at: unseen, evaluation } = checkpoint;
   const button = h("button", { type: "button", class: "back", "data-checkpoint": name, "aria-label": `Roll back to ${name}`, onclick: () => isInactive(button) || ask(checkpoint, place) }, "Roll back to here");
   buttons.push({ button, error });
   const scored = evaluation && evaluation.step !== step ? h("span", { class: "muted" }, ` at ${integer(evaluation.step)}`) : null;
@@ -89,8 +89,8 @@ function line(checkpoint, place) {
     [integer(step)], [written ? clock(written) : "–"], [fixed(evaluation?.auc), scored], [fixed(evaluation?.logloss)], [typeof size === "number" ? bytes(size) : "–"],
     [kind === "changes" ? `changed since step ${integer(stepOf(base))}` : kind === "full" ? "all" : "–"],
   ];
-  const damaged = error ? h("p", { class: "damaged" }, `Damaged: ${error}`) : null;
-  return h("tr", { class: error ? "wrong" : null }, h("th", { scope: "row" }, h("code", {}, name), damaged),
+  const note = error ? h("p", { class: "damaged" }, `Damaged: ${error}`) : unseen ? h("p", { class: "muted" }, `Not looked at: ${unseen}`) : null;
+  return h("tr", { class: error ? "wrong" : null }, h("th", { scope: "row" }, h("code", {}, name), note),
     ...cells.map((content, at) => h("td", { "data-label": HEADS[at + 1] }, ...content)), h("td", { class: "act" }, button));
 }
 

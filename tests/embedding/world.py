@@ -16,8 +16,8 @@ from unittest import mock
 import numpy as np
 
 from adaptive_rec import checkpoint
-from adaptive_rec.checkpoint.generation import generations, names_in
-from adaptive_rec.checkpoint.history import Found, set_aside, verify_all
+from adaptive_rec.checkpoint.generation import generations, names_in, set_aside
+from adaptive_rec.checkpoint.history import Found, verify_all
 from adaptive_rec.checkpoint.rows import SavedRows
 from adaptive_rec.checkpoint.writing import Writing
 from adaptive_rec.config.tree import load_config

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from adaptive_rec.checkpoint.sharing import SharedFiles
 from adaptive_rec.cli import main
 from adaptive_rec.cli.compare import make_folder
-from adaptive_rec.errors import UsageError
+from adaptive_rec.errors import CheckpointError, UsageError
 from adaptive_rec.run.new_directory import WRITTEN, sole_writer
 from adaptive_rec.system.own_files import open_own
 from tests.settings import TINY
@@ -96,6 +98,28 @@ def test_checkpoints_of_another_run_are_not_pruned(
     assert sorted(other.rglob("*")) == before
 
 
+def test_what_is_no_checkpoint_keeps_no_checkpoint_from_being_written(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A link in the place of an old one goes, not what it leads to."""
+    (other := tmp_path / "other").mkdir()
+    (other / "own.txt").write_text("mine\n")
+    checkpoints = run / "checkpoints"
+    for name in ("step-000000001", "step-000000099", ".step-000000001.removed"):
+        (checkpoints / name).symlink_to(other)
+    (checkpoints / "step-000000001.1").symlink_to(tmp_path / "gone")
+    (checkpoints / "step-000000001.2").write_text("")
+    (checkpoints / ".step-000000003.draft").write_text("")
+    os.mkfifo(checkpoints / ".step-000000003.removed")
+    words = ["train", "--no-serve", "--resume", "--out", str(run), "--steps=12", "--set=checkpoint.keep=2"]
+    assert main(words) == 0
+    assert "could not be removed" not in "".join(capsys.readouterr())
+    found = {each.name for each in checkpoints.iterdir()}
+    assert {"step-000000010", "step-000000012", "step-000000099.set-aside"} <= found
+    assert not {name for name in found if name.startswith((".", "step-000000001"))}
+    assert (other / "own.txt").read_text() == "mine\n"
+
+
 def test_runs_of_a_comparison_are_not_removed_through_a_link(trained: Path, tmp_path: Path) -> None:
     """A run that is made again is removed first."""
     (tmp_path / "conditions.json").write_text("{}")
@@ -173,3 +197,42 @@ def test_values_that_are_nested_too_deep_are_an_error_of_one_line(
         assert main(["serve", str(run), "--port=0"]) == 1
     assert f"{run / name} must be " in (text := capsys.readouterr().err)
     assert "values must not be nested so deep" in text
+
+
+@pytest.mark.parametrize("what", ["link", "pipe"])
+def test_rows_on_a_disk_are_read_from_files_of_their_own(
+    tmp_path: Path, victim: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    """A branch would have the file that a link leads to, with a name of its own."""
+    run = tmp_path / "run"
+    small = ("run.host_memory=48KiB", "knobs.hot_budget_bytes=4KiB")
+    assert main(["train", "--no-serve", "--out", str(run), *SETTINGS, *(f"--set={each}" for each in small)]) == 0
+    segment = sorted(run.glob("rows/pool-*/*.rows"))[0]
+    size_bytes = segment.stat().st_size
+    segment.unlink()
+    if what == "link":
+        os.truncate(victim, size_bytes)
+        segment.symlink_to(victim)
+    else:
+        os.mkfifo(segment)
+    words = (["branch", str(run), "--no-train"], ["eval", str(run)], ["checkpoint", "verify", str(run)])
+    for each in words:
+        capsys.readouterr()
+        assert main([*each, *(["--out", str(tmp_path / "branch")] if each[0] == "branch" else [])]) == 5
+        assert segment.name in "".join(capsys.readouterr())
+    assert not (tmp_path / "branch").exists()
+    assert main(["checkpoint", "list", str(run)]) == 0
+    assert segment.name in capsys.readouterr().out
+    assert victim.stat().st_nlink == 1
+
+
+def test_nothing_that_a_link_leads_to_is_shared(tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    (tmp_path / "link").symlink_to(victim)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=str(tmp_path / "link")):
+            SharedFiles().add(tmp_path / "link", tmp_path / "new", 1)
+        assert not (tmp_path / "new").exists()
+        monkeypatch.setattr(os, "link", refused)

@@ -9,8 +9,11 @@ from zlib import crc32
 
 import pytest
 
-from adaptive_rec.checkpoint import listing
+from adaptive_rec.checkpoint import history, listing
+from adaptive_rec.checkpoint.files import DISK, Files
+from adaptive_rec.checkpoint.generation import read_manifest
 from adaptive_rec.checkpoint.manifest import FileEntry, Manifest, Since, sealed
+from adaptive_rec.cli import main
 
 
 def save(run: Path, name: str, since: tuple[str, str] | None = None, content: bytes = b"{}") -> str:
@@ -44,6 +47,7 @@ def test_checkpoints_are_listed_with_the_evaluation_before_each(client: Any, run
         "builds_on": "step-000000010",
         "size_bytes": 2,
         "error": None,
+        "not_looked_at": None,
         "evaluation": {"step": 30, "auc": 0.3, "logloss": 0.5},
     }
     assert answer["checkpoints"][2]["evaluation"] is None
@@ -63,17 +67,50 @@ def test_damage_that_shows_without_reading_is_named(client: Any, run: Any) -> No
     assert [(each["step"], each["error"] and each["error"].replace(str(run.folder), "")) for each in found] == [
         (40, None),
         (30, "step-000000030/MANIFEST.json must end with its crc32: it was cut off, or is another kind of file"),
-        (20, "step-000000010/state.json must have 2 bytes, got 0"),
+        (20, "step-000000020 builds on step-000000010: step-000000010/state.json must have 2 bytes, got 0"),
         (10, "step-000000010/state.json must have 2 bytes, got 0"),
     ]
 
 
-def test_what_takes_too_long_is_listed_by_its_name(client: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "LONGEST_SECONDS", -1)
-    save(run.folder, "step-000000010")
-    [found] = client.get("/api/v1/checkpoints").json()["checkpoints"]
-    assert (found["step"], found["size_bytes"]) == (10, None)
-    assert "took too long" in found["error"]
+def test_a_chain_that_takes_too_long_is_no_damage(
+    client: Any, run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each manifest takes a second, as large ones of a stranger do: a list ends within one checkpoint, and knows no error."""
+    since = None
+    for step in range(1, 6):
+        since = f"step-{step:09d}", save(run.folder, f"step-{step:09d}", since)
+    clock = [0.0]
+
+    def slow(files: Files, generation: Path) -> Manifest:
+        files.read(generation / "MANIFEST.json")
+        clock[0] += 1
+        return read_manifest(DISK, generation)
+
+    monkeypatch.setattr(listing, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(history, "read_manifest", slow)
+    found = client.get("/api/v1/checkpoints").json()["checkpoints"]
+    why = "the list took longer than 2 s"
+    assert [(each["step"], each["error"], each["not_looked_at"]) for each in found] == [
+        (step, None, why) for step in (5, 4, 3, 2, 1)
+    ]
+    assert (found[0]["kind"], found[-1]["kind"]) == ("changes", None)
+    clock[0] = 0.0
+    assert main(["checkpoint", "list", str(run.folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == [f"step-{step:09d}" for step in range(1, 6)]
+    assert all(line.endswith(f"not looked at: {why}") for line in lines)
+
+
+def test_each_manifest_of_a_long_chain_is_read_once(client: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    since, read = None, []
+    for step in range(1, 31):
+        since = f"step-{step:09d}", save(run.folder, f"step-{step:09d}", since)
+    monkeypatch.setattr(
+        history, "read_manifest", lambda files, path: (read.append(path.name), read_manifest(files, path))[1]
+    )
+    found = client.get("/api/v1/checkpoints").json()["checkpoints"]
+    assert [each["error"] or each["not_looked_at"] for each in found] == [None] * 30
+    assert len(read) == 30
 
 
 def test_a_folder_that_cannot_be_listed_is_named(client: Any, run: Any) -> None:

@@ -7,6 +7,7 @@ nothing of a file takes room beside them.
 from __future__ import annotations
 
 import os
+import stat
 import threading
 import weakref
 from collections.abc import Iterator
@@ -111,12 +112,16 @@ class Segment:
 
     @staticmethod
     def existing(path: Path, entry: SegmentEntry, layout: PageLayout) -> Segment:
-        """Open a file that was written before; it takes no more rows. Raises DiskError."""
+        """Open a file that was written before; it takes no more rows. Raises DiskError, also for a link and a pipe."""
         with disk_errors("opening", path):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            pass_cache_by(descriptor)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            os.close(descriptor)
+            raise DiskError(f"{path} must be a regular file")
+        pass_cache_by(descriptor)
         segment = Segment(path, entry.number, entry.place, layout, entry.pages, descriptor)
-        segment.file_bytes = os.fstat(descriptor).st_size
+        segment.file_bytes = found.st_size
         if segment.file_bytes < segment.size_bytes:
             segment.close()
             raise DiskError(f"{path} must have {segment.size_bytes} bytes, it is cut off")

@@ -1,0 +1,86 @@
+"""`train --resume | --replay RUN --dry-run` over a run that cannot go on: it is refused as the run itself would be."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from adaptive_rec.cli import main
+from tests.run.spoilt_commands import contents
+from tests.settings import TINY
+
+SETTINGS = [f"--set={each}" for each in (*TINY, "run.steps=4", "checkpoint.every_steps=2")]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("trained") / "run"
+    assert main(["train", "--no-serve", "--out", str(out), *SETTINGS]) == 0
+    return out
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def text(content: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(content)
+
+
+def no_folder(path: Path) -> None:
+    shutil.rmtree(path)
+    path.write_text("")
+
+
+def spoil_manifests(path: Path) -> None:
+    for manifest in path.rglob("MANIFEST.json"):
+        manifest.write_text("{}")
+
+
+PARENT = text(json.dumps({"parent": {"run": "x", "checkpoint": "../x", "step": 1, "seconds": 0, "samples_seen": 0}}))
+
+
+@pytest.mark.parametrize(
+    ("option", "file", "spoil"),
+    [
+        ("--replay", "events.jsonl", folder),
+        ("--replay", "events.jsonl", text("[[\n{}\n")),
+        ("--replay", "events.jsonl", Path.unlink),
+        ("--resume", "events.jsonl", folder),
+        ("--resume", "events.jsonl", text('{"kind": "started", "step": 0, "details": {"replays": "/gone"}}\n')),
+        ("--resume", "run.json", folder),
+        ("--resume", "run.json", PARENT),
+        ("--resume", "metrics.jsonl", folder),
+        ("--resume", "checkpoints", no_folder),
+        ("--resume", "checkpoints", spoil_manifests),
+    ],
+)
+def test_a_dry_run_is_refused_as_the_run_is(
+    trained: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    option: str,
+    file: str,
+    spoil: Callable[[Path], object],
+) -> None:
+    run = shutil.copytree(trained, tmp_path / "run")
+    words = ["train", "--no-serve", option]
+    words += [str(run), "--out", str(tmp_path / "again")] if option == "--replay" else ["--out", str(run), "--steps=6"]
+    assert main([*words, "--dry-run"]) == 0
+    spoil(run / file)
+    before, errors = contents(run), []
+    capsys.readouterr()
+    for more in (["--dry-run"], []):
+        assert main([*words, *more]) not in (0, 1)
+        errors.append([line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")])
+        if more:
+            assert contents(run) == before
+            assert not (tmp_path / "again").exists()
+    [said], [real] = errors
+    assert str(run / file) in said or "/gone" in said
+    assert said == real or file == "checkpoints"
