@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adaptive_rec.embedding.staged import host_rows, in_flight
+
 SKIPS = [
     "knobs.stale_threshold=1e9", "knobs.alpha=0.1", "knobs.min_probe_touches=1", "knobs.min_touch_ratio=0.0",
     "knobs.probe_ratio=0.5",
@@ -81,3 +83,19 @@ def test_rows_that_the_device_reads_in_host_memory_are_those_that_are_staged(
     assert direct is not None
     assert staged is None
     same_bits(*outcomes)
+
+
+@pytest.mark.parametrize("classify", ["host", "device"])
+def test_threads_that_share_the_staging_change_no_bit(train: Any, classify: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few rows there are, and also for an evaluation after the run has ended its threads."""
+    for name in ("LEAST_FOUND", "LEAST_INDEXED"):
+        monkeypatch.setattr(in_flight, name, 1)
+    monkeypatch.setattr(host_rows, "_CHUNK_BYTES", 64)
+    case = {"optimizer": "rowwise_adagrad", "bags": "sum", "depth": 4, "churn": True, "budget_bytes": 200_000, "steps": 30}
+    outcomes = [
+        train("hotline", device="late", classify=classify, settings=[f"run.copy_threads={threads}"], **case)
+        for threads in (4, 1)
+    ]
+    same_bits(*outcomes)
+    several, one = (outcome.runtime.evaluate() for outcome in outcomes)
+    assert several.quality.auc == one.quality.auc
