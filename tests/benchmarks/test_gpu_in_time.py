@@ -122,8 +122,8 @@ def test_a_cell_ends_in_its_time_however_slow_its_contestants_are(
     }
     saved: list[dict[str, Any]] = []
     began = time.perf_counter()
-    found = measure.compare(makers, HERE, began + 6, lambda _: None, saved.append)
-    assert time.perf_counter() - began < 20  # each of them would need 60
+    found = measure.compare(makers, HERE, began + 12, lambda _: None, saved.append)
+    assert time.perf_counter() - began < 30  # each of them would need 60
     assert not found["failed"]
     assert found["runs"]["hotline"]["turns"] >= 1
     late, cold = "was not set up in time", "was not warm in time"
@@ -139,7 +139,7 @@ def test_a_cell_ends_in_its_time_however_slow_its_contestants_are(
 def test_kernels_are_compiled_in_processes_of_their_own_and_not_longer_than_there_is_time(tmp_path: Path) -> None:
     args = arguments(["--rehearse", "cpu", "--only", "kaggle-2048-10pc-preloaded"])
     cell = plan.chosen(args)[0]
-    assert (cell.kind, [name for _, name in cell.compiles]) == ("warm", ["hotline/never", "device_only", "hotline"])
+    assert (cell.kind, [name for _, name in cell.compiles]) == ("warm", ["hotline/never", "device_only", plan.RARELY, "hotline"])
     cell = replace(cell, compiles=(*cell.compiles[:1], (WORDS[1], "no_such_policy")))
 
     def found(seconds: float) -> dict[str, Any]:

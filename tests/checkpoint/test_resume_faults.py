@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from adaptive_rec import checkpoint
-from adaptive_rec.checkpoint import history, writing
+from adaptive_rec.checkpoint import generation, history, writing
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import CheckpointError, DataError, UsageError
 from adaptive_rec.live.mailbox import Command, ignore
@@ -76,7 +76,7 @@ def test_setting_aside_never_overwrites(tmp_path: Path) -> None:
     for name in ("step-000000003", "step-000000003.set-aside"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)
-    history.set_aside(checkpoint.DISK, tmp_path, ["step-000000003"])
+    generation.set_aside(checkpoint.DISK, tmp_path, ["step-000000003"])
     assert (tmp_path / "step-000000003.set-aside" / "file").read_text() == "step-000000003.set-aside"
     assert (tmp_path / "step-000000003.set-aside-1" / "file").read_text() == "step-000000003"
 
