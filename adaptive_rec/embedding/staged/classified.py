@@ -181,3 +181,24 @@ class ClassifiedOnDevice(ClassifiedBatch):
         array = self._fetch(lists, [name]).array(name).astype(np.int32 if narrow else np.int64, copy=False)
         self.__dict__[name] = array
         return array
+
+
+class TrainedLists:
+    """The lists of the last batch that the device classified and trained. They stay until the next one is taken, as the tracker
+    may ask for them."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+        self._last: tuple[ClassifiedOnDevice, Event] | None = None
+
+    def keep(self, work: ClassifiedBatch) -> None:
+        """Keep the lists of a batch that ends, if it has any on the device, and forget those before."""
+        if isinstance(work, ClassifiedOnDevice):
+            self.forget()
+            self._last = work, self._streams.compute_event()
+
+    def forget(self) -> None:
+        last, self._last = self._last, None
+        if last is not None:
+            work, event = last
+            work.drop_lists(event)

@@ -19,7 +19,7 @@ from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
-from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice
+from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice, TrainedLists
 from adaptive_rec.embedding.staged.classifier import Classifier
 from adaptive_rec.embedding.staged.device_step import DeviceStep
 from adaptive_rec.embedding.staged.direct_reads import direct_reads
@@ -28,7 +28,7 @@ from adaptive_rec.embedding.staged.in_flight import Flight, InFlight, Staged
 from adaptive_rec.embedding.staged.ring import StagingRing
 from adaptive_rec.embedding.staged.staged_tier import StagedTier
 from adaptive_rec.embedding.staged.stager import Stager
-from adaptive_rec.embedding.staged.streams import Event, Streams
+from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import Lookups
 from adaptive_rec.errors import first_line
 from adaptive_rec.kernels import staging
@@ -57,8 +57,7 @@ class StagedStore(StagedTier):
         """`classifies`: the device classifies batches. `cold_rows`: how they get to the device, see `direct_reads.py`."""
         super().__init__(space, rule, seed, dtype, streams, budget_bytes, monitored, copy_threads, drawn)
         self._classifier = Classifier(space, streams, dtype) if classifies else None
-        self._trained: tuple[ClassifiedOnDevice, Event] | None = None
-        """The last batch that the device classified and trained: its lists stay until the next one is taken."""
+        self._trained = TrainedLists(streams)
         self.ring = StagingRing(streams)
         self.direct, complaint = direct_reads(cold_rows, space, rule, dtype, streams, self.host)
         """Cold rows that the device reads in host memory by itself."""
@@ -156,7 +155,7 @@ class StagedStore(StagedTier):
                 self._in_flight.drop(flight, None)
                 if isinstance(flight.work, ClassifiedOnDevice):
                     flight.work.drop_lists(None)
-        self._forget_trained()
+        self._trained.forget()
         self.settle()
         self._step.free_memory()
         for ring in self.rings:
@@ -171,7 +170,7 @@ class StagedStore(StagedTier):
     # The step --------------------------------------------------------------------------------------------------------
 
     def take(self, work: ClassifiedBatch) -> None:
-        self._forget_trained()
+        self._trained.forget()
         if work.staged is None:
             unstaged = Flight(work, taken=True)
             work.attach(unstaged)
@@ -263,7 +262,7 @@ class StagedStore(StagedTier):
             self._step_first = False
             if flight is not None:
                 self._in_flight.end(flight)
-            self._end_lists(work)
+            self._trained.keep(work)
             work.attach(None)
             return
         staged = self._staged(work)
@@ -277,7 +276,7 @@ class StagedStore(StagedTier):
         pool which of them; None: all."""
         self._step_first = False
         flight: Flight = work.staged
-        self._end_lists(work)
+        self._trained.keep(work)
         work.attach(None)
         if updated and staged.rows_here is not None:
             self.traffic.add_bytes(to_host=staged.stop - staged.rows_start)
@@ -285,18 +284,6 @@ class StagedStore(StagedTier):
         else:
             self._in_flight.end(flight)
             staged.slot.release(self.streams.compute_event())
-
-    def _end_lists(self, work: ClassifiedBatch) -> None:
-        """Keep the lists of a batch that ends until the next one is taken: the tracker may ask for them."""
-        if isinstance(work, ClassifiedOnDevice):
-            self._forget_trained()
-            self._trained = work, self.streams.compute_event()
-
-    def _forget_trained(self) -> None:
-        trained, self._trained = self._trained, None
-        if trained is not None:
-            work, event = trained
-            work.drop_lists(event)
 
     def counted(self, work: ClassifiedBatch) -> Lookups:
         if isinstance(work, ClassifiedOnDevice):
@@ -313,7 +300,7 @@ class StagedStore(StagedTier):
 
     def close(self) -> None:
         self.drop_ahead()
-        self._forget_trained()
+        self._trained.forget()
         try:
             self.settle()
         finally:

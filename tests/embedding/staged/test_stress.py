@@ -404,4 +404,5 @@ def is_found(plain: dict[int, list[Any]], classifies: bool, cold_rows: str) -> b
         except Exception:
             return True
 
-    return any(differs(seed) for seed in plain)
+    # Threads decide when a mistake shows: what ten runs do not show, thirty do.
+    return any(differs(seed) for _ in range(3) for seed in plain)
