@@ -11,16 +11,6 @@ import pytest
 
 from adaptive_rec.cli import main
 from tests.run.spoilt_commands import contents
-from tests.settings import TINY
-
-SETTINGS = [f"--set={each}" for each in (*TINY, "run.steps=4", "checkpoint.every_steps=2")]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("trained") / "run"
-    assert main(["train", "--no-serve", "--out", str(out), *SETTINGS]) == 0
-    return out
 
 
 def folder(path: Path) -> None:

@@ -15,16 +15,7 @@ from adaptive_rec.cli.compare import make_folder
 from adaptive_rec.errors import CheckpointError, UsageError
 from adaptive_rec.run.new_directory import WRITTEN, sole_writer
 from adaptive_rec.system.own_files import open_own
-from tests.settings import TINY
-
-SETTINGS = [f"--set={each}" for each in (*TINY, "run.steps=4", "checkpoint.every_steps=2")]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("trained") / "run"
-    assert main(["train", "--no-serve", "--out", str(out), *SETTINGS]) == 0
-    return out
+from tests.run.conftest import SETTINGS
 
 
 @pytest.fixture
