@@ -57,9 +57,10 @@ class Crew:
         for job in jobs:
             job.result()
 
-    def start(self, work: Callable[[], T]) -> Callable[[], T]:
-        """Begin work beside the caller's, if there are threads for it. Returns a function that waits for its result."""
-        return cache(work) if self._threads < 2 else self._workers().submit(work).result
+    def start(self, work: Callable[[], T], rows: int, least: int) -> Callable[[], T]:
+        """Begin work on rows beside the caller's, if there are threads for it and at least `least` rows. Returns a function that
+        waits for its result, or does the work when it is first called."""
+        return cache(work) if self._threads < 2 or rows < least else self._workers().submit(work).result
 
     def close(self) -> None:
         """End the threads. Later work starts others."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ from adaptive_rec.embedding.staged.take_over import RowsTaken
 from adaptive_rec.kernels import staging
 
 LEAST_FOUND, LEAST_INDEXED = 4096, 1 << 15
-"""Rows that a thread at least looks for among those of earlier batches, and rows that are indexed by another thread."""
+"""Rows that a thread at least looks for among those of earlier batches, and rows that are worth waking one for to index them."""
 
 
 @dataclass
@@ -74,8 +73,7 @@ class TravellingRows:
             staging.index_travelling(distinct_U, source_U, keys, places)
             return keys, places
 
-        # The next batch that is staged needs it. A small one is made by then, as to wake a thread takes longer.
-        self._index = crew.start(index) if len(distinct_U) >= LEAST_INDEXED else cache(index)
+        self._index = crew.start(index, len(distinct_U), LEAST_INDEXED)  # the next batch that is staged needs it
 
     def find(
         self, rows_C: NDArray[np.int64], number: int, origin_C: NDArray[np.int32], place_C: NDArray[np.int32]
