@@ -27,6 +27,10 @@ from adaptive_rec.runtime.assemble import assemble
 from benchmarks.common.shapes import SHAPES, configure, open_shape, preload
 
 
+def nothing() -> None:
+    """The event of whatever is left out or done at once: waiting for it does nothing."""
+
+
 class IdleStreams:
     """A device that does nothing, and counts the calls of the thread that made it."""
 
@@ -62,20 +66,23 @@ class IdleStreams:
     def launch(self, work: Callable[[], object]) -> None:
         self._count("launch")
 
-    def upload(self, to_device: Tensor, from_host: Tensor, after: Any, urgent: bool = False) -> None:
+    def upload(self, to_device: Tensor, from_host: Tensor, after: Any, urgent: bool = False) -> Callable[[], object]:
         if not self._count("upload"):
             to_device.copy_(from_host)
+        return nothing
 
-    def download(self, to_host: Tensor, from_device: Tensor) -> None:
+    def download(self, to_host: Tensor, from_device: Tensor) -> Callable[[], object]:
         self._count("download")
+        return nothing
 
     def up_waits(self, event: Any, urgent: bool = False) -> None:
         self._count("wait")
 
-    def launch_aside(self, work: Callable[[], object], after: Any = None) -> None:
+    def launch_aside(self, work: Callable[[], object], after: Any = None) -> Callable[[], object]:
         self._count("launch_aside")
         with self._aside:
             work()
+        return nothing
 
     def download_aside(self, to_host: Tensor, from_device: Tensor) -> Callable[[], object]:
         self._count("download_aside")
@@ -84,12 +91,12 @@ class IdleStreams:
     def compute_waits(self, event: Any) -> None:
         self._count("wait")
 
-    def compute_event(self) -> None:
+    def compute_event(self) -> Callable[[], object]:
         self._count("event")
+        return nothing
 
-    def host_waits(self, event: Any) -> None:
-        if event is not None:
-            event()
+    def host_waits(self, event: Callable[[], object]) -> None:
+        event()
 
     def has_happened(self, event: Any) -> bool:
         return True
