@@ -23,6 +23,9 @@ _ROWS_AHEAD = 8
 _PLACES_AHEAD = 16
 """How far ahead of their use places of a hash table are prefetched."""
 
+_LOW_HALF = (1 << 32) - 1
+"""Of a number of 64 bits."""
+
 
 @njit(**JIT)
 def split_sources(distinct_U, source_U, pool_ends, out_source_U, row_C, host_row_C, cold_ends):
@@ -176,8 +179,8 @@ def _hash(row, mask):
 
 @njit(**JIT)
 def index_travelling(row_C, places):
-    """Fill a hash table with 1 and the place in `row_C` of each row. It is a power of two long, longer than there are rows, and
-    filled with zeros."""
+    """Fill a hash table (int64) with the low half of each row's number and, in the lower half, 1 and its place in `row_C`. The
+    table is a power of two long, longer than there are rows, and filled with zeros."""
     mask = len(places) - 1
     for c in range(len(row_C)):
         if c + _PLACES_AHEAD < len(row_C):
@@ -185,7 +188,7 @@ def index_travelling(row_C, places):
         h = _hash(row_C[c], mask)
         while places[h]:
             h = (h + 1) & mask
-        places[h] = c + 1
+        places[h] = row_C[c] << 32 | (c + 1)
 
 
 @njit(**JIT)
@@ -199,7 +202,7 @@ def find_travelling(earlier_EX, row_C, first, end, cold_ends, origin_C, place_C,
     origin_C[first:end] = -1
     for e in range(len(earlier_EX) - 1, -1, -1):
         size = earlier_EX[e, 1]
-        places = carray(_pointer(earlier_EX[e, 0]), size, np.int32)
+        places = carray(_pointer(earlier_EX[e, 0]), size, np.int64)
         their_row_C = carray(_pointer(earlier_EX[e, 2]), size, np.int64)
         mask = size - 1
         stop = first
@@ -213,11 +216,13 @@ def find_travelling(earlier_EX, row_C, first, end, cold_ends, origin_C, place_C,
                     continue
                 row = row_C[c]
                 h = _hash(row, mask)
-                while places[h] and their_row_C[places[h] - 1] != row:
+                at = places[h]
+                while at and ((at ^ row << 32) >> 32 or their_row_C[(at & _LOW_HALF) - 1] != row):
                     h = (h + 1) & mask
-                if places[h]:
+                    at = places[h]
+                if at:
                     origin_C[c] = e
-                    place_C[c] = places[h] - 1 - earlier_EX[e, 3 + pool]
+                    place_C[c] = (at & _LOW_HALF) - 1 - earlier_EX[e, 3 + pool]
                     found += 1
             count_PE[pool, e] += found
 

@@ -14,6 +14,8 @@ from adaptive_rec.kernels.reference import staging as reference_staging
 
 quick = settings(max_examples=60, deadline=None)
 seeds = st.integers(0, 1 << 16)
+FAR = 1 << 31
+"""A distance of rows whose numbers are alike in their lower halves, but for one bit."""
 
 
 def pool_ends(random: np.random.Generator, rows: int, pools: int) -> Any:
@@ -133,13 +135,16 @@ def test_what_earlier_batches_hold_equals_its_twin(
         ends = pool_ends(random, random.integers(0, rows + 1), pools)
         # Pools have numbers of their own, as in the joint row space.
         return np.concatenate(
-            [1000 * pool + random.permutation(2 * rows)[:count] for pool, count in enumerate(np.diff(ends, prepend=0))]
+            [
+                (pool << 40) + FAR * random.permutation(2 * rows)[:count]
+                for pool, count in enumerate(np.diff(ends, prepend=0))
+            ]
         ).astype(np.int64), ends
 
     made, row_C, ends = [batch() for _ in range(batches)], *batch()
     tables, lines = [], []
     for their_row_C, their_ends in made:
-        tables.append(np.zeros(1 << max(1, len(their_row_C).bit_length()), np.int32))
+        tables.append(np.zeros(1 << max(1, len(their_row_C).bit_length()), np.int64))
         staging.index_travelling(their_row_C, tables[-1])
         address = tables[-1].ctypes.data, len(tables[-1]), their_row_C.ctypes.data
         lines.append([*address, 0, *their_ends[:-1]])

@@ -151,11 +151,12 @@ class Flight:
     def is_staged(self, placement_version: int) -> bool:
         """Return whether its staged batch can be used: no rows moved since, and no flight before it was staged again."""
         staged = self.staged
-        return (
-            staged is not None
-            and staged.placement_version == placement_version
-            and all(forward.flight.staged is forward.origin for forward in staged.forwards)
-        )
+        if staged is None or staged.placement_version != placement_version:
+            return False
+        for forward in staged.forwards:  # no generator: this is asked of every flight for each batch
+            if forward.flight.staged is not forward.origin:
+                return False
+        return True
 
 
 class InFlight:

@@ -29,6 +29,8 @@ from adaptive_rec.embedding.staged.travelling import TravellingRows
 from adaptive_rec.kernels import staging
 from adaptive_rec.placement import RowSpace
 
+_NO_ROWS = np.empty(0, dtype=np.int64)
+
 LEAST_APART = 1 << 20
 """Bytes of rows that popular samples should not wait for: all else goes up before so many. Fewer cost less than a second copy."""
 
@@ -97,17 +99,17 @@ class Stager:
         layout = SlotLayout()
         numbers = layout.add_numbers([len(batch.offsets), lookups, lookups, rows, rows + pools, most_pieces + 1])
         dense_BX, labels_B = layout.add(self._dtype, *batch.dense_BX.shape), layout.add(self._dtype, batch.size)
-        number_U = layout.add(torch.int64, rows if self._sends_numbers else 0)
+        number_U = layout.add(torch.int64, rows) if self._sends_numbers else None
         room = self._room(layout, cold, earlier)
         slot = self.ring.take(layout.nbytes)
         piece_ends = np.empty(pools, dtype=np.int64)
         staging.pack_batch(
             batch.offsets, work.inverse_N, work.segment_bag_N, source_U, work.segments_U1, work.distinct_U, work.pool_ends,
-            batch.dense_BX, batch.labels_B, PIECE_LOOKUPS, number_U.pinned(slot), dense_BX.pinned(slot),
-            labels_B.pinned(slot), piece_ends, *numbers.pinned(slot),
+            batch.dense_BX, batch.labels_B, PIECE_LOOKUPS, _NO_ROWS if number_U is None else number_U.pinned(slot),
+            dense_BX.pinned(slot), labels_B.pinned(slot), piece_ends, *numbers.pinned(slot),
         )  # fmt: skip
         offsets, inverse_N, bag_N, sources, *pieces = numbers.device(slot, int(piece_ends[-1]) + 1)
-        dice = number_U.device(slot) if self._sends_numbers else None
+        dice = None if number_U is None else number_U.device(slot)
         lists = ListsHere(bag_N, sources, pieces[0], pieces[1], dice, work.pool_ends.tolist(), piece_ends.tolist())
         inputs = dense_BX.device(slot), labels_B.device(slot)
         bags = BatchOnDevice(*inputs, offsets, inverse_N, sources, self._mean_F)

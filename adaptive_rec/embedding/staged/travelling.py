@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,10 @@ from adaptive_rec.kernels import staging
 
 LEAST_FOUND, LEAST_INDEXED = 4096, 1 << 15
 """Rows that a thread at least looks for among those of earlier batches, and rows that are worth waking one for to index them."""
+
+
+Index: TypeAlias = tuple[NDArray[np.int64], list[int]]
+"""The places of a batch's rows by a hash of their numbers, and a line that tells `find_travelling` where all is."""
 
 
 class TravellingRows:
@@ -27,18 +33,26 @@ class TravellingRows:
         self.host_rows = [host_row_C[first:end] for first, end in zip(self._bounds, self._bounds[1:], strict=False)]
         """Rows of the host tier, for each pool."""
 
-        def index() -> tuple[NDArray[np.int32], list[int]]:
-            places = np.zeros(1 << max(1, (2 * len(row_C)).bit_length()), dtype=np.int32)
-            staging.index_travelling(row_C, places)
-            return places, [_address(places), len(places), _address(row_C), *self._bounds[:-1]]
+        self._index: Index | None = None
+        large = len(row_C) >= LEAST_INDEXED
+        self._coming = (
+            crew.start(partial(_index_of, row_C, self._bounds[:-1]), len(row_C), LEAST_INDEXED) if large else None
+        )
 
-        self._index = crew.start(index, len(row_C), LEAST_INDEXED)  # the next batch that is staged needs it
+    def index(self) -> Index:
+        """Return the index, which the next batch that is staged needs."""
+        made = self._index
+        if made is None:
+            coming = self._coming
+            made = self._index = _index_of(self.row_C, self._bounds[:-1]) if coming is None else coming()
+        return made
 
     def find(self, earlier: list[TravellingRows]) -> Taken | None:
         """Find the last of the earlier batches that holds each row, and the row's place there. None where none holds any."""
-        earlier_EX = np.array([each._index()[1] for each in earlier], dtype=np.int64)
-        if not len(earlier_EX) or not len(self.row_C):
+        if not earlier or not len(self.row_C):
             return None
+        indices = [each.index() for each in earlier]  # kept, as kernels know only addresses
+        earlier_EX = np.array([line for _, line in indices], dtype=np.int64)
         origin_C, place_C = np.empty(len(self.row_C), dtype=np.int32), np.empty(len(self.row_C), dtype=np.int32)
         counts: list[NDArray[np.int64]] = []
 
@@ -75,6 +89,12 @@ class Taken:
     def write(self, from_R: NDArray[np.int32], to_R: NDArray[np.int32]) -> None:
         """List places there and places here, line by line."""
         staging.list_taken(self.origin_C, self.place_C, self.ends_P, self.count_PE, from_R, to_R)
+
+
+def _index_of(row_C: NDArray[np.int64], starts: list[int]) -> Index:
+    places = np.zeros(1 << max(1, (2 * len(row_C)).bit_length()), dtype=np.int64)
+    staging.index_travelling(row_C, places)
+    return places, [_address(places), len(places), _address(row_C), *starts]
 
 
 def _address(array: NDArray[np.generic]) -> int:
