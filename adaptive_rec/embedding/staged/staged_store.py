@@ -99,7 +99,7 @@ class StagedStore(StagedTier):
         work = ClassifiedOnDevice(batch, self.space)
         if not self._step_first:
             with suppress(torch.OutOfMemoryError):  # raised again when the step needs the batch
-                self._classifier.find(work)
+                self._classifier.place(work, self.placement, None)
         return work
 
     def stage(self, work: ClassifiedBatch) -> None:
@@ -131,7 +131,8 @@ class StagedStore(StagedTier):
         self._in_flight.drop(flight, computed)
         if isinstance(flight.work, ClassifiedOnDevice):
             assert self._classifier is not None, "batches are classified as their store does it"
-            self._classifier.place(flight.work, self.placement, computed)
+            if flight.work.placement_version != self.placement.version:
+                self._classifier.place(flight.work, self.placement, computed)
         else:
             self.classify(flight.work)
         earlier = self._in_flight.hold_before(flight)
@@ -206,8 +207,7 @@ class StagedStore(StagedTier):
     ) -> None:
         staged = self._staged(work)
         self._indices_ready(staged)
-        popular_S = work.popular_B if samples_S is all_samples(work.batch.size) else work.popular_B[samples_S]
-        if not popular_S.all():
+        if samples_S is all_samples(work.batch.size) or not work.popular_B[samples_S].all():
             self._rows_ready(staged)
         self.traffic.add_bytes(to_device=self._step.gather(staged, self.device, samples_S, scale_S, micro))
 

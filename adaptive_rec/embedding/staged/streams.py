@@ -123,7 +123,7 @@ class CudaStreams:
         self._up = torch.cuda.Stream(self.device)
         self._urgent = torch.cuda.Stream(self.device, priority=-1)
         self._down = torch.cuda.Stream(self.device)
-        self._aside = torch.cuda.Stream(self.device)
+        self._aside = torch.cuda.Stream(self.device, priority=-1)  # short work that workers wait for
         self._recording = torch.cuda.Stream(self.device)
         self._pool: Any = torch.cuda.graph_pool_handle()
         self._first_graph: torch.cuda.CUDAGraph | None = None  # kept, as a pool ends with the last of its graphs
