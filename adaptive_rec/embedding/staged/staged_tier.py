@@ -52,6 +52,7 @@ class StagedTier(EmbeddingStore):
         """Whether a row of each pool was too large for half precision; set by updates, which nobody waits for."""
         super().__init__(space, rule, seed, dtype, streams.device, budget_bytes, monitored, drawn)
         self.threads = usable_threads(copy_threads)
+        self.counting_threads = copy_threads
         self._rows = self._host_rows()
 
     def _host_rows(self) -> HostRows:
