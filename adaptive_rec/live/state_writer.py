@@ -96,8 +96,8 @@ class StateWriter:
             if sketch is not None:
                 counters, seeds, unit = sketch
                 self._arrays["sketch_cells"][: counters.size] = counters.ravel()
-                self._arrays["sketch_seeds"][: len(seeds)] = seeds
-                for word, value in zip(("sketch_depth", "sketch_width"), counters.shape, strict=True):
+                self._arrays["sketch_seeds"][:] = seeds
+                for word, value in zip(("sketch_blocks", "sketch_block_cells"), counters.shape, strict=True):
                     self._words[WORDS.index(word)] = value
                 self._words[WORDS.index("sketch_unit")] = unit
             self._words[WORDS.index("version")] = version

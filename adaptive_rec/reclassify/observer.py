@@ -24,10 +24,11 @@ from adaptive_rec.policy import AccessView, MovementView
 from adaptive_rec.reclassify.popular_samples import PopularSamples
 from adaptive_rec.reclassify.stale_rows import StaleRows
 from adaptive_rec.saved import ANY, Saved
-from adaptive_rec.system.background import BackgroundThread
-from adaptive_rec.tracking.count_min import CountMinSketch, width_for
+from adaptive_rec.system.background import LOWEST, BackgroundThread
+from adaptive_rec.system.crew import Crew
+from adaptive_rec.tracking.count_min import CountMinSketch, of_older_version, saved_sketch, saved_width, width_for
 from adaptive_rec.tracking.horizon import MemoryTrials
-from adaptive_rec.tracking.popularity import PopularityTracker, samples, saved_candidates
+from adaptive_rec.tracking.popularity import PopularityTracker, samples, saved_candidates, sort_distinct
 from adaptive_rec.tracking.rules import RULES
 
 SKETCH_LIMIT_BYTES = 64 << 20
@@ -50,6 +51,8 @@ class Observer:
 
     def __init__(self, store: EmbeddingStore, seed: int, times: StageTimes) -> None:
         self.store = store
+        self._crew = Crew(store.counting_threads, LOWEST)
+        """Counts for the counting thread."""
         rows = self._placed_rows(sum(store.device.capacities))
         self._tracker = PopularityTracker(self._sketch(rows, seed), capacity_rows=rows)
         self._seed = seed
@@ -63,7 +66,7 @@ class Observer:
         """Probe steps since measuring began."""
 
     def _sketch(self, rows: int, seed: int) -> CountMinSketch:
-        return CountMinSketch(width_for(rows, self.store.space.rows, SKETCH_LIMIT_BYTES), seed=seed)
+        return CountMinSketch(width_for(rows, self.store.space.rows, SKETCH_LIMIT_BYTES), seed, self._crew)
 
     def _placed_rows(self, hot_rows: int) -> int:
         """Return how many rows are placed by popularity: hot ones, and cold ones in host memory where others lie on a disk."""
@@ -83,6 +86,7 @@ class Observer:
     def close(self) -> None:
         """Stop the counting thread and drop its errors."""
         self._counting.close()
+        self._crew.close()
 
     def resize(self, hot_rows: int) -> None:
         """Set how many rows may be hot. A sketch that is too narrow for them is replaced by a wider one, which starts with the
@@ -91,15 +95,18 @@ class Observer:
         if isinstance(counter, CountMinSketch):
             wider = self._sketch(placed_rows, counter.seed)
             if wider.counters.size > counter.counters.size:
-                memory = self.store.memory
-                placed = np.concatenate([*self.store.device.row_of_slot, *(memory.row_of_slot if memory else ())])
-                rows = np.union1d(placed[placed >= 0], self.tracker.candidates())
-                wider.add(rows, np.ceil(counter.estimate(rows)).astype(np.int64))
+                wider.take_over(counter, self._known_rows())
                 self.tracker.replace_counter(wider)
         self.tracker.resize(placed_rows)
         if self.trials is not None:
             self.trials.resize(hot_rows)
         self._probes = 0  # the monitors are new
+
+    def _known_rows(self) -> NDArray[np.int64]:
+        """Return the placed rows and the candidates."""
+        memory = self.store.memory
+        placed = np.concatenate([*self.store.device.row_of_slot, *(memory.row_of_slot if memory else ())])
+        return np.union1d(placed[placed >= 0], self.tracker.candidates())
 
     def try_memories(self, wanted: bool) -> None:
         """Start to find out which memory suits the data, or stop."""
@@ -239,6 +246,7 @@ class Observer:
         self._take_sketch(found.part("tracker").part("counter"))
         self._saved_candidates(found)
         self._tracker.set_state(found.part("tracker"))
+        self._take_over(found.part("tracker").part("counter"), self._known_rows())
         if self.store.memory is not None:  # it may be another one than that of the saved run
             self._tracker.resize(self._placed_rows(sum(self.store.device.capacities)))
         trials = found.maybe("trials")
@@ -272,19 +280,26 @@ class Observer:
         counter = self._tracker.counter
         if not isinstance(counter, CountMinSketch):
             return
-        shape = found.shape("counters")
-        if shape != counter.counters.shape:
-            fits = len(shape) == 2 and shape[0] == len(counter.counters) and 4 * math.prod(shape) <= SKETCH_LIMIT_BYTES
-            if not fits or shape[1] < 2 or shape[1] & (shape[1] - 1):
-                raise CheckpointError(f"a sketch must have {len(counter.counters)} lines of 2^n cells, got {shape}")
-            self._tracker.replace_counter(CountMinSketch(shape[1], shape[0], counter.seed))
+        width, shape = saved_width(found), found.shape("counters")
+        if 4 * math.prod(shape) > SKETCH_LIMIT_BYTES:
+            raise CheckpointError(f"a sketch must have at most {SKETCH_LIMIT_BYTES // 4} cells, got {shape}")
+        if width != counter.width:
+            self._tracker.replace_counter(CountMinSketch(width, counter.seed, self._crew))
+
+    def _take_over(self, found: Saved, rows: NDArray[np.int64]) -> None:
+        """Count what a saved sketch remembers of some rows, if it is of an older version."""
+        counter = self._tracker.counter
+        if isinstance(counter, CountMinSketch) and of_older_version(found):
+            counter.take_over(saved_sketch(found, counter.seed), rows)
 
     def remember(self, found: Saved, rows: NDArray[np.int64]) -> None:
         """Restore counts and candidates, and add `rows`, for another placement. The sketch must be as wide as the saved one."""
         counter, saved = self._tracker.counter, found.part("tracker").part("counter")
-        if isinstance(counter, CountMinSketch) and saved.shape("counters") == counter.counters.shape:
+        if isinstance(counter, CountMinSketch) and saved_width(saved) == counter.width:
             counter.set_state(saved)
-            self._tracker.remember(np.concatenate([self._saved_candidates(found), rows]))
+            known = sort_distinct(np.concatenate([self._saved_candidates(found), rows]))
+            self._take_over(saved, known)
+            self._tracker.remember(known)
 
     def remember_counts(self, rows: NDArray[np.int64], counts: NDArray[np.float64]) -> None:
         """Add the counts of some rows that a run had before it was resumed, and make these rows candidates."""

@@ -12,12 +12,14 @@ import pytest
 import torch
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
+from adaptive_rec.checkpoint.run_state import counted_anew
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.kernels import row_update
+from adaptive_rec.kernels.sketch_numpy import find_cells, sketch_seeds
 from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.reclassify.observer import Observer
@@ -64,6 +66,29 @@ class Gate:
             count(rows_U, *arrays)
 
         monkeypatch.setattr(tracker, "observe", held)
+
+
+def test_a_sketch_of_an_older_version_is_taken_over(observer: Observer) -> None:
+    """It has lines of cells, which the state is given here as it was saved then. Rows that are known keep their counts."""
+    for step in range(8):
+        observer.count_lookups(step, batch_of(5, 5, step), KNOBS)
+    known = observer.tracker.candidates().copy()
+    before = observer.tracker.estimate(known)
+    state = observer.state()
+    counter = state["tracker"]["counter"]
+    lines = np.zeros((4, counter["counters"].size // 4), np.uint32)
+    lines.reshape(-1)[find_cells(known, sketch_seeds(1, 4), lines.shape)] = (16 * before).astype(np.uint32)
+    counter["counters"] = lines
+    assert [text[:40] for text in counted_anew(Saved(state), None)] == ["the checkpoint is of a version that coun"]
+    again = Observer(observer.store, 1, StageTimes())
+    again.set_state(Saved(state))
+    assert again.tracker.candidates().tolist() == known.tolist()
+    assert again.tracker.estimate(known).tolist() == before.tolist()
+    assert not list(counted_anew(Saved(again.state()), None))
+    elsewhere = Observer(observer.store, 1, StageTimes())
+    elsewhere.remember(Saved(state), np.array([2]))
+    assert elsewhere.tracker.candidates().tolist() == sorted([*known.tolist(), 2])
+    assert elsewhere.tracker.estimate(known).tolist() == before.tolist()
 
 
 def test_only_sampled_steps_count(observer: Observer) -> None:

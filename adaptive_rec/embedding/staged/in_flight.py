@@ -17,12 +17,12 @@ from torch import Tensor
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.host import Arrays
 from adaptive_rec.embedding.staged.device_bags import BatchOnDevice
-from adaptive_rec.embedding.staged.host_rows import Crew
 from adaptive_rec.embedding.staged.packing import PackedArray
 from adaptive_rec.embedding.staged.ring import Slot
 from adaptive_rec.embedding.staged.streams import Event
 from adaptive_rec.embedding.staged.take_over import RowsTaken
 from adaptive_rec.kernels import staging
+from adaptive_rec.system.crew import Crew
 
 LEAST_FOUND, LEAST_INDEXED = 4096, 1 << 15
 """Rows that a thread at least looks for among those of earlier batches, and rows that are worth waking one for to index them."""

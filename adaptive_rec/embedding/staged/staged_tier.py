@@ -15,13 +15,14 @@ from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.embedding.row_types import FP16_LIMIT
 from adaptive_rec.embedding.snapshot import Tiers
-from adaptive_rec.embedding.staged.host_rows import Crew, HostRows, RowCopier, RowsInMemory
+from adaptive_rec.embedding.staged.host_rows import HostRows, RowCopier, RowsInMemory
 from adaptive_rec.embedding.staged.moves import SlotMoves
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import TrainingError
 from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.placement import Migration, RowSpace
+from adaptive_rec.system.crew import Crew
 from adaptive_rec.tracking.delta import MEASURES
 
 HEADROOM_BYTES = 1 << 30
@@ -51,6 +52,7 @@ class StagedTier(EmbeddingStore):
         """Whether a row of each pool was too large for half precision; set by updates, which nobody waits for."""
         super().__init__(space, rule, seed, dtype, streams.device, budget_bytes, monitored, drawn)
         self.threads = usable_threads(copy_threads)
+        self.counting_threads = copy_threads
         self._rows = self._host_rows()
 
     def _host_rows(self) -> HostRows:

@@ -16,13 +16,14 @@ from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice
 from adaptive_rec.embedding.staged.device_bags import PIECE_LOOKUPS, BatchOnDevice
 from adaptive_rec.embedding.staged.direct_reads import DirectReads
-from adaptive_rec.embedding.staged.host_rows import Crew, HostRows
+from adaptive_rec.embedding.staged.host_rows import HostRows
 from adaptive_rec.embedding.staged.in_flight import Flight, Forward, PoolParts, Staged, TravellingRows, find_origins
 from adaptive_rec.embedding.staged.packing import INT32, PackedArray, SlotLayout
 from adaptive_rec.embedding.staged.ring import Slot, StagingRing
 from adaptive_rec.embedding.staged.take_over import RoomForTable
 from adaptive_rec.kernels import staging
 from adaptive_rec.placement import RowSpace
+from adaptive_rec.system.crew import Crew
 
 Origin: TypeAlias = tuple[int, tuple[Flight, Staged], NDArray[np.int32], NDArray[np.int64]]
 """Pool, earlier batch, places of the rows there and places here."""
