@@ -98,7 +98,6 @@ class TieredRows(ABC):
         if not migration.moved_rows:
             return
         self.settle()
-        self._collect_changed()
         for pool, spec in enumerate(self.space.pools):
             self._demote(pool, spec.select(migration.demote))
             self._promote(pool, spec.select(migration.promote))
