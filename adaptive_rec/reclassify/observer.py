@@ -7,6 +7,7 @@ counted in the background; reading the tracker waits for that.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.store import EmbeddingStore, Lookups
 from adaptive_rec.errors import CheckpointError
+from adaptive_rec.kernels.ranking import are_hot
 from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.placement import Migration
 from adaptive_rec.policy import AccessView, MovementView
@@ -117,15 +119,21 @@ class Observer:
 
     def count_lookups(self, step: int, work: Lookups, knobs: Knobs) -> None:
         """Feed the sampled share of the steps to the sketch, in order. Raises any error of an earlier step."""
-        if not samples(step, knobs.sample_ratio):
-            return
-        self._counting.do(partial(self._count, work))
+        if samples(step, knobs.sample_ratio):
+            self._do_later(partial(self._count, work))
+
+    def _do_later(self, work: Callable[[], object]) -> None:
+        """Have the counting thread do some work, after what it has to do already."""
+        self._counting.do(partial(self._do, work))
+
+    def _do(self, work: Callable[[], object]) -> None:
+        with self._times.in_background("observe"):
+            work()
 
     def _count(self, work: Lookups) -> None:
-        with self._times.in_background("observe"):
-            self._tracker.observe(work.distinct_U, work.segments_U1, work.source_U)
-            if self.trials is not None:
-                self.trials.observe(work.distinct_U, work.segments_U1)
+        self._tracker.observe(work.distinct_U, work.segments_U1, work.source_U)
+        if self.trials is not None:
+            self.trials.observe(work.distinct_U, work.segments_U1)
 
     def keep_popular_samples(self, work: ClassifiedBatch) -> None:
         """Keep the lookups of some popular samples of a probe step."""
@@ -147,27 +155,30 @@ class Observer:
         own_H = slice(0) if movement is None else self.store.own_slots
         if not popularity:
             return WindowRecord([], movement, own_H)
+        pools, tracker = range(len(self.store.space.pools)), self.tracker
+        self._do_later(tracker.candidates)  # beside the estimates of hot rows, which are many more
+        hot = [tracker.estimate(self.store.device.hot_rows_of(pool), self.store.threads) for pool in pools]
         candidates = self.tracker.candidates()
-        pools = range(len(self.store.space.pools))
-        return WindowRecord([self._access_view(pool, step, knobs, candidates) for pool in pools], movement, own_H)
+        access = [self._access_view(pool, step, knobs, candidates, hot[pool]) for pool in pools]
+        return WindowRecord(access, movement, own_H)
 
-    def _access_view(self, pool: int, step: int, knobs: Knobs, candidates: NDArray[np.int64]) -> AccessView:
+    def _access_view(
+        self, pool: int, step: int, knobs: Knobs, candidates: NDArray[np.int64], hot_scores: NDArray[np.float64]
+    ) -> AccessView:
         spec, device = self.store.space.pools[pool], self.store.device
         first, end = np.searchsorted(candidates, (spec.first_row, spec.end_row))
         rows = candidates[first:end]
-        cold = self.store.placement.slot_of_row[rows] < 0
-        rows = rows.copy() if cold.all() else rows[cold]
-        hot_rows = device.hot_rows_of(pool)
-        hot_scores = self.tracker.estimate(hot_rows, self.store.threads)
+        hot = are_hot(self.store.placement.slot_of_row, rows, self.store.threads)
+        rows = rows[~hot] if hot.any() else rows.copy()
         device.set_estimates(pool, hot_scores)
         return AccessView(
             step=step,
             knobs=knobs,
             all_rows=range(spec.first_row, spec.end_row),
             capacity_rows=device.capacities[pool],
-            candidate_rows=rows,
+            candidate_rows=_fixed(rows),
             candidate_scores=self.tracker.estimate(rows, self.store.threads),
-            hot_rows=hot_rows,
+            hot_rows=_fixed(device.hot_rows_of(pool)),
             hot_scores=hot_scores,
         )
 
@@ -217,8 +228,9 @@ class Observer:
             self.store.device.estimate[pool][slots] = self.tracker.estimate(hot, self.store.threads)
 
     def end_window(self, decay: float, migration: Migration) -> None:
-        """Let the counts decay after rows moved, and forget the samples kept: their slots may hold other rows now."""
-        self.tracker.end_window(decay, migration, self.store.threads)
+        """Let the counts decay after rows moved, beside the next steps, and forget the samples kept: their slots may hold other
+        rows now."""
+        self._do_later(partial(self._tracker.end_window, decay, migration))
         for estimate in self.store.device.estimate:
             estimate *= decay
         self._samples.clear()
@@ -308,3 +320,10 @@ class Observer:
 
     def _saved_candidates(self, found: Saved) -> NDArray[np.int64]:
         return saved_candidates(found.part("tracker"), self.store.space.rows)
+
+
+def _fixed(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a view of some rows that cannot be changed."""
+    view = rows.view()
+    view.flags.writeable = False
+    return view

@@ -138,13 +138,12 @@ class PopularityTracker:
             self._rows_met = self._rows_sorted = merge_rows(self._met, self._rows_sorted, met)
         return self._met[: self._rows_met]
 
-    def end_window(self, decay: float, migration: Migration | None = None, threads: int = 1) -> None:
-        """Decay the counts; remove promoted rows from the candidates, and add demoted ones. Only the training thread may ask for
-        more threads."""
+    def end_window(self, decay: float, migration: Migration | None = None) -> None:
+        """Decay the counts; remove promoted rows from the candidates, and add demoted ones."""
         if migration is not None:
             self.forget(migration.promote)
             self._add(np.sort(migration.demote))
-        self.counter.decay(decay, threads=threads)
+        self.counter.decay(decay)
         self.cold_met = 0
         self._shrink()
 

@@ -21,7 +21,7 @@ from adaptive_rec.errors import CheckpointError
 from adaptive_rec.kernels import row_update
 from adaptive_rec.kernels.sketch_numpy import find_cells, sketch_seeds
 from adaptive_rec.live.telemetry import StageTimes
-from adaptive_rec.placement import RowSpace
+from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.saved import Saved
 from adaptive_rec.system.background import BEHIND_LIMIT
@@ -108,6 +108,20 @@ def test_readers_wait_for_the_counting_and_steps_do_not(observer: Observer, monk
     assert gate.niceness == 19
 
 
+def test_counts_decay_beside_the_next_steps_and_before_what_is_counted_then(
+    observer: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(observer, monkeypatch)
+    observer.count_lookups(1, batch_of(1, 1), KNOBS)
+    observer.end_window(0.5, Migration(promote=np.array([1]), demote=np.array([4])))
+    observer.count_lookups(3, batch_of(7, 7), KNOBS)
+    assert not gate.seen, "nobody has waited"
+    gate.opened.set()
+    assert observer.tracker.estimate(np.array([1, 4, 7])).tolist() == [1, 0, 2]
+    assert observer.tracker.candidates().tolist() == [4, 7]
+    assert observer.state()["tracker"]["counter"]["decays"] == 1
+
+
 def test_no_more_than_a_few_batches_wait(observer: Observer, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(observer, monkeypatch)
     for step in range(1, 2 * BEHIND_LIMIT, 2):
@@ -163,6 +177,10 @@ def test_a_record_has_what_was_requested_of_a_window() -> None:
     assert only_popularity.movement is None
     [view] = only_popularity.access
     assert view.candidate_rows.tolist() == [7]
+    assert view.hot_rows.tolist() == [0, 1, 2, 3]
+    for rows in (view.candidate_rows, view.hot_rows):
+        with pytest.raises(ValueError, match="read-only"):
+            rows[0] = 5
     assert view.hot_scores.sum() == 2, "row 1 is hot and was looked up twice"
 
     only_movement = observer.record(1, KNOBS, popularity=False, skipped_ratio=0.25)

@@ -113,7 +113,7 @@ class StagedTier(EmbeddingStore):
     def _device_tier(self, capacities: list[int]) -> DeviceTier:
         tier = super()._device_tier(capacities)
         self.changed_H = [torch.zeros(capacity, dtype=torch.bool, device=self.torch_device) for capacity in capacities]
-        """Flags of hot rows that were updated since `_collect_changed`, set by the update."""
+        """Flags of hot rows that were updated since `_collect_changed`, or since they came; set by the update."""
         if any(capacities):
             self._moves.reserve()  # rows must be able to leave when the device's memory is full
             if (free := self.streams.free_bytes()) < HEADROOM_BYTES:
@@ -121,7 +121,9 @@ class StagedTier(EmbeddingStore):
         return tier
 
     def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
-        changed_C = self.changed_R[host_rows + self.space.pools[pool].first_row]
+        rows = host_rows + self.space.pools[pool].first_row
+        self.changed_R[rows[self._moves.take_flags(self.changed_H[pool], slots)]] = True
+        changed_C = self.changed_R[rows]
         self._moves.down(
             pool, slots, lambda some, packed: self._rows.write(pool, host_rows[some], packed, changed_C[some])
         )
