@@ -1,4 +1,6 @@
-"""These kernels stage batches for a device: they sort rows by tier, cut segments, gather and scatter rows.
+"""These kernels stage batches for a device: they sort rows by tier, cut segments, pack, gather and scatter rows.
+
+A call for a small batch costs more than its work, as it gives up the interpreter's lock: each does all that it can.
 
 Every kernel has a plain twin of the same name in `reference/staging.py`. Shapes: see the legend in `adaptive_rec.batch`;
 here U counts the distinct rows of one pool, C its cold ones, P pieces of segments.
@@ -7,9 +9,12 @@ here U counts the distinct rows of one pool, C its cold ones, P pieces of segmen
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+from numba.np.numpy_support import carray
 
-from adaptive_rec.kernels.jit import JIT
+from adaptive_rec.kernels.jit import JIT, JIT_INLINE
 from adaptive_rec.kernels.prefetch import prefetch_row
 
 _ROWS_AHEAD = 8
@@ -20,17 +25,22 @@ _PLACES_AHEAD = 16
 
 
 @njit(**JIT)
-def split_sources(source_U, out_source_U, host_rows_C):
-    """Number the cold rows: the c-th becomes ``~c``, and ``host_rows_C[c]`` its row in the host tier. Returns C."""
-    cold = 0
-    for u in range(len(source_U)):
-        source = source_U[u]
-        if source < 0:
-            host_rows_C[cold] = ~source
-            source = ~cold
-            cold += 1
-        out_source_U[u] = source
-    return cold
+def split_sources(distinct_U, source_U, pool_ends, out_source_U, row_C, host_row_C, cold_ends):
+    """Number the cold rows of each pool: its c-th becomes ``~c``. Lists them, pool by pool, by their numbers in the joint row
+    space and in the host tier, and where each pool's end."""
+    cold = first = 0
+    for pool in range(len(pool_ends)):
+        before = cold
+        for u in range(first, pool_ends[pool]):
+            source = source_U[u]
+            if source < 0:
+                row_C[cold] = distinct_U[u]
+                host_row_C[cold] = ~source
+                source = ~(cold - before)
+                cold += 1
+            out_source_U[u] = source
+        cold_ends[pool] = cold
+        first = pool_ends[pool]
 
 
 @njit(**JIT)
@@ -64,9 +74,42 @@ def cut_pieces(segments_U1, piece_lookups, piece_U1, piece_P1):
     return pieces
 
 
+@njit(**JIT_INLINE)
+def _put(array, out):
+    for i in range(len(array)):
+        out[i] = array[i]
+
+
 @njit(**JIT)
-def gather_rows(table_RD, rows_C, out_CD):
-    """Copy rows of a table to lie side by side."""
+def pack_batch(
+    offsets, inverse_N, segment_bag_N, source_U, segments_U1, distinct_U, pool_ends, dense_BX, labels_B, piece_lookups,
+    number_U, dense_out, labels_out, piece_ends, offsets_out, inverse_out, bag_out, source_out, piece_NQ, piece_start,
+):  # fmt: skip
+    """Copy a batch's arrays to where they are sent from, distinct rows only if there is room for them, and cut its segments.
+
+    Pieces are those of `cut_pieces`, pool by pool: rows of pool p have theirs p places behind, and bags of a pool begin where
+    those before it end. There are at most ``U + N // piece_lookups``. ``piece_ends[p]`` is set to where those of pool p end.
+    """
+    _put(offsets, offsets_out)
+    _put(inverse_N, inverse_out)
+    _put(segment_bag_N, bag_out)
+    _put(source_U, source_out)
+    _put(distinct_U[: len(number_U)], number_U)
+    _put(labels_B, labels_out)
+    for b in range(dense_BX.shape[0]):
+        for x in range(dense_BX.shape[1]):
+            dense_out[b, x] = dense_BX[b, x]
+    first = pieces = 0
+    for pool in range(len(pool_ends)):
+        end = pool_ends[pool]
+        piece_U1 = piece_NQ[first + pool : end + pool + 1]
+        pieces += cut_pieces(segments_U1[first : end + 1], piece_lookups, piece_U1, piece_start[pieces:])
+        piece_ends[pool] = pieces
+        first = end
+
+
+@njit(**JIT_INLINE)
+def _gather(table_RD, rows_C, out_CD):
     if table_RD.shape[1] == 1:  # row-wise Adagrad's state: three times as fast without the inner loop
         for c in range(len(rows_C)):
             out_CD[c, 0] = table_RD[rows_C[c], 0]
@@ -80,8 +123,14 @@ def gather_rows(table_RD, rows_C, out_CD):
 
 
 @njit(**JIT)
-def scatter_rows(table_RD, rows_C, in_CD):
-    """Copy rows that lie side by side to their places in a table."""
+def gather_rows(weights_RD, state_RK, rows_C, out_CD, out_CK):
+    """Copy rows of two tables, weights and optimizer state, to lie side by side."""
+    _gather(weights_RD, rows_C, out_CD)
+    _gather(state_RK, rows_C, out_CK)
+
+
+@njit(**JIT_INLINE)
+def _scatter(table_RD, rows_C, in_CD):
     if table_RD.shape[1] == 1:
         for c in range(len(rows_C)):
             table_RD[rows_C[c], 0] = in_CD[c, 0]
@@ -94,6 +143,31 @@ def scatter_rows(table_RD, rows_C, in_CD):
             table_RD[row, d] = in_CD[c, d]
 
 
+@njit(**JIT)
+def scatter_rows(weights_RD, state_RK, rows_C, in_CD, in_CK):
+    """Copy rows that lie side by side to their places in two tables, weights and optimizer state."""
+    _scatter(weights_RD, rows_C, in_CD)
+    _scatter(state_RK, rows_C, in_CK)
+
+
+@njit(**JIT)
+def flag_rows(rows_C, chosen_C, first_row, flag_R):
+    """Set the flags of a pool's rows: of those that are chosen, or of all of them (None). The pool begins at `first_row`."""
+    for c in range(len(rows_C)):
+        if chosen_C is None or chosen_C[c]:
+            flag_R[first_row + rows_C[c]] = True
+
+
+@intrinsic
+def _pointer(typing_context, address):
+    """A pointer to an address, for `carray`. The caller keeps the array that is there."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(types.int64), generate
+
+
 @njit(inline="always")
 def _hash(row, mask):
     x = np.uint64(row) * np.uint64(0x9E3779B97F4A7C15)
@@ -101,40 +175,69 @@ def _hash(row, mask):
 
 
 @njit(**JIT)
-def index_travelling(distinct_U, source_U, keys, places):
-    """Fill a hash table from each travelling row to its place among its pool's travelling rows.
-
-    `source_U` is what `split_sources` made: row ``~source_U[u]`` of its pool travels. `keys` and `places` are a power of two
-    long, longer than there are travelling rows; `keys` is filled with -1.
-    """
-    mask = len(keys) - 1
-    for u in range(len(distinct_U)):
-        if u + _PLACES_AHEAD < len(distinct_U):
-            prefetch_row(keys, _hash(distinct_U[u + _PLACES_AHEAD], mask))
-        if source_U[u] < 0:
-            h = _hash(distinct_U[u], mask)
-            while keys[h] != -1:
-                h = (h + 1) & mask
-            keys[h] = distinct_U[u]
-            places[h] = ~source_U[u]
+def index_travelling(row_C, places):
+    """Fill a hash table with 1 and the place in `row_C` of each row. It is a power of two long, longer than there are rows, and
+    filled with zeros."""
+    mask = len(places) - 1
+    for c in range(len(row_C)):
+        if c + _PLACES_AHEAD < len(row_C):
+            prefetch_row(places, _hash(row_C[c + _PLACES_AHEAD], mask))
+        h = _hash(row_C[c], mask)
+        while places[h]:
+            h = (h + 1) & mask
+        places[h] = c + 1
 
 
 @njit(**JIT)
-def find_travelling(keys, places, rows_C, number, origin_C, place_C):
-    """Find the rows not found yet among the travelling rows of batch `number`, which `index_travelling` indexed."""
-    mask = len(keys) - 1
-    for c in range(len(rows_C)):
-        if c + _PLACES_AHEAD < len(rows_C):
-            prefetch_row(keys, _hash(rows_C[c + _PLACES_AHEAD], mask))
-        if origin_C[c] >= 0:
-            continue
-        row = rows_C[c]
-        h = _hash(row, mask)
-        while keys[h] != row and keys[h] != -1:
-            h = (h + 1) & mask
-        if keys[h] == row:
-            origin_C[c] = number
-            place_C[c] = places[h]
+def find_travelling(earlier_EX, row_C, first, end, cold_ends, origin_C, place_C, count_PE):
+    """Find rows `first` to `end` among the travelling rows of earlier batches: the last one that has a row (-1: none), and the
+    row's place among those of its pool there. Counts what is found by pool and batch.
+
+    A line of `earlier_EX` has the address and the length of what `index_travelling` made, the address of the batch's rows, and
+    the place of each pool's first row.
+    """
+    origin_C[first:end] = -1
+    for e in range(len(earlier_EX) - 1, -1, -1):
+        size = earlier_EX[e, 1]
+        places = carray(_pointer(earlier_EX[e, 0]), size, np.int32)
+        their_row_C = carray(_pointer(earlier_EX[e, 2]), size, np.int64)
+        mask = size - 1
+        stop = first
+        for pool in range(len(cold_ends)):
+            start, stop = stop, max(first, min(end, cold_ends[pool]))
+            found = 0
+            for c in range(start, stop):
+                if c + _PLACES_AHEAD < end:
+                    prefetch_row(places, _hash(row_C[c + _PLACES_AHEAD], mask))
+                if origin_C[c] >= 0:
+                    continue
+                row = row_C[c]
+                h = _hash(row, mask)
+                while places[h] and their_row_C[places[h] - 1] != row:
+                    h = (h + 1) & mask
+                if places[h]:
+                    origin_C[c] = e
+                    place_C[c] = places[h] - 1 - earlier_EX[e, 3 + pool]
+                    found += 1
+            count_PE[pool, e] += found
+
+
+@njit(**JIT)
+def list_taken(origin_C, place_C, cold_ends, count_PE, from_R, to_R):
+    """List the rows that `find_travelling` found, by pool and earlier batch: their places there and here."""
+    next_E = np.empty(count_PE.shape[1], np.int64)
+    taken = first = 0
+    for pool in range(len(cold_ends)):
+        for e in range(len(next_E)):
+            next_E[e] = taken
+            taken += count_PE[pool, e]
+        for c in range(first, cold_ends[pool]):
+            e = origin_C[c]
+            if e >= 0:
+                from_R[next_E[e]] = place_C[c]
+                to_R[next_E[e]] = c - first
+                next_E[e] += 1
+        first = cold_ends[pool]
 
 
 @njit(**JIT)

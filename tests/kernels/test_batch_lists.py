@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.kernels import batch_lists, staging
+from adaptive_rec.kernels.reference import staging as reference_staging
 from adaptive_rec.placement import Placement, RowSpace
 
 PIECE = 3
@@ -118,17 +119,11 @@ def check_places(work: ClassifiedBatch, lists: batch_lists.BatchLists, device: s
         batch_lists.BatchPlaces(source_U, cold_U1, popular_B, counts),
     )  # fmt: skip
 
-    cold, first = 0, 0
-    for pool in range(pools):
-        span = work.pool_range(pool)
-        out_U, host_rows = np.empty(span.stop - span.start, np.int32), np.empty(span.stop - span.start, np.int64)
-        found = staging.split_sources(work.source_U[span], out_U, host_rows)
-        assert source_U[span].tolist() == out_U.tolist()
-        assert cold_U1[cold : cold + found].tolist() == (host_rows[:found] + space.pools[pool].first_row).tolist()
-        cold += found
-        assert counts[pool].item() == cold
-        first = span.stop
-    assert first == rows
+    out_U, row_C, host_row_C, ends_P = reference_staging.split_sources(work.distinct_U, work.source_U, work.pool_ends)
+    assert source_U.tolist() == out_U.tolist()
+    assert cold_U1[: len(row_C)].tolist() == row_C.tolist()
+    assert row_C.tolist() == (host_row_C + np.repeat(space.pool_first_row, np.diff(ends_P, prepend=0))).tolist()
+    assert counts[:pools].tolist() == ends_P.tolist()
     assert popular_B.tolist() == work.popular_B.tolist()
     assert counts[pools:].tolist() == work.hot_lookups_F.tolist()
 

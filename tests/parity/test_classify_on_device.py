@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adaptive_rec.embedding.staged import host_rows, in_flight
+from adaptive_rec.embedding.staged import host_rows, travelling
 
 SKIPS = [
     "knobs.stale_threshold=1e9", "knobs.alpha=0.1", "knobs.min_probe_touches=1", "knobs.min_touch_ratio=0.0",
@@ -89,7 +89,7 @@ def test_rows_that_the_device_reads_in_host_memory_are_those_that_are_staged(
 def test_threads_that_share_the_staging_change_no_bit(train: Any, classify: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However few rows there are, and also for an evaluation after the run has ended its threads."""
     for name in ("LEAST_FOUND", "LEAST_INDEXED"):
-        monkeypatch.setattr(in_flight, name, 1)
+        monkeypatch.setattr(travelling, name, 1)
     monkeypatch.setattr(host_rows, "_CHUNK_BYTES", 64)
     case = {"optimizer": "rowwise_adagrad", "bags": "sum", "depth": 4, "churn": True, "budget_bytes": 200_000, "steps": 30}
     outcomes = [

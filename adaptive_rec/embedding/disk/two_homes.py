@@ -38,8 +38,9 @@ class RowsInTwoHomes:
             self._disk.read(pool, rows_C[absent], absent, *packed)
         return len(absent)
 
-    def write(self, pool: int, rows_C: NDArray[np.int64], packed: Arrays, changed_C: NDArray[np.bool_]) -> None:
+    def write(self, pool: int, rows_C: NDArray[np.int64], packed: Arrays, changed_C: NDArray[np.bool_] | None) -> None:
         memory, behind = self._memory, self._memory.capacities[pool]
+        changed_C = np.ones(len(rows_C), np.bool_) if changed_C is None else changed_C
         line_C = memory.lines(pool, rows_C + self._space.pools[pool].first_row)
         is_in_C = line_C < behind
         self._keep(pool, line_C[is_in_C])

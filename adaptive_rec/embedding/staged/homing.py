@@ -21,9 +21,11 @@ class Homing:
     """Writes rows back on one thread, in the order of the steps, so the last batch that held a row decides its value."""
 
     def __init__(
-        self, streams: Streams, rows: HostRows, in_flight: InFlight, flag: Callable[[int, NDArray[np.int64]], None]
-    ) -> None:
-        """`flag` is told which rows of a pool have changed, by their numbers within the pool, on the thread that writes them."""
+        self, streams: Streams, rows: HostRows, in_flight: InFlight,
+        flag: Callable[[int, NDArray[np.int64], NDArray[np.bool_] | None], None],
+    ) -> None:  # fmt: skip
+        """`flag` is told which rows of a pool have changed, on the thread that writes them: numbers within the pool, and which of
+        these (None: all)."""
         self._streams = streams
         self._flag = flag
         self._rows = rows
@@ -42,11 +44,11 @@ class Homing:
 
     def _land(self, flight: Flight, staged: Staged, changed: list[NDArray[np.bool_]] | None, computed: Event) -> None:
         self._streams.host_waits(staged.slot.download(staged.rows_start, staged.stop, computed))
+        staged.slot.came_down()
         for pool, parts in enumerate(staged.pools):
-            rows_C = parts.host_rows_C
-            changed_C = np.ones(len(rows_C), np.bool_) if changed is None else changed[pool]
-            self._rows.write(pool, rows_C, parts.pinned_rows(staged.slot), changed_C)
-            self._flag(pool, rows_C if changed is None else rows_C[changed_C])
+            changed_C = None if changed is None else changed[pool]
+            self._rows.write(pool, parts.host_rows_C, parts.pinned_rows(staged.slot), changed_C)
+            self._flag(pool, parts.host_rows_C, changed_C)
         self._in_flight.end(flight)
         staged.slot.release(None)  # the download came after all computation with the slot
 

@@ -22,8 +22,9 @@ class HostRows(Protocol):
     def read(self, pool: int, rows_C: NDArray[np.int64], packed: Arrays) -> int:
         """Copy rows, by their numbers within the pool, into `packed`. Returns how many were not in host memory."""
 
-    def write(self, pool: int, rows_C: NDArray[np.int64], packed: Arrays, changed_C: NDArray[np.bool_]) -> None:
-        """Copy `packed` to rows, by their numbers within the pool; `changed_C`: which have changed since they were read."""
+    def write(self, pool: int, rows_C: NDArray[np.int64], packed: Arrays, changed_C: NDArray[np.bool_] | None) -> None:
+        """Copy `packed` to rows, by their numbers within the pool; `changed_C`: which have changed since they were read (None:
+        all)."""
 
 
 class RowCopier:
@@ -33,18 +34,18 @@ class RowCopier:
         self._crew = crew
 
     def gather(self, arrays: Arrays, rows_C: NDArray[np.int64], packed: Arrays) -> None:
-        for table_RD, out_CD in zip(arrays, packed, strict=True):
-            self._share(staging.gather_rows, table_RD, rows_C, out_CD)
+        self._share(staging.gather_rows, arrays, rows_C, packed)
 
     def scatter(self, arrays: Arrays, rows_C: NDArray[np.int64], packed: Arrays) -> None:
-        for table_RD, in_CD in zip(arrays, packed, strict=True):
-            self._share(staging.scatter_rows, table_RD, rows_C, in_CD)
+        self._share(staging.scatter_rows, arrays, rows_C, packed)
 
-    def _share(self, kernel: Any, table_RD: NDArray[Any], rows_C: NDArray[np.int64], packed_CD: NDArray[Any]) -> None:
+    def _share(self, kernel: Any, arrays: Arrays, rows_C: NDArray[np.int64], packed: Arrays) -> None:
+        weights_CD, state_CK = packed
+
         def copy(first: int, end: int) -> None:
-            kernel(table_RD, rows_C[first:end], packed_CD[first:end])
+            kernel(*arrays, rows_C[first:end], weights_CD[first:end], state_CK[first:end])
 
-        self._crew.share(copy, len(rows_C), _CHUNK_BYTES * len(rows_C) // max(1, packed_CD.nbytes))
+        self._crew.share(copy, len(rows_C), _CHUNK_BYTES * len(rows_C) // max(1, weights_CD.nbytes + state_CK.nbytes))
 
 
 class RowsInMemory:
@@ -57,6 +58,6 @@ class RowsInMemory:
         self._copier.gather(self._host.arrays(pool), rows_C, packed)
         return 0
 
-    def write(self, pool: int, rows_C: NDArray[np.int64], packed: Arrays, changed_C: NDArray[np.bool_]) -> None:
+    def write(self, pool: int, rows_C: NDArray[np.int64], packed: Arrays, changed_C: NDArray[np.bool_] | None) -> None:
         self._host.keep(pool, rows_C)
         self._copier.scatter(self._host.arrays(pool), rows_C, packed)

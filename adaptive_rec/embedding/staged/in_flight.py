@@ -21,11 +21,7 @@ from adaptive_rec.embedding.staged.packing import PackedArray
 from adaptive_rec.embedding.staged.ring import Slot
 from adaptive_rec.embedding.staged.streams import Event
 from adaptive_rec.embedding.staged.take_over import RowsTaken
-from adaptive_rec.kernels import staging
-from adaptive_rec.system.crew import Crew
-
-LEAST_FOUND, LEAST_INDEXED = 4096, 1 << 15
-"""Rows that a thread at least looks for among those of earlier batches, and rows that are worth waking one for to index them."""
+from adaptive_rec.embedding.staged.travelling import TravellingRows
 
 
 @dataclass
@@ -59,27 +55,6 @@ class Forward:
     flight: Flight
     origin: Staged
     """The earlier batch, as it was staged when this one was."""
-
-
-class TravellingRows:
-    """An index of the cold rows of a batch by their numbers in the joint row space."""
-
-    def __init__(self, distinct_U: NDArray[np.int64], source_U: NDArray[np.int32], crew: Crew) -> None:
-        """``~source_U[u]`` is the place of a travelling row among those of its pool; other rows may be left out."""
-
-        def index() -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-            size = 1 << max(1, (2 * int(np.count_nonzero(source_U < 0))).bit_length())
-            keys, places = np.full(size, -1, dtype=np.int64), np.empty(size, dtype=np.int32)
-            staging.index_travelling(distinct_U, source_U, keys, places)
-            return keys, places
-
-        self._index = crew.start(index, len(distinct_U), LEAST_INDEXED)  # the next batch that is staged needs it
-
-    def find(
-        self, rows_C: NDArray[np.int64], number: int, origin_C: NDArray[np.int32], place_C: NDArray[np.int32]
-    ) -> None:
-        """Write `number` and the place of each row that is in this index and was not found before (its origin is -1)."""
-        staging.find_travelling(*self._index(), rows_C, number, origin_C, place_C)
 
 
 @dataclass(eq=False)
@@ -255,23 +230,3 @@ class InFlight:
             for _, staged in held:
                 staged.slot.hold()
         return held
-
-
-def find_origins(
-    earlier: list[tuple[Flight, Staged]], rows_C: NDArray[np.int64], crew: Crew
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Find the last of the earlier batches that holds each row, and the row's place there.
-
-    Returns two arrays (C,): the number of the batch in `earlier`, -1 for none, and the place among its pool's travelling rows.
-    """
-    origin_C = np.full(len(rows_C), -1, dtype=np.int32)
-    place_C = np.zeros(len(rows_C), dtype=np.int32)
-    indices = [staged.travelling for _, staged in earlier]
-
-    def find(first: int, end: int) -> None:
-        part = slice(first, end)
-        for number in range(len(indices) - 1, -1, -1):
-            indices[number].find(rows_C[part], number, origin_C[part], place_C[part])
-
-    crew.share(find, len(rows_C), LEAST_FOUND)
-    return origin_C, place_C

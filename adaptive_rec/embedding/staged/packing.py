@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,26 +26,48 @@ NUMPY_TYPES = {dtype: np.dtype(name) for name, dtype in _TORCH_DTYPE.items()}
 NUMPY_TYPES |= {torch_type: PATTERNS[name] for name, torch_type in ROW_TYPES.items()}
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class PackedArray:
     """An array's place in a slot, the same in pinned memory and on the device."""
 
     start: int
+    stop: int
     shape: tuple[int, ...]
+    strides: tuple[int, ...]
     dtype: torch.dtype
-
-    @property
-    def stop(self) -> int:
-        return self.start + math.prod(self.shape) * self.dtype.itemsize
 
     def pinned(self, slot: Slot) -> NDArray[Any]:
         """The array in host memory; rows of 16 bits as bit patterns."""
-        return slot.bytes_pinned[self.start : self.stop].view(NUMPY_TYPES[self.dtype]).reshape(self.shape)
+        flat = slot.bytes_pinned[self.start : self.stop].view(NUMPY_TYPES[self.dtype])
+        return flat if self.strides == (1,) else flat.reshape(self.shape)
 
     def device(self, slot: Slot) -> Tensor:
         """The array on the device."""
-        strides = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
-        return slot.device_as(self.dtype).as_strided(self.shape, strides, self.start // self.dtype.itemsize)
+        return slot.device_as(self.dtype).as_strided(self.shape, self.strides, self.start // self.dtype.itemsize)
+
+
+@dataclass(slots=True)
+class PackedNumbers:
+    """Places of arrays of whole numbers (int32), one after the other, in a slot."""
+
+    starts: list[int]
+    """Counted in numbers."""
+    lengths: list[int]
+
+    def pinned(self, slot: Slot) -> list[NDArray[np.int32]]:
+        """The arrays in host memory."""
+        numbers = slot.bytes_pinned.view(np.int32)
+        return [numbers[start : start + length] for start, length in zip(self.starts, self.lengths, strict=True)]
+
+    def device(self, slot: Slot, last: int | None = None) -> list[Tensor]:
+        """The arrays on the device, made in one call. `last`: the length of the last one, where it is shorter than its room."""
+        sizes, end, memory = list[int](), 0, slot.device_as(INT32)
+        for start, length in zip(self.starts, self.lengths, strict=True):
+            sizes += [start - end, length]
+            end = start + length
+        if last is not None:
+            sizes[-1], end = last, start + last
+        return list(memory.split_with_sizes([*sizes, memory.shape[0] - end]))[1::2]
 
 
 class SlotLayout:
@@ -61,9 +82,20 @@ class SlotLayout:
         return self.nbytes
 
     def add(self, dtype: torch.dtype, *shape: int) -> PackedArray:
-        part = PackedArray(self.align(), shape, dtype)
-        self.nbytes = part.stop
-        return part
+        start, size, strides = -(-self.nbytes // _ALIGNMENT) * _ALIGNMENT, 1, tuple[int, ...]()
+        for length in shape[::-1]:
+            strides, size = (size, *strides), size * length
+        self.nbytes = start + size * dtype.itemsize
+        return PackedArray(start, self.nbytes, shape, strides, dtype)
+
+    def add_numbers(self, lengths: list[int]) -> PackedNumbers:
+        """Place arrays of whole numbers."""
+        itemsize, starts = INT32.itemsize, list[int]()
+        for length in lengths:
+            start = -(-self.nbytes // _ALIGNMENT) * _ALIGNMENT
+            starts += [start // itemsize]
+            self.nbytes = start + length * itemsize
+        return PackedNumbers(starts, lengths)
 
 
 @dataclass(frozen=True)

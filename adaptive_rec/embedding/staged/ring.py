@@ -23,8 +23,10 @@ class StagingRing:
     No lock is held while the streams are called, as these may hold their own lock and call back.
     """
 
-    def __init__(self, streams: Streams, urgent: bool = False, at_least: int = 1) -> None:
+    def __init__(self, streams: Streams, urgent: bool = False, at_least: int = 1, in_order: bool = False) -> None:
         self.streams = streams
+        self.in_order = in_order
+        """Whether all events that are given to `release` are of computation, and in its order: then the last one is enough."""
         self.at_least = at_least
         """Number of slots before one is reused: its last copy up may still wait for computation, and the host would too."""
         self.urgent = urgent
@@ -117,7 +119,7 @@ class Slot:
             if self._users == 0:
                 raise RuntimeError("a slot was released more often than it was taken and held")
             if event is not None:
-                self._released.append(event)
+                self._released = [event] if self._ring.in_order else [*self._released, event]
             self._users -= 1
             if self._users == 0:
                 self._ring._free.append(self)
@@ -141,6 +143,11 @@ class Slot:
         """Copy these bytes down, after the event `after`; None: after the computation queued so far."""
         self._last_download = self._streams.download(self.pinned[start:stop], self.device[start:stop], after)
         return self._last_download
+
+    def came_down(self) -> None:
+        """Tell that the last copy down was waited for, and came after computation that waited for all copies up: the host need
+        not wait for them."""
+        self._last_upload = self._last_download = None
 
     def download_aside(self, start: int, stop: int) -> Event:
         """Copy these bytes down, after the work queued on the side queue so far."""

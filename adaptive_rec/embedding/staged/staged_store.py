@@ -58,11 +58,12 @@ class StagedStore(StagedTier):
         super().__init__(space, rule, seed, dtype, streams, budget_bytes, monitored, copy_threads, drawn)
         self._classifier = Classifier(space, streams, dtype) if classifies else None
         self._trained = TrainedLists(streams)
-        self.ring = StagingRing(streams)
+        self.ring = StagingRing(streams, in_order=True)
         self.direct, complaint = direct_reads(cold_rows, space, rule, dtype, streams, self.host)
         """Cold rows that the device reads in host memory by itself."""
         self._stager = Stager(space, rule, self.host, self._rows, dtype, self.ring, self._crew, self.direct)
-        self._aside = Stager(space, rule, self.host, self._rows, dtype, StagingRing(streams), self._crew, self.direct)
+        aside = StagingRing(streams, in_order=True)
+        self._aside = Stager(space, rule, self.host, self._rows, dtype, aside, self._crew, self.direct)
         """For batches that are not trained, which may be larger."""
         self._in_flight = InFlight()
         self._homing = Homing(streams, self._rows, self._in_flight, self._flag_changed)

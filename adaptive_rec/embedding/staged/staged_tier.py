@@ -20,6 +20,7 @@ from adaptive_rec.embedding.staged.moves import SlotMoves
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import TrainingError
+from adaptive_rec.kernels import staging
 from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.system.crew import Crew
@@ -59,8 +60,8 @@ class StagedTier(EmbeddingStore):
         """Return where cold rows are read and written."""
         return RowsInMemory(self.host, self._copier)
 
-    def _flag_changed(self, pool: int, host_rows: NDArray[np.int64]) -> None:
-        self.changed_R[host_rows + self.space.pools[pool].first_row] = True
+    def _flag_changed(self, pool: int, host_rows_C: NDArray[np.int64], changed_C: NDArray[np.bool_] | None) -> None:
+        staging.flag_rows(host_rows_C, changed_C, self.space.pools[pool].first_row, self.changed_R)
 
     def migrate(self, migration: Migration) -> None:
         self._check_range()

@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from adaptive_rec.embedding.staged.packing import INT32, SlotLayout
+from adaptive_rec.embedding.staged.packing import SlotLayout
 from adaptive_rec.embedding.staged.ring import Slot
+from adaptive_rec.embedding.staged.travelling import Taken
 
 Rows: TypeAlias = tuple[Tensor, Tensor]
 """Weights and optimizer state of a pool, in one slot."""
@@ -33,34 +32,29 @@ class RowsTaken:
 
 
 class RoomForTable:
-    """Places of a table in a slot. It has a line for each pool and earlier batch that share rows."""
+    """Places in a slot of the table of the rows that a batch takes over. It has a line for each pool and earlier batch that share
+    rows."""
 
-    def __init__(self, layout: SlotLayout, counts: list[int]) -> None:
-        """`counts`: rows of each line."""
-        self._counts, rows = counts, sum(counts)
-        self._table = layout.add(torch.int64, len(counts), 8)
-        self._from, self._to = layout.add(INT32, rows), layout.add(INT32, rows)
+    def __init__(self, layout: SlotLayout, taken: Taken) -> None:
+        self._taken = taken
+        rows = sum(count for *_, count in taken.lines)
+        self._table = layout.add(torch.int64, len(taken.lines), 8)
+        self._places = layout.add_numbers([rows, rows])
 
-    def write(
-        self, slot: Slot, memory: list[tuple[Rows, Rows]], places: list[tuple[NDArray[np.int32], NDArray[np.int64]]]
-    ) -> RowsTaken:
-        """Write the table into the pinned half of a slot. Each line has its memory, where rows are and where they go to, and the
-        places of its rows in both."""
-        table_L8 = self._table.pinned(slot)
-        from_R, to_R = self._from.pinned(slot), self._to.pinned(slot)
-        first, unit_bytes = 0, 4
-        for number, (count, (theirs, mine), (from_C, to_C)) in enumerate(
-            zip(self._counts, memory, places, strict=True)
-        ):
-            span = slice(first, first + count)
-            from_R[span], to_R[span] = from_C, to_C
+    def write(self, slot: Slot, memory: list[tuple[Rows, Rows]]) -> RowsTaken:
+        """Write the table into the pinned half of a slot. Each line has its memory: where rows are and where they go to."""
+        lines, first, unit_bytes = [], 0, 4
+        for (*_, count), both in zip(self._taken.lines, memory, strict=True):
             line = [first, count]
-            for source, target in zip(theirs, mine, strict=True):
+            for source, target in zip(*both, strict=True):
                 row_bytes = target.shape[1] * target.itemsize
                 line += [source.data_ptr(), target.data_ptr(), row_bytes]
                 if row_bytes % 4:
                     unit_bytes = 2
-            table_L8[number] = line
+            lines.append(line)
             first += count
-        places_R = self._from.device(slot), self._to.device(slot)
-        return RowsTaken(self._table.device(slot), *places_R, max(self._counts), unit_bytes)
+        self._table.pinned(slot)[:] = lines
+        self._taken.write(*self._places.pinned(slot))
+        longest = max(count for *_, count in self._taken.lines)
+        from_R, to_R = self._places.device(slot)
+        return RowsTaken(self._table.device(slot), from_R, to_R, longest, unit_bytes)

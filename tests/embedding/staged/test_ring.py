@@ -122,6 +122,37 @@ def test_the_first_upload_waits_for_former_users_and_the_next_take_for_the_last_
     assert streams.taken() == [("host_waits", "up 10")]
 
 
+def test_what_was_waited_for_is_not_waited_for_again() -> None:
+    streams, ring = diary()
+    slot = ring.take(100)
+    slot.upload(0, 10)
+    slot.download(0, 5)
+    slot.came_down()
+    slot.release(None)
+    streams.taken()
+    assert ring.take(100) is slot
+    assert streams.taken() == []
+    slot.upload(0, 20)
+    slot.release(None)
+    assert ring.take(100) is slot
+    assert streams.taken() == [("upload", 20, None), ("host_waits", "up 20")]
+
+
+def test_of_events_in_the_order_of_computation_the_last_one_is_enough() -> None:
+    streams = Diary()
+    ring = StagingRing(streams, in_order=True)  # type: ignore[arg-type]
+    slot = ring.take(100)
+    for _ in range(2):
+        slot.hold()
+    slot.release("first user")
+    slot.release("second user")
+    slot.release(None)
+    streams.taken()
+    assert ring.take(100) is slot
+    slot.upload(0, 10)
+    assert streams.taken() == [("up_waits", "second user"), ("upload", 10, None)]
+
+
 def test_a_slot_is_free_when_its_last_user_is_gone() -> None:
     _, ring = diary()
     slot = ring.take(8)

@@ -16,6 +16,7 @@ from adaptive_rec.embedding.device import split_budget
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
+from adaptive_rec.embedding.staged import stager
 from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice
 from adaptive_rec.embedding.staged.device_step import DeviceStep
 from adaptive_rec.embedding.staged.homing import Homing
@@ -166,8 +167,12 @@ def equal(mine: list[Any], other: list[Any]) -> bool:
 
 @pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 60), marks=pytest.mark.slow)], ids=["some", "many"])
 @pytest.mark.parametrize("rule", ["rowwise_adagrad", "lazy_adam"])
-def test_whatever_happens_first_the_results_are_those_of_tables_in_place(rule: str, seeds: range) -> None:
+def test_whatever_happens_first_the_results_are_those_of_tables_in_place(
+    rule: str, seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a batch goes up in one copy or its rows in another."""
     for seed in seeds:
+        monkeypatch.setattr(stager, "LEAST_APART", seed % 4 // 2 << 20)
         plain = drive(make_store(None, rule), seed, 0)
         for classifies in (False, True):
             cold_rows = "direct" if seed % 2 else "staged"
@@ -188,7 +193,7 @@ def test_on_a_cuda_device_too(rule: str) -> None:
 
 def forward_nothing(patch: pytest.MonkeyPatch) -> None:
     stage = Stager.stage
-    patch.setattr(Stager, "stage", lambda stager, work, earlier: stage(stager, work, []))
+    patch.setattr(Stager, "stage", lambda by, work, earlier: stage(by, work, []))
 
 
 def hand_notes_over(ring: StagingRing, arrays: list[Any]) -> Parcel:
@@ -200,12 +205,19 @@ def take_rows_before_they_arrive(patch: pytest.MonkeyPatch) -> None:
     stage = Stager.stage
     patch.setattr("adaptive_rec.embedding.staged.device_bags.send", hand_notes_over)
 
-    def staged(stager: Stager, work: ClassifiedBatch, earlier: Any) -> Staged:
-        made = stage(stager, work, earlier)
+    def staged(by: Stager, work: ClassifiedBatch, earlier: Any) -> Staged:
+        made = stage(by, work, earlier)
         made.rows_here = made.rows_here and DONE
         return made
 
     patch.setattr(Stager, "stage", staged)
+
+
+def take_batches_before_they_arrive(patch: pytest.MonkeyPatch) -> None:
+    """Which go up in one copy."""
+    take_rows_before_they_arrive(patch)
+    patch.setattr(stager, "LEAST_APART", 1 << 20)
+    patch.setattr(Staged, "sent_indices", lambda staged, event: setattr(staged, "indices_here", DONE))
 
 
 def read_notes_before_they_arrive(patch: pytest.MonkeyPatch) -> None:
@@ -226,8 +238,8 @@ def fill_slots_before_their_copies_ran(patch: pytest.MonkeyPatch) -> None:
 def let_go_of_slots_that_rows_come_from(patch: pytest.MonkeyPatch) -> None:
     stage, release = Stager.stage, Staged.release_forwards
 
-    def staged(stager: Stager, work: ClassifiedBatch, earlier: Any) -> Staged:
-        made = stage(stager, work, earlier)
+    def staged(by: Stager, work: ClassifiedBatch, earlier: Any) -> Staged:
+        made = stage(by, work, earlier)
         forwards = made.forwards
         release(made, None)
         made.forwards = forwards
@@ -282,6 +294,7 @@ def end_flights_before_their_rows_are_home(patch: pytest.MonkeyPatch) -> None:
 MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
     forward_nothing,
     take_rows_before_they_arrive,
+    take_batches_before_they_arrive,
     read_notes_before_they_arrive,
     fill_slots_while_their_users_compute,
     fill_slots_before_their_copies_ran,
@@ -342,7 +355,8 @@ def plain() -> dict[int, list[Any]]:
 
 @pytest.fixture
 def wide_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slots with room behind their arrays, where wrong integers find memory."""
+    """Slots with room behind their arrays, where wrong integers find memory. Rows go up apart from all else."""
+    monkeypatch.setattr(stager, "LEAST_APART", 0)
     take = StagingRing.take
 
     def roomy(ring: StagingRing, nbytes: int, pinned_bytes: int | None = None) -> Slot:
