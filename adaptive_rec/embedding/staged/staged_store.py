@@ -215,7 +215,9 @@ class StagedStore(StagedTier):
     def _rows_ready(self, staged: Staged) -> None:
         """Have computation wait for a batch's cold rows, and forward those that earlier batches hold."""
         if staged.use_rows():
-            if staged.rows_here is not staged.indices_here:
+            if staged.rows_here is staged.indices_here:  # all went up together
+                self._indices_ready(staged)
+            else:
                 self.streams.compute_waits(staged.rows_here)
             self._step.take_rows_over(staged)
 
