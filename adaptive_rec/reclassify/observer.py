@@ -258,7 +258,7 @@ class Observer:
         self._take_sketch(found.part("tracker").part("counter"))
         self._saved_candidates(found)
         self._tracker.set_state(found.part("tracker"))
-        self._take_over(found.part("tracker").part("counter"), self._known_rows())
+        self._take_over(found.part("tracker").part("counter"), self._known_rows)
         if self.store.memory is not None:  # it may be another one than that of the saved run
             self._tracker.resize(self._placed_rows(sum(self.store.device.capacities)))
         trials = found.maybe("trials")
@@ -298,11 +298,12 @@ class Observer:
         if width != counter.width:
             self._tracker.replace_counter(CountMinSketch(width, counter.seed, self._crew))
 
-    def _take_over(self, found: Saved, rows: NDArray[np.int64]) -> None:
-        """Count what a saved sketch remembers of some rows, if it is of an older version."""
+    def _take_over(self, found: Saved, rows: Callable[[], NDArray[np.int64]]) -> None:
+        """Count what a saved sketch remembers of some rows, if it is of an older version. They are not asked for otherwise, as
+        that would sort the candidates."""
         counter = self._tracker.counter
         if isinstance(counter, CountMinSketch) and of_older_version(found):
-            counter.take_over(saved_sketch(found, counter.seed), rows)
+            counter.take_over(saved_sketch(found, counter.seed), rows())
 
     def remember(self, found: Saved, rows: NDArray[np.int64]) -> None:
         """Restore counts and candidates, and add `rows`, for another placement. The sketch must be as wide as the saved one."""
@@ -310,7 +311,7 @@ class Observer:
         if isinstance(counter, CountMinSketch) and saved_width(saved) == counter.width:
             counter.set_state(saved)
             known = sort_distinct(np.concatenate([self._saved_candidates(found), rows]))
-            self._take_over(saved, known)
+            self._take_over(saved, lambda: known)
             self._tracker.remember(known)
 
     def remember_counts(self, rows: NDArray[np.int64], counts: NDArray[np.float64]) -> None:

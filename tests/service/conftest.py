@@ -52,7 +52,7 @@ class Placement:
         self.tables = tables
         self.pool_rows = [sum(t["rows"] for t in tables if t["pool"] == p) for p in {t["pool"] for t in tables}]
         self.slot_of_row = np.full(sum(self.pool_rows), -1, dtype=np.int32)
-        self.counters, self.seeds = np.zeros((1024, 16), np.uint32), dice.integers(1, 2**63, 1, dtype=np.uint64) | 1
+        self.counters, self.seeds = np.zeros((1024, 16), np.uint32), dice.integers(1, 2**63, 4, dtype=np.uint64)[:1] | 1
         self.unit = 16
         self.tiers = []
         first = 0
