@@ -9,6 +9,7 @@ V runs of lookups. A digit is a fixed length; ``U1`` is one more than U.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -162,6 +163,18 @@ def one_each(bags: int) -> NDArray[np.int64]:
 def is_one_each(offsets: NDArray[np.int64]) -> bool:
     """Whether these offsets are known to be of bags with one id each without reading them. Others may be, too."""
     return _ONE_EACH.get(len(offsets) - 1) is offsets
+
+
+@lru_cache(maxsize=64)
+def all_samples(count: int) -> NDArray[np.int64]:
+    """Return the numbers 0 to `count` - 1 of a batch's samples: the same array each time, which nobody may change. A step that
+    trains all samples is told by it."""
+    return np.arange(count)
+
+
+def trains_all(position_B: NDArray[np.int64]) -> bool:
+    """Whether a step's lines are known to be those of all samples, in their order, without reading them. Others may be, too."""
+    return position_B is all_samples(len(position_B))
 
 
 def check_batch(batch: Batch, tables: tuple[TableSpec, ...], features: tuple[FeatureSpec, ...]) -> None:

@@ -186,7 +186,7 @@ def main() -> None:
         stream = read(args.data)
         print(f"# {stream.name}: {stream.rows} rows, {len(stream.steps)} steps of {stream.lookups_per_step} lookups")
         lines += [capture(stream, share, knobs, seed) for share in BARS for seed in args.seeds]
-    from tracking_speed import measure, print_capture, print_speed  # Beside this script.
+    from benchmarks.tracking_speed import measure, print_capture, print_speed
 
     print_capture(lines, BARS)
     speed = measure(args.seeds[0])

@@ -36,16 +36,15 @@ def measure_width(width: int, lookups: Any) -> dict[str, float]:
     starts = range(0, len(lookups) - BATCH + 1, BATCH)
     steps = [np.unique(lookups[at : at + BATCH], return_counts=True) for at in starts]
     distinct = sum(len(rows) for rows, _ in steps)
-    batches = [(rows, np.concatenate([[0], np.cumsum(counts)]), np.where(rows % 2, -1, 0)) for rows, counts in steps]
-    cold = np.empty(BATCH, dtype=np.int64)
+    batches = [(rows, np.concatenate([[0], np.cumsum(counts)])) for rows, counts in steps]
     ours, plain = CountMinSketch(width), CountMinSketch(width)
     rows = np.unique(lookups)
     np.random.default_rng(0).shuffle(rows)
     rival, few = datasketches.count_min_sketch(4, width), lookups[:RIVAL_LOOKUPS].tolist()
 
     def observe() -> None:
-        for rows_U, segments_U1, source_U in batches:
-            ours.observe(rows_U, segments_U1, source_U, cold)
+        for rows_U, segments_U1 in batches:
+            ours.observe(rows_U, segments_U1)
 
     def add_to_rival() -> None:
         for row in few:

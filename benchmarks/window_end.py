@@ -1,7 +1,8 @@
 """The end of a window, of this checkout beside that of another one, such as the commit before a change to it.
 
-Both decide about the same rows, without their values: what is measured is the decision (estimates, plan, placement, candidates)
-and what is published of it to clients. Each checkout works in a process of its own; they take turns of one window, in an order
+Both decide about the same rows, without their values: what is measured is how long the training thread decides (estimates, plan,
+placement), how long it publishes that to clients, and the processor time of both and of what follows beside the next steps
+(candidates, decay). Each checkout works in a process of its own; they take turns of one window, in an order
 drawn for each round, and must move equally many rows. The ratio of medians (this one over the other) comes with its 95 %
 bootstrap interval.
 
@@ -46,10 +47,10 @@ from adaptive_rec.kernels import row_update
 from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.live.state_writer import StateWriter, Tier
 from adaptive_rec.live.telemetry import StageTimes
-from adaptive_rec.offline.simulate.lane import ForegroundObserver
 from adaptive_rec.offline.simulate.store import PlacementStore
 from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.policy.find import load_policy
+from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.tracking.count_min import UNIT
 
@@ -62,7 +63,7 @@ store.threads = usable_threads(torch.get_num_threads())
 dice = np.random.default_rng(1)
 known = dice.permutation(np.unique(dice.integers(0, rows, 3 * (hot + candidates) // 2)))[: hot + candidates]
 store.migrate(Migration(known[:hot], known[:0]))  # in slots without order, as after many windows
-observer = ForegroundObserver(store, 1, StageTimes())
+observer = Observer(store, 1, StageTimes())
 observer.tracker.counter.add(known[:hot], 1 + np.minimum(dice.pareto(1.0, hot), 1e6).astype(np.int64))
 observer.tracker.counter.add(known[hot:], np.ones(len(known) - hot, np.int64))
 observer.tracker.remember(np.sort(known[hot:]))
@@ -83,11 +84,15 @@ def look_up():
         work = SimpleNamespace(distinct_U=row_U, segments_U1=segments_U1, source_U=source_U)
         observer.count_lookups(step, work, knobs)
         step += 1
+    observer.settle()
 
 def publish():
-    counter, device = observer.tracker.counter, store.device
+    device, late = store.device, hasattr(writer, "write_sketch")  # newer checkouts write the sketch last
     tier = Tier(device.row_of_slot[0], device.stale[0], device.estimate[0], device.movement[0])
-    writer.write_placement(step, store.placement.version, store.slot_of_row, [tier], (counter.counters, counter.seeds, UNIT))
+    sketch = None if late else (observer.tracker.counter.counters, observer.tracker.counter.seeds, UNIT)
+    writer.write_placement(step, store.placement.version, store.slot_of_row, [tier], sketch)
+    if late:
+        writer.write_sketch((observer.tracker.counter.counters, observer.tracker.counter.seeds, UNIT))
 
 def turn():
     look_up()
@@ -95,7 +100,9 @@ def turn():
     moved = reclassifier.end_window(step, knobs, {})
     decided = time.perf_counter()
     publish()
-    return decided - began, time.perf_counter() - decided, time.process_time() - processor, moved.moved_rows
+    published = time.perf_counter()
+    observer.settle()
+    return decided - began, published - decided, time.process_time() - processor, moved.moved_rows
 
 turn()
 print(json.dumps("ready"), flush=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.saved import Saved
 from adaptive_rec.state.run_state import RunState, saved_knobs
-from adaptive_rec.tracking.count_min import saved_sketch
+from adaptive_rec.tracking.count_min import of_older_version, saved_sketch
 from adaptive_rec.tracking.popularity import saved_candidates
 
 
@@ -119,6 +119,8 @@ def set_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Saved]) -> 
         disk = found.part("store").part("disk")
         state.store.set_disk_counts({name: disk.integer(name) for name in disk.all_numbers()})
     _set_keys(state.input.raw_ids, found, saved_by)
+    for text in counted_anew(found.part("observer"), found.maybe("keys") if found.has("keys") else None):
+        state.warn(text)
     if state.input.followed is not None:
         place = found.maybe("followed") if found.has("followed") else None  # older versions had none
         if place is None:
@@ -146,6 +148,22 @@ def set_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Saved]) -> 
         parts.phases.set_state(found.part("phases"), placed=False)
     else:
         parts.phases.set_order(found.part("phases"))
+
+
+def counted_anew(observer: Saved | None, keys: Saved | None) -> Iterator[str]:
+    """Yield what a resumed run must say of counts that an older version saved. `keys`: what was saved of raw ids."""
+    counter = None if observer is None else observer.part("tracker").part("counter")
+    if counter is not None and counter.has("counters") and of_older_version(counter):
+        yield (
+            "the checkpoint is of a version that counted lookups in another kind of sketch: rows that are placed and "
+            "candidates keep their estimates, all others are counted anew"
+        )
+    sketch = None if keys is None else keys.maybe("sketch")
+    if sketch is not None and of_older_version(sketch):
+        yield (
+            "the checkpoint is of a version that counted ids without a row in another kind of sketch: they are counted anew "
+            "(knobs.admit_after)"
+        )
 
 
 def _set_keys(keys: RawIds | None, found: Saved, saved_by: Callable[[int], Saved]) -> None:

@@ -18,7 +18,7 @@ from adaptive_rec.checkpoint.rows import state_names
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile
 from adaptive_rec.checkpoint.saved_state import read_values
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.kernels.sketch_numpy import UNIT, sketch_seeds
+from adaptive_rec.kernels.sketch_numpy import UNIT, has_lines, sketch_seeds
 from adaptive_rec.live.shared_state import WORDS, PlacementArrays
 from adaptive_rec.saved import Saved
 
@@ -131,10 +131,13 @@ def _pool(arrays: dict[str, Any], file: ArraysFile, pool: int, rows: int) -> NDA
 def _sketch(arrays: dict[str, Any], file: ArraysFile, seed: int) -> dict[str, int]:
     """Read the sketch into `arrays`, where the checkpoint has one. Returns its words."""
     cells = _array(file, COUNTERS, np.uint32) if COUNTERS in file.arrays else np.empty((0, 0), np.uint32)
-    arrays |= {"sketch_cells": cells.ravel(), "sketch_seeds": sketch_seeds(seed, len(cells))}
-    if cells.ndim != 2 or not cells.size or cells.shape[1] & (cells.shape[1] - 1):
+    try:
+        seeds = sketch_seeds(seed, len(cells) if has_lines(cells.shape) else 1)
+    except ValueError:
+        arrays |= {"sketch_cells": np.empty(0, np.uint32), "sketch_seeds": np.empty(0, np.uint64)}
         return {}
-    return {"sketch_depth": cells.shape[0], "sketch_width": cells.shape[1], "sketch_unit": UNIT}
+    arrays |= {"sketch_cells": cells.ravel(), "sketch_seeds": seeds}
+    return {"sketch_blocks": cells.shape[0], "sketch_block_cells": cells.shape[1], "sketch_unit": UNIT}
 
 
 def _array(file: ArraysFile, name: str, dtype: Any) -> NDArray[Any]:

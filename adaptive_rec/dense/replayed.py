@@ -167,7 +167,9 @@ class ReplayedDense(DensePart):
             static.copy_(grad)
         bucket.losses_S.copy_(losses_S.detach())
         self.step_loss += losses_S.detach().masked_fill_(micro.scale_S == 0, 0).sum()
-        self._step_length += torch.stack(torch._foreach_norm(grads)).sum()
+        # Of the copies: a gradient whose numbers do not lie side by side would have torch take each norm by a kernel of its own.
+        lengths = torch._foreach_norm([*grads[: len(self.parameters)], *bucket.gradients])
+        self._step_length += torch.stack(lengths).sum()
 
     # Memory ----------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,39 @@ SLOT_RECORD_BYTES = 8 + 1 + 4 + 4
 """Host memory of a slot: its row's number, class, estimate and movement."""
 
 
+class FreeSlots:
+    """The free slots of a pool: gaps between filled ones, and all slots from an end on. They are known without a search, as a
+    pool may have millions of slots."""
+
+    def __init__(self) -> None:
+        self.gaps = np.empty(0, dtype=np.int64)
+        """In rising order."""
+        self.end = 0
+        """The slot before it is filled."""
+
+    def find(self, row_of_slot: NDArray[np.int64]) -> None:
+        """Find the free slots after others were filled."""
+        filled = np.flatnonzero(row_of_slot >= 0)
+        self.end = int(filled[-1]) + 1 if len(filled) else 0
+        self.gaps = np.flatnonzero(row_of_slot[: self.end] < 0)
+
+    def lowest(self, count: int) -> NDArray[np.int64]:
+        """Return the lowest free slots, so many, in rising order."""
+        gaps = self.gaps[:count]
+        return np.concatenate([gaps, np.arange(self.end, self.end + count - len(gaps))])
+
+    def take(self, count: int) -> None:
+        """Take the slots that `lowest` returns."""
+        self.end += max(0, count - len(self.gaps))
+        self.gaps = self.gaps[count:]
+
+    def give_back(self, slots: NDArray[np.int64]) -> None:
+        gaps = np.sort(np.concatenate([self.gaps, slots]))
+        # The last ones are no gaps if nothing is filled behind them: these are as far from the end as from the list's end.
+        kept = int(np.searchsorted(gaps - np.arange(len(gaps)), self.end - len(gaps)))
+        self.gaps, self.end = gaps[:kept], self.end - (len(gaps) - kept)
+
+
 class DeviceTier:
     """The slots of every pool. On the CPU, kernels use NumPy views of the tensors."""
 
@@ -38,7 +71,8 @@ class DeviceTier:
             for pool, capacity in zip(space.pools, capacities, strict=True)
         ]
         self.row_of_slot: list[NDArray[np.int64]] = [np.full(capacity, -1, dtype=np.int64) for capacity in capacities]
-        """Joint row of each slot, -1 where the slot is free."""
+        """Joint row of each slot, -1 where the slot is free. Only the methods below change it."""
+        self.free = [FreeSlots() for _ in capacities]
         self.stale: list[NDArray[np.bool_]] = [np.zeros(capacity, dtype=np.bool_) for capacity in capacities]
         """Whether each slot's row is stale."""
         self.estimate = [np.zeros(capacity, dtype=np.float32) for capacity in capacities]
@@ -59,22 +93,49 @@ class DeviceTier:
         """Return a pool's rows and optimizer state, on the CPU only."""
         return as_array(self.weights[pool]), self.state[pool].numpy()
 
+    def free_slots(self, pool: int, count: int) -> NDArray[np.int64]:
+        """Return the lowest free slots of a pool, so many."""
+        slots = self.free[pool].lowest(count)
+        fits = not count or slots[-1] < self.capacities[pool]
+        assert fits, "a migration may not promote more rows than there are free slots"
+        return slots
+
+    def fill(self, pool: int, rows: NDArray[np.int64]) -> None:
+        """Give rows of a pool the `free_slots`."""
+        slots = self.free_slots(pool, len(rows))
+        self.free[pool].take(len(rows))
+        self.row_of_slot[pool][slots] = rows
+        self.stale[pool][slots] = False
+        self.movement[pool][slots] = np.inf
+
+    def clear(self, pool: int, slots: NDArray[np.int64]) -> None:
+        """Free some slots of a pool."""
+        self.row_of_slot[pool][slots] = -1
+        self.stale[pool][slots] = False
+        self.free[pool].give_back(slots)
+
+    def restore(self, pool: int, row_of_slot: NDArray[np.int64]) -> None:
+        """Restore the rows of all slots of a pool."""
+        self.row_of_slot[pool][:] = row_of_slot
+        self.free[pool].find(row_of_slot)
+
     def hot_rows_of(self, pool: int) -> NDArray[np.int64]:
-        """Return a copy of the hot rows of a pool, in the order of their slots."""
-        rows = self.row_of_slot[pool]
-        full = rows.min(initial=0) >= 0  # then millions of rows need no mask, which takes twice as long
-        return rows.copy() if full else rows[rows >= 0]
+        """Return the hot rows of a pool, in the order of their slots. The array is valid until a row moves, and not to be
+        changed: millions of rows are not copied where there are no gaps between them."""
+        rows = self.row_of_slot[pool][: self.free[pool].end]
+        return rows[rows >= 0] if len(self.free[pool].gaps) else rows
 
     def set_estimates(self, pool: int, estimates: NDArray[np.float64]) -> None:
         """Set the popularity that is shown with the rows of `hot_rows_of`."""
-        if len(estimates) == len(self.estimate[pool]):
-            self.estimate[pool][:] = estimates
+        shown, free = self.estimate[pool], self.free[pool]
+        if len(free.gaps):
+            shown[self.row_of_slot[pool] >= 0] = estimates
         else:
-            self.estimate[pool][self.row_of_slot[pool] >= 0] = estimates
+            shown[: free.end] = estimates
 
     @property
     def hot_rows(self) -> int:
-        return sum(int(np.count_nonzero(rows >= 0)) for rows in self.row_of_slot)
+        return sum(free.end - len(free.gaps) for free in self.free)
 
     @property
     def stale_rows(self) -> int:

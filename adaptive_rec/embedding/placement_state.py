@@ -87,7 +87,7 @@ def _fill_slots(store: EmbeddingStore, pool: int, found: Saved) -> None:
     inside = not len(rows) or (spec.first_row <= rows.min() and rows.max() < spec.end_row)
     if not inside or len(np.unique(rows)) != len(rows):
         raise CheckpointError(f"row_of_slot of pool {pool} must hold distinct rows of the pool, and -1 for free slots")
-    device.row_of_slot[pool][:] = row_of_slot
+    device.restore(pool, row_of_slot)
     device.stale[pool][:] = found.array("stale", np.bool_, slots)
     device.estimate[pool][:] = found.array("estimate", np.float32, slots)
     device.movement[pool][:] = found.array("movement", np.float32, slots)

@@ -48,6 +48,8 @@ class EmbeddingStore(SettableRows):
     """Whether batches are staged ahead of their step."""
     updates_once = False
     """Whether a batch that was staged can be updated only once."""
+    counting_threads = 1
+    """Threads that may count lookups beside the steps. On a CPU the training thread needs the cores."""
     on_disk = False
     """Whether cold rows lie on a disk."""
     memory: MemorySlots | None = None

@@ -98,7 +98,6 @@ class TieredRows(ABC):
         if not migration.moved_rows:
             return
         self.settle()
-        self._collect_changed()
         for pool, spec in enumerate(self.space.pools):
             self._demote(pool, spec.select(migration.demote))
             self._promote(pool, spec.select(migration.promote))
@@ -144,20 +143,16 @@ class TieredRows(ABC):
         slots = self.slot_of_row[rows].astype(np.int64)
         self._bring_home(pool, slots, rows - self.space.pools[pool].first_row)
         self.slot_of_row[rows] = COLD
-        self.device.row_of_slot[pool][slots] = -1
-        self.device.stale[pool][slots] = False
+        self.device.clear(pool, slots)
         self._count_moved(pool, len(rows), to_device=False)
 
     def _promote(self, pool: int, rows: NDArray[np.int64]) -> None:
         if not len(rows):
             return
-        slots = np.flatnonzero(self.device.row_of_slot[pool] < 0)[: len(rows)]
-        assert len(slots) == len(rows), "a migration may not promote more rows than there are free slots"
+        slots = self.device.free_slots(pool, len(rows))
         self.send_up(pool, rows - self.space.pools[pool].first_row, slots)
         self.slot_of_row[rows] = slots
-        self.device.row_of_slot[pool][slots] = rows
-        self.device.stale[pool][slots] = False
-        self.device.movement[pool][slots] = np.inf
+        self.device.fill(pool, rows)
         self._count_moved(pool, len(rows), to_device=True)
 
     def _take_slots_over(self, migration: Migration) -> None:  # noqa: B027 - only a device has a copy of the slots

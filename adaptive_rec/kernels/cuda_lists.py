@@ -48,7 +48,7 @@ def find_lists(
     sorted_N, order_N = torch.sort(key_N, stable=True)
     marks = room(2, lookups + 1)
     triton_lists.mark_heads[per_lookup](sorted_N, order_N, *marks, lookups, BLOCK=LISTED)
-    head_N1, rank_N1 = marks.cumsum_(1)
+    head_N1, rank_N1 = (each.cumsum_(0) for each in marks)  # cumsum_(1) takes a hundred times as long: one block a line
     start_N1, new_N = room(lookups + 1), room(lookups)
     triton_lists.mark_starts[per_lookup](head_N1, start_N1, lookups, BLOCK=LISTED)
     count_N1, pieces_N1 = room(2, lookups + 1)

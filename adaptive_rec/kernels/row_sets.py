@@ -1,5 +1,5 @@
 """Sets of rows: as bits, to look up many rows among many others without sorting either, and as rising rows that are changed in
-place. The plain twins are NumPy's `isin`, `setdiff1d` and `union1d`.
+place. The plain twins are NumPy's `isin`, `unique`, `setdiff1d` and `union1d`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,15 @@ import numpy as np
 from numba import njit
 
 from adaptive_rec.kernels.jit import JIT
+from adaptive_rec.kernels.prefetch import prefetch_row
 
 _LOW6 = 63
+_AHEAD = 24
+"""Rows ahead whose bits are prefetched."""
+_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
+"""Each power of two times this has other top six bits (Leiserson, Prokop & Randall 1998)."""
+_BIT_OF = np.zeros(64, dtype=np.int64)
+_BIT_OF[[(int(_DE_BRUIJN) << bit) % 2**64 >> 58 for bit in range(64)]] = np.arange(64)
 
 
 def are_in(rows, others):
@@ -36,6 +43,53 @@ def _find(rows, first, last, bits, found):
     for n in range(len(rows)):
         place = rows[n] - first
         found[n] = first <= rows[n] <= last and (bits[place >> 6] >> np.uint64(place & _LOW6)) & np.uint64(1) != 0
+
+
+def distinct_rows(rows):
+    """Return the distinct ones of some rows, rising. Takes a bit of memory for each row from the lowest to the highest."""
+    if not len(rows):
+        return rows.copy()
+    first, last = int(rows.min()), int(rows.max())
+    bits = np.zeros((last - first) // 64 + 1, dtype=np.uint64)
+    distinct = np.empty(_mark_new(rows, first, bits), dtype=np.int64)
+    _list(bits, first, distinct)
+    return distinct
+
+
+@njit(**JIT)
+def _mark_new(rows, first, bits):
+    marked = 0
+    for n in range(len(rows)):
+        if n + _AHEAD < len(rows):
+            prefetch_row(bits, (rows[n + _AHEAD] - first) >> 6)
+        place = rows[n] - first
+        bit = np.uint64(1) << np.uint64(place & _LOW6)
+        marked += bits[place >> 6] & bit == 0
+        bits[place >> 6] |= bit
+    return marked
+
+
+@njit(**JIT)
+def _list(bits, first, out):
+    n = 0
+    for word in range(len(bits)):
+        left = bits[word]
+        while left:
+            lowest = left & (~left + np.uint64(1))
+            out[n] = first + 64 * word + _BIT_OF[(lowest * _DE_BRUIJN) >> np.uint64(58)]
+            n += 1
+            left ^= lowest
+
+
+@njit(**JIT)
+def keep_cold(rows_U, source_U, out):
+    """Write the rows that are cold (``source_U[u] < 0``) to `out`, at least as long as `rows_U`. Return how many they are."""
+    cold = 0
+    for u in range(len(rows_U)):
+        # Overwritten by the next row if this one is hot: a branch would often be guessed wrong.
+        out[cold] = rows_U[u]
+        cold += source_U[u] < 0
+    return cold
 
 
 @njit(**JIT)

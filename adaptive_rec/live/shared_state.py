@@ -24,14 +24,13 @@ T = TypeVar("T")
 Layout = Mapping[str, Any]
 """Name -> [dtype, shape, offset in bytes] of every array in the block."""
 
-SKETCH_DEPTH_LIMIT = 16
 CHANGES_KEPT = 1 << 17
 """Number of class changes that the ring keeps."""
 CLASSES = ("cold", "hot", "stale")
 HOT = 1
 WORDS = (
-    "board_number", "board_bytes", "pulse_step", "placement_number", "version", "step", "changes", "sketch_unit", "sketch_depth",
-    "sketch_width",
+    "board_number", "board_bytes", "pulse_step", "placement_number", "version", "step", "changes", "sketch_unit", "sketch_blocks",
+    "sketch_block_cells",
 )  # fmt: skip
 
 
@@ -54,7 +53,7 @@ def plan_layout(
         "memory_slot": ("int32", (sum(pool_rows) if in_memory else 0,)),
         "slots_plus_one": ("int32", (sum(pool_rows),)),
         "sketch_cells": ("uint32", (sketch_cells,)),
-        "sketch_seeds": ("uint64", (SKETCH_DEPTH_LIMIT,)),
+        "sketch_seeds": ("uint64", (1,)),
         "change_row": ("int64", (CHANGES_KEPT,)),
         "change_step": ("int64", (CHANGES_KEPT,)),
         "change_kind": ("uint8", (CHANGES_KEPT,)),
@@ -115,12 +114,14 @@ class PlacementArrays:
 
     @property
     def sketch_counters(self) -> NDArray[np.uint32]:
-        depth, width = self._word("sketch_depth"), self._word("sketch_width")
-        return self._arrays["sketch_cells"][: depth * width].reshape(depth, width)
+        """The blocks of the sketch; lines, where a checkpoint of an older version has them."""
+        blocks, cells = self._word("sketch_blocks"), self._word("sketch_block_cells")
+        return self._arrays["sketch_cells"][: blocks * cells].reshape(blocks, cells)
 
     @property
     def sketch_seeds(self) -> NDArray[np.uint64]:
-        return self._arrays["sketch_seeds"][: self._word("sketch_depth")]
+        """One seed, or one for each line."""
+        return self._arrays["sketch_seeds"]
 
     @property
     def capacities(self) -> list[int]:

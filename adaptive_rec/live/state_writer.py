@@ -89,19 +89,26 @@ class StateWriter:
     def write_placement(
         self, step: int, version: int, slot_of_row: NDArray[np.int32], tiers: Sequence[Tier], sketch: Sketch | None
     ) -> None:
-        """Update the copies of the placement, the classes and the sketch, which may be None."""
+        """Update the copies of the placement, the classes and the sketch. None leaves the sketch as it is."""
         with self._changing("placement_number"):
             for pool, tier in enumerate(tiers):
                 self._write_tier(pool, tier, slot_of_row, step)
             if sketch is not None:
-                counters, seeds, unit = sketch
-                self._arrays["sketch_cells"][: counters.size] = counters.ravel()
-                self._arrays["sketch_seeds"][: len(seeds)] = seeds
-                for word, value in zip(("sketch_depth", "sketch_width"), counters.shape, strict=True):
-                    self._words[WORDS.index(word)] = value
-                self._words[WORDS.index("sketch_unit")] = unit
+                self._write_sketch(*sketch)
             self._words[WORDS.index("version")] = version
             self._words[WORDS.index("step")] = step
+
+    def write_sketch(self, sketch: Sketch) -> None:
+        """Update the copy of the sketch alone. It may be written after the placement of the same step."""
+        with self._changing("placement_number"):
+            self._write_sketch(*sketch)
+
+    def _write_sketch(self, counters: NDArray[np.uint32], seeds: NDArray[np.uint64], unit: int) -> None:
+        self._arrays["sketch_cells"][: counters.size] = counters.ravel()
+        self._arrays["sketch_seeds"][:] = seeds
+        for word, value in zip(("sketch_blocks", "sketch_block_cells"), counters.shape, strict=True):
+            self._words[WORDS.index(word)] = value
+        self._words[WORDS.index("sketch_unit")] = unit
 
     def _write_tier(self, pool: int, tier: Tier, slot_of_row: NDArray[np.int32], step: int) -> None:
         """Find what changed by comparing with the copy, and write it."""

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from adaptive_rec.checkpoint.run_state import counted_anew
 from adaptive_rec.embedding.placement_state import hot_rows, placement_state, set_placement, set_slots, set_traffic
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.modules.loop_ids import LoopIds
@@ -96,6 +97,9 @@ def set_state(parts: LoopParts, given: Mapping[str, Any]) -> None:
     state.tally.set_state(found.part("tally"), rows.group)
     state.forget_clock()
     begun = found.flag("begun") and rows.group.is_alone
+    raw_ids = None if parts.raw_ids is None else found.part("raw_ids")
+    for text in counted_anew(found.part("observer") if begun else None, raw_ids):
+        state.warn(text)
     same = how == (state.policy.name, state.budget_bytes, store.monitored)
     state.place_rows(begun and same)
     if state.rows_placed:

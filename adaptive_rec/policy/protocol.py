@@ -19,7 +19,8 @@ from adaptive_rec.saved import Saved
 
 @dataclass(frozen=True)
 class AccessView:
-    """The popularity of a pool's rows at the end of a window. Rows are numbered in the joint row space."""
+    """The popularity of a pool's rows at the end of a window. Rows are numbered in the joint row space. Their arrays cannot be
+    changed; `hot_rows` is valid until the policy's answers are carried out, so a policy that remembers it keeps a copy."""
 
     step: int
     knobs: Knobs

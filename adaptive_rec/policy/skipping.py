@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.batch import all_samples
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.policy.protocol import Policy
 from adaptive_rec.tracking.hashes import hash_rows
@@ -141,6 +142,8 @@ def plan_step(policy: Policy, view: BatchView, probe: bool = False) -> StepPlan:
     """Plan a mini-batch: as a policy that skips says, or in full on probe steps and under other policies."""
     if isinstance(policy, SkippingPolicy) and not probe:
         return policy.plan(view)
+    if view.samples and not view.split:
+        return StepPlan((all_samples(view.samples),))
     return StepPlan(whole_or_split(view))
 
 

@@ -38,4 +38,5 @@ def _plan(
         return Migration(outside, rows[:0])  # whatever their popularity is
     of_outside, of_rows = (observer.tracker.estimate(some, store.threads) for some in (outside, rows))
     most = knobs.max_moved_bytes // store.row_bytes_when(monitored=False)[pool]
-    return plan_migration(outside, of_outside, rows, of_rows, memory.slot_of_row, slots, knobs.hysteresis, most)
+    limits = slots, knobs.hysteresis, most, store.threads
+    return plan_migration(outside, of_outside, rows, of_rows, memory.slot_of_row, *limits)

@@ -7,6 +7,7 @@ counted in the background; reading the tracker waits for that.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,16 +19,18 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.store import EmbeddingStore, Lookups
 from adaptive_rec.errors import CheckpointError
+from adaptive_rec.kernels.ranking import are_hot
 from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.placement import Migration
 from adaptive_rec.policy import AccessView, MovementView
 from adaptive_rec.reclassify.popular_samples import PopularSamples
 from adaptive_rec.reclassify.stale_rows import StaleRows
 from adaptive_rec.saved import ANY, Saved
-from adaptive_rec.system.background import BackgroundThread
-from adaptive_rec.tracking.count_min import CountMinSketch, width_for
+from adaptive_rec.system.background import LOWEST, BackgroundThread
+from adaptive_rec.system.crew import Crew
+from adaptive_rec.tracking.count_min import CountMinSketch, of_older_version, saved_sketch, saved_width, width_for
 from adaptive_rec.tracking.horizon import MemoryTrials
-from adaptive_rec.tracking.popularity import PopularityTracker, samples, saved_candidates
+from adaptive_rec.tracking.popularity import PopularityTracker, samples, saved_candidates, sort_distinct
 from adaptive_rec.tracking.rules import RULES
 
 SKETCH_LIMIT_BYTES = 64 << 20
@@ -50,6 +53,8 @@ class Observer:
 
     def __init__(self, store: EmbeddingStore, seed: int, times: StageTimes) -> None:
         self.store = store
+        self._crew = Crew(store.counting_threads, LOWEST)
+        """Counts for the counting thread."""
         rows = self._placed_rows(sum(store.device.capacities))
         self._tracker = PopularityTracker(self._sketch(rows, seed), capacity_rows=rows)
         self._seed = seed
@@ -63,7 +68,7 @@ class Observer:
         """Probe steps since measuring began."""
 
     def _sketch(self, rows: int, seed: int) -> CountMinSketch:
-        return CountMinSketch(width_for(rows, self.store.space.rows, SKETCH_LIMIT_BYTES), seed=seed)
+        return CountMinSketch(width_for(rows, self.store.space.rows, SKETCH_LIMIT_BYTES), seed, self._crew)
 
     def _placed_rows(self, hot_rows: int) -> int:
         """Return how many rows are placed by popularity: hot ones, and cold ones in host memory where others lie on a disk."""
@@ -83,6 +88,7 @@ class Observer:
     def close(self) -> None:
         """Stop the counting thread and drop its errors."""
         self._counting.close()
+        self._crew.close()
 
     def resize(self, hot_rows: int) -> None:
         """Set how many rows may be hot. A sketch that is too narrow for them is replaced by a wider one, which starts with the
@@ -91,15 +97,18 @@ class Observer:
         if isinstance(counter, CountMinSketch):
             wider = self._sketch(placed_rows, counter.seed)
             if wider.counters.size > counter.counters.size:
-                memory = self.store.memory
-                placed = np.concatenate([*self.store.device.row_of_slot, *(memory.row_of_slot if memory else ())])
-                rows = np.union1d(placed[placed >= 0], self.tracker.candidates())
-                wider.add(rows, np.ceil(counter.estimate(rows)).astype(np.int64))
+                wider.take_over(counter, self._known_rows())
                 self.tracker.replace_counter(wider)
         self.tracker.resize(placed_rows)
         if self.trials is not None:
             self.trials.resize(hot_rows)
         self._probes = 0  # the monitors are new
+
+    def _known_rows(self) -> NDArray[np.int64]:
+        """Return the placed rows and the candidates."""
+        memory = self.store.memory
+        placed = np.concatenate([*self.store.device.row_of_slot, *(memory.row_of_slot if memory else ())])
+        return np.union1d(placed[placed >= 0], self.tracker.candidates())
 
     def try_memories(self, wanted: bool) -> None:
         """Start to find out which memory suits the data, or stop."""
@@ -110,15 +119,21 @@ class Observer:
 
     def count_lookups(self, step: int, work: Lookups, knobs: Knobs) -> None:
         """Feed the sampled share of the steps to the sketch, in order. Raises any error of an earlier step."""
-        if not samples(step, knobs.sample_ratio):
-            return
-        self._counting.do(partial(self._count, work))
+        if samples(step, knobs.sample_ratio):
+            self._do_later(partial(self._count, work))
+
+    def _do_later(self, work: Callable[[], object]) -> None:
+        """Have the counting thread do some work, after what it has to do already."""
+        self._counting.do(partial(self._do, work))
+
+    def _do(self, work: Callable[[], object]) -> None:
+        with self._times.in_background("observe"):
+            work()
 
     def _count(self, work: Lookups) -> None:
-        with self._times.in_background("observe"):
-            self._tracker.observe(work.distinct_U, work.segments_U1, work.source_U)
-            if self.trials is not None:
-                self.trials.observe(work.distinct_U, work.segments_U1)
+        self._tracker.observe(work.distinct_U, work.segments_U1, work.source_U)
+        if self.trials is not None:
+            self.trials.observe(work.distinct_U, work.segments_U1)
 
     def keep_popular_samples(self, work: ClassifiedBatch) -> None:
         """Keep the lookups of some popular samples of a probe step."""
@@ -140,27 +155,30 @@ class Observer:
         own_H = slice(0) if movement is None else self.store.own_slots
         if not popularity:
             return WindowRecord([], movement, own_H)
+        pools, tracker = range(len(self.store.space.pools)), self.tracker
+        self._do_later(tracker.candidates)  # beside the estimates of hot rows, which are many more
+        hot = [tracker.estimate(self.store.device.hot_rows_of(pool), self.store.threads) for pool in pools]
         candidates = self.tracker.candidates()
-        pools = range(len(self.store.space.pools))
-        return WindowRecord([self._access_view(pool, step, knobs, candidates) for pool in pools], movement, own_H)
+        access = [self._access_view(pool, step, knobs, candidates, hot[pool]) for pool in pools]
+        return WindowRecord(access, movement, own_H)
 
-    def _access_view(self, pool: int, step: int, knobs: Knobs, candidates: NDArray[np.int64]) -> AccessView:
+    def _access_view(
+        self, pool: int, step: int, knobs: Knobs, candidates: NDArray[np.int64], hot_scores: NDArray[np.float64]
+    ) -> AccessView:
         spec, device = self.store.space.pools[pool], self.store.device
         first, end = np.searchsorted(candidates, (spec.first_row, spec.end_row))
         rows = candidates[first:end]
-        cold = self.store.placement.slot_of_row[rows] < 0
-        rows = rows.copy() if cold.all() else rows[cold]
-        hot_rows = device.hot_rows_of(pool)
-        hot_scores = self.tracker.estimate(hot_rows, self.store.threads)
+        hot = are_hot(self.store.placement.slot_of_row, rows, self.store.threads)
+        rows = rows[~hot] if hot.any() else rows.copy()
         device.set_estimates(pool, hot_scores)
         return AccessView(
             step=step,
             knobs=knobs,
             all_rows=range(spec.first_row, spec.end_row),
             capacity_rows=device.capacities[pool],
-            candidate_rows=rows,
+            candidate_rows=_fixed(rows),
             candidate_scores=self.tracker.estimate(rows, self.store.threads),
-            hot_rows=hot_rows,
+            hot_rows=_fixed(device.hot_rows_of(pool)),
             hot_scores=hot_scores,
         )
 
@@ -210,8 +228,9 @@ class Observer:
             self.store.device.estimate[pool][slots] = self.tracker.estimate(hot, self.store.threads)
 
     def end_window(self, decay: float, migration: Migration) -> None:
-        """Let the counts decay after rows moved, and forget the samples kept: their slots may hold other rows now."""
-        self.tracker.end_window(decay, migration, self.store.threads)
+        """Let the counts decay after rows moved, beside the next steps, and forget the samples kept: their slots may hold other
+        rows now."""
+        self._do_later(partial(self._tracker.end_window, decay, migration))
         for estimate in self.store.device.estimate:
             estimate *= decay
         self._samples.clear()
@@ -239,6 +258,7 @@ class Observer:
         self._take_sketch(found.part("tracker").part("counter"))
         self._saved_candidates(found)
         self._tracker.set_state(found.part("tracker"))
+        self._take_over(found.part("tracker").part("counter"), self._known_rows)
         if self.store.memory is not None:  # it may be another one than that of the saved run
             self._tracker.resize(self._placed_rows(sum(self.store.device.capacities)))
         trials = found.maybe("trials")
@@ -272,19 +292,27 @@ class Observer:
         counter = self._tracker.counter
         if not isinstance(counter, CountMinSketch):
             return
-        shape = found.shape("counters")
-        if shape != counter.counters.shape:
-            fits = len(shape) == 2 and shape[0] == len(counter.counters) and 4 * math.prod(shape) <= SKETCH_LIMIT_BYTES
-            if not fits or shape[1] < 2 or shape[1] & (shape[1] - 1):
-                raise CheckpointError(f"a sketch must have {len(counter.counters)} lines of 2^n cells, got {shape}")
-            self._tracker.replace_counter(CountMinSketch(shape[1], shape[0], counter.seed))
+        width, shape = saved_width(found), found.shape("counters")
+        if 4 * math.prod(shape) > SKETCH_LIMIT_BYTES:
+            raise CheckpointError(f"a sketch must have at most {SKETCH_LIMIT_BYTES // 4} cells, got {shape}")
+        if width != counter.width:
+            self._tracker.replace_counter(CountMinSketch(width, counter.seed, self._crew))
+
+    def _take_over(self, found: Saved, rows: Callable[[], NDArray[np.int64]]) -> None:
+        """Count what a saved sketch remembers of some rows, if it is of an older version. They are not asked for otherwise, as
+        that would sort the candidates."""
+        counter = self._tracker.counter
+        if isinstance(counter, CountMinSketch) and of_older_version(found):
+            counter.take_over(saved_sketch(found, counter.seed), rows())
 
     def remember(self, found: Saved, rows: NDArray[np.int64]) -> None:
         """Restore counts and candidates, and add `rows`, for another placement. The sketch must be as wide as the saved one."""
         counter, saved = self._tracker.counter, found.part("tracker").part("counter")
-        if isinstance(counter, CountMinSketch) and saved.shape("counters") == counter.counters.shape:
+        if isinstance(counter, CountMinSketch) and saved_width(saved) == counter.width:
             counter.set_state(saved)
-            self._tracker.remember(np.concatenate([self._saved_candidates(found), rows]))
+            known = sort_distinct(np.concatenate([self._saved_candidates(found), rows]))
+            self._take_over(saved, lambda: known)
+            self._tracker.remember(known)
 
     def remember_counts(self, rows: NDArray[np.int64], counts: NDArray[np.float64]) -> None:
         """Add the counts of some rows that a run had before it was resumed, and make these rows candidates."""
@@ -293,3 +321,10 @@ class Observer:
 
     def _saved_candidates(self, found: Saved) -> NDArray[np.int64]:
         return saved_candidates(found.part("tracker"), self.store.space.rows)
+
+
+def _fixed(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a view of some rows that cannot be changed."""
+    view = rows.view()
+    view.flags.writeable = False
+    return view

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.batch import trains_all
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.saved import Saved
@@ -42,7 +43,8 @@ class Tally:
         np.add.at(self.hot_lookups_T, tables_F, work.hot_lookups_F)
         counters.steps += 1
         counters.samples_seen += work.batch.size + work.batch.skipped_samples
-        counters.samples_trained += int(np.count_nonzero(position_B >= 0))
+        trained = work.batch.size if trains_all(position_B) else int(np.count_nonzero(position_B >= 0))
+        counters.samples_trained += trained
         counters.samples_popular += int(np.count_nonzero(work.popular_B))
         counters.lookups += work.batch.lookups
         counters.lookups_hot += int(work.hot_lookups_F.sum())

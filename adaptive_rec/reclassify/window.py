@@ -286,8 +286,10 @@ class Reclassifier:
         for view, size in zip(views, row_bytes, strict=True):
             wish, hysteresis = self.policy.place(view), view.knobs.hysteresis
             self._check_rows(wish.rows, view.all_rows)
-            rows = wish.rows, wish.scores, view.hot_rows, view.hot_scores, self.store.placement.slot_of_row
-            parts.append(plan_migration(*rows, view.capacity_rows, hysteresis, max_moved_bytes // size))
+            rows = wish.rows, wish.scores, view.hot_rows, view.hot_scores
+            slot_of_row = None if wish.rows is view.candidate_rows else self.store.placement.slot_of_row
+            limits = view.capacity_rows, hysteresis, max_moved_bytes // size
+            parts.append(plan_migration(*rows, slot_of_row, *limits, self.store.threads))
             max_moved_bytes -= parts[-1].moved_rows * size
         promoted, demoted = ([getattr(part, way) for part in parts] for way in ("promote", "demote"))
         return Migration(np.concatenate(promoted), np.concatenate(demoted))

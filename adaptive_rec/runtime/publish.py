@@ -146,10 +146,11 @@ class Publisher:
 
     def _write(self, slot_of_row: NDArray[np.int32], tiers: list[Tier]) -> None:
         assert self.writer is not None
-        store, counter = self._state.store, self._observer.tracker.counter
-        whole = store.group.is_alone and isinstance(counter, CountMinSketch)  # a rank's sketch knows its own rows only
-        sketch = (counter.counters, counter.seeds, UNIT) if whole and isinstance(counter, CountMinSketch) else None
-        self.writer.write_placement(self._state.step, store.placement.version, slot_of_row, tiers, sketch)
+        store = self._state.store
+        self.writer.write_placement(self._state.step, store.placement.version, slot_of_row, tiers, None)
+        counter = self._observer.tracker.counter  # after the slots, as the counts decay meanwhile
+        if store.group.is_alone and isinstance(counter, CountMinSketch):  # a rank's sketch knows its own rows only
+            self.writer.write_sketch((counter.counters, counter.seeds, UNIT))
         self.board()
 
     def _counts(self) -> dict[str, Any]:

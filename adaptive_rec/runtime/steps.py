@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.batch import all_samples
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.finite import StepCheck
@@ -24,6 +27,17 @@ from adaptive_rec.tracking.popularity import samples as is_sampled
 NO_FLAGS: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)
 NO_RANDOM = np.random.default_rng(0)
 """What a step that skips nothing gets in place of its stale rows and its random numbers, which take time to make."""
+
+
+@lru_cache(maxsize=64)
+def _same_scales(count: int, samples: int) -> NDArray[np.float64]:
+    return np.full(count, 1 / samples)
+
+
+def scales_of(samples_S: NDArray[np.int64], weight_B: NDArray[np.float64] | None, samples: int) -> NDArray[np.float64]:
+    """Return the factor of each sample's loss: its weight over the number of samples of the whole batch. Where all weigh 1, it is
+    the same array each time, which nobody may change."""
+    return _same_scales(len(samples_S), samples) if weight_B is None else weight_B[samples_S] / samples
 
 
 class TrainingSteps:
@@ -59,7 +73,8 @@ class TrainingSteps:
             plan = self.plan(work, probe)
         position_B = self.execute(work, plan)
         with self._times("update"):
-            self.update(work, plan, position_B, probe)
+            if not self.update(work, plan, position_B, probe):
+                position_B = np.full(work.batch.size, -1, dtype=np.int64)
         with self._times("observe"):
             self.observe(work, probe and bool((position_B >= 0).any()))
         self._state.tally.add(work, position_B)
@@ -80,13 +95,14 @@ class TrainingSteps:
         self._guarded.clear()
         if self._progressive is not None:
             self._progressive.begin_step()
-        position_B = np.full(work.batch.size, -1, dtype=np.int64)
+        everyone = all_samples(work.batch.size)
+        whole = len(plan.micro_batches) == 1 and plan.micro_batches[0] is everyone
+        position_B = everyone if whole else np.full(work.batch.size, -1, dtype=np.int64)
         trained = 0
         for samples in plan.micro_batches:
-            weight_S = np.ones(len(samples)) if plan.weight_B is None else plan.weight_B[samples]
             with self._times("gather"):
                 micro = self._dense.inputs(len(samples))
-                self._store.gather(work, samples, weight_S / work.batch.samples_of_all_ranks, micro)
+                self._store.gather(work, samples, scales_of(samples, plan.weight_B, work.batch.samples_of_all_ranks), micro)
             with self._times("execute"):
                 self._dense.run(micro)
             if plan.guard_B is not None and plan.guard_B[samples].any():
@@ -94,22 +110,23 @@ class TrainingSteps:
                 self._guarded.append((losses_S, np.flatnonzero(plan.guard_B[samples])))
             if self._progressive is not None:
                 self._progressive.add(self._store.fetch_later(self._dense.losses_S), work.batch.labels_B[samples])
-            position_B[samples] = np.arange(trained, trained + len(samples))
+            if not whole:
+                position_B[samples] = np.arange(trained, trained + len(samples))
             trained += len(samples)
         return position_B
 
-    def update(self, work: ClassifiedBatch, plan: StepPlan, position_B: NDArray[np.int64], probe: bool) -> None:
-        """Update each distinct row once and make one dense step, or leave the batch out where its gradients are not finite."""
+    def update(self, work: ClassifiedBatch, plan: StepPlan, position_B: NDArray[np.int64], probe: bool) -> bool:
+        """Update each distinct row once and make one dense step, or leave the batch out where its gradients are not finite.
+        Returns False where it was left out."""
         if not plan.micro_batches and self._store.group.is_alone:
             self._store.release(work)
-            return
+            return True
         if not self._finite.passes(work, position_B, self._state.step + 1):
             self._store.release(work)
             self._guarded.clear()
             if self._progressive is not None:
                 self._progressive.begin_step()
-            position_B[:] = -1
-            return
+            return False
         knobs, number, rates = self._state.knobs, self._state.step + 1, self.learning_rates()
         gradients = self._dense.gradients()
         self._dense.share()
@@ -124,6 +141,7 @@ class TrainingSteps:
             if not is_out_of_memory(error):
                 raise
             raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
+        return True
 
     def observe(self, work: ClassifiedBatch, probe: bool) -> None:
         if self._state.policy.tracks_popularity and is_sampled(self._state.step, self._state.knobs.sample_ratio):

@@ -34,17 +34,8 @@ class ExactCounter:
         self._new_rows.append(rows_U[counted])
         self._new_counts.append(counts_U[counted])
 
-    def observe(
-        self,
-        rows_U: NDArray[np.int64],
-        segments_U1: NDArray[np.int64],
-        source_U: NDArray[np.int64],
-        out: NDArray[np.int64],
-    ) -> int:
+    def observe(self, rows_U: NDArray[np.int64], segments_U1: NDArray[np.int64]) -> None:
         self.add(rows_U, np.diff(segments_U1))
-        cold = rows_U[source_U < 0]
-        out[: len(cold)] = cold
-        return len(cold)
 
     def estimate(self, rows_U: NDArray[np.int64], threads: int = 1) -> NDArray[np.float64]:
         """One thread answers, whatever `threads` allows."""

@@ -71,7 +71,7 @@ class IdleStreams:
             to_device.copy_(from_host)
         return nothing
 
-    def download(self, to_host: Tensor, from_device: Tensor) -> Callable[[], object]:
+    def download(self, to_host: Tensor, from_device: Tensor, after: Any = None) -> Callable[[], object]:
         self._count("download")
         return nothing
 

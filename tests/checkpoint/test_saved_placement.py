@@ -6,14 +6,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from adaptive_rec.checkpoint.saved_placement import HotSlots, newest_placement
+from adaptive_rec.checkpoint import saved_placement
+from adaptive_rec.checkpoint.saved_placement import COUNTERS, HotSlots, newest_placement
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import CheckpointError
+from adaptive_rec.kernels.sketch_numpy import find_cells, sketch_estimate, sketch_seeds
 from adaptive_rec.run.training_run import TrainingRun
 
 
@@ -81,3 +84,21 @@ def test_no_row_is_hot_where_there_are_no_slots() -> None:
 def test_it_loads_neither_torch_nor_numba() -> None:
     code = "import sys, adaptive_rec.checkpoint.saved_placement; print([m for m in ('torch', 'numba') if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_a_sketch_of_lines_of_an_older_version_is_shown() -> None:
+    """Its shape says what it is; each line has its own hash."""
+    rows, seeds = np.array([3, 77, 5000]), sketch_seeds(9, 4)
+    lines = np.zeros((4, 1 << 10), np.uint32)
+    lines.reshape(-1)[find_cells(rows, seeds, lines.shape)] = 16 * np.array([2, 5, 7])
+    file = SimpleNamespace(
+        arrays={COUNTERS: SimpleNamespace(dtype=np.dtype(np.uint32))}, rows=lambda name: {COUNTERS: lines}[name]
+    )
+    arrays: dict[str, Any] = {}
+    words = saved_placement._sketch(arrays, file, 9)
+    lookups = np.empty(len(rows))
+    shape = words["sketch_blocks"], words["sketch_block_cells"]
+    sketch_estimate(arrays["sketch_cells"].reshape(shape), rows, arrays["sketch_seeds"], words["sketch_unit"], lookups)
+    assert lookups.tolist() == [2, 5, 7]
+    lines = np.zeros((3, 12), np.uint32)
+    assert saved_placement._sketch(arrays, file, 9) == {}

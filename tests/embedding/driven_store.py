@@ -190,6 +190,9 @@ class DrivenStore:
         for pool, row_of_slot in enumerate(store.device.row_of_slot):
             slots = np.flatnonzero(row_of_slot >= 0)
             assert (store.slot_of_row[row_of_slot[slots]] == slots).all(), f"slots of pool {pool}"
+            free = store.device.free[pool].lowest(len(row_of_slot) - len(slots))
+            assert np.array_equal(free, np.flatnonzero(row_of_slot < 0)), f"free slots of pool {pool}"
+            assert np.array_equal(store.device.hot_rows_of(pool), row_of_slot[slots]), f"hot rows of pool {pool}"
         assert self.changed_R[store.changed_R].all(), "rows that the next checkpoint need not save"
         if self.device == "direct":  # a device's flags come later, see `check`
             self.check_flags(store.changed_R, self.changed_R)

@@ -8,12 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from adaptive_rec.checkpoint.history import Verified
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.snapshot import RowSnapshot
 from adaptive_rec.embedding.staged.homing import Homing
+from adaptive_rec.embedding.staged.moves import SlotMoves
 from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError
@@ -145,8 +147,12 @@ def leave_flags_on_the_device(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StagedStore, "_collect_changed", lambda store: None)
 
 
+def leave_flags_in_slots_that_become_free(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SlotMoves, "take_flags", lambda moves, flags_H, slots: np.zeros(len(slots), np.bool_))
+
+
 def flag_no_row_that_comes_home(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StagedStore, "_flag_changed", lambda store, pool, host_rows: None)
+    patch.setattr(StagedStore, "_flag_changed", lambda store, pool, host_rows, changed: None)
 
 
 def remove_what_is_built_on(patch: pytest.MonkeyPatch) -> None:
@@ -162,6 +168,7 @@ def remove_what_is_built_on(patch: pytest.MonkeyPatch) -> None:
         (forget_what_was_not_saved, KINDS[0]),
         (save_stale_copies_of_hot_rows, KINDS[8]),
         (leave_flags_on_the_device, KINDS[8]),
+        (leave_flags_in_slots_that_become_free, KINDS[8]),
         (flag_no_row_that_comes_home, KINDS[8]),
         (remove_what_is_built_on, KINDS[0]),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adaptive_rec.kernels.row_sets import are_in, drop_rows, merge_rows
+from adaptive_rec.kernels.row_sets import are_in, distinct_rows, drop_rows, keep_cold, merge_rows
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -14,6 +14,21 @@ def test_rows_are_found_as_by_the_plain_twin(seed: int) -> None:
     first, span = random.integers(0, 10**9), random.integers(1, 500)
     rows, others = (random.integers(first, first + span, random.integers(0, 200)) for _ in range(2))
     np.testing.assert_array_equal(are_in(rows, others), np.isin(rows, others))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_distinct_rows_and_cold_ones_are_those_of_the_plain_twins(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    first, span = random.integers(0, 10**9), random.integers(1, 500)
+    rows = random.integers(first, first + span, random.integers(0, 200))
+    np.testing.assert_array_equal(distinct_rows(rows), np.unique(rows))
+    source, out = random.integers(-9, 9, len(rows)).astype(np.int32), np.empty(len(rows), dtype=np.int64)
+    np.testing.assert_array_equal(out[: keep_cold(rows, source, out)], rows[source < 0])
+
+
+def test_each_bit_of_a_word_is_listed() -> None:
+    rows = np.arange(64) * 65
+    np.testing.assert_array_equal(distinct_rows(rows[::-1].copy()), rows)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -55,7 +55,7 @@ class World:
             self.tiers.append(Tier(row_of_slot, stale, *numbers))
             hot = row_of_slot >= 0
             self.slot_of_row[row_of_slot[hot]] = np.flatnonzero(hot)
-        sketch = (np.full((4, 64), step, dtype=np.uint32), np.arange(4, dtype=np.uint64), 16)
+        sketch = (np.full((16, 16), step, dtype=np.uint32), np.ones(1, dtype=np.uint64), 16)
         self.writer.write_placement(step, step * 2, self.slot_of_row, self.tiers, sketch)
         self.remember(step)
 
@@ -87,7 +87,7 @@ def test_a_reader_sees_the_placement_the_classes_and_their_last_changes(seed: in
                 assert arrays.stale[pool].tolist() == tier.stale_H.tolist()
                 assert arrays.estimate[pool].tolist() == tier.estimate_H.tolist()
                 assert arrays.movement[pool].tolist() == tier.movement_H.tolist()
-            assert arrays.sketch_counters.tolist() == np.full((4, 64), step).tolist()
+            assert arrays.sketch_counters.tolist() == np.full((16, 16), step).tolist()
             return arrays.version
 
         assert world.reader.placement(check) == 2 * step
@@ -265,7 +265,7 @@ def test_a_run_publishes_what_it_is() -> None:
                 hot = np.flatnonzero(arrays.row_of_slot[0] >= 0)
                 rows = arrays.row_of_slot[0][hot]
                 lookups = np.empty(len(rows))
-                sketch_estimate(arrays.sketch_counters, rows, arrays.sketch_seeds, arrays.sketch_unit, lookups)
+                sketch_estimate(arrays.sketch_counters, rows, arrays.sketch_seeds[0], arrays.sketch_unit, lookups)
                 # Fading rounds each cell of the sketch up or down.
                 np.testing.assert_allclose(lookups, arrays.estimate[0][hot], atol=0.2)
 

@@ -12,14 +12,16 @@ import pytest
 import torch
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
+from adaptive_rec.checkpoint.run_state import counted_anew
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.kernels import row_update
+from adaptive_rec.kernels.sketch_numpy import find_cells, sketch_seeds
 from adaptive_rec.live.telemetry import StageTimes
-from adaptive_rec.placement import RowSpace
+from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.saved import Saved
 from adaptive_rec.system.background import BEHIND_LIMIT
@@ -66,6 +68,29 @@ class Gate:
         monkeypatch.setattr(tracker, "observe", held)
 
 
+def test_a_sketch_of_an_older_version_is_taken_over(observer: Observer) -> None:
+    """It has lines of cells, which the state is given here as it was saved then. Rows that are known keep their counts."""
+    for step in range(8):
+        observer.count_lookups(step, batch_of(5, 5, step), KNOBS)
+    known = observer.tracker.candidates().copy()
+    before = observer.tracker.estimate(known)
+    state = observer.state()
+    counter = state["tracker"]["counter"]
+    lines = np.zeros((4, counter["counters"].size // 4), np.uint32)
+    lines.reshape(-1)[find_cells(known, sketch_seeds(1, 4), lines.shape)] = (16 * before).astype(np.uint32)
+    counter["counters"] = lines
+    assert [text[:40] for text in counted_anew(Saved(state), None)] == ["the checkpoint is of a version that coun"]
+    again = Observer(observer.store, 1, StageTimes())
+    again.set_state(Saved(state))
+    assert again.tracker.candidates().tolist() == known.tolist()
+    assert again.tracker.estimate(known).tolist() == before.tolist()
+    assert not list(counted_anew(Saved(again.state()), None))
+    elsewhere = Observer(observer.store, 1, StageTimes())
+    elsewhere.remember(Saved(state), np.array([2]))
+    assert elsewhere.tracker.candidates().tolist() == sorted([*known.tolist(), 2])
+    assert elsewhere.tracker.estimate(known).tolist() == before.tolist()
+
+
 def test_only_sampled_steps_count(observer: Observer) -> None:
     for step in range(8):
         observer.count_lookups(step, batch_of(5, 5, step), KNOBS)
@@ -81,6 +106,20 @@ def test_readers_wait_for_the_counting_and_steps_do_not(observer: Observer, monk
     threading.Timer(0.1, gate.opened.set).start()
     assert observer.tracker.candidates().tolist() == gate.seen == [1, 3, 5, 7]
     assert gate.niceness == 19
+
+
+def test_counts_decay_beside_the_next_steps_and_before_what_is_counted_then(
+    observer: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(observer, monkeypatch)
+    observer.count_lookups(1, batch_of(1, 1), KNOBS)
+    observer.end_window(0.5, Migration(promote=np.array([1]), demote=np.array([4])))
+    observer.count_lookups(3, batch_of(7, 7), KNOBS)
+    assert not gate.seen, "nobody has waited"
+    gate.opened.set()
+    assert observer.tracker.estimate(np.array([1, 4, 7])).tolist() == [1, 0, 2]
+    assert observer.tracker.candidates().tolist() == [4, 7]
+    assert observer.state()["tracker"]["counter"]["decays"] == 1
 
 
 def test_no_more_than_a_few_batches_wait(observer: Observer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +177,10 @@ def test_a_record_has_what_was_requested_of_a_window() -> None:
     assert only_popularity.movement is None
     [view] = only_popularity.access
     assert view.candidate_rows.tolist() == [7]
+    assert view.hot_rows.tolist() == [0, 1, 2, 3]
+    for rows in (view.candidate_rows, view.hot_rows):
+        with pytest.raises(ValueError, match="read-only"):
+            rows[0] = 5
     assert view.hot_scores.sum() == 2, "row 1 is hot and was looked up twice"
 
     only_movement = observer.record(1, KNOBS, popularity=False, skipped_ratio=0.25)

@@ -16,6 +16,10 @@ OLD_RUN = Path(__file__).parent / "run_of_format_3"
 EXPECTED = json.loads((Path(__file__).parent / "run_of_format_3_at_48_steps.json").read_text(encoding="utf-8"))
 """The summary of the same run when that code made 48 steps without a stop."""
 
+MIGRATED_ROWS, MIGRATED_ROWS_MORE = 96, 2
+"""That code moved 94 rows, 56 of them in the first 24 steps, for which a replay moves 2 more. Popularity is counted in another
+kind of sketch since, whose cells fade by other random numbers."""
+
 
 @pytest.fixture
 def old_run(tmp_path: Path) -> Path:
@@ -28,11 +32,15 @@ def test_an_old_run_resumes_and_ends_as_the_old_code_ended_it(
     assert main(["train", "--resume", "--out", str(old_run), "--steps", "48", "--no-serve", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["resumed_at_step"] == 24
-    assert {name: found[name] for name in EXPECTED if name not in ("eval", "train_logloss")} == {
-        name: value for name, value in EXPECTED.items() if name not in ("eval", "train_logloss")
+    expected = EXPECTED | {"migrated_rows": MIGRATED_ROWS}
+    assert {name: found[name] for name in expected if name not in ("eval", "train_logloss")} == {
+        name: value for name, value in expected.items() if name not in ("eval", "train_logloss")
     }
     assert found["train_logloss"] == pytest.approx(EXPECTED["train_logloss"], rel=1e-12)
     assert found["eval"] == pytest.approx(EXPECTED["eval"], rel=1e-10)
+    events = [json.loads(line) for line in (old_run / "events.jsonl").read_text(encoding="utf-8").splitlines()]
+    texts = [event["text"] for event in events if event["kind"] == "warning"]
+    assert [text for text in texts if "another kind of sketch" in text], texts
 
 
 @pytest.mark.parametrize(
@@ -51,4 +59,4 @@ def test_an_old_run_is_replayed(old_run: Path, tmp_path: Path, capsys: pytest.Ca
     replayed = json.loads(capsys.readouterr().out)
     assert replayed["steps"] == 24
     last = json.loads((old_run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-2])
-    assert replayed["migrated_rows"] == last["totals"]["migrated_rows"]
+    assert replayed["migrated_rows"] == last["totals"]["migrated_rows"] + MIGRATED_ROWS_MORE

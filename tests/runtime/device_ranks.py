@@ -47,7 +47,7 @@ class PromptStreams:
         to_device.copy_(from_host)
         return True
 
-    def download(self, to_host: Tensor, from_device: Tensor) -> bool:
+    def download(self, to_host: Tensor, from_device: Tensor, after: Any = None) -> bool:
         to_host.copy_(from_device)
         return True
 

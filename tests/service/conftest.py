@@ -52,7 +52,7 @@ class Placement:
         self.tables = tables
         self.pool_rows = [sum(t["rows"] for t in tables if t["pool"] == p) for p in {t["pool"] for t in tables}]
         self.slot_of_row = np.full(sum(self.pool_rows), -1, dtype=np.int32)
-        self.counters, self.seeds = np.zeros((4, 4096), np.uint32), dice.integers(1, 2**63, 4, dtype=np.uint64) | 1
+        self.counters, self.seeds = np.zeros((1024, 16), np.uint32), dice.integers(1, 2**63, 4, dtype=np.uint64)[:1] | 1
         self.unit = 16
         self.tiers = []
         first = 0
@@ -69,7 +69,7 @@ class Placement:
             self.tiers.append(Tier(row_of_slot, stale, estimate, movement))
             first += rows
         rows_U = np.arange(0, len(self.slot_of_row), 7)[:500]
-        sketch_add(self.counters, rows_U, np.full(len(rows_U), 3 * self.unit), self.seeds)
+        sketch_add(self.counters, rows_U, np.full(len(rows_U), 3 * self.unit), self.seeds[0])
 
 
 def make_tables(*sizes: tuple[str, int, int]) -> list[Values]:

@@ -28,7 +28,7 @@ def reader() -> StateReader:
     slot_of_row[hot] = np.arange(HOT)
     stale, movement = dice.random(HOT) < 0.3, dice.random(HOT).astype(np.float32)
     tier = Tier(hot, stale, dice.integers(0, 400, HOT).astype(np.float32), movement)
-    sketch = (dice.integers(0, 99, (4, 1 << 20)).astype(np.uint32), np.array([3, 5, 7, 9], dtype=np.uint64), 16)
+    sketch = (dice.integers(0, 99, (1 << 18, 16)).astype(np.uint32), np.array([3], dtype=np.uint64), 16)
     writer.write_placement(1, 1, slot_of_row, [tier], sketch)
     return StateReader(writer.fd, writer.layout)
 

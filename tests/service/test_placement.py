@@ -23,7 +23,7 @@ def true_row(placement: Any, table: dict[str, Any], id: int) -> dict[str, Any]:
     slot = int(placement.slot_of_row[row])
     if slot < 0:
         lookups = np.zeros(1)
-        sketch_estimate(placement.counters, np.array([row]), placement.seeds, placement.unit, lookups)
+        sketch_estimate(placement.counters, np.array([row]), placement.seeds[0], placement.unit, lookups)
         return {"id": id, "class": "cold", "slot": None, "estimate": lookups[0], "movement": None, "value": None}
     movement = float(tier.movement_H[slot])
     return {

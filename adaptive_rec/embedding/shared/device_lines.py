@@ -96,7 +96,7 @@ class DeviceLines(DeviceBags):
             self._streams.launch(lambda: vectors.mul_(factor[:, None]))
 
     def gather(
-        self, requests: Requests, samples_S: NDArray[np.int64], scale_S: NDArray[np.floating], micro: MicroBatch
+        self, requests: Requests, samples_S: NDArray[np.int64], scale_S: NDArray[np.float64], micro: MicroBatch
     ) -> int:
         """Fill a micro-batch from the vectors that have come. Returns the bytes sent."""
         rows = list(zip(requests.fetched, self._nothing, strict=True))

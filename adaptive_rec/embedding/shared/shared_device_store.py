@@ -92,8 +92,7 @@ class SharedDeviceStore(ExchangingStore, StagedStore):
     def gather(
         self, work: ClassifiedBatch, samples_S: NDArray[np.int64], scale_S: NDArray[np.float64], micro: MicroBatch
     ) -> None:
-        scales = scale_S.astype(self.host.dtype)
-        self.traffic.add_bytes(to_device=self._lines.gather(work.staged, samples_S, scales, micro))
+        self.traffic.add_bytes(to_device=self._lines.gather(work.staged, samples_S, scale_S, micro))
 
     def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
         """Send the lines' gradients to their owners, and update this rank's rows by those that come."""

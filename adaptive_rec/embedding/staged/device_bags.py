@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.embedding.records import MicroBatch
-from adaptive_rec.embedding.staged.packing import Parcel, send
+from adaptive_rec.embedding.staged.packing import NUMPY_TYPES, Parcel, send
 from adaptive_rec.embedding.staged.ring import StagingRing
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.placement import RowSpace
@@ -41,7 +41,8 @@ class BatchOnDevice:
 class _Kept:
     """Small arrays that stay on the device, and what they were made of."""
 
-    given: list[NDArray[Any]]
+    given: list[bytes]
+    """As bytes: to compare arrays would let another thread have the interpreter each time."""
     parcel: Parcel
 
 
@@ -71,17 +72,17 @@ class DeviceBags:
         since the last call of this kind. `make` makes them of what is given; None: they are given."""
         key = (kind, len(given[0]))
         kept = self._kept.get(key)
-        if kept is not None and all(map(np.array_equal, kept.given, given)):
+        if kept is not None and kept.given == [array.tobytes() for array in given]:
             return kept.parcel.arrays, 0
         parcel = self._send(given if make is None else make())
-        self._kept[key] = _Kept([array.copy() for array in given], parcel)
+        self._kept[key] = _Kept([array.tobytes() for array in given], parcel)
         if kept is not None:
             kept.parcel.slot.release(self._streams.compute_event())
         return parcel.arrays, parcel.nbytes
 
     def _fill(
         self, batch: BatchOnDevice, rows: list[tuple[Tensor, Tensor]], samples_S: NDArray[np.int64],
-        scale_S: NDArray[np.floating], micro: MicroBatch,
+        scale_S: NDArray[np.float64], micro: MicroBatch,
     ) -> int:  # fmt: skip
         """Fill a micro-batch; lines after the samples are padding, with zero vectors and scale 0. `rows`: the two arrays of each
         pool. Returns the bytes sent."""
@@ -90,7 +91,8 @@ class DeviceBags:
         def pad() -> list[NDArray[Any]]:
             # Padding takes the dense features of sample 0: finite numbers, whose loss does not count.
             padding = (0, padded - len(samples_S))
-            return [np.pad(samples_S, padding, constant_values=-1).astype(np.int32), np.pad(scale_S, padding)]
+            scales = np.pad(scale_S, padding).astype(NUMPY_TYPES[micro.scale_S.dtype])
+            return [np.pad(samples_S, padding, constant_values=-1).astype(np.int32), scales]
 
         (samples, scale), nbytes = self._keep(f"samples of {padded}", [samples_S, scale_S], pad)
 

@@ -45,7 +45,7 @@ class DeviceStep(DeviceBags):
         staged: Staged,
         tier: DeviceTier,
         samples_S: NDArray[np.int64],
-        scale_S: NDArray[np.floating],
+        scale_S: NDArray[np.float64],
         micro: MicroBatch,
     ) -> int:
         """Fill a micro-batch. Returns the bytes sent."""
@@ -60,7 +60,7 @@ class DeviceStep(DeviceBags):
         return [(hot, parts.rows[0]) for hot, parts in zip(tier.weights, staged.pools, strict=True)]
 
     def take_rows_over(self, staged: Staged) -> None:
-        """Copy the rows that earlier batches hold, then release their slots."""
+        """Copy the rows that earlier batches hold. Their slots are held until the step ends."""
         taken = staged.rows_taken
         if not staged.forwards or taken is None:
             return
@@ -69,7 +69,6 @@ class DeviceStep(DeviceBags):
             memory += one.origin.pools[one.pool].rows + staged.pools[one.pool].rows
         table = (taken.table_L8, taken.from_R, taken.to_R, taken.longest, taken.unit_bytes)
         self._streams.launch(lambda: self._streams.kernels.take_rows(*table, memory))
-        staged.release_forwards(self._streams.compute_event())
 
     def update(
         self,

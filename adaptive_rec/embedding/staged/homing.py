@@ -33,18 +33,17 @@ class Homing:
         self._thread: ThreadPoolExecutor | None = None
         self._returning: deque[Future[None]] = deque()
 
-    def bring(self, flight: Flight, staged: Staged, changed: list[NDArray[np.bool_]] | None) -> None:
-        """Queue the way home of a batch's rows, after the computation queued so far. Ends its flight when they are home.
-        `changed` has for each pool which of them its step updates; None: all."""
-        event = staged.slot.download(staged.rows_start, staged.stop)
+    def bring(self, flight: Flight, staged: Staged, changed: list[NDArray[np.bool_]] | None, computed: Event) -> None:
+        """Queue the way home of a batch's rows, after the event `computed`. Ends its flight when they are home. `changed` has for
+        each pool which of them its step updates; None: all."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="homing")
-        self._returning.append(self._thread.submit(self._land, flight, staged, changed, event))
+        self._returning.append(self._thread.submit(self._land, flight, staged, changed, computed))
         if len(self._returning) > RETURNING_LIMIT:
             self._returning.popleft().result()
 
-    def _land(self, flight: Flight, staged: Staged, changed: list[NDArray[np.bool_]] | None, event: Event) -> None:
-        self._streams.host_waits(event)
+    def _land(self, flight: Flight, staged: Staged, changed: list[NDArray[np.bool_]] | None, computed: Event) -> None:
+        self._streams.host_waits(staged.slot.download(staged.rows_start, staged.stop, computed))
         staged.slot.came_down()
         for pool, parts in enumerate(staged.pools):
             changed_C = None if changed is None else changed[pool]

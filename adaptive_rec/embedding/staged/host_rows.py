@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.embedding.host import Arrays, HostTier
 from adaptive_rec.kernels import staging
+from adaptive_rec.system.crew import Crew
 
 _CHUNK_BYTES = 1 << 20
 """Least size of a thread's share of a copy."""
-
-T = TypeVar("T")
 
 
 class HostRows(Protocol):
@@ -31,44 +25,6 @@ class HostRows(Protocol):
     def write(self, pool: int, rows_C: NDArray[np.int64], packed: Arrays, changed_C: NDArray[np.bool_] | None) -> None:
         """Copy `packed` to rows, by their numbers within the pool; `changed_C`: which have changed since they were read (None:
         all)."""
-
-
-class Crew:
-    """Threads that share work over rows where this is worth it. Any thread may give them work, which may not give them more."""
-
-    def __init__(self, threads: int) -> None:
-        self._threads = threads
-        self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
-
-    def _workers(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="rows")
-            return self._pool
-
-    def share(self, work: Callable[[int, int], object], rows: int, least: int) -> None:
-        """Call ``work(first, end)`` for parts of at least `least` rows that together are all of them, and wait."""
-        parts = min(self._threads, rows // max(1, least))
-        if parts < 2:
-            work(0, rows)
-            return
-        bounds = np.linspace(0, rows, parts + 1).astype(np.int64).tolist()
-        jobs = [self._workers().submit(work, first, end) for first, end in pairwise(bounds)]
-        for job in jobs:
-            job.result()
-
-    def start(self, work: Callable[[], T], rows: int, least: int) -> Callable[[], T]:
-        """Begin work on rows beside the caller's, if there are threads for it and at least `least` rows. Returns a function that
-        waits for its result, or does the work when it is first called."""
-        return cache(work) if self._threads < 2 or rows < least else self._workers().submit(work).result
-
-    def close(self) -> None:
-        """End the threads. Later work starts others."""
-        with self._lock:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown()
 
 
 class RowCopier:

@@ -215,7 +215,7 @@ class InFlight:
         with self._lock:  # no other flight can hold it from now on
             staged = flight.hold(None)
         if staged is not None:
-            staged.release_forwards(None)
+            staged.release_forwards(event)
             staged.slot.release(event)
 
     def hold_before(self, flight: Flight) -> list[tuple[Flight, Staged]] | None:

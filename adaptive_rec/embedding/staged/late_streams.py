@@ -81,9 +81,9 @@ class LateStreams:
         with self._call():
             return self._copy("urgent" if urgent else "up", to_device, from_host, after)
 
-    def download(self, to_host: Tensor, from_device: Tensor) -> Event:
+    def download(self, to_host: Tensor, from_device: Tensor, after: Event | None = None) -> Event:
         with self._call():
-            return self._copy("down", to_host, from_device, self._mark())
+            return self._copy("down", to_host, from_device, self._mark() if after is None else after)
 
     def share(self, memory: Tensor) -> None:
         pass

@@ -120,6 +120,22 @@ class SlotMoves:
             slot.release(None)
         return found
 
+    def take_flags(self, flags_H: Tensor, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Read the flags of these slots and clear them."""
+        found = np.empty(len(slots), dtype=np.bool_)
+        step = self._slot_bytes // (2 * slots.itemsize)  # a slot's number and its flag take less than two numbers
+        for start in range(0, len(slots), step):
+            some, layout = slots[start : start + step], SlotLayout()
+            index, flags = layout.add(torch.int64, len(some)), layout.add(torch.bool, len(some))
+            slot = self.ring.take(layout.nbytes)
+            index.pinned(slot)[:] = some
+            self._streams.compute_waits(slot.upload(0, index.stop))
+            self._streams.launch(partial(_take_flags, flags_H, index.device(slot), flags.device(slot)))
+            self._streams.host_waits(slot.download(flags.start, flags.stop))
+            found[start : start + step] = flags.pinned(slot)
+            slot.release(None)
+        return found
+
     def forget(self, pool: int, slots: NDArray[np.int64]) -> None:
         """Have a pool's monitor forget these slots."""
         monitor = self._store.device.monitors[pool]
@@ -167,3 +183,8 @@ class SlotMoves:
         _, index, rows = self._parts(pool, len(slots))
         index.pinned(slot)[:] = slots
         return slot, index, rows
+
+
+def _take_flags(flags_H: Tensor, slots: Tensor, out: Tensor) -> None:
+    torch.index_select(flags_H, 0, slots, out=out)
+    flags_H.index_fill_(0, slots, False)

@@ -22,8 +22,8 @@ INT32 = torch.int32
 _TORCH_DTYPE = {
     str(t).removeprefix("torch."): t for t in (torch.int32, torch.int64, torch.float32, torch.float64, torch.bool)
 }
-_NUMPY_DTYPE = {dtype: np.dtype(name) for name, dtype in _TORCH_DTYPE.items()}
-_NUMPY_DTYPE |= {torch_type: PATTERNS[name] for name, torch_type in ROW_TYPES.items()}
+NUMPY_TYPES = {dtype: np.dtype(name) for name, dtype in _TORCH_DTYPE.items()}
+NUMPY_TYPES |= {torch_type: PATTERNS[name] for name, torch_type in ROW_TYPES.items()}
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class PackedArray:
 
     def pinned(self, slot: Slot) -> NDArray[Any]:
         """The array in host memory; rows of 16 bits as bit patterns."""
-        flat = slot.bytes_pinned[self.start : self.stop].view(_NUMPY_DTYPE[self.dtype])
+        flat = slot.bytes_pinned[self.start : self.stop].view(NUMPY_TYPES[self.dtype])
         return flat if self.strides == (1,) else flat.reshape(self.shape)
 
     def device(self, slot: Slot) -> Tensor:

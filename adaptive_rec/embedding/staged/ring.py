@@ -139,9 +139,9 @@ class Slot:
             self._last_upload = self._streams.launch_up(work)
             return self._last_upload
 
-    def download(self, start: int, stop: int) -> Event:
-        """Copy these bytes down, after the computation queued so far."""
-        self._last_download = self._streams.download(self.pinned[start:stop], self.device[start:stop])
+    def download(self, start: int, stop: int, after: Event | None = None) -> Event:
+        """Copy these bytes down, after the event `after`; None: after the computation queued so far."""
+        self._last_download = self._streams.download(self.pinned[start:stop], self.device[start:stop], after)
         return self._last_download
 
     def came_down(self) -> None:

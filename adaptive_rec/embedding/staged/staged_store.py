@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch
+from adaptive_rec.batch import Batch, all_samples, trains_all
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
@@ -100,7 +100,7 @@ class StagedStore(StagedTier):
         work = ClassifiedOnDevice(batch, self.space)
         if not self._step_first:
             with suppress(torch.OutOfMemoryError):  # raised again when the step needs the batch
-                self._classifier.find(work)
+                self._classifier.place(work, self.placement, None)
         return work
 
     def stage(self, work: ClassifiedBatch) -> None:
@@ -132,7 +132,8 @@ class StagedStore(StagedTier):
         self._in_flight.drop(flight, computed)
         if isinstance(flight.work, ClassifiedOnDevice):
             assert self._classifier is not None, "batches are classified as their store does it"
-            self._classifier.place(flight.work, self.placement, computed)
+            if flight.work.placement_version != self.placement.version:
+                self._classifier.place(flight.work, self.placement, computed)
         else:
             self.classify(flight.work)
         earlier = self._in_flight.hold_before(flight)
@@ -207,15 +208,17 @@ class StagedStore(StagedTier):
     ) -> None:
         staged = self._staged(work)
         self._indices_ready(staged)
-        if not work.popular_B[samples_S].all():
+        if samples_S is all_samples(work.batch.size) or not work.popular_B[samples_S].all():
             self._rows_ready(staged)
-        scales = scale_S.astype(self.host.dtype)
-        self.traffic.add_bytes(to_device=self._step.gather(staged, self.device, samples_S, scales, micro))
+        self.traffic.add_bytes(to_device=self._step.gather(staged, self.device, samples_S, scale_S, micro))
 
     def _rows_ready(self, staged: Staged) -> None:
         """Have computation wait for a batch's cold rows, and forward those that earlier batches hold."""
         if staged.use_rows():
-            self.streams.compute_waits(staged.rows_here)
+            if staged.rows_here is staged.indices_here:  # all went up together
+                self._indices_ready(staged)
+            else:
+                self.streams.compute_waits(staged.rows_here)
             self._step.take_rows_over(staged)
 
     def _indices_ready(self, staged: Staged) -> None:
@@ -230,7 +233,8 @@ class StagedStore(StagedTier):
         measured = update.measure and self.monitored
         # Without a frozen row and a skipped sample, every row is updated: no list is needed for that.
         touched_U = active_U = None
-        if update.frozen_U is not None or update.position_B.min(initial=0) < 0:
+        skips = not trains_all(update.position_B) and update.position_B.min(initial=0) < 0
+        if update.frozen_U is not None or skips:
             touched_U = self._touched(work, update)
             active_U = touched_U if update.frozen_U is None else touched_U & ~update.frozen_U
         sent = self._step.update(staged, self.device, self.changed_H, update, active_U, measured)
@@ -279,12 +283,14 @@ class StagedStore(StagedTier):
         flight: Flight = work.staged
         self._trained.keep(work)
         work.attach(None)
+        computed = self.streams.compute_event()
+        staged.release_forwards(computed)
         if updated and staged.rows_here is not None:
             self.traffic.add_bytes(to_host=staged.stop - staged.rows_start)
-            self._homing.bring(flight, staged, changed)
+            self._homing.bring(flight, staged, changed, computed)
         else:
             self._in_flight.end(flight)
-            staged.slot.release(self.streams.compute_event())
+            staged.slot.release(computed)
 
     def counted(self, work: ClassifiedBatch) -> Lookups:
         if isinstance(work, ClassifiedOnDevice):

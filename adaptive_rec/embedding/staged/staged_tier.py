@@ -15,7 +15,7 @@ from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.embedding.row_types import FP16_LIMIT
 from adaptive_rec.embedding.snapshot import Tiers
-from adaptive_rec.embedding.staged.host_rows import Crew, HostRows, RowCopier, RowsInMemory
+from adaptive_rec.embedding.staged.host_rows import HostRows, RowCopier, RowsInMemory
 from adaptive_rec.embedding.staged.moves import SlotMoves
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -23,6 +23,7 @@ from adaptive_rec.errors import TrainingError
 from adaptive_rec.kernels import staging
 from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.placement import Migration, RowSpace
+from adaptive_rec.system.crew import Crew
 from adaptive_rec.tracking.delta import MEASURES
 
 HEADROOM_BYTES = 1 << 30
@@ -52,6 +53,7 @@ class StagedTier(EmbeddingStore):
         """Whether a row of each pool was too large for half precision; set by updates, which nobody waits for."""
         super().__init__(space, rule, seed, dtype, streams.device, budget_bytes, monitored, drawn)
         self.threads = usable_threads(copy_threads)
+        self.counting_threads = copy_threads
         self._rows = self._host_rows()
 
     def _host_rows(self) -> HostRows:
@@ -112,7 +114,7 @@ class StagedTier(EmbeddingStore):
     def _device_tier(self, capacities: list[int]) -> DeviceTier:
         tier = super()._device_tier(capacities)
         self.changed_H = [torch.zeros(capacity, dtype=torch.bool, device=self.torch_device) for capacity in capacities]
-        """Flags of hot rows that were updated since `_collect_changed`, set by the update."""
+        """Flags of hot rows that were updated since `_collect_changed`, or since they came; set by the update."""
         if any(capacities):
             self._moves.reserve()  # rows must be able to leave when the device's memory is full
             if (free := self.streams.free_bytes()) < HEADROOM_BYTES:
@@ -120,7 +122,9 @@ class StagedTier(EmbeddingStore):
         return tier
 
     def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
-        changed_C = self.changed_R[host_rows + self.space.pools[pool].first_row]
+        rows = host_rows + self.space.pools[pool].first_row
+        self.changed_R[rows[self._moves.take_flags(self.changed_H[pool], slots)]] = True
+        changed_C = self.changed_R[rows]
         self._moves.down(
             pool, slots, lambda some, packed: self._rows.write(pool, host_rows[some], packed, changed_C[some])
         )

@@ -19,7 +19,7 @@ from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice
 from adaptive_rec.embedding.staged.device_bags import PIECE_LOOKUPS, BatchOnDevice
 from adaptive_rec.embedding.staged.direct_reads import DirectReads
-from adaptive_rec.embedding.staged.host_rows import Crew, HostRows
+from adaptive_rec.embedding.staged.host_rows import HostRows
 from adaptive_rec.embedding.staged.in_flight import Flight, Forward, PoolParts, Staged
 from adaptive_rec.embedding.staged.packing import PackedArray, SlotLayout
 from adaptive_rec.embedding.staged.ring import Slot, StagingRing
@@ -28,6 +28,7 @@ from adaptive_rec.embedding.staged.take_over import RoomForTable
 from adaptive_rec.embedding.staged.travelling import TravellingRows
 from adaptive_rec.kernels import staging
 from adaptive_rec.placement import RowSpace
+from adaptive_rec.system.crew import Crew
 
 _NO_ROWS = np.empty(0, dtype=np.int64)
 

@@ -74,8 +74,8 @@ class Streams(Protocol):
         """Queue work among the copies up, after those queued so far. Any thread may call it; the work itself may call nothing of
         this class. Returns its event."""
 
-    def download(self, to_host: Tensor, from_device: Tensor) -> Event:
-        """Queue a copy down, after the computation queued so far."""
+    def download(self, to_host: Tensor, from_device: Tensor, after: Event | None = None) -> Event:
+        """Queue a copy down, after the event `after`; None: after the computation queued so far, for the training thread only."""
 
     def launch_aside(self, work: Callable[[], object], after: Event | None = None) -> Event:
         """Queue work on the side queue, beside computation, after `after` if given. Any thread may call it; the work itself may
@@ -123,7 +123,7 @@ class CudaStreams:
         self._up = torch.cuda.Stream(self.device)
         self._urgent = torch.cuda.Stream(self.device, priority=-1)
         self._down = torch.cuda.Stream(self.device)
-        self._aside = torch.cuda.Stream(self.device)
+        self._aside = torch.cuda.Stream(self.device, priority=-1)  # short work that workers wait for
         self._recording = torch.cuda.Stream(self.device)
         self._pool: Any = torch.cuda.graph_pool_handle()
         self._first_graph: torch.cuda.CUDAGraph | None = None  # kept, as a pool ends with the last of its graphs
@@ -152,8 +152,11 @@ class CudaStreams:
         torch.cuda.empty_cache()
 
     def launch(self, work: Callable[[], object]) -> None:
-        with torch.cuda.device(self.device):  # Triton launches on the calling thread's current device
+        if torch.cuda.current_device() == self.device.index:  # Triton launches on the calling thread's current device
             work()  # kernels are asynchronous
+            return
+        with torch.cuda.device(self.device):
+            work()
 
     def upload(self, to_device: Tensor, from_host: Tensor, after: Event | None, urgent: bool = False) -> Event:
         stream = self._urgent if urgent else self._up
@@ -164,9 +167,10 @@ class CudaStreams:
                 to_part.copy_(from_part, non_blocking=True)
             return self._record(stream)
 
-    def download(self, to_host: Tensor, from_device: Tensor) -> Event:
-        self._down.wait_event(self.compute_event())
+    def download(self, to_host: Tensor, from_device: Tensor, after: Event | None = None) -> Event:
+        after = self.compute_event() if after is None else after
         with torch.cuda.stream(self._down):
+            self._down.wait_event(after)
             to_host.copy_(from_device, non_blocking=True)
             return self._record(self._down)
 

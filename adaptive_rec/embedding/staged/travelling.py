@@ -9,8 +9,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.embedding.staged.host_rows import Crew
 from adaptive_rec.kernels import staging
+from adaptive_rec.system.crew import Crew
 
 LEAST_FOUND, LEAST_INDEXED = 4096, 1 << 15
 """Rows that a thread at least looks for among those of earlier batches, and rows that are worth waking one for to index them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 
 import numpy as np
@@ -13,7 +14,6 @@ from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
 from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.embedding.records import Traffic
-from adaptive_rec.embedding.store import Lookups
 from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.memory.rows import row_rule, row_type
 from adaptive_rec.offline.profile.ranking import hot_row_bytes
@@ -73,9 +73,8 @@ class StepCounts:
 class ForegroundObserver(Observer):
     """An observer that counts at once, as a replay has no step to count in the background of."""
 
-    def count_lookups(self, step: int, work: Lookups, knobs: Knobs) -> None:
-        if samples(step, knobs.sample_ratio):
-            self._count(work)
+    def _do_later(self, work: Callable[[], object]) -> None:
+        work()
 
 
 @dataclass

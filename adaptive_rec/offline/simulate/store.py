@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from adaptive_rec.embedding.device import DeviceTier, split_budget
+from adaptive_rec.embedding.device import DeviceTier, FreeSlots, split_budget
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import Traffic
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -27,6 +27,7 @@ class PlacementTier(DeviceTier):
     def __init__(self, capacities: list[int], monitored: bool) -> None:
         self.weights, self.state = [], []
         self.row_of_slot = [np.full(capacity, -1, dtype=np.int64) for capacity in capacities]
+        self.free = [FreeSlots() for _ in capacities]
         self.stale = [np.zeros(capacity, dtype=np.bool_) for capacity in capacities]
         self.estimate = [np.zeros(capacity, dtype=np.float32) for capacity in capacities]
         self.movement = [np.full(capacity, np.inf, dtype=np.float32) for capacity in capacities]

@@ -47,7 +47,7 @@ class Diary:
         self.calls.append(("upload", len(to_device), after))
         return f"up {len(to_device)}"
 
-    def download(self, to_host: torch.Tensor, from_device: torch.Tensor) -> Event:
+    def download(self, to_host: torch.Tensor, from_device: torch.Tensor, after: Event | None = None) -> Event:
         to_host.copy_(from_device)
         self.calls.append(("download", len(to_host)))
         return f"down {len(to_host)}"
