@@ -344,7 +344,7 @@ def test_the_sketch_grows_with_the_tier_and_keeps_what_it_knows() -> None:
     narrow = runtime.observer.tracker.counter.bytes
     for report in runtime.run():
         if isinstance(report, Snapshot) and report.step == 20:
-            rows = runtime.observer.tracker.candidates()
+            rows = runtime.observer.tracker.candidates().copy()
             before = runtime.observer.tracker.estimate(rows)
             runtime.mailbox.change_knobs(hot_budget_bytes=40_000_000)
         if isinstance(report, Event) and report.kind == "knobs":
