@@ -122,11 +122,11 @@ class Observer:
         if samples(step, knobs.sample_ratio):
             self._do_later(partial(self._count, work))
 
-    def _do_later(self, work: Callable[[], object]) -> None:
+    def _do_later(self, work: Callable[[], None]) -> None:
         """Have the counting thread do some work, after what it has to do already."""
         self._counting.do(partial(self._do, work))
 
-    def _do(self, work: Callable[[], object]) -> None:
+    def _do(self, work: Callable[[], None]) -> None:
         with self._times.in_background("observe"):
             work()
 
@@ -155,21 +155,18 @@ class Observer:
         own_H = slice(0) if movement is None else self.store.own_slots
         if not popularity:
             return WindowRecord([], movement, own_H)
-        pools, tracker = range(len(self.store.space.pools)), self.tracker
-        self._do_later(tracker.candidates)  # beside the estimates of hot rows, which are many more
-        hot = [tracker.estimate(self.store.device.hot_rows_of(pool), self.store.threads) for pool in pools]
         candidates = self.tracker.candidates()
-        access = [self._access_view(pool, step, knobs, candidates, hot[pool]) for pool in pools]
-        return WindowRecord(access, movement, own_H)
+        pools = range(len(self.store.space.pools))
+        return WindowRecord([self._access_view(pool, step, knobs, candidates) for pool in pools], movement, own_H)
 
-    def _access_view(
-        self, pool: int, step: int, knobs: Knobs, candidates: NDArray[np.int64], hot_scores: NDArray[np.float64]
-    ) -> AccessView:
+    def _access_view(self, pool: int, step: int, knobs: Knobs, candidates: NDArray[np.int64]) -> AccessView:
         spec, device = self.store.space.pools[pool], self.store.device
         first, end = np.searchsorted(candidates, (spec.first_row, spec.end_row))
         rows = candidates[first:end]
         hot = are_hot(self.store.placement.slot_of_row, rows, self.store.threads)
         rows = rows[~hot] if hot.any() else rows.copy()
+        hot_rows = device.hot_rows_of(pool)
+        hot_scores = self.tracker.estimate(hot_rows, self.store.threads)
         device.set_estimates(pool, hot_scores)
         return AccessView(
             step=step,
@@ -178,7 +175,7 @@ class Observer:
             capacity_rows=device.capacities[pool],
             candidate_rows=_fixed(rows),
             candidate_scores=self.tracker.estimate(rows, self.store.threads),
-            hot_rows=_fixed(device.hot_rows_of(pool)),
+            hot_rows=_fixed(hot_rows),
             hot_scores=hot_scores,
         )
 

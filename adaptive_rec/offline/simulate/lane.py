@@ -73,7 +73,7 @@ class StepCounts:
 class ForegroundObserver(Observer):
     """An observer that counts at once, as a replay has no step to count in the background of."""
 
-    def _do_later(self, work: Callable[[], object]) -> None:
+    def _do_later(self, work: Callable[[], None]) -> None:
         work()
 
 
