@@ -6,7 +6,9 @@ tests.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
@@ -244,6 +246,7 @@ class CudaStreams:
         # thread_local, as the default mode forbids other threads to copy and allocate meanwhile.
         try:
             with (
+                _no_collection(),
                 torch.cuda.device(self.device),
                 torch.cuda.graph(graph, pool=self._pool, stream=self._recording, capture_error_mode="thread_local"),
             ):
@@ -258,6 +261,18 @@ class CudaStreams:
     def _record(stream: torch.cuda.Stream) -> torch.cuda.Event:
         # blocking: a waiting host thread sleeps instead of spinning.
         return stream.record_event(torch.cuda.Event(blocking=True))
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Have no garbage collected: it may hold graphs of a former run, and to destroy one on this thread spoils a recording."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _pieces(to_device: Tensor, from_host: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

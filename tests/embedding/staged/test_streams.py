@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 import subprocess
 import sys
@@ -408,6 +409,29 @@ def test_cuda_recordings_may_be_dropped_and_made_again(cuda: CudaStreams) -> Non
         cuda.host_waits(cuda.download(home, total.view(1)))
         assert home.tolist() == [6.0 * lines]
         del replay
+
+
+@gpu
+@needs_cuda
+def test_cuda_garbage_that_holds_a_recording_does_not_spoil_the_next(cuda: CudaStreams) -> None:
+    total = torch.zeros((), device=cuda.device)
+    torch.cuda.set_sync_debug_mode("default")
+    cuda.capture(lambda: total.fill_(1))  # the first one is kept
+    garbage: list[Any] = [cuda.capture(lambda: total.fill_(2))]
+    garbage.append(garbage)
+    del garbage
+
+    def work() -> None:
+        kept = [[number] for number in range(100_000)]  # enough for a collection
+        total.fill_(len(kept))
+
+    replay = cuda.capture(work)
+    assert gc.isenabled()
+    cuda.launch(replay)
+    torch.cuda.set_sync_debug_mode("error")
+    home = numbers(cuda, 1, device=False)
+    cuda.host_waits(cuda.download(home, total.view(1)))
+    assert home.tolist() == [100_000.0]
 
 
 def copy_until(streams: CudaStreams, stop: threading.Event) -> int:
