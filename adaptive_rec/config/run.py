@@ -139,7 +139,7 @@ class RunConfig(Frozen):
     copy_threads: int = knob(
         0,
         "threads",
-        "On a device, threads that copy rows between host memory and staging; 0 takes a quarter of the cores, from 1 to 8.",
+        "On a device, threads that copy rows between host memory and staging; 0 takes half of the cores, from 1 to 8.",
         ge=0,
         le=MOST_THREADS,
     )
@@ -176,9 +176,9 @@ class RunConfig(Frozen):
     def thread_budget(self, stages_ahead: bool) -> ThreadBudget:
         """Return the configured numbers; those left at 0 follow from the cores this process may use."""
         cores = max(1, len(os.sched_getaffinity(0)) // processes_here())
-        quarter = max(1, cores // 4)
+        quarter, half = max(1, cores // 4), max(1, cores // 2)
         ahead = quarter if stages_ahead or cores >= CORES_FOR_CLASSIFYING_AHEAD else 0
-        return ThreadBudget(self.threads or cores, self.classify_threads or ahead, self.copy_threads or min(8, quarter))
+        return ThreadBudget(self.threads or cores, self.classify_threads or ahead, self.copy_threads or min(8, half))
 
     @model_validator(mode="after")
     def _check_row_precision(self) -> RunConfig:

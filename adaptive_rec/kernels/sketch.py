@@ -168,27 +168,14 @@ def estimate_range(first, end, counters, rows_U, seed, unit, out_U):
             out_U[start + u] = low / unit
 
 
-def sketch_decay(counters, factor, seed, threads=1):
-    """Multiply all cells by `factor` (0 to 1), rounded up or down at random so that the mean is right.
+@njit(**JIT)
+def sketch_decay(counters, factor, seed, first, end):
+    """Multiply the cells from `first` to `end`, counted through all blocks, by `factor` (0 to 1), rounded up or down at random so
+    that the mean is right.
 
     Integers of 32 fraction bits and a random number made from the cell's place: exact, so every machine agrees.
     """
     cells = counters.reshape(-1)
-    if worth_waking(threads, len(cells)) == 1:
-        _decay_range(0, len(cells), cells, factor, seed)
-    else:
-        set_num_threads(threads)
-        _decay_parts(threads * PARTS_PER_THREAD, cells, factor, seed)
-
-
-@njit(**JIT_PARALLEL)
-def _decay_parts(parts, cells, factor, seed):
-    for p in prange(parts):
-        _decay_range(len(cells) * p // parts, len(cells) * (p + 1) // parts, cells, factor, seed)
-
-
-@njit(**JIT)
-def _decay_range(first, end, cells, factor, seed):
     scale = np.uint64(factor * 4294967296.0 + 0.5)
     start = _mix(np.uint64(seed))
     for cell in range(first, end):

@@ -21,6 +21,8 @@ DEPTH = 4
 MIN_WIDTH = 1 << 10
 LEAST_ROWS = 1 << 14
 """Least number of rows for which another thread counts or estimates."""
+LEAST_CELLS = 1 << 18
+"""Least number of cells for which another thread decays."""
 
 
 class Estimates(Protocol):
@@ -85,11 +87,12 @@ class CountMinSketch:
             self._crew.share(lambda first, end: estimate_range(first, end, *arrays), len(rows_U), LEAST_ROWS)
         return lookups_U
 
-    def decay(self, factor: float, threads: int = 1) -> None:
-        """Multiply all counts so far by `factor`, 0 to 1. Only the training thread may ask for more threads."""
+    def decay(self, factor: float) -> None:
+        """Multiply all counts so far by `factor`, 0 to 1."""
         if not 0 <= factor <= 1:
             raise ConfigError(f"decay must be between 0 and 1, got {factor}")
-        sketch_decay(self.counters, factor, np.uint64((self.seed * 2**32 + self.decays) % 2**64), threads)
+        arguments = self.counters, factor, np.uint64((self.seed * 2**32 + self.decays) % 2**64)
+        self._crew.share(lambda first, end: sketch_decay(*arguments, first, end), self.counters.size, LEAST_CELLS)
         self.decays += 1
 
     def state(self) -> dict[str, Any]:

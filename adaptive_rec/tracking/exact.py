@@ -45,7 +45,7 @@ class ExactCounter:
         place_U = np.searchsorted(self._rows_K, rows_U).clip(max=len(self._rows_K) - 1)
         return np.where(self._rows_K[place_U] == rows_U, self._counts_K[place_U], 0.0)
 
-    def decay(self, factor: float, threads: int = 1) -> None:
+    def decay(self, factor: float) -> None:
         self._merge()
         self._counts_K *= factor
 

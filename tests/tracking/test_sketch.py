@@ -129,12 +129,13 @@ def test_any_number_of_threads_counts_and_estimates_the_same(threads: int) -> No
 @given(counters_arrays, st.one_of(st.sampled_from([0.0, 0.5, 0.8, 1.0]), st.floats(0, 1)), st.integers(0, 2**64 - 1))
 def test_decay_equals_its_twin(counters: Any, factor: float, seed: int) -> None:
     fast, plain = counters.copy(), counters.copy()
-    sketch.sketch_decay(fast, factor, np.uint64(seed))
+    sketch.sketch_decay(fast, factor, np.uint64(seed), 0, fast.size)
     reference_sketch.sketch_decay(plain, factor, seed)
     np.testing.assert_array_equal(fast, plain)
-    on_threads = counters.copy().reshape(-1)
-    sketch._decay_parts(5, on_threads, factor, np.uint64(seed))
-    np.testing.assert_array_equal(on_threads.reshape(plain.shape), plain)
+    in_parts = counters.copy()
+    for first, end in ((fast.size // 3, fast.size), (0, fast.size // 3)):
+        sketch.sketch_decay(in_parts, factor, np.uint64(seed), first, end)
+    np.testing.assert_array_equal(in_parts, plain)
     if factor == 0:
         assert not fast.any()
     if factor == 1:
@@ -152,7 +153,7 @@ def test_counts_that_are_not_positive_change_nothing() -> None:
 def test_decay_keeps_the_mean_also_of_small_counts(factor: float) -> None:
     for count in (1, 2, 5):
         counters = np.full((4, 1 << 16), count, dtype=np.uint32)
-        sketch.sketch_decay(counters, factor, np.uint64(3))
+        sketch.sketch_decay(counters, factor, np.uint64(3), 0, counters.size)
         # Four standard errors of 2^18 draws of a variable between two neighbouring whole numbers.
         assert abs(counters.mean() - factor * count) < 4 * 0.5 / 2**9
         assert np.all(np.abs(counters - factor * count) < 1)

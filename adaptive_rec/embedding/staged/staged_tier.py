@@ -26,6 +26,9 @@ from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.system.crew import Crew
 from adaptive_rec.tracking.delta import MEASURES
 
+LEAST_FLAGGED = 1 << 14
+"""Rows that a thread at least flags as changed."""
+
 HEADROOM_BYTES = 1 << 30
 """Device memory that hot rows must leave free for staging, the dense part and its graphs, and CUDA's libraries."""
 
@@ -61,7 +64,13 @@ class StagedTier(EmbeddingStore):
         return RowsInMemory(self.host, self._copier)
 
     def _flag_changed(self, pool: int, host_rows_C: NDArray[np.int64], changed_C: NDArray[np.bool_] | None) -> None:
-        staging.flag_rows(host_rows_C, changed_C, self.space.pools[pool].first_row, self.changed_R)
+        first_row = self.space.pools[pool].first_row
+
+        def flag(first: int, end: int) -> None:
+            chosen = None if changed_C is None else changed_C[first:end]
+            staging.flag_rows(host_rows_C[first:end], chosen, first_row, self.changed_R)
+
+        self._crew.share(flag, len(host_rows_C), LEAST_FLAGGED)
 
     def migrate(self, migration: Migration) -> None:
         self._check_range()
