@@ -51,7 +51,7 @@ WAYS = tuple(
     f"hotline/never@{way}"
     for way in (
         "run.classify=host", "run.classify=device", "run.cold_rows=staged", "run.cold_rows=direct", "run.row_precision=bf16",
-        "run.precision=tf32", "run.precision=bf16",
+        "run.precision=tf32", "run.precision=bf16", "knobs.prefetch_depth=8,run.classify_threads=8",
     )
 )  # fmt: skip
 """The same policy, done in other ways: what `auto` chooses should be no slower than what it does not."""
