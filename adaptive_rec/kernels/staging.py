@@ -14,7 +14,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 from numba.np.numpy_support import carray
 
-from adaptive_rec.kernels.jit import JIT, JIT_INLINE
+from adaptive_rec.kernels.jit import JIT, JIT_INLINE, JIT_PART
 from adaptive_rec.kernels.prefetch import prefetch_row
 
 _ROWS_AHEAD = 8
@@ -55,7 +55,7 @@ def count_pieces(segments_U1, piece_lookups):
     return pieces
 
 
-@njit(**JIT)
+@njit(**JIT_PART)
 def cut_pieces(segments_U1, piece_lookups, piece_U1, piece_P1):
     """Cut each row's segment into pieces of at most `piece_lookups` bags; an empty segment has none. Returns P.
 

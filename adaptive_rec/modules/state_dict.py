@@ -97,8 +97,8 @@ def set_state(parts: LoopParts, given: Mapping[str, Any]) -> None:
     state.tally.set_state(found.part("tally"), rows.group)
     state.forget_clock()
     begun = found.flag("begun") and rows.group.is_alone
-    raw_ids = None if parts.raw_ids is None else found.part("raw_ids")
-    for text in counted_anew(found.part("observer") if begun else None, raw_ids):
+    keys = None if parts.raw_ids is None else found.part("raw_ids").part("map")
+    for text in counted_anew(found.part("observer") if begun else None, keys):
         state.warn(text)
     same = how == (state.policy.name, state.budget_bytes, store.monitored)
     state.place_rows(begun and same)

@@ -89,6 +89,26 @@ def test_a_fresh_module_resumes_exactly(prefetch: bool, on_disk: bool, tmp_path:
             assert torch.equal(state[name][some], value[some]), name
 
 
+def test_ids_that_an_older_version_counted_are_counted_anew_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    def make() -> tuple[Any, torch.optim.Optimizer]:
+        how = options(knobs={"admit_after": 3}, optimizer=torch.optim.Adagrad)
+        table = AdaptiveEmbedding(60, DIM, ids="raw", shared_rows=4, **how)
+        return Tower(table, torch.float64), torch.optim.Adagrad([table.weight], lr=0.1)
+
+    batches = [keys_at(places) for places in drawn(20)]
+    first, rows = make()
+    train(first, batches[:3], rows)
+    saved = through_file(first.table.runtime.state_dict())
+    sketch = saved["raw_ids"]["map"]["sketch"]
+    sketch["counters"] = torch.zeros((4, 1024), dtype=sketch["counters"].dtype)  # a line for each hash
+    second, rows = make()
+    second.table.runtime.load_state_dict(saved)
+    second.load_state_dict(first.state_dict())
+    train(second, batches[3:], rows)
+    assert "counted ids without a row in another kind of sketch" in caplog.text
+    assert second.table.runtime.stats().raw_ids["keys"] > first.table.runtime.stats().raw_ids["keys"]
+
+
 @pytest.mark.parametrize("padding", [{}, {"padding_idx": PADDING}], ids=["no padding", "padding"])
 @pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
 def test_a_module_that_made_no_call_keeps_shared_rows_that_are_loaded(
