@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.staged.stager import Stager
 from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
 from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.kernels import host
 from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.runtime.pipeline import Pipeline
@@ -365,8 +367,43 @@ def wide_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StagingRing, "take", roomy)
 
 
+def within(numbers: torch.Tensor, low: int, end: int) -> None:
+    if len(numbers) and not low <= int(numbers.min()) <= int(numbers.max()) < end:
+        raise IndexError(f"must lie in [{low}, {end}), got {int(numbers.min())} to {int(numbers.max())}")
+
+
+def gather_pooled(*arrays: Any) -> None:
+    samples_S, _, features, offsets, inverse_N, source_U, *_ = arrays
+    within(samples_S, -1, (len(offsets) - 1) // features)
+    within(offsets, 0, len(inverse_N) + 1)
+    within(source_U.index_select(0, inverse_N), -100, 100)  # of all pools; the largest has 30 rows
+    host.gather_pooled(*arrays)
+
+
+def sum_pieces(*arrays: Any) -> None:
+    piece_P1, segment_bag_N, features, offsets, *_, position_B, _, partial_PD = arrays
+    within(piece_P1, 0, len(segment_bag_N) + 1)
+    within(segment_bag_N, 0, len(offsets) - 1)
+    within(position_B, -1, (len(offsets) - 1) // features)
+    assert len(piece_P1) - 1 <= len(partial_PD)
+    host.sum_pieces(*arrays)
+
+
+def apply_rows(rule: int, hyper_5: Any, piece_U1: Any, partial_PD: Any, source_U: Any, *more: Any) -> None:
+    within(piece_U1, 0, len(partial_PD) + 1)
+    within(source_U, -len(more[3]), len(more[1]))
+    host.apply_rows(rule, hyper_5, piece_U1, partial_PD, source_U, *more)
+
+
+def checked_kernels() -> Any:
+    """The kernels on host memory, but wrong integers raise IndexError where they would lead outside of it: a mistake must not
+    spoil the memory of tests that follow in this process."""
+    checked = {each.__name__: each for each in (gather_pooled, sum_pieces, apply_rows)}
+    return SimpleNamespace(**{**vars(host), **checked})
+
+
 def is_right(seed: int, plain: dict[int, list[Any]], classifies: bool, cold_rows: str = "staged") -> bool:
-    store = make_store(LateStreams(seed), classifies=classifies, cold_rows=cold_rows)
+    store = make_store(LateStreams(seed, checked_kernels()), classifies=classifies, cold_rows=cold_rows)
     return equal(drive(store, seed, resizes=False), plain[seed])
 
 
