@@ -32,20 +32,8 @@ class TravellingRows:
         self._bounds = [0, *ends_P.tolist()]
         self.host_rows = [host_row_C[first:end] for first, end in zip(self._bounds, self._bounds[1:], strict=False)]
         """Rows of the host tier, for each pool."""
-
-        self._index: Index | None = None
-        large = len(row_C) >= LEAST_INDEXED
-        self._coming = (
-            crew.start(partial(_index_of, row_C, self._bounds[:-1]), len(row_C), LEAST_INDEXED) if large else None
-        )
-
-    def index(self) -> Index:
-        """Return the index, which the next batch that is staged needs."""
-        made = self._index
-        if made is None:
-            coming = self._coming
-            made = self._index = _index_of(self.row_C, self._bounds[:-1]) if coming is None else coming()
-        return made
+        self.index = crew.start(partial(_index_of, row_C, self._bounds[:-1]), len(row_C), LEAST_INDEXED)
+        """Returns the index, which the next batch that is staged needs."""
 
     def find(self, earlier: list[TravellingRows]) -> Taken | None:
         """Find the last of the earlier batches that holds each row, and the row's place there. None where none holds any."""
