@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -42,6 +43,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if done:
         config.hook.pytest_deselected(items=done)
         items[:] = [item for item in items if item.nodeid not in passed]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave all that is loaded by now out of the collections of garbage that tests and runs ask for: it is large, and stays."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -221,7 +221,7 @@ def test_resume_without_a_checkpoint_is_reported(tmp_path, capsys):
     assert told not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("output", [[], ["--json"]])
+@pytest.mark.parametrize("output", [[], pytest.param(["--json"], marks=pytest.mark.slow)])
 def test_a_run_continues_when_its_output_is_closed(tmp_path, output):
     train = shlex.join([*COMMAND, "train", "tiny", "--no-serve", "--steps=30", "--out", str(tmp_path / "run"), *output])
     subprocess.run(

@@ -19,7 +19,7 @@ def saved(run: Path) -> bool:
     return any((run / "checkpoints").iterdir()) and (run / "summary.json").exists()
 
 
-@pytest.mark.parametrize("words", [[], ["--json"]])
+@pytest.mark.parametrize("words", [pytest.param([], marks=pytest.mark.slow), ["--json"]])
 def test_a_log_on_a_full_disk_loses_nothing_but_the_log(tmp_path: Path, words: list[str]) -> None:
     run = tmp_path / "run"
     with open("/dev/full", "w") as full:
@@ -43,7 +43,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
     assert saved(run)
 
 
-@pytest.mark.parametrize("under_nohup", [False, True])
+@pytest.mark.parametrize("under_nohup", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_sighup_saves_like_sigterm(tmp_path: Path, under_nohup: bool) -> None:
     run = tmp_path / "run"
     before = ["nohup"] if under_nohup else []

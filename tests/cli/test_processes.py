@@ -103,7 +103,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 ON_DISK = ["--set=run.host_memory=1MiB", "--set=knobs.hot_budget_bytes=6KiB"]
 
 
-@pytest.mark.parametrize(("rank", "words"), [(0, []), (1, ON_DISK), pytest.param(1, [], marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("rank", "words"), [(0, []), *(pytest.param(1, words, marks=pytest.mark.slow) for words in ([], ON_DISK))]
+)
 def test_a_killed_rank_is_started_again_and_the_run_ends_as_if_unbroken(
     wait_for: Callable[..., None], tmp_path: Path, whole: Path, rank: int, words: list[str]
 ) -> None:

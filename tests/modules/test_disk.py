@@ -46,7 +46,7 @@ def assert_same_bits(ours: Trained, theirs: Trained) -> None:
         ("dlrm", "sgd", False, {"update": "backward"}),
         ("two_tower", "sparse_adam", True, {"prefetch_depth": 4}),
         ("sasrec", "adagrad", True, {}),
-        ("sasrec", "sparse_adam", False, {}),
+        pytest.param("sasrec", "sparse_adam", False, {}, marks=pytest.mark.slow),
         ("kjt", "sgd", True, {"policy": "hybrid"}),
         ("dlrm", "adagrad", True, {"policy": "slipstream", "target_skip_ratio": 0.8, "min_touch_ratio": 0.0, "probe_ratio": 0.5}),
     ],
@@ -97,7 +97,7 @@ OPTIMIZERS: dict[str, Any] = {
 """The last four move every row at every step."""
 
 
-@pytest.mark.parametrize("prefetch", [True, False], ids=["prefetch", "in line"])
+@pytest.mark.parametrize("prefetch", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["prefetch", "in line"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_rows_on_a_disk_make_the_steps_of_those_in_memory(name: str, prefetch: bool, on_disk: dict[str, Any]) -> None:
     ours, theirs = (train(Alone(), OPTIMIZERS[name], 40, prefetch=prefetch, **where) for where in (on_disk, {}))
@@ -106,7 +106,7 @@ def test_rows_on_a_disk_make_the_steps_of_those_in_memory(name: str, prefetch: b
     assert ours.runtime.stats().migrated_rows > 0
 
 
-@pytest.mark.parametrize("name", ["adam", "adagrad"])
+@pytest.mark.parametrize("name", ["adam", pytest.param("adagrad", marks=pytest.mark.slow)])
 def test_ranks_with_rows_on_a_disk_are_those_in_memory(
     name: str, monkeypatch: pytest.MonkeyPatch, on_disk: dict[str, Any]
 ) -> None:

@@ -76,7 +76,7 @@ def test_the_same_ranks_with_devices_repeat_bit_by_bit(train: Any) -> None:
     [
         (2, "slipstream", "freeze", "one-hot", 100),
         (3, "slipstream", "drop", "sum", 100),
-        (2, "adaptive", "subsample", "one-hot", 200),
+        pytest.param(2, "adaptive", "subsample", "one-hot", 200, marks=pytest.mark.slow),
         pytest.param(3, "random_skip", "freeze", "sum", 200, marks=pytest.mark.slow),
     ],
 )

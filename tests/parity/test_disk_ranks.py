@@ -18,7 +18,7 @@ from tests.parity.test_processes import SKIPS, STEPS
     ("ranks", "policy", "optimizer", "bags", "depth", "churn"),
     [
         (2, "hotline", "adagrad", "mean", 3, True),
-        (3, "hybrid", "lazy_adam", "sum", 0, False),
+        pytest.param(3, "hybrid", "lazy_adam", "sum", 0, False, marks=pytest.mark.slow),
         pytest.param(2, "hotline", "rowwise_adagrad", "one-hot", 8, True, marks=pytest.mark.slow),
         pytest.param(3, "hotline", "sgd", "mean", 1, True, marks=pytest.mark.slow),
     ],

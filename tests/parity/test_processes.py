@@ -79,9 +79,9 @@ def test_the_same_ranks_repeat_bit_by_bit(train: Any) -> None:
 @pytest.mark.parametrize(
     ("ranks", "policy", "action", "bags", "threshold"),
     [
-        (2, "slipstream", "freeze", "one-hot", "search"),
         (3, "slipstream", "drop", "sum", "search"),
-        (3, "random_skip", "freeze", "sum", "search"),
+        pytest.param(2, "slipstream", "freeze", "one-hot", "search", marks=pytest.mark.slow),
+        pytest.param(3, "random_skip", "freeze", "sum", "search", marks=pytest.mark.slow),
         (2, "adaptive", "subsample", "one-hot", "0.1"),
         pytest.param(2, "slipstream", "subsample", "mean", "0.1", marks=pytest.mark.slow),
         pytest.param(2, "random_skip", "subsample", "one-hot", "search", marks=pytest.mark.slow),

@@ -34,7 +34,7 @@ def assert_same_keys(one: Outcome, other: Outcome) -> None:
     ("ranks", "policy", "optimizer", "bags", "depth", "where"),
     [
         (2, "hotline", "rowwise_adagrad", "one-hot", 0, "memory"),
-        (3, "hotline", "adagrad", "sum", 4, "disk"),
+        pytest.param(3, "hotline", "adagrad", "sum", 4, "disk", marks=pytest.mark.slow),
         (2, "device_only", "lazy_adam", "mean", 2, "device"),
     ],
 )  # fmt: skip

@@ -77,7 +77,7 @@ def test_the_same_ids_leave_on_all_ranks_in_memory_on_a_disk_and_after_a_resume(
     assert trained(tmp_path / "resumed", 2, "knobs.prefetch_depth=5", stops=(101, 121, 203)) == expected
 
 
-@pytest.mark.parametrize("where", [[], ON_DISK], ids=["memory", "disk"])
+@pytest.mark.parametrize("where", [pytest.param([], marks=pytest.mark.slow), ON_DISK], ids=["memory", "disk"])
 def test_a_row_begins_anew_with_each_id_at_its_owner(tmp_path: Path, where: list[str]) -> None:
     (_, counts, _), rows = trained(tmp_path, 3, *where, "optimizer.embedding_lr=1e-300")
     assert counts["evicted"] > 100

@@ -87,7 +87,7 @@ def test_an_id_comes_back_with_the_values_that_it_left_with(tmp_path: Path, sett
     assert found["dropped"] == 0
 
 
-@pytest.mark.parametrize("settings", [KEPT, SOME_KEPT], ids=["all", "some"])
+@pytest.mark.parametrize("settings", [pytest.param(KEPT, marks=pytest.mark.slow), SOME_KEPT], ids=["all", "some"])
 def test_the_same_ids_come_back_however_far_is_read_ahead_and_wherever_rows_are(
     tmp_path: Path, settings: list[str]
 ) -> None:
