@@ -8,7 +8,6 @@ Shapes: see the legend in `adaptive_rec.batch`; here Q counts pools, and what is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,11 +58,11 @@ class BatchLists:
 
 @dataclass(frozen=True)
 class BatchPlaces:
-    """What `find_places` fills."""
+    """What `find_places` fills, with room for as many rows as there are lookups."""
 
-    source_U: Tensor
+    source_N: Tensor
     """Slot of a hot row, ``~c`` for cold row c of its pool (int32)."""
-    cold_U1: Tensor
+    cold_N1: Tensor
     """The cold rows, in order (int64); the last place is scratch."""
     popular_B: Tensor
     counts: Tensor
@@ -144,29 +143,29 @@ def find_lists(
     torch.cat([outside.view(1).to(torch.int64), end_Q, end_piece_Q, lookups_F], out=out.counts)
 
 
-def find_places(
-    slot_of_row: Tensor, distinct_U: Tensor, inverse_N: Tensor, offsets: Tensor, features: int, pool_ends: Sequence[int],
-    out: BatchPlaces,
-) -> None:  # fmt: skip
-    """Find the source of each distinct row, the cold rows, and the popular samples. `pool_ends`: end of each pool's rows."""
-    slot_U = slot_of_row[distinct_U]
-    is_cold_U = slot_U < 0
-    before_U1 = _running_sum(is_cold_U)
-    first = 0
-    for end in pool_ends:
-        span = slice(first, end)
-        source_U = torch.where(is_cold_U[span], before_U1[first] - 1 - before_U1[span], slot_U[span])
-        out.source_U[span].copy_(source_U)
-        first = end
-    rows = len(distinct_U)
-    out.cold_U1.scatter_(0, torch.where(is_cold_U, before_U1[:-1], rows), torch.where(is_cold_U, distinct_U, 0))
+def find_places(slot_of_row: Tensor, lists: BatchLists, offsets: Tensor, features: int, out: BatchPlaces) -> None:
+    """Find the source of each distinct row of a batch, the cold rows, and the popular samples. The lists may have been found just
+    before, on the same queue. Where an id lies outside its table, nothing is valid."""
+    lookups, pools = len(lists.distinct_N), len(out.counts) - features
+    outside, end_Q = lists.counts[:1], lists.counts[1 : 1 + pools]
+    place_N = torch.arange(lookups, device=offsets.device)
+    is_row_N = place_N < torch.where(outside > 0, 0, end_Q[-1:])
+    row_N = torch.where(is_row_N, lists.distinct_N, 0)
+    slot_N = slot_of_row[row_N]
+    is_cold_N = is_row_N & (slot_N < 0)
+    before_N1 = _running_sum(is_cold_N)
+    before_Q = before_N1[end_Q]
+    pool_N = torch.searchsorted(end_Q, place_N, right=True).clamp(max=pools - 1)
+    before_pool_Q = torch.nn.functional.pad(before_Q[:-1], (1, 0))
+    out.source_N.copy_(torch.where(is_cold_N, before_pool_Q[pool_N] - 1 - before_N1[:-1], slot_N))
+    out.cold_N1.scatter_(0, torch.where(is_cold_N, before_N1[:-1], lookups), torch.where(is_cold_N, row_N, 0))
 
-    hot_N1 = _running_sum((~is_cold_U).index_select(0, inverse_N))
+    hot_N1 = _running_sum((slot_N >= 0).index_select(0, lists.inverse_N))
     hot_L1 = hot_N1.index_select(0, offsets)
     hot_BF = (hot_L1[1:] - hot_L1[:-1]).view(-1, features)
     lookups_B = offsets[features::features] - offsets[:-1:features]
     torch.eq(hot_BF.sum(1), lookups_B, out=out.popular_B)
-    torch.cat([*(before_U1[end : end + 1] for end in pool_ends), hot_BF.sum(0)], out=out.counts)
+    torch.cat([before_Q, hot_BF.sum(0)], out=out.counts)
 
 
 def _running_sum(numbers: Tensor) -> Tensor:

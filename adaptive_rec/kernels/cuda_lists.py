@@ -6,8 +6,6 @@ one in 10 to 20 ms a batch, though the device worked for 3.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -68,33 +66,27 @@ def find_lists(
     )  # fmt: skip
 
 
-def find_places(
-    slot_of_row: Tensor, distinct_U: Tensor, inverse_N: Tensor, offsets: Tensor, features: int, pool_ends: Sequence[int],
-    out: BatchPlaces,
-) -> None:  # fmt: skip
+def find_places(slot_of_row: Tensor, lists: BatchLists, offsets: Tensor, features: int, out: BatchPlaces) -> None:
     """Find the source of each distinct row, the cold rows, and the popular samples: see `batch_lists.find_places`."""
-    rows, samples = len(distinct_U), (len(offsets) - 1) // features
-    slot_U = torch.empty(rows, dtype=torch.int32, device=offsets.device)
-    before_U1 = torch.empty(rows + 1, dtype=torch.int64, device=offsets.device)
+    lookups, samples, pools = len(lists.distinct_N), (len(offsets) - 1) // features, len(out.counts) - features
+    slot_N = torch.empty(lookups, dtype=torch.int32, device=offsets.device)
+    before_N1 = torch.empty(lookups + 1, dtype=torch.int64, device=offsets.device)
     hot_BF = torch.empty(samples * features, dtype=torch.int32, device=offsets.device)
-    block_features = _power_of_two(features)
-    triton_lists.find_slots[(max(1, -(-rows // LISTED)),)](
-        slot_of_row, distinct_U, slot_U, before_U1, out.counts, rows, len(pool_ends), features, ROWS=LISTED,
+    block_features, per_row = _power_of_two(features), (-(-lookups // LISTED),)
+    triton_lists.find_slots[per_row](
+        slot_of_row, lists.distinct_N, lists.counts, slot_N, before_N1, out.counts, lookups, pools, features, ROWS=LISTED,
         BLOCK_F=block_features,
     )  # fmt: skip
-    before_U1.cumsum_(0)
-    first = 0
-    for pool, end in enumerate(pool_ends):
-        triton_lists.number_cold[(max(1, -(-(end - first) // LISTED)),)](
-            distinct_U, slot_U, before_U1, out.source_U, out.cold_U1, out.counts, first, end, pool, ROWS=LISTED,
-        )  # fmt: skip
-        first = end
+    before_N1.cumsum_(0)
+    triton_lists.number_cold[per_row](
+        lists.distinct_N, lists.counts, slot_N, before_N1, out.source_N, out.cold_N1, out.counts, pools, ROWS=LISTED,
+    )  # fmt: skip
     triton_lists.count_hot[(-(-samples // COUNTED), features)](
-        slot_U, inverse_N, offsets, hot_BF, samples, features, SAMPLES=COUNTED, CHUNK=CHUNK,
+        slot_N, lists.inverse_N, offsets, hot_BF, samples, features, SAMPLES=COUNTED, CHUNK=CHUNK,
     )  # fmt: skip
     summed = max(1, SUMMED // block_features)
     triton_lists.sum_hot[(-(-samples // summed),)](
-        hot_BF, offsets, out.popular_B, out.counts, samples, features, len(pool_ends), SAMPLES=summed, BLOCK_F=block_features,
+        hot_BF, offsets, out.popular_B, out.counts, samples, features, pools, SAMPLES=summed, BLOCK_F=block_features,
     )  # fmt: skip
 
 

@@ -11,11 +11,11 @@ import triton.language as tl
 
 from adaptive_rec.kernels.launcher import KernelLauncher
 
-_COUNTS = ["U", "first", "end", "pool", "pools", "B", "features", "bags", "N"]
+_COUNTS = ["pools", "B", "features", "bags", "N"]
 """Numbers the compiler must not specialise on, see `triton_rows.py`."""
 
 _INDICES = [
-    "slot_of_row", "distinct_U", "slot_U", "before_U1", "source_U", "cold_U1", "inverse_N", "offsets", "hot_BF", "popular_B",
+    "slot_of_row", "list_counts", "slot_N", "before_N1", "source_N", "cold_N1", "inverse_N", "offsets", "hot_BF", "popular_B",
     "counts", "order_F", "first_row_F", "rows_F", "features_Q", "end_L1", "ids_N", "key_N", "lookup_N", "bag_N", "sorted_N",
     "order_N", "head_N1", "rank_N1", "start_N1", "new_N", "count_N1", "pieces_N1", "segments_N1", "piece_N1", "segment_bag_N",
     "distinct_N", "piece_NQ", "piece_start_N2",
@@ -166,39 +166,45 @@ def bound_pieces(
 
 @KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
-def find_slots(slot_of_row, distinct_U, slot_U, before_U1, counts, U, pools, features, ROWS: tl.constexpr, BLOCK_F: tl.constexpr):
+def find_slots(
+    slot_of_row, distinct_N, list_counts, slot_N, before_N1, counts, N, pools, features, ROWS: tl.constexpr, BLOCK_F: tl.constexpr
+):
     """Read the slots, mark the cold rows behind a zero, and set the features' counts to zero."""
     u = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    row = tl.load(distinct_U + u, mask=u < U, other=0)
-    slot = tl.load(slot_of_row + row, mask=u < U, other=0)
-    tl.store(slot_U + u, slot, mask=u < U)
-    tl.store(before_U1 + 1 + u, (slot < 0).to(tl.int64), mask=u < U)
+    rows = tl.where(tl.load(list_counts) > 0, 0, tl.load(list_counts + pools))
+    row = tl.load(distinct_N + u, mask=u < rows, other=0)
+    slot = tl.load(slot_of_row + row, mask=u < rows, other=0)
+    tl.store(slot_N + u, slot, mask=u < N)
+    tl.store(before_N1 + 1 + u, (slot < 0).to(tl.int64), mask=u < N)
     if tl.program_id(0) == 0:
-        tl.store(before_U1, 0)
+        tl.store(before_N1, 0)
         feature = tl.arange(0, BLOCK_F)
         tl.store(counts + pools + feature, tl.full([BLOCK_F], 0, tl.int64), mask=feature < features)
 
 
 @KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
-def number_cold(distinct_U, slot_U, before_U1, source_U, cold_U1, counts, first, end, pool, ROWS: tl.constexpr):
-    """Number the cold rows of a pool, which has the rows from `first` to `end`, and list them. `before_U1` counts them."""
-    u = first + tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside = u < end
-    slot = tl.load(slot_U + u, mask=inside, other=0)
-    before = tl.load(before_U1 + u, mask=inside, other=0)
-    before_pool = tl.load(before_U1 + first)
-    cold = inside & (slot < 0)
-    tl.store(source_U + u, tl.where(slot < 0, (before_pool - 1 - before).to(tl.int32), slot), mask=inside)
-    row = tl.load(distinct_U + u, mask=cold, other=0)
-    tl.store(cold_U1 + before, row, mask=cold)
-    if tl.program_id(0) == 0:
-        tl.store(counts + pool, tl.load(before_U1 + end))
+def number_cold(distinct_N, list_counts, slot_N, before_N1, source_N, cold_N1, counts, pools, ROWS: tl.constexpr):
+    """Number the cold rows of each pool, and list them. `before_N1` counts those of all pools."""
+    u = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    before_pool = tl.full([ROWS], 0, tl.int64)
+    rows = tl.load(list_counts + pools)
+    for pool in range(0, pools):
+        end = tl.load(list_counts + 1 + pool)
+        before_end = tl.load(before_N1 + end)
+        before_pool = tl.where(u >= end, before_end, before_pool)
+        if tl.program_id(0) == 0:
+            tl.store(counts + pool, before_end)
+    slot = tl.load(slot_N + u, mask=u < rows, other=0)
+    before = tl.load(before_N1 + u, mask=u < rows, other=0)
+    tl.store(source_N + u, tl.where(slot < 0, (before_pool - 1 - before).to(tl.int32), slot), mask=u < rows)
+    row = tl.load(distinct_N + u, mask=slot < 0, other=0)
+    tl.store(cold_N1 + before, row, mask=slot < 0)
 
 
 @KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
-def count_hot(slot_U, inverse_N, offsets, hot_BF, B, features, SAMPLES: tl.constexpr, CHUNK: tl.constexpr):
+def count_hot(slot_N, inverse_N, offsets, hot_BF, B, features, SAMPLES: tl.constexpr, CHUNK: tl.constexpr):
     """Program (i, f): the hot lookups of SAMPLES bags of feature f."""
     sample = tl.program_id(0) * SAMPLES + tl.arange(0, SAMPLES)
     bag = sample * features + tl.program_id(1)
@@ -209,7 +215,7 @@ def count_hot(slot_U, inverse_N, offsets, hot_BF, B, features, SAMPLES: tl.const
         item = first + tl.arange(0, CHUNK)[None, :]
         inside = item < length[:, None]
         u = tl.load(inverse_N + start[:, None] + item, mask=inside, other=0)
-        slot = tl.load(slot_U + u, mask=inside, other=-1)
+        slot = tl.load(slot_N + u, mask=inside, other=-1)
         hot += tl.sum((slot >= 0).to(tl.int32), axis=1)
     tl.store(hot_BF + bag, hot, mask=sample < B)
 

@@ -54,6 +54,16 @@ def empty_lists(lookups: int, space: RowSpace, device: str) -> batch_lists.Batch
     return batch_lists.BatchLists(*few, counts)
 
 
+def empty_places(batch: Batch, space: RowSpace, device: str) -> batch_lists.BatchPlaces:
+    lookups, counts = batch.lookups, batch_lists.BatchPlaces.counts_size(len(space.pools), len(space.features))
+    return batch_lists.BatchPlaces(
+        torch.full((lookups,), -77, dtype=torch.int32, device=device),
+        torch.full((lookups + 1,), -77, dtype=torch.int64, device=device),
+        torch.zeros(batch.size, dtype=torch.bool, device=device),
+        torch.full((counts,), -77, dtype=torch.int64, device=device),
+    )
+
+
 def find_lists(
     batch: Batch, space: RowSpace, device: str, one_hot: bool, find: Any = batch_lists.find_lists
 ) -> batch_lists.BatchLists:
@@ -108,24 +118,17 @@ def check_places(work: ClassifiedBatch, lists: batch_lists.BatchLists, device: s
     slot_of_row[slot_of_row % 4 == 0] = -1
     work.classify(Placement(1, slot_of_row))
     pools, features = len(space.pools), len(space.features)
-    source_U = torch.full((rows,), -77, dtype=torch.int32, device=device)
-    cold_U1 = torch.full((rows + 1,), -77, dtype=torch.int64, device=device)
-    popular_B = torch.zeros(work.batch.size, dtype=torch.bool, device=device)
-    counts = torch.full((batch_lists.BatchPlaces.counts_size(pools, features),), -77, dtype=torch.int64, device=device)
+    found = empty_places(work.batch, space, device)
     offsets = torch.tensor(work.batch.offsets, dtype=torch.int32, device=device)
-    distinct_U = lists.distinct_N[:rows]
-    find_places(
-        torch.tensor(slot_of_row, device=device), distinct_U, lists.inverse_N, offsets, features, work.pool_ends.tolist(),
-        batch_lists.BatchPlaces(source_U, cold_U1, popular_B, counts),
-    )  # fmt: skip
+    find_places(torch.tensor(slot_of_row, device=device), lists, offsets, features, found)
 
     out_U, row_C, host_row_C, ends_P = reference_staging.split_sources(work.distinct_U, work.source_U, work.pool_ends)
-    assert source_U.tolist() == out_U.tolist()
-    assert cold_U1[: len(row_C)].tolist() == row_C.tolist()
+    assert found.source_N[:rows].tolist() == out_U.tolist()
+    assert found.cold_N1[: len(row_C)].tolist() == row_C.tolist()
     assert row_C.tolist() == (host_row_C + np.repeat(space.pool_first_row, np.diff(ends_P, prepend=0))).tolist()
-    assert counts[:pools].tolist() == ends_P.tolist()
-    assert popular_B.tolist() == work.popular_B.tolist()
-    assert counts[pools:].tolist() == work.hot_lookups_F.tolist()
+    assert found.counts[:pools].tolist() == ends_P.tolist()
+    assert found.popular_B.tolist() == work.popular_B.tolist()
+    assert found.counts[pools:].tolist() == work.hot_lookups_F.tolist()
 
 
 @pytest.mark.parametrize("wrong", [-1, 7, 1 << 40])
@@ -133,7 +136,13 @@ def test_an_id_outside_its_table_is_reported(wrong: int, form: Any) -> None:
     space = space_of()
     batch = draw(3, space, 10, 1)
     batch.ids_N[len(space.features) * 4 + 2] = wrong
-    assert find_lists(batch, space, form.device.type, True, form.kernels.find_lists).counts[0].item() == 1
+    lists = find_lists(batch, space, form.device.type, True, form.kernels.find_lists)
+    assert lists.counts[0].item() == 1
+    places = empty_places(batch, space, form.device.type)
+    slots = torch.zeros(space.rows, dtype=torch.int32, device=form.device)
+    offsets = torch.tensor(batch.offsets, dtype=torch.int32, device=form.device)
+    form.kernels.find_places(slots, lists, offsets, len(space.features), places)
+    assert places.counts[0].item() == 0, "nothing is read by rows that do not exist"
 
 
 @pytest.mark.parametrize("one_hot", [True, False])
@@ -143,10 +152,6 @@ def test_no_part_waits_for_the_device(one_hot: bool) -> None:
     batch = draw(1, space, 20, 1)
     with FakeTensorMode():
         out: Any = find_lists(batch, space, "cpu", one_hot)
-        rows, features = 30, len(space.features)
-        places = batch_lists.BatchPlaces(
-            torch.empty(rows, dtype=torch.int32), torch.empty(rows + 1, dtype=torch.int64),
-            torch.empty(20, dtype=torch.bool), torch.empty(2 + features, dtype=torch.int64),
-        )  # fmt: skip
-        slots, offsets = torch.empty(space.rows, dtype=torch.int32), torch.empty(101, dtype=torch.int32)
-        batch_lists.find_places(slots, out.distinct_N[:rows], out.inverse_N, offsets, features, [20, rows], places)
+        places: Any = empty_places(batch, space, "cpu")
+        slots, offsets = torch.empty(space.rows, dtype=torch.int32), torch.empty(len(batch.offsets), dtype=torch.int32)
+        batch_lists.find_places(slots, out, offsets, len(space.features), places)

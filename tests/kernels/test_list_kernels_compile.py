@@ -16,7 +16,7 @@ lists = importlib.import_module("adaptive_rec.kernels.cuda_lists")
 triton_lists = importlib.import_module("adaptive_rec.kernels.triton_lists")
 
 WIDE = {
-    "distinct_U", "before_U1", "cold_U1", "counts", "order_F", "first_row_F", "rows_F", "features_Q", "end_L1", "ids_N",
+    "list_counts", "before_N1", "cold_N1", "counts", "order_F", "first_row_F", "rows_F", "features_Q", "end_L1", "ids_N",
     "order_N", "distinct_N",
 }  # fmt: skip
 CONSTANTS = {"ROWS": lists.LISTED, "BLOCK": lists.LISTED, "BLOCK_F": 32, "BLOCK_C": 32, "CHUNK": lists.CHUNK, "PIECE": 64}

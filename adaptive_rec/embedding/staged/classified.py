@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,15 +38,18 @@ class ListsInSlot:
     source_N: Tensor
     """Room for the distinct rows' sources."""
     found: BatchLists
-    pool_ends: NDArray[np.int64]
-    piece_ends: NDArray[np.int64]
-    """End of each pool's pieces."""
-    cold_N1: PackedArray
-    """Room for the numbers of the cold rows."""
+    counts: PackedArray
+    """Those of `found`, of which the host has a copy; the next three lie behind them."""
     place_counts: PackedArray
     popular_B: PackedArray
+    cold_N1: PackedArray
+    """Room for the numbers of the cold rows."""
     sent_bytes: int
     """Bytes that went up."""
+    pool_ends: NDArray[np.int64] = field(init=False)
+    """Where each pool's distinct rows end. Set, as the next, once they have come down."""
+    piece_ends: NDArray[np.int64] = field(init=False)
+    """End of each pool's pieces."""
 
     @property
     def rows(self) -> int:
@@ -133,7 +136,7 @@ class LookupsOnDevice:
 
 
 class ClassifiedOnDevice(ClassifiedBatch):
-    """A batch that the device classifies (`classifier.Classifier`): `find` and `place` set what the host knows of it.
+    """A batch that the device classifies (`classifier.Classifier`): `place` sets what the host knows of it.
 
     Where the host reads a list all the same, it is fetched, and kept. A cold row's source is then ``~c``, c its place among the
     cold rows of its pool.
