@@ -47,9 +47,12 @@ class ListsInSlot:
     sent_bytes: int
     """Bytes that went up."""
     pool_ends: NDArray[np.int64] = field(init=False)
-    """Where each pool's distinct rows end. Set, as the next, once they have come down."""
+    """Where each pool's distinct rows end, once this has come down."""
     piece_ends: NDArray[np.int64] = field(init=False)
     """End of each pool's pieces."""
+
+    def came_down(self, pool_ends: NDArray[np.int64], piece_ends: NDArray[np.int64]) -> None:
+        self.pool_ends, self.piece_ends = pool_ends, piece_ends
 
     @property
     def rows(self) -> int:

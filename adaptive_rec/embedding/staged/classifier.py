@@ -130,7 +130,7 @@ class Classifier:
             self._streams.host_waits(slot.download_aside(cold.start + expected * size, cold.start + rows * size))
         self._expected_cold = rows + rows // 4
         if work.lists is None:
-            lists.pool_ends, lists.piece_ends = known[1 : 1 + pools], known[1 + pools : 1 + 2 * pools]
+            lists.came_down(known[1 : 1 + pools], known[1 + pools : 1 + 2 * pools])
             work.found(lists, known[1 + 2 * pools :], self.fetch)
         cold_rows, ends = cold.pinned(slot)[:rows].copy(), [0, *placed[:pools].tolist()]
         of_pools = [cold_rows[first:end] for first, end in zip(ends[:-1], ends[1:], strict=True)]
