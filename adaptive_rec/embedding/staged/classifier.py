@@ -16,7 +16,7 @@ from torch import Tensor
 from adaptive_rec.batch import check_ids
 from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice, FetchedLists, ListsInSlot, Places
 from adaptive_rec.embedding.staged.device_bags import PIECE_LOOKUPS
-from adaptive_rec.embedding.staged.packing import INT32, SlotLayout, send
+from adaptive_rec.embedding.staged.packing import ALIGNMENT, INT32, SlotLayout, send
 from adaptive_rec.embedding.staged.ring import StagingRing
 from adaptive_rec.embedding.staged.streams import Event, Streams
 from adaptive_rec.kernels.batch_lists import BatchLists, BatchPlaces, SpaceOnDevice
@@ -34,8 +34,11 @@ class Classifier:
         self._streams = streams
         self._dtype = dtype
         self.ring = StagingRing(streams)
-        self._moved, self._fetched = StagingRing(streams), StagingRing(streams)
-        """Slots for the numbers of rows that move, and for lists that the host asks for."""
+        self._fetched = StagingRing(streams)
+        """Slots for lists that the host asks for."""
+        self.moved = StagingRing(streams, at_least=2)
+        """Slots for the numbers of rows that move. They are there from the start: a move that has begun must not fail."""
+        self.moved.reserve(12 * min(MOVED_ROWS, space.rows) + 2 * ALIGNMENT)
         self._expected_cold = 0
         """Cold rows whose numbers come down without being asked for: a quarter more than those of the last batch."""
         per_pool = np.cumsum([len(pool.features) for pool in space.pools])
@@ -46,7 +49,7 @@ class Classifier:
 
     @property
     def rings(self) -> list[StagingRing]:
-        return [self.ring, self._moved, self._fetched]
+        return [self.ring, self.moved, self._fetched]
 
     @property
     def device_bytes(self) -> int:
@@ -91,9 +94,13 @@ class Classifier:
         bounds = [layout.add(INT32, size) for size in (lookups + 1, lookups + pools, lookups + 2)]
         source_N = layout.add(INT32, lookups)
         slot = self.ring.take(layout.nbytes, travelling)
-        ids_N1.pinned(slot)[:-1] = batch.ids_N
-        for part, array in ((offsets, batch.offsets), (dense_BX, batch.dense_BX), (labels_B, batch.labels_B)):
-            part.pinned(slot)[:] = array
+        try:
+            ids_N1.pinned(slot)[:-1] = batch.ids_N
+            for part, array in ((offsets, batch.offsets), (dense_BX, batch.dense_BX), (labels_B, batch.labels_B)):
+                part.pinned(slot)[:] = array
+        except BaseException:
+            slot.release(None)
+            raise
         segments_N1, piece_NQ, piece_start_N2 = (part.device(slot) for part in bounds)
         found = BatchLists(
             inverse_N.device(slot), bag_N.device(slot), distinct_N.device(slot), segments_N1, piece_NQ, piece_start_N2,
@@ -151,7 +158,7 @@ class Classifier:
         """Take over the slots of some rows from `slot_of_row`, for batches placed from now on."""
         for start in range(0, len(rows), MOVED_ROWS):
             some = rows[start : start + MOVED_ROWS]
-            parcel = send(self._moved, [some, slot_of_row[some]])
+            parcel = send(self.moved, [some, slot_of_row[some]])
             index, slots = parcel.arrays
             self._end(parcel.slot.release, partial(self._slot_of_row.scatter_, 0, index, slots), parcel.here)
 
@@ -159,7 +166,7 @@ class Classifier:
         """Take over the slots of all rows."""
         for start in range(0, len(slot_of_row), MOVED_ROWS):
             part = slot_of_row[start : start + MOVED_ROWS]
-            parcel = send(self._moved, [part])
+            parcel = send(self.moved, [part])
             target = self._slot_of_row[start : start + len(part)]
             self._end(parcel.slot.release, partial(target.copy_, parcel.arrays[0]), parcel.here)
 

@@ -100,8 +100,7 @@ class SlotMoves:
 
     def reserve(self) -> None:
         """Allocate all slots now, so that later copies need no more of the device's memory."""
-        for slot in [self.ring.take(self._slot_bytes) for _ in range(SLOTS - self.ring.slots)]:
-            slot.release(None)
+        self.ring.reserve(self._slot_bytes)
 
     def read(self, shape: tuple[int, ...], dtype: torch.dtype, fill: Callable[[slice, Tensor], object]) -> NDArray[Any]:
         """Read an array that `fill` writes on the device, some lines at a time."""

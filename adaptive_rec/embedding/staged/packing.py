@@ -15,7 +15,7 @@ from adaptive_rec.embedding.staged.ring import Slot, StagingRing
 from adaptive_rec.embedding.staged.streams import Event
 from adaptive_rec.kernels.rows16 import PATTERNS
 
-_ALIGNMENT = 256
+ALIGNMENT = 256
 """Alignment of arrays in bytes: it suits a GPU's memory transactions and every component type."""
 
 INT32 = torch.int32
@@ -78,11 +78,11 @@ class SlotLayout:
 
     def align(self) -> int:
         """Return the start of the next array."""
-        self.nbytes = -(-self.nbytes // _ALIGNMENT) * _ALIGNMENT
+        self.nbytes = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
         return self.nbytes
 
     def add(self, dtype: torch.dtype, *shape: int) -> PackedArray:
-        start, size, strides = -(-self.nbytes // _ALIGNMENT) * _ALIGNMENT, 1, tuple[int, ...]()
+        start, size, strides = -(-self.nbytes // ALIGNMENT) * ALIGNMENT, 1, tuple[int, ...]()
         for length in shape[::-1]:
             strides, size = (size, *strides), size * length
         self.nbytes = start + size * dtype.itemsize
@@ -92,7 +92,7 @@ class SlotLayout:
         """Place arrays of whole numbers."""
         itemsize, starts = INT32.itemsize, list[int]()
         for length in lengths:
-            start = -(-self.nbytes // _ALIGNMENT) * _ALIGNMENT
+            start = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
             starts += [start // itemsize]
             self.nbytes = start + length * itemsize
         return PackedNumbers(starts, lengths)

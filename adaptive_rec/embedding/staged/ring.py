@@ -52,6 +52,11 @@ class StagingRing:
             raise
         return slot
 
+    def reserve(self, nbytes: int) -> None:
+        """Make the least number of slots now, each with so many bytes, so that later ones of that size need no more memory."""
+        for slot in [self.take(nbytes) for _ in range(self.at_least - self.slots)]:
+            slot.release(None)
+
     def close(self) -> None:
         """Free the memory of free slots. Slots in use stay."""
         with self._lock:

@@ -160,8 +160,9 @@ class StagedStore(StagedTier):
         self._trained.forget()
         self.settle()
         self._step.free_memory()
+        reserved = [self._moves.ring] if self._classifier is None else [self._moves.ring, self._classifier.moved]
         for ring in self.rings:
-            if ring is not self._moves.ring:
+            if ring not in reserved:
                 ring.close()
         gc.collect()  # frees what the failed step's traceback refers to
         self.trim()
