@@ -202,13 +202,14 @@ class InFlight:
             self.drop(flight, None)
         return [flight.work for flight in ahead]
 
-    def end_all(self, event: Event | None) -> None:
-        """Remove all flights; none of them will be trained."""
+    def end_all(self, event: Event | None) -> list[ClassifiedBatch]:
+        """Remove all flights; none of them will be trained. Returns their batches."""
         with self._lock:
             left, self._flights = self._flights, []
         for flight in left:
             self.drop(flight, event)
             flight.work.attach(None)
+        return [flight.work for flight in left]
 
     def drop(self, flight: Flight, event: Event | None) -> None:
         """Drop the staged batch of a flight, if it has one. After `event` its memory is no longer used."""

@@ -28,7 +28,7 @@ from adaptive_rec.embedding.staged.in_flight import Flight, InFlight, Staged
 from adaptive_rec.embedding.staged.ring import StagingRing
 from adaptive_rec.embedding.staged.staged_tier import StagedTier
 from adaptive_rec.embedding.staged.stager import Stager
-from adaptive_rec.embedding.staged.streams import Streams
+from adaptive_rec.embedding.staged.streams import Event, Streams
 from adaptive_rec.embedding.store import Lookups
 from adaptive_rec.errors import first_line
 from adaptive_rec.kernels import staging
@@ -146,9 +146,7 @@ class StagedStore(StagedTier):
                 staged.slot.release(None)
 
     def drop_ahead(self) -> None:
-        for work in self._in_flight.drop_ahead():
-            if isinstance(work, ClassifiedOnDevice):
-                work.drop_lists(None)
+        _drop_lists(self._in_flight.drop_ahead(), None)
 
     def free_memory(self) -> None:
         self._step_first = True
@@ -312,8 +310,16 @@ class StagedStore(StagedTier):
         try:
             self.settle()
         finally:
-            self._in_flight.end_all(self.streams.compute_event())  # a step may have been interrupted
+            computed = self.streams.compute_event()
+            _drop_lists(self._in_flight.end_all(computed), computed)  # a step may have been interrupted
             self._homing.close()
             if self.direct is not None:
                 self.direct.close()
         self._crew.close()
+
+
+def _drop_lists(batches: list[ClassifiedBatch], event: Event | None) -> None:
+    """Give the slots of batches back that the device classified. After `event` their memory is no longer used."""
+    for work in batches:
+        if isinstance(work, ClassifiedOnDevice):
+            work.drop_lists(event)
