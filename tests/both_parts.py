@@ -23,7 +23,8 @@ PYTEST = [sys.executable, "-m", "pytest"]
 
 def parallel_part() -> subprocess.Popen[bytes]:
     """The tests that need no time of their own."""
-    options = ["-m", "not slow and not alone", "-n", "auto", "--maxprocesses=4"]
+    workers = min(4, (os.cpu_count() or 1) + 1)  # one more than cores, as tests of commands wait for them
+    options = ["-m", "not slow and not alone", "-n", str(workers)]
     part = subprocess.Popen([*PYTEST, *options], start_new_session=True)
     os.setpriority(os.PRIO_PROCESS, part.pid, LOWEST)
     with suppress(OSError):  # where Linux groups processes by session, niceness counts within a session only
