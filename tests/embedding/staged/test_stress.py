@@ -469,5 +469,5 @@ def is_found(plain: dict[int, list[Any]], classifies: bool, cold_rows: str) -> b
         except Exception:
             return True
 
-    # Threads decide when a mistake shows. The rarest does in one run of six, and on a busy machine not once in a hundred.
+    # Threads decide when a mistake shows: one of them does in a sixth of the runs, and on a busy machine not once in a hundred.
     return any(differs(seed) for _ in range(40) for seed in plain)
