@@ -190,7 +190,7 @@ def check_shapes(batch: Batch, features: int, rising: bool = False) -> None:
         raise DataError(f"offsets must have samples * features + 1 = {bags + 1} entries, got {len(batch.offsets)}")
     if len(batch.dense_BX) != batch.size:
         raise DataError(f"dense features must have {batch.size} samples like the labels, got {len(batch.dense_BX)}")
-    if rising:
+    if rising and batch.offsets[-1] == batch.lookups:
         return
     if batch.offsets[0] != 0 or batch.offsets[-1] != batch.lookups or np.any(np.diff(batch.offsets) < 0):
         raise DataError(f"offsets must rise from 0 to the number of lookups, {batch.lookups}")

@@ -55,7 +55,8 @@ class ClassifiedBatch:
         threads = max(1, min(worth_waking(threads, lookups), tables))
         self.one_hot: bool = is_one_each(batch.offsets) or kernels.is_one_hot(batch.offsets, lookups)
         """Whether every bag holds exactly one id."""
-        check_shapes(batch, len(space.features), rising=self.one_hot)
+        rising = self.one_hot or kernels.rises(batch.offsets, lookups)
+        check_shapes(batch, len(space.features), rising)
         self.inverse_N = np.empty(lookups, dtype=np.int32)
         self.segment_bag_N = np.empty(lookups, dtype=np.int32)
         first_lookup_T1, first_distinct_T1 = np.empty(tables + 1, np.int64), np.zeros(tables + 1, np.int64)

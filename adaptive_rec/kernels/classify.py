@@ -59,6 +59,17 @@ def is_one_hot(offsets, lookups):
 
 
 @njit(**JIT)
+def rises(offsets, lookups):
+    """Whether offsets rise from 0 to the number of lookups."""
+    if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != lookups:
+        return False
+    rising = True
+    for bag in range(len(offsets) - 1):
+        rising &= offsets[bag] <= offsets[bag + 1]
+    return rising
+
+
+@njit(**JIT)
 def share_tables(offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, part_T, parts):
     """Number the lookups table by table, and assign each table to one of `parts` parts of the work, the largest first.
 

@@ -84,6 +84,17 @@ def _put(array, out):
 
 
 @njit(**JIT)
+def pack_inputs(offsets, dense_BX, labels_B, ids_N, offsets_out, dense_out, labels_out, ids_out):
+    """Copy a batch's arrays to where they are sent from, offsets only if there is room for them."""
+    _put(offsets[: len(offsets_out)], offsets_out)
+    _put(labels_B, labels_out)
+    _put(ids_N, ids_out)
+    for b in range(dense_BX.shape[0]):
+        for x in range(dense_BX.shape[1]):
+            dense_out[b, x] = dense_BX[b, x]
+
+
+@njit(**JIT)
 def pack_batch(
     offsets, inverse_N, segment_bag_N, source_U, segments_U1, distinct_U, pool_ends, dense_BX, labels_B, piece_lookups,
     number_U, dense_out, labels_out, piece_ends, offsets_out, inverse_out, bag_out, source_out, piece_NQ, piece_start,

@@ -84,9 +84,12 @@ class IdleStreams:
             work()
         return nothing
 
-    def download_aside(self, to_host: Tensor, from_device: Tensor) -> Callable[[], object]:
+    def record_aside(self, work: Callable[[], object]) -> Callable[[], object]:
+        return work
+
+    def download_aside(self, copies: list[tuple[Tensor, Tensor]]) -> Callable[[], object]:
         self._count("download_aside")
-        return lambda: to_host.copy_(from_device)  # by whoever waits for it
+        return lambda: [to_host.copy_(from_device) for to_host, from_device in copies]  # by whoever waits for it
 
     def compute_waits(self, event: Any) -> None:
         self._count("wait")

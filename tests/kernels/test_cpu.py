@@ -89,6 +89,14 @@ def worlds(draw: Any) -> World:
     return World(RowSpace.of(tables, features), batch, seed + 1)
 
 
+@quick
+@given(st.lists(st.integers(0, 6), max_size=8), st.integers(0, 6), st.sampled_from([np.int32, np.int64]))
+def test_rises_says_whether_offsets_rise_from_0_to_the_lookups(given_: list[int], lookups: int, dtype: type) -> None:
+    for numbers in (given_, [0, *sorted(given_), lookups]):
+        expected = bool(numbers) and numbers[0] == 0 and numbers[-1] == lookups and numbers == sorted(numbers)
+        assert bool(classify.rises(np.array(numbers, dtype), lookups)) == expected
+
+
 @pytest.mark.parametrize("parts", [1, 2])
 @quick
 @given(world=worlds())

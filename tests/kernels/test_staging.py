@@ -41,6 +41,20 @@ def test_split_sources_equals_its_twin(seed: int, rows: int, pools: int, cold: f
     assert {*row_C[count:].tolist(), *host_row_C[count:].tolist()} <= {77}, "what lies behind is left alone"
 
 
+@pytest.mark.parametrize("room_for_offsets", [True, False])
+@pytest.mark.parametrize("offset_type", [np.int32, np.int64])
+def test_pack_inputs_equals_its_twin(room_for_offsets: bool, offset_type: type) -> None:
+    random = np.random.default_rng(5)
+    offsets = np.arange(0, 21, 2, dtype=offset_type)
+    others = [random.random((5, 3), np.float32), random.random(5, np.float32), random.integers(0, 1 << 40, 20)]
+    expected = reference_staging.pack_inputs(offsets, others, room_for_offsets)
+    packed = [np.full(each.shape, -7, kind) for each, kind in zip(expected, "iffl", strict=True)]
+    staging.pack_inputs(offsets, *others, *packed)
+    for mine, theirs in zip(packed, expected, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+
 @quick
 @given(
     seeds,

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adaptive_rec.batch import Batch, check_shapes
+from adaptive_rec.batch import Batch, check_shapes, is_one_each
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.embedding.staged.packing import PackedArray
 from adaptive_rec.embedding.staged.ring import Slot, StagingRing
 from adaptive_rec.embedding.staged.streams import Event, Streams
 from adaptive_rec.kernels import classify as kernels
@@ -23,8 +22,58 @@ ON_DEVICE = ("distinct_U", "segments_U1", "inverse_N", "segment_bag_N", "source_
 """The lists of a `ClassifiedBatch` that are on the device."""
 
 
+USES_BEFORE_RECORDING = 2
+"""Batches of a room before its work is recorded: where no two batches have the same number of lookups, none should be."""
+
 Fetch: TypeAlias = "Callable[[ListsInSlot, Sequence[str]], FetchedLists]"
 """Starts to copy some lists of a batch down."""
+
+
+@dataclass(eq=False)
+class RoomForBatch:
+    """What is made once for a slot and batches of one size: arrays in the slot, and the work that fills them."""
+
+    sent: tuple[NDArray[Any], ...]
+    """In pinned memory: offsets, dense features, labels and ids. They go up, offsets only until they stay."""
+    sent_start: int
+    """Where what goes up begins."""
+    dense_start: int
+    """Where it begins without offsets."""
+    sent_stop: int
+    dense_BX: Tensor
+    labels_B: Tensor
+    offsets: Tensor
+    source_N: Tensor
+    """Room for the distinct rows' sources."""
+    found: BatchLists
+    down_start: int
+    """Where begins what comes down: the next three arrays, which lie behind each other in pinned memory."""
+    counts: NDArray[np.int64]
+    """Those of `found`."""
+    place_counts: NDArray[np.int64]
+    popular_B: NDArray[np.bool_]
+    cold_start: int
+    """Where the numbers of the cold rows begin, behind these."""
+    cold_N1: NDArray[np.int64]
+    find_places: Callable[[], object]
+    """Finds where a batch's rows are."""
+    find_all: Callable[[], object]
+    """Finds its lists first."""
+    uses: int = 0
+
+    def sends(self) -> tuple[int, int]:
+        return self.sent_start, self.sent_stop
+
+    def keep_offsets(self) -> None:
+        """Send no offsets from now on: those of every batch of this room are the same."""
+        offsets, *others = self.sent
+        self.sent, self.sent_start = (offsets[:0], *others), self.dense_start
+
+    def use(self, record: Callable[[Callable[[], object]], Callable[[], object]]) -> None:
+        """Count a batch. Work that was launched `USES_BEFORE_RECORDING` times is recorded."""
+        if self.uses == USES_BEFORE_RECORDING:
+            self.find_all = record(self.find_all)
+        self.uses += 1
 
 
 @dataclass(eq=False)
@@ -32,20 +81,8 @@ class ListsInSlot:
     """The lists of a batch on the device, in a slot that they hold. They do not depend on the placement."""
 
     slot: Slot
-    dense_BX: Tensor
-    labels_B: Tensor
-    offsets: Tensor
-    source_N: Tensor
-    """Room for the distinct rows' sources."""
-    found: BatchLists
-    counts: PackedArray
-    """Those of `found`, of which the host has a copy; the next three lie behind them."""
-    place_counts: PackedArray
-    popular_B: PackedArray
-    cold_N1: PackedArray
-    """Room for the numbers of the cold rows."""
+    room: RoomForBatch
     sent_bytes: int
-    """Bytes that went up."""
     pool_ends: NDArray[np.int64] = field(init=False)
     """Where each pool's distinct rows end, once this has come down."""
     piece_ends: NDArray[np.int64] = field(init=False)
@@ -60,13 +97,13 @@ class ListsInSlot:
 
     def named(self, name: str) -> Tensor:
         """Return the list that a `ClassifiedBatch` has under this name."""
-        rows, found = self.rows, self.found
+        rows, found = self.rows, self.room.found
         some = {
             "distinct_U": found.distinct_N[:rows],
             "segments_U1": found.segments_N1[: rows + 1],
             "inverse_N": found.inverse_N,
             "segment_bag_N": found.segment_bag_N,
-            "source_U": self.source_N[:rows],
+            "source_U": self.room.source_N[:rows],
         }
         return some[name]
 
@@ -91,10 +128,7 @@ class FetchedLists:
         self._streams = streams
         self._kept = lists
         self._slot = ring.take(0, sum(each.nbytes for each in lists.values()))
-        start = 0
-        for each in lists.values():
-            self.here = self._slot.bring_aside(each, start)
-            start += each.nbytes
+        self.here = self._slot.bring_aside(list(lists.values()))
         self._arrays: dict[str, NDArray[np.int64]] | None = None
 
     def array(self, name: str) -> NDArray[np.int64]:
@@ -148,8 +182,9 @@ class ClassifiedOnDevice(ClassifiedBatch):
     def __init__(self, batch: Batch, space: RowSpace) -> None:
         self.batch = batch
         self.space = space
-        self.one_hot = kernels.is_one_hot(batch.offsets, batch.lookups)
-        check_shapes(batch, len(space.features), rising=self.one_hot)
+        self.one_hot = is_one_each(batch.offsets) or kernels.is_one_hot(batch.offsets, batch.lookups)
+        rising = self.one_hot or kernels.rises(batch.offsets, batch.lookups)
+        check_shapes(batch, len(space.features), rising)
         self.placement_version = -1
         self.staged: Any = None
         self.lists: ListsInSlot | None = None

@@ -5,7 +5,7 @@ All of it is work of the streams' side queue, so slots of rows that move change 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
 import numpy as np
@@ -13,17 +13,45 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adaptive_rec.batch import check_ids
-from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice, FetchedLists, ListsInSlot, Places
+from adaptive_rec.batch import Batch, check_ids
+from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice, FetchedLists, ListsInSlot, Places, RoomForBatch
 from adaptive_rec.embedding.staged.device_bags import PIECE_LOOKUPS
 from adaptive_rec.embedding.staged.packing import ALIGNMENT, INT32, SlotLayout, send
-from adaptive_rec.embedding.staged.ring import StagingRing
+from adaptive_rec.embedding.staged.ring import Slot, StagingRing
 from adaptive_rec.embedding.staged.streams import Event, Streams
+from adaptive_rec.kernels import staging
 from adaptive_rec.kernels.batch_lists import BatchLists, BatchPlaces, SpaceOnDevice
 from adaptive_rec.placement import COLD, Placement, RowSpace
 
 MOVED_ROWS = 1 << 18
 """Rows whose slots go up in one copy."""
+
+
+class _Layout:
+    """Places of the arrays of a batch in a slot."""
+
+    def __init__(self, batch: Batch, space: RowSpace, dtype: torch.dtype) -> None:
+        lookups, pools, features = batch.lookups, len(space.pools), len(space.features)
+        layout = SlotLayout()
+        # What travels stands first, and what comes down at its end: the numbers of cold rows come where the ids were.
+        inputs = [
+            layout.add(INT32, len(batch.offsets)), layout.add(dtype, *batch.dense_BX.shape), layout.add(dtype, batch.size)
+        ]  # fmt: skip
+        self.down = [
+            layout.add(torch.int64, BatchLists.counts_size(pools, features)),
+            layout.add(torch.int64, BatchPlaces.counts_size(pools, features)),
+            layout.add(torch.bool, batch.size),
+        ]
+        """Counts of lists and of places, and which samples are popular."""
+        self.sent = [*inputs, layout.add(torch.int64, lookups + 1)]
+        """Offsets, dense features, labels and ids."""
+        self.travelling = layout.align()
+        self.stays = [
+            layout.add(INT32, lookups), layout.add(INT32, lookups), layout.add(torch.int64, lookups),
+            *(layout.add(INT32, size) for size in (lookups + 1, lookups + pools, lookups + 2, lookups)),
+        ]  # fmt: skip
+        """Lists, in the order of `BatchLists` but for its counts, and the sources of rows."""
+        self.nbytes = layout.nbytes
 
 
 class Classifier:
@@ -39,6 +67,7 @@ class Classifier:
         self.moved = StagingRing(streams, at_least=2)
         """Slots for the numbers of rows that move. They are there from the start: a move that has begun must not fail."""
         self.moved.reserve(12 * min(MOVED_ROWS, space.rows) + 2 * ALIGNMENT)
+        self._layouts: dict[Hashable, _Layout] = {}
         self._expected_cold = 0
         """Cold rows whose numbers come down without being asked for: a quarter more than those of the last batch."""
         per_pool = np.cumsum([len(pool.features) for pool in space.pools])
@@ -64,84 +93,82 @@ class Classifier:
         version = placement.version  # first: rows that move from here on are moved again under the next version
         lists = work.lists
         if lists is not None:
-            here = self._streams.launch_aside(self._placing(lists), after)
+            here = self._streams.launch_aside(lists.room.find_places, after)
             self._come_down(work, lists, version, here)
             return
-        lists, find = self._send(work)
+        lists = self._packed(work)
+        slot, room = lists.slot, lists.room
         try:
-            place = self._placing(lists)
-            here = self._streams.launch_aside(lambda: (find(), place()), lists.slot.upload(0, lists.sent_bytes))
+            sent = slot.upload(*room.sends())
+            if work.one_hot:
+                room.keep_offsets()
+            room.use(self._streams.record_aside)
+            here = self._streams.launch_aside(room.find_all, sent)
             self._come_down(work, lists, version, here)
         except BaseException:
-            lists.slot.release(self._streams.launch_aside(_nothing))  # its memory may still be in use
+            slot.release(self._streams.launch_aside(_nothing))  # its memory may still be in use
             raise
 
-    def _send(self, work: ClassifiedOnDevice) -> tuple[ListsInSlot, Callable[[], None]]:
-        """Fill a slot with what travels. Returns room for its lists, and the work that fills it once all is there."""
-        batch, space = work.batch, self._space
-        lookups, pools, features = batch.lookups, len(space.pools), len(space.features)
-        layout = SlotLayout()
-        # What travels stands first, and what comes down at its end: the numbers of cold rows come where the ids were.
-        offsets = layout.add(INT32, len(batch.offsets))
-        dense_BX = layout.add(self._dtype, *batch.dense_BX.shape)
-        labels_B = layout.add(self._dtype, batch.size)
-        counts = layout.add(torch.int64, BatchLists.counts_size(pools, features))
-        place_counts = layout.add(torch.int64, BatchPlaces.counts_size(pools, features))
-        popular_B = layout.add(torch.bool, batch.size)
-        ids_N1 = layout.add(torch.int64, lookups + 1)
-        travelling = layout.align()
-        inverse_N, bag_N, distinct_N = layout.add(INT32, lookups), layout.add(INT32, lookups), layout.add(torch.int64, lookups)
-        bounds = [layout.add(INT32, size) for size in (lookups + 1, lookups + pools, lookups + 2)]
-        source_N = layout.add(INT32, lookups)
-        slot = self.ring.take(layout.nbytes, travelling)
+    def _packed(self, work: ClassifiedOnDevice) -> ListsInSlot:
+        """Fill a slot with what travels, and return it with room for a batch's lists."""
+        batch = work.batch
+        key = batch.size, batch.lookups, batch.dense_BX.shape[1], work.one_hot
+        layout = self._layouts.get(key)
+        if layout is None:
+            self._layouts = {key: _Layout(batch, self._space, self._dtype)}  # the last one: as a rule all batches are alike
+            layout = self._layouts[key]
+        slot = self.ring.take(layout.nbytes, layout.travelling)
         try:
-            ids_N1.pinned(slot)[:-1] = batch.ids_N
-            for part, array in ((offsets, batch.offsets), (dense_BX, batch.dense_BX), (labels_B, batch.labels_B)):
-                part.pinned(slot)[:] = array
+            room = slot.kept(key, lambda: self._room(slot, layout, work.one_hot))
+            staging.pack_inputs(batch.offsets, batch.dense_BX, batch.labels_B, batch.ids_N, *room.sent)
         except BaseException:
             slot.release(None)
             raise
-        segments_N1, piece_NQ, piece_start_N2 = (part.device(slot) for part in bounds)
-        found = BatchLists(
-            inverse_N.device(slot), bag_N.device(slot), distinct_N.device(slot), segments_N1, piece_NQ, piece_start_N2,
-            counts.device(slot),
-        )  # fmt: skip
-        lists = ListsInSlot(
-            slot, dense_BX.device(slot), labels_B.device(slot), offsets.device(slot), source_N.device(slot), found, counts,
-            place_counts, popular_B, ids_N1, travelling,
-        )  # fmt: skip
-        given = ids_N1.device(slot)[:-1], lists.offsets, work.one_hot, self._on_device, PIECE_LOOKUPS, found
-        return lists, partial(self._streams.kernels.find_lists, *given)
+        return ListsInSlot(slot, room, room.sent_stop - room.sent_start)
 
-    def _placing(self, lists: ListsInSlot) -> Callable[[], None]:
-        """Return the work that finds where a batch's rows are."""
-        slot = lists.slot
-        places = BatchPlaces(
-            lists.source_N, lists.cold_N1.device(slot), lists.popular_B.device(slot), lists.place_counts.device(slot)
-        )
-        features = len(self._space.features)
-        return partial(
-            self._streams.kernels.find_places, self._slot_of_row, lists.found, lists.offsets, features, places
-        )
+    def _room(self, slot: Slot, layout: _Layout, one_hot: bool) -> RoomForBatch:
+        """Make views of a slot, and the work on it."""
+        kernels, space = self._streams.kernels, self._on_device
+        offsets, dense_BX, labels_B, ids_N1 = (part.device(slot) for part in layout.sent)
+        *lists, source_N = (part.device(slot) for part in layout.stays)
+        counts, place_counts, popular_B = (part.device(slot) for part in layout.down)
+        inverse_N, bag_N, distinct_N, segments_N1, piece_NQ, piece_start_N2 = lists
+        found = BatchLists(inverse_N, bag_N, distinct_N, segments_N1, piece_NQ, piece_start_N2, counts)
+        places = BatchPlaces(source_N, ids_N1, popular_B, place_counts)
+
+        def find_places() -> None:
+            kernels.find_places(self._slot_of_row, found, offsets, len(self._space.features), places)
+
+        def find_all() -> None:
+            kernels.find_lists(ids_N1[:-1], offsets, one_hot, space, PIECE_LOOKUPS, found)
+            find_places()
+
+        *inputs, ids = (part.pinned(slot) for part in layout.sent)
+        known, placed, popular = (part.pinned(slot) for part in layout.down)
+        return RoomForBatch(
+            (*inputs, ids[:-1]), 0, layout.sent[1].start, layout.travelling, dense_BX, labels_B, offsets, source_N, found,
+            layout.down[0].start, known, placed, popular, layout.sent[-1].start, ids, find_places, find_all,
+        )  # fmt: skip
 
     def _come_down(self, work: ClassifiedOnDevice, lists: ListsInSlot, version: int, here: Event) -> None:
         """Wait for what the host knows of a batch: counts, which samples are popular, and the numbers of cold rows."""
-        slot, cold, pools = lists.slot, lists.cold_N1, len(self._space.pools)
-        size, expected = cold.dtype.itemsize, min(self._expected_cold, work.batch.lookups)
-        self._streams.host_waits(slot.download_aside(lists.counts.start, cold.start + expected * size))
-        known, placed = lists.counts.pinned(slot).copy(), lists.place_counts.pinned(slot).copy()
+        slot, room, pools = lists.slot, lists.room, len(self._space.pools)
+        cold_N1, start = room.cold_N1, room.cold_start
+        size, expected = cold_N1.itemsize, min(self._expected_cold, work.batch.lookups)
+        self._streams.host_waits(slot.download_aside(room.down_start, start + expected * size))
+        known, placed = room.counts.copy(), room.place_counts.copy()
         if known[0]:
             check_ids(work.batch, self._space.tables, self._space.features)
         rows = int(placed[pools - 1])
         if rows > expected:
-            self._streams.host_waits(slot.download_aside(cold.start + expected * size, cold.start + rows * size))
+            self._streams.host_waits(slot.download_aside(start + expected * size, start + rows * size))
         self._expected_cold = rows + rows // 4
         if work.lists is None:
             lists.came_down(known[1 : 1 + pools], known[1 + pools : 1 + 2 * pools])
             work.found(lists, known[1 + 2 * pools :], self.fetch)
-        cold_rows, ends = cold.pinned(slot)[:rows].copy(), [0, *placed[:pools].tolist()]
+        cold_rows, ends = cold_N1[:rows].copy(), [0, *placed[:pools].tolist()]
         of_pools = [cold_rows[first:end] for first, end in zip(ends[:-1], ends[1:], strict=True)]
-        work.placed(Places(version, here, of_pools, lists.popular_B.pinned(slot).copy(), placed[pools:]))
+        work.placed(Places(version, here, of_pools, room.popular_B.copy(), placed[pools:]))
 
     # Lists that the host asks for ------------------------------------------------------------------------------------
 

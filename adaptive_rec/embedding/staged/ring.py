@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,6 +96,7 @@ class Slot:
         self.bytes_pinned = _NOTHING.numpy()
         """The pinned memory as a NumPy array."""
         self._typed: dict[torch.dtype, Tensor] = {}
+        self._kept: tuple[Hashable, Any] | None = None
         self._ring = ring
         self._streams = ring.streams
         self._users = 0
@@ -110,6 +112,13 @@ class Slot:
         if dtype not in self._typed:
             self._typed[dtype] = self.device.view(dtype)
         return self._typed[dtype]
+
+    def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Return what `make` makes of this slot's memory, or what it made for the last caller, if that had the same key and the
+        memory is still the same."""
+        if self._kept is None or self._kept[0] != key:
+            self._kept = key, make()
+        return self._kept[1]
 
     def hold(self) -> None:
         """Add a user."""
@@ -156,12 +165,15 @@ class Slot:
 
     def download_aside(self, start: int, stop: int) -> Event:
         """Copy these bytes down, after the work queued on the side queue so far."""
-        return self.bring_aside(self.device[start:stop], start)
+        self._last_aside = self._streams.download_aside([(self.pinned[start:stop], self.device[start:stop])])
+        return self._last_aside
 
-    def bring_aside(self, tensor: Tensor, start: int = 0) -> Event:
-        """Copy a contiguous tensor of the device down into the pinned memory, after the work queued on the side queue so far."""
-        from_device = tensor.reshape(-1).view(torch.uint8)
-        self._last_aside = self._streams.download_aside(self.pinned[start : start + from_device.nbytes], from_device)
+    def bring_aside(self, tensors: list[Tensor]) -> Event:
+        """Copy contiguous tensors of the device down into the pinned memory, one behind the other, after the work queued on the
+        side queue so far."""
+        parts = self.pinned[: sum(each.nbytes for each in tensors)].split([each.nbytes for each in tensors])
+        copies = [(part, each.view(torch.uint8)) for part, each in zip(parts, tensors, strict=True)]
+        self._last_aside = self._streams.download_aside(copies)
         return self._last_aside
 
     def _make_ready(self, nbytes: int, pinned_bytes: int) -> None:
@@ -186,7 +198,7 @@ class Slot:
         self._wait_for_users()
         self.pinned = self.device = _NOTHING
         self.bytes_pinned = _NOTHING.numpy()
-        self._typed = {}
+        self._typed, self._kept = {}, None
 
     def _wait_for_users(self) -> None:
         """Have all later copies up wait for the events given to `release`."""

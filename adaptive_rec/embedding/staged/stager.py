@@ -123,7 +123,8 @@ class Stager:
         lists, places = work.lists, work.places
         assert lists is not None, "a batch is placed before it is staged"
         assert places is not None
-        found, of_pools = lists.found, places.cold_rows
+        batch, of_pools = lists.room, places.cold_rows
+        found = batch.found
         host_rows = [rows_C - first for rows_C, first in zip(of_pools, self._space.pool_first_row, strict=True)]
         ends_P = np.cumsum([len(rows_C) for rows_C in of_pools])
         cold = TravellingRows(np.concatenate(of_pools), np.concatenate(host_rows), ends_P, self._crew)
@@ -131,11 +132,11 @@ class Stager:
         room = self._room(layout, cold, earlier)
         slot = self.ring.take(max(1, layout.nbytes))  # memory even where nothing travels: kernels take its address
         here = ListsHere(
-            found.segment_bag_N, lists.source_N, found.piece_NQ, found.piece_start_N2,
+            found.segment_bag_N, batch.source_N, found.piece_NQ, found.piece_start_N2,
             found.distinct_N if self._sends_numbers else None, lists.pool_ends.tolist(), lists.piece_ends.tolist(),
         )  # fmt: skip
         bags = BatchOnDevice(
-            lists.dense_BX, lists.labels_B, lists.offsets, found.inverse_N, lists.source_N, self._mean_F
+            batch.dense_BX, batch.labels_B, batch.offsets, found.inverse_N, batch.source_N, self._mean_F
         )
         staged = self._staged(places.version, slot, bags, here, room, places.here, lists.sent_bytes)
         self._send(staged, room)

@@ -7,6 +7,7 @@ tests.
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -83,8 +84,16 @@ class Streams(Protocol):
         """Queue work on the side queue, beside computation, after `after` if given. Any thread may call it; the work itself may
         call nothing of this class. Returns its event."""
 
-    def download_aside(self, to_host: Tensor, from_device: Tensor) -> Event:
-        """Queue a copy down on the side queue, after the work queued there so far."""
+    def download_aside(self, copies: list[tuple[Tensor, Tensor]]) -> Event:
+        """Queue copies down on the side queue, after the work queued there so far: pairs of the host's side and the device's."""
+
+    def record_aside(self, work: Callable[[], object]) -> Callable[[], object]:
+        """Record work for `launch_aside` that was launched there before. Returns a function that does it again, for
+        `launch_aside`.
+
+        Any thread may call it. Memory that the work reads and writes must keep its address; tensors made inside are gone when it
+        returns, as recordings share their memory.
+        """
 
     def compute_waits(self, event: Event) -> None:
         """Computation queued from now on comes after the event."""
@@ -126,9 +135,8 @@ class CudaStreams:
         self._urgent = torch.cuda.Stream(self.device, priority=-1)
         self._down = torch.cuda.Stream(self.device)
         self._aside = torch.cuda.Stream(self.device, priority=-1)  # short work that workers wait for
-        self._recording = torch.cuda.Stream(self.device)
-        self._pool: Any = torch.cuda.graph_pool_handle()
-        self._first_graph: torch.cuda.CUDAGraph | None = None  # kept, as a pool ends with the last of its graphs
+        self._recording = _Recording(self.device)
+        self._recording_aside = _Recording(self.device)
 
     def pinned(self, nbytes: int) -> Tensor:
         with torch.cuda.device(self.device):
@@ -207,10 +215,14 @@ class CudaStreams:
             work()
             return self._record(self._aside)
 
-    def download_aside(self, to_host: Tensor, from_device: Tensor) -> Event:
+    def download_aside(self, copies: list[tuple[Tensor, Tensor]]) -> Event:
         with torch.cuda.stream(self._aside):
-            to_host.copy_(from_device, non_blocking=True)
+            for to_host, from_device in copies:
+                to_host.copy_(from_device, non_blocking=True)
             return self._record(self._aside)
+
+    def record_aside(self, work: Callable[[], object]) -> Callable[[], object]:
+        return self._recording_aside.record(work) if self._graphs else work
 
     def compute_waits(self, event: Event) -> None:
         torch.cuda.current_stream(self.device).wait_event(event)
@@ -234,28 +246,15 @@ class CudaStreams:
             return work
         compute = torch.cuda.current_stream(self.device)
         # Warm up on the recording stream itself: cuBLAS keeps a workspace per stream, and the graph refers to it.
-        self._recording.wait_event(self._record(compute))
+        recording = self._recording.stream
+        recording.wait_event(self._record(compute))
         try:
-            with torch.cuda.stream(self._recording):
+            with torch.cuda.stream(recording):
                 for _ in range(_WARM_UP_RUNS):
                     work()
         finally:  # after a failure, too, its queued work must end before the next begins
-            compute.wait_event(self._record(self._recording))
-        graph = torch.cuda.CUDAGraph()
-        self._first_graph = self._first_graph or graph
-        # thread_local, as the default mode forbids other threads to copy and allocate meanwhile.
-        try:
-            with (
-                _no_collection(),
-                torch.cuda.device(self.device),
-                torch.cuda.graph(graph, pool=self._pool, stream=self._recording, capture_error_mode="thread_local"),
-            ):
-                work()
-        except Exception as error:  # of whatever type: the allocator may be left recording, so nothing may be tried again
-            raise TrainingError(
-                f"run.cuda_graphs must be false where the dense part cannot be recorded: {first_line(error)}"
-            ) from error
-        return graph.replay
+            compute.wait_event(self._record(recording))
+        return self._recording.record(work)
 
     @staticmethod
     def _record(stream: torch.cuda.Stream) -> torch.cuda.Event:
@@ -263,16 +262,49 @@ class CudaStreams:
         return stream.record_event(torch.cuda.Event(blocking=True))
 
 
+class _Recording:
+    """Records graphs of work that share their memory: they must be replayed one after the other."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)
+        self._pool: Any = torch.cuda.graph_pool_handle()
+        self._first_graph: torch.cuda.CUDAGraph | None = None  # kept, as a pool ends with the last of its graphs
+
+    def record(self, work: Callable[[], object]) -> Callable[[], object]:
+        """Record work, which does not run. Kernels and libraries must be loaded, as after it ran once."""
+        graph = torch.cuda.CUDAGraph()
+        # thread_local, as the default mode forbids other threads to copy and allocate meanwhile.
+        try:
+            with (
+                _one_recording(),
+                torch.cuda.device(self.device),
+                torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local"),
+            ):
+                work()
+        except Exception as error:  # of whatever type: the allocator may be left recording, so nothing may be tried again
+            raise TrainingError(
+                f"run.cuda_graphs must be false where the device's work cannot be recorded: {first_line(error)}"
+            ) from error
+        self._first_graph = self._first_graph or graph
+        return graph.replay
+
+
+_RECORDING = threading.Lock()
+
+
 @contextmanager
-def _no_collection() -> Iterator[None]:
-    """Have no garbage collected: it may hold graphs of a former run, and to destroy one on this thread spoils a recording."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
+def _one_recording() -> Iterator[None]:
+    """Have no other recording and no collection of garbage, which may hold graphs of a former run: to destroy one on this thread
+    spoils a recording."""
+    with _RECORDING:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if collects:
+                gc.enable()
 
 
 def _pieces(to_device: Tensor, from_host: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -31,6 +31,10 @@ def cut_pieces(segments_U1: Array, piece_lookups: int) -> tuple[Array, Array]:
     return piece_U1, np.array([segments_U1[0]] + [end for pieces in ends for end in pieces])
 
 
+def pack_inputs(offsets: Array, others: list[Array], room_for_offsets: bool) -> list[Array]:
+    return [offsets.copy() if room_for_offsets else offsets[:0].copy(), *(array.copy() for array in others)]
+
+
 def pack_batch(
     arrays: list[Array], segments_U1: Array, pool_ends: Array, piece_lookups: int
 ) -> tuple[list[Array], Array, Array, Array]:

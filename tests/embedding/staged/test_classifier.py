@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numba.core.errors import TypingError
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice
@@ -68,6 +71,78 @@ def test_a_batch_that_cannot_be_packed_leaves_no_slot_taken() -> None:
     batch = batch_of([1, 2, 3, 4])
     work = ClassifiedOnDevice(replace(batch, labels_B=batch.labels_B.reshape(4, 1)), space)
     for _ in range(3):
-        with pytest.raises(ValueError, match="broadcast"):
+        with pytest.raises(TypingError, match="pack_inputs"):
             classifier.place(work, Placement(1, np.full(ROWS, -1, np.int32)), None)
     assert classifier.ring.slots == 1
+
+
+class Recorded(LateStreams):
+    """Counts recordings, how often they ran, and the bytes of copies up."""
+
+    def __init__(self) -> None:
+        super().__init__(5)
+        self.recordings, self.replays, self.sent = 0, 0, list[int]()
+
+    def record_aside(self, work: Callable[[], object]) -> Callable[[], object]:
+        self.recordings += 1
+
+        def replay() -> None:
+            self.replays += 1
+            work()
+
+        return replay
+
+    def upload(self, to_device: torch.Tensor, from_host: torch.Tensor, after: Any, urgent: bool = False) -> Any:
+        self.sent.append(to_device.nbytes)
+        return super().upload(to_device, from_host, after, urgent)
+
+
+def test_batches_of_one_size_are_recorded_once_and_send_offsets_once() -> None:
+    """A batch of another size, or with other bags, has work of its own."""
+    space, _, _ = made()
+    streams = Recorded()
+    classifier = Classifier(space, streams, torch.float32)
+    slots = np.full(ROWS, -1, np.int32)
+    slots[[3, 7]] = 0, 1
+    classifier.move_all(slots)
+    placement, random = Placement(1, slots), np.random.default_rng(2)
+    streams.sent.clear()
+
+    def check(bags: list[list[int]]) -> None:
+        lengths, ids = [len(bag) for bag in bags], [row for bag in bags for row in bag]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        batch = replace(batch_of([0] * len(bags)), ids_N=np.array(ids, np.int64), offsets=offsets)
+        work = ClassifiedOnDevice(batch, space)
+        classifier.place(work, placement, None)
+        assert work.places is not None
+        cold = [row for row in dict.fromkeys(ids) if row not in (3, 7)]
+        assert work.places.cold_rows[0].tolist() == cold
+        assert work.popular_B.tolist() == [set(bag) <= {3, 7} for bag in bags]
+        assert work.inverse_N.tolist() == [list(dict.fromkeys(ids)).index(row) for row in ids]
+        work.drop_lists(None)
+
+    for _ in range(6):
+        check([[row] for row in random.integers(0, ROWS, 20).tolist()])
+    assert (streams.recordings, streams.replays) == (1, 4)
+    assert streams.sent[0] > streams.sent[1] == streams.sent[5]
+    check([[3, 7], *([row] for row in random.integers(0, ROWS, 18).tolist()), []])  # as many lookups
+    check([[3], [4]])
+    assert (streams.recordings, streams.replays) == (1, 4)
+    for length in (2, 3, 4, 2, 3, 4):
+        check([random.integers(0, ROWS, length).tolist(), [3]])
+    assert streams.recordings == 1
+    for _ in range(3):
+        check([[row] for row in random.integers(0, ROWS, 20).tolist()])
+    assert (streams.recordings, streams.replays) == (2, 5)
+
+
+def test_memory_that_is_dropped_takes_its_recording_with_it() -> None:
+    space, _, _ = made()
+    streams = Recorded()
+    classifier = Classifier(space, streams, torch.float32)
+    placement = Placement(1, np.full(ROWS, -1, np.int32))
+    for _ in range(2):
+        for _ in range(4):
+            assert cold_rows(space, classifier, [3, 5, 9], placement) == [3, 5, 9]
+        classifier.ring.close()
+    assert (streams.recordings, streams.replays) == (2, 4)

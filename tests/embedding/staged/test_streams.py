@@ -434,6 +434,45 @@ def test_cuda_garbage_that_holds_a_recording_does_not_spoil_the_next(cuda: CudaS
     assert home.tolist() == [100_000.0]
 
 
+@gpu
+@needs_cuda
+def test_cuda_work_of_the_side_queue_is_recorded_beside_computation(cuda: CudaStreams) -> None:
+    """By several threads, while the training thread records, too; all recordings share their memory."""
+
+    def worker(number: int) -> list[bool]:
+        torch.cuda.set_device(cuda.device)
+        lines = 1000 * (number + 1)
+        given_, found = numbers(cuda, lines), numbers(cuda, lines)
+        given = numbers(cuda, lines, device=False)
+
+        def work() -> None:
+            found.copy_(torch.cumsum(torch.sort(given_, stable=True)[0], 0))
+
+        right, find = [], work
+        for turn in range(12):
+            given.copy_(torch.randperm(lines).float() % (turn + 3))
+            here = cuda.upload(given_, given, None)
+            if turn in (2, 6):
+                find = cuda.record_aside(work)
+            cuda.launch_aside(find, here)
+            home = numbers(cuda, lines, device=False)
+            cuda.host_waits(cuda.download_aside([(home, found)]))
+            right.append(home.tolist() == torch.cumsum(torch.sort(given)[0], 0).tolist())
+        return right
+
+    torch.cuda.set_sync_debug_mode("default")
+    total, x = numbers(cuda, 1), numbers(cuda, 4096)
+    with ThreadPoolExecutor(4) as workers:
+        found = [workers.submit(worker, number) for number in range(4)]
+        replays = [cuda.capture(lambda k=k: total.copy_((x * 0 + k).sum().view(1))) for k in range(8)]
+        for replay in replays * 20:
+            cuda.launch(replay)
+        assert all(all(each.result(60)) for each in found)
+    home = numbers(cuda, 1, device=False)
+    cuda.host_waits(cuda.download(home, total))
+    assert home.tolist() == [7 * 4096.0]
+
+
 def copy_until(streams: CudaStreams, stop: threading.Event) -> int:
     """Allocate, pin and copy all the time; returns the number of copies that came back whole."""
     copies = 0
