@@ -1,7 +1,8 @@
 """Launching of Triton kernels with less work on the calling thread than Triton's own way.
 
 Triton binds a launch's arguments and writes what its kernel depends on as text, each time anew: the five launches of a step take
-two thirds of that time here (`docs/log.md`). Kernels are the same ones, and the first launch of each kind is Triton's own.
+two thirds of that time here (`docs/log.md`). Kernels are the same ones, and the first launch of each kind is Triton's own. Later
+ones go to the driver, if they can (`direct_launch.py`); hooks of Triton's profiler do not see those.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 
 from torch import Tensor
 from triton.runtime import driver
+
+from adaptive_rec.kernels.direct_launch import DirectLaunch, direct_launch
 
 
 class KernelLauncher:
@@ -28,22 +31,25 @@ class KernelLauncher:
         self._names = [param.name for param in params]
         self._specialised = [not param.do_not_specialize for param in params]
         self._by_alignment = [not (param.do_not_specialize or param.do_not_specialize_on_alignment) for param in params]
-        self._compiled: dict[tuple[Any, ...], Any] = {}
+        self._compiled: dict[tuple[Any, ...], tuple[Any, DirectLaunch | None]] = {}
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         return partial(self._launch, grid)
 
     def _launch(self, grid: tuple[int, ...], *arguments: Any, **named: Any) -> None:
         key = self._key(arguments, named)
-        compiled = None if key is None else self._compiled.get(key)
-        if compiled is not None:
+        known = self._compiled.get(key) if key else None
+        if key and known:
+            compiled, direct = known
+            if direct is not None and direct(grid, driver.active.get_current_stream(key[0]), arguments):
+                return
             constants = [named[name] for name in self._names[len(arguments) :]]
             compiled[(*grid, 1, 1)[:3]](*arguments, *constants)
             return
         made = self.kernel[grid](*arguments, **named)
         complete = all(name in named for name in self._names[len(arguments) :])
         if key is not None and complete and hasattr(made, "__getitem__"):
-            self._compiled[key] = made
+            self._compiled[key] = made, direct_launch(made, self._names)
 
     def _key(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...] | None:
         """Return what the compiled kernel of a launch depends on, None where that is not known here."""

@@ -13,7 +13,8 @@ import torch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import ON_DISK, Config, hot_part, validate
 from adaptive_rec.embedding.optimizer import RULES
-from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
+from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
+from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError, did_you_mean
 from adaptive_rec.kernels.key_map import MOST_ROWS

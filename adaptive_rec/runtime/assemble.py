@@ -27,8 +27,9 @@ from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.shared.shared_device_store import SharedDeviceStore
 from adaptive_rec.embedding.shared.shared_disk_store import SharedDiskStore
 from adaptive_rec.embedding.shared.shared_store import SharedStore
+from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.staged_store import StagedStore
-from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
+from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError, MemoryPlanError, first_line
 from adaptive_rec.memory.dense import least_parameters

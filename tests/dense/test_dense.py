@@ -374,7 +374,7 @@ def no_synchronization() -> Iterator[None]:
 
 
 def on_cuda(precision: str, batch_size: int = 64, optimizer: str = "Adagrad") -> tuple[DensePart, ReplayedDense]:
-    from adaptive_rec.embedding.staged.streams import CudaStreams
+    from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 
     replayed = build(precision, CudaStreams(torch.device("cuda")), optimizer, batch_size, "cuda")
     return build(precision, None, optimizer, device="cuda"), replayed

@@ -20,9 +20,9 @@ from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.placement_state import saved_traffic, set_traffic
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate, Traffic
+from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.staged_store import StagedStore
-from adaptive_rec.embedding.staged.streams import CudaStreams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.kernels.reference import step as reference
 from adaptive_rec.placement import Migration, RowSpace

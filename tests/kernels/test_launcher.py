@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch import Tensor
 triton = pytest.importorskip("triton", reason="triton is not installed here (it exists for Linux only)")
 targets = importlib.import_module("triton.backends.compiler")
 triton_copies = importlib.import_module("adaptive_rec.kernels.triton_copies")
+direct_launch = importlib.import_module("adaptive_rec.kernels.direct_launch")
 KernelLauncher = importlib.import_module("adaptive_rec.kernels.launcher").KernelLauncher
 
 
@@ -22,9 +25,10 @@ class MadeUpDevice:
 
     def __init__(self) -> None:
         self.number = 98
+        self.function: Any = object
         self.launches: list[Any] = []
         self.utils = SimpleNamespace(
-            load_binary=lambda *_: (object(), object(), 0, 0, 1024),
+            load_binary=lambda *_: (object(), self.function(), 0, 0, 1024),
             get_device_properties=lambda _: {"max_shared_mem": 1 << 20},
             unload_module=lambda _: None,
         )
@@ -39,6 +43,8 @@ class MadeUpDevice:
         return 7
 
     def launcher_cls(self, source: Any, metadata: Any) -> Any:
+        self.source = source
+
         def launch(x: int, y: int, z: int, stream: int, function: Any, *rest: Any) -> None:
             count = len(source.signature)
             self.launches.append((metadata.hash, (x, y, z), stream, rest[len(rest) - count :]))
@@ -110,3 +116,94 @@ def test_what_a_launcher_does_not_know_goes_triton_s_way(device: MadeUpDevice) -
         launch(launcher, (rows(), I32, rows(), None, True), {})
     assert launcher._compiled == {}
     assert len(device.launches) == 2
+
+
+NUMBERS = itertools.count(1000)
+"""Of devices for which nothing was compiled yet."""
+
+
+class MadeUpDriver:
+    """Tells the layout of a kernel's arguments as C lays them out, and keeps launches."""
+
+    def __init__(self, source: Any, hidden: int) -> None:
+        kinds = [kind for kind in source.signature.values() if kind != "constexpr"]
+        types = [{"i32": ctypes.c_int32, "i64": ctypes.c_int64}.get(kind, ctypes.c_void_p) for kind in kinds]
+        fields = [(f"f{number}", each) for number, each in enumerate([*types, *[ctypes.c_void_p] * hidden])]
+        self.layout: Any = type("Layout", (ctypes.Structure,), {"_fields_": fields})
+        self.fields = [getattr(self.layout, name) for name, _ in fields]
+        self.launches: list[Any] = []
+        self.cuGetErrorString = lambda *_: 0
+
+    def cuFuncGetParamInfo(self, function: int, number: int, offset: Any, size: Any) -> int:
+        if number >= len(self.fields):
+            return 1
+        offset._obj.value, size._obj.value = self.fields[number].offset, self.fields[number].size
+        return 0
+
+    def cuLaunchKernel(self, function: int, *rest: Any) -> int:
+        *place, params, extra = rest
+        packed = extra._obj
+        size = ctypes.c_size_t.from_address(packed.size).value
+        address = ctypes.cast(ctypes.addressof(packed) + type(packed).buffer.offset, ctypes.POINTER(ctypes.c_void_p))[0]
+        last = self.fields[-1]
+        assert (packed.buffer_key, packed.size_key, packed.end, params, size) == (1, 2, None, None, last.offset + last.size)
+        held = self.layout.from_buffer_copy(ctypes.string_at(address, size) + bytes(8))
+        self.launches.append((function, place, [getattr(held, name) or 0 for name, _ in self.layout._fields_]))
+        return 0
+
+
+class OnDevice(torch.Tensor):
+    is_cuda = True  # type: ignore[assignment]
+
+
+def on_device(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(each.as_subclass(OnDevice) if isinstance(each, Tensor) else each for each in arguments)
+
+
+@pytest.mark.parametrize("hidden", [0, 1, 2])
+def test_the_driver_is_given_what_the_kernel_takes(
+    device: MadeUpDevice, monkeypatch: pytest.MonkeyPatch, hidden: int
+) -> None:
+    device.function = lambda: 4711
+    jitted = triton_copies.copy_rows.kernel
+    monkeypatch.setattr(direct_launch, "driver_calls", lambda: driver)
+    for arguments, given in CASES:
+        device.number = next(NUMBERS)
+        driver = MadeUpDriver(SimpleNamespace(signature={}), 0)
+        launch(jitted, arguments, given)
+        driver = MadeUpDriver(device.source, hidden)
+        launcher = KernelLauncher(jitted)
+        device.launches = []
+        for _ in range(3):
+            launch(launcher, on_device(arguments), given)
+        assert len(device.launches) == 1, "the first one is Triton's"
+        taken = [each for name, each in zip(jitted.arg_names, arguments, strict=False)
+                 if device.source.signature[name] != "constexpr"]  # fmt: skip
+        values = [each.data_ptr() if isinstance(each, Tensor) else each for each in taken]
+        threads = 32 * {"num_warps": 4, **given}["num_warps"]
+        where = [(function, place[:6], place[7]) for function, place, _ in driver.launches]
+        assert where == [(4711, [3, 1, 1, threads, 1, 1], 7)] * 2
+        assert [found for *_, found in driver.launches] == [[*values, *[0] * hidden]] * 2
+        launch(launcher, arguments, given)
+        assert len(device.launches) == 2, "tensors of the host are Triton's to refuse"
+        assert len(driver.launches) == 2
+
+
+def test_kernels_with_other_arguments_than_their_source_says_are_left_to_triton(
+    device: MadeUpDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device.function, device.number = lambda: 4711, next(NUMBERS)
+    arguments, given = CASES[0]
+    launch(triton_copies.copy_rows.kernel, arguments, given)
+    wrong = [
+        MadeUpDriver(device.source, 3),
+        MadeUpDriver(SimpleNamespace(signature={**device.source.signature, "more": "i32"}), 0),
+        MadeUpDriver(SimpleNamespace(signature=dict(list(device.source.signature.items())[1:])), 2),
+        SimpleNamespace(cuFuncGetParamInfo=None),
+    ]
+    for driver in wrong:
+        monkeypatch.setattr(direct_launch, "driver_calls", lambda driver=driver: driver)
+        launcher, device.launches = KernelLauncher(triton_copies.copy_rows.kernel), []
+        for _ in range(2):
+            launch(launcher, on_device(arguments), given)
+        assert len(device.launches) == 2

@@ -15,8 +15,8 @@ from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.embedding.shared.exchanging_store import ExchangingStore
+from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.late_streams import LateStreams
-from adaptive_rec.embedding.staged.streams import CudaStreams
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.policies.hotline import Hotline
 from adaptive_rec.policy import AccessView, Policy, Wish

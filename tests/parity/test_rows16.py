@@ -12,8 +12,9 @@ import torch
 from adaptive_rec import checkpoint
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.row_types import as_tensor
+from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.late_streams import LateStreams
-from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
+from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.policies.hotline import Hotline

@@ -11,8 +11,9 @@ from torch import nn
 
 from adaptive_rec.batch import Batch, FeatureSpec, SequenceSpec, TableSpec
 from adaptive_rec.config.tree import load_config
+from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.late_streams import LateStreams
-from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
+from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime

@@ -17,8 +17,8 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.policy import PolicyConfig
 from adaptive_rec.config.tree import load_config
+from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.late_streams import LateStreams
-from adaptive_rec.embedding.staged.streams import CudaStreams
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy, StepPlan

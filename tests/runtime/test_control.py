@@ -16,8 +16,8 @@ import torch
 
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import load_config
+from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.late_streams import LateStreams
-from adaptive_rec.embedding.staged.streams import CudaStreams
 from adaptive_rec.errors import AdaptiveRecError, ConfigError, ConflictError, DataError, TrainingError
 from adaptive_rec.live.mailbox import Command, Mailbox
 from adaptive_rec.live.telemetry import Event, Snapshot

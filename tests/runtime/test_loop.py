@@ -14,8 +14,8 @@ import torch
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.config.tree import load_config
+from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.late_streams import LateStreams
-from adaptive_rec.embedding.staged.streams import CudaStreams
 from adaptive_rec.errors import ConfigError, TrainingError
 from adaptive_rec.live.telemetry import Evaluation, Snapshot
 from adaptive_rec.reclassify.window import Window

@@ -30,6 +30,10 @@ Chunk: TypeAlias = tuple[Slot, PackedArray, tuple[PackedArray, PackedArray]]
 """A slot of the ring, and the places in it of slot numbers, weights and optimizer state."""
 
 
+FETCHED_KEPT = 8
+"""Tensors that may be on their way down at once."""
+
+
 class FetchedLate(Fetched):
     """A tensor of a device on its way; its copy on the device is kept until it is here."""
 
@@ -53,6 +57,8 @@ class SlotMoves:
     def __init__(self, store: EmbeddingStore, streams: Streams) -> None:
         self._store = store
         self._streams = streams
+        self._fetched: deque[FetchedLate] = deque()
+        """The last ones, as memory must stay until a copy is over, whoever has forgotten it."""
         self.ring = StagingRing(streams, at_least=SLOTS)
         """Slots for these copies only: those that carried rows up can carry them down when the device's memory is full."""
 
@@ -150,7 +156,16 @@ class SlotMoves:
         copy = torch.empty_like(tensor)
         self._streams.launch(lambda: copy.copy_(tensor))
         pinned = self._streams.pinned(tensor.nbytes).view(tensor.dtype).view(tensor.shape)
-        return FetchedLate(self._streams, copy, pinned, self._streams.download(pinned, copy))
+        fetched = FetchedLate(self._streams, copy, pinned, self._streams.download(pinned, copy))
+        self._fetched.append(fetched)
+        if len(self._fetched) > FETCHED_KEPT:
+            self._fetched.popleft().array()
+        return fetched
+
+    def settle(self) -> None:
+        """Wait for what was fetched."""
+        while self._fetched:
+            self._fetched.popleft().array()
 
     @property
     def _slot_bytes(self) -> int:

@@ -302,6 +302,7 @@ class StagedStore(StagedTier):
 
     def settle(self) -> None:
         self._homing.settle()
+        self._moves.settle()
         self.streams.host_waits(self.streams.compute_event())
 
     def close(self) -> None:

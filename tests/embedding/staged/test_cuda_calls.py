@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
-from adaptive_rec.embedding.staged import streams
-from adaptive_rec.embedding.staged.streams import PIECE_BYTES, CudaStreams
+from adaptive_rec.embedding.staged import cuda_streams
+from adaptive_rec.embedding.staged.cuda_streams import PIECE_BYTES, CudaStreams
 from adaptive_rec.errors import TrainingError
 
 SECOND = torch.device("cuda", 1)
@@ -22,13 +23,14 @@ class MadeUpCuda:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.current, self.priorities, self.recorded = 0, [], 0
-        monkeypatch.setattr(streams, "_cuda_kernels", lambda: ModuleType("none"))
+        monkeypatch.setattr(cuda_streams, "_cuda_kernels", lambda: ModuleType("none"))
+        monkeypatch.setattr(cuda_streams, "Driver", MadeUpDriver)
+        MadeUpDriver.copied = []
         for name in ("device", "stream", "graph"):
             monkeypatch.setattr(torch.cuda, name, getattr(self, name))
         monkeypatch.setattr(torch.cuda, "current_device", lambda: self.current)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.Stream(device))
         monkeypatch.setattr(torch.cuda, "Stream", self.Stream)
-        monkeypatch.setattr(torch.cuda, "Event", lambda blocking: None)
         monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: self)
         monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
 
@@ -55,12 +57,31 @@ class MadeUpCuda:
 
 class MadeUpStream:
     def __init__(self, device: torch.device) -> None:
-        self.device = device
+        self.device, self.cuda_stream = device, id(self)
 
-    def record_event(self, event: Any) -> Any:
-        return event
+    def wait_stream(self, stream: Any) -> None: ...
 
-    def wait_event(self, event: Any) -> None: ...
+
+class MadeUpDriver:
+    """Copies at once."""
+
+    copied: ClassVar[list[int]] = []
+
+    def __init__(self, index: int) -> None: ...
+
+    def __enter__(self) -> MadeUpDriver:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def copy(self, to: int, source: int, nbytes: int, stream: int) -> None:
+        ctypes.memmove(to, source, nbytes)
+        self.copied.append(nbytes)
+
+    def record(self, stream: int) -> str:
+        return "event"
+
+    def wait(self, stream: int, event: str) -> None: ...
 
 
 @pytest.fixture
@@ -79,24 +100,17 @@ def test_work_runs_with_its_own_device_current_whichever_was_before(cuda: MadeUp
     assert CudaStreams(torch.device("cuda")).device.index == 0
 
 
-def test_large_copies_are_cut_and_the_urgent_stream_comes_first(
-    cuda: MadeUpCuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    device, sizes = CudaStreams(SECOND), []
+def test_large_copies_are_cut_and_the_urgent_stream_comes_first(cuda: MadeUpCuda) -> None:
+    device = CudaStreams(SECOND)
     assert min(cuda.priorities) == -1
-    plain = torch.Tensor.copy_
-
-    def counted(to: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-        sizes.append(to.nbytes)
-        return plain(to, source)
-
-    monkeypatch.setattr(torch.Tensor, "copy_", counted)
     for shape in [(2 * PIECE_BYTES // 8 + 3, 2), (5,), (0,)]:
         source = torch.arange(torch.Size(shape).numel(), dtype=torch.float32).view(shape)
         target = torch.full(shape, -1.0)
         device.upload(target, source, None)
         assert torch.equal(target, source)
-    assert sizes == [PIECE_BYTES, PIECE_BYTES, 24, 20, 0]
+    assert MadeUpDriver.copied == [PIECE_BYTES, PIECE_BYTES, 24, 20]
+    with pytest.raises(ValueError, match="tensors of one size, got 20 bytes from 24"):
+        device.download(torch.empty(5), torch.empty(6))
 
 
 def test_a_recording_that_fails_ends_the_run_even_for_want_of_memory(cuda: MadeUpCuda) -> None:

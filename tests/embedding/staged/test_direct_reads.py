@@ -13,9 +13,9 @@ from adaptive_rec.batch import FeatureSpec, TableSpec
 from adaptive_rec.config.run import RunConfig
 from adaptive_rec.embedding.host import HostTier
 from adaptive_rec.embedding.optimizer import RULES, RowRule
+from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.direct_reads import direct_reads, pays
 from adaptive_rec.embedding.staged.late_streams import LateStreams
-from adaptive_rec.embedding.staged.streams import CudaStreams
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.placement import RowSpace
 

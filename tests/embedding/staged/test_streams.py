@@ -17,8 +17,9 @@ import pytest
 import torch
 
 from adaptive_rec.config.tree import load_config
+from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.late_streams import LateStreams
-from adaptive_rec.embedding.staged.streams import CudaStreams, Event, Streams
+from adaptive_rec.embedding.staged.streams import Event, Streams
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.runtime.assemble import assemble
 
@@ -246,7 +247,7 @@ NO_TRITON = """
 import sys
 sys.modules["triton"] = None
 import torch
-from adaptive_rec.embedding.staged.streams import CudaStreams
+from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.errors import ConfigError
 try:
     CudaStreams(torch.device("cuda"))

@@ -20,6 +20,7 @@ from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.staged import stager
 from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice
+from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.device_step import DeviceStep
 from adaptive_rec.embedding.staged.homing import Homing
 from adaptive_rec.embedding.staged.host_rows import RowCopier
@@ -30,7 +31,7 @@ from adaptive_rec.embedding.staged.packing import Parcel, send
 from adaptive_rec.embedding.staged.ring import Slot, StagingRing
 from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.staged.stager import Stager
-from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
+from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.kernels import host
 from adaptive_rec.live.telemetry import StageTimes
