@@ -1,13 +1,17 @@
-"""Threads that share work over rows; beside OpenMP's, which only the training thread may use."""
+"""Threads that share work over rows; beside OpenMP's, which only the training thread may use.
+
+Beside threads that need the interpreter, telling them of their parts costs more than many a part: futures took twice as long.
+"""
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
-from typing import TypeVar
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -23,35 +27,92 @@ class Crew:
         self._threads = threads
         self._niceness = niceness
         self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
+        self._queue: SimpleQueue[_Part[Any] | None] = SimpleQueue()
+        self._workers: list[threading.Thread] = []
+        weakref.finalize(self, _end, self._queue, threads).atexit = False
 
-    def _workers(self) -> ThreadPoolExecutor:
+    def _give(self, parts: list[_Part[Any]]) -> None:
         with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(
-                    self._threads, thread_name_prefix="rows", initializer=give_way, initargs=(self._niceness,)
-                )
-            return self._pool
+            while len(self._workers) < self._threads:
+                name, of_workers = f"rows_{len(self._workers)}", (self._queue, self._niceness)
+                worker = threading.Thread(target=_work_off, args=of_workers, name=name, daemon=True)
+                worker.start()
+                self._workers.append(worker)
+            for part in parts:
+                self._queue.put(part)
 
     def share(self, work: Callable[[int, int], object], rows: int, least: int) -> None:
-        """Call ``work(first, end)`` for parts of at least `least` rows that together are all of them, and wait."""
-        parts = min(self._threads, rows // max(1, least))
-        if parts < 2:
+        """Call ``work(first, end)`` for parts of at least `least` rows that together are all of them, and wait. The caller does
+        the first part. Raises the error of the first part that failed, once none is under way."""
+        count = min(self._threads, rows // max(1, least))
+        if count < 2:
             work(0, rows)
             return
-        bounds = np.linspace(0, rows, parts + 1).astype(np.int64).tolist()
-        jobs = [self._workers().submit(work, first, end) for first, end in pairwise(bounds)]
-        for job in jobs:
-            job.result()
+        bounds = np.linspace(0, rows, count + 1).astype(np.int64).tolist()
+        parts = [_Part(partial(work, first, end)) for first, end in pairwise(bounds)]
+        self._give(parts[1:])
+        parts[0].run()
+        for part in parts:
+            part.wait()
+        for part in parts:
+            part.result()
 
     def start(self, work: Callable[[], T], rows: int, least: int) -> Callable[[], T]:
         """Begin work on rows beside the caller's, if there are threads for it and at least `least` rows. Returns a function that
         waits for its result, or does the work when it is first called."""
-        return cache(work) if self._threads < 2 or rows < least else self._workers().submit(work).result
+        if self._threads < 2 or rows < least:
+            return cache(work)
+        part = _Part(work)
+        self._give([part])
+        return part.result
 
     def close(self) -> None:
-        """End the threads. Later work starts others."""
+        """End the threads, after all work. Later work starts others."""
         with self._lock:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown()
+            workers, self._workers = self._workers, []
+            _end(self._queue, len(workers))
+            for worker in workers:
+                worker.join()
+
+
+class _Part(Generic[T]):
+    """A piece of work, its result or its error. A lock is held until it is over: it costs less than an event."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work: Callable[[], T] | None = work
+        self._found: T | None = None
+        self._error: BaseException | None = None
+        self._under_way = threading.Lock()
+        self._under_way.acquire()
+
+    def run(self) -> None:
+        assert self._work is not None, "a part runs once"
+        try:
+            self._found = self._work()
+        except BaseException as error:  # raised by who waits for it
+            self._error = error
+        self._work = None  # what it holds may be large
+        self._under_way.release()
+
+    def wait(self) -> None:
+        with self._under_way:
+            pass
+
+    def result(self) -> T:
+        self.wait()
+        if self._error is not None:
+            raise self._error
+        return self._found  # type: ignore[return-value]  # it is over
+
+
+def _end(queue: SimpleQueue[_Part[Any] | None], workers: int) -> None:
+    for _ in range(workers):
+        queue.put(None)
+
+
+def _work_off(queue: SimpleQueue[_Part[Any] | None], niceness: int) -> None:
+    """Do parts until told to stop."""
+    give_way(niceness)
+    while (part := queue.get()) is not None:
+        part.run()
+        del part

@@ -152,7 +152,7 @@ def leave_flags_in_slots_that_become_free(patch: pytest.MonkeyPatch) -> None:
 
 
 def flag_no_row_that_comes_home(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StagedStore, "_flag_changed", lambda store, pool, host_rows, changed: None)
+    patch.setattr(StagedStore, "_flagging", lambda store, pool, host_rows, changed: lambda first, end: None)
 
 
 def remove_what_is_built_on(patch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from adaptive_rec.embedding.disk.disk_tier import DiskTier
 from adaptive_rec.embedding.disk.memory_slots import MemorySlots
 from adaptive_rec.embedding.host import Arrays
-from adaptive_rec.embedding.staged.host_rows import RowCopier
+from adaptive_rec.embedding.staged.host_rows import OfParts, RowCopier, nothing
 from adaptive_rec.placement import RowSpace
 
 
@@ -38,13 +38,15 @@ class RowsInTwoHomes:
             self._disk.read(pool, rows_C[absent], absent, *packed)
         return len(absent)
 
-    def write(self, pool: int, rows_C: NDArray[np.int64], packed: Arrays, changed_C: NDArray[np.bool_] | None) -> None:
+    def write(
+        self, pool: int, rows_C: NDArray[np.int64], packed: Arrays, changed_C: NDArray[np.bool_] | None, also: OfParts = nothing
+    ) -> None:
         memory, behind = self._memory, self._memory.capacities[pool]
         changed_C = np.ones(len(rows_C), np.bool_) if changed_C is None else changed_C
         line_C = memory.lines(pool, rows_C + self._space.pools[pool].first_row)
         is_in_C = line_C < behind
         self._keep(pool, line_C[is_in_C])
-        self._copier.scatter(memory.arrays(pool), line_C, packed)
+        self._copier.scatter(memory.arrays(pool), line_C, packed, also)
         memory.fill(pool, line_C[is_in_C], line_C[is_in_C & changed_C])
         rest = np.flatnonzero(changed_C & ~is_in_C)
         self._disk.append(pool, rows_C[rest], rest, *packed)

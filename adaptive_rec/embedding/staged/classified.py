@@ -69,11 +69,14 @@ class RoomForBatch:
         offsets, *others = self.sent
         self.sent, self.sent_start = (offsets[:0], *others), self.dense_start
 
-    def use(self, record: Callable[[Callable[[], object]], Callable[[], object]]) -> None:
-        """Count a batch. Work that was launched `USES_BEFORE_RECORDING` times is recorded."""
-        if self.uses == USES_BEFORE_RECORDING:
-            self.find_all = record(self.find_all)
+    def use(self) -> bool:
+        """Count a batch. Returns whether the work is to be recorded now: after `USES_BEFORE_RECORDING` batches."""
         self.uses += 1
+        return self.uses == USES_BEFORE_RECORDING
+
+    def record(self, record: Callable[[Callable[[], object]], Callable[[], object]]) -> None:
+        """Have the work that finds all recorded."""
+        self.find_all = record(self.find_all)
 
 
 @dataclass(eq=False)

@@ -5,6 +5,7 @@ All of it is work of the streams' side queue, so slots of rows that move change 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
@@ -67,6 +68,7 @@ class Classifier:
         self.moved = StagingRing(streams, at_least=2)
         """Slots for the numbers of rows that move. They are there from the start: a move that has begun must not fail."""
         self.moved.reserve(12 * min(MOVED_ROWS, space.rows) + 2 * ALIGNMENT)
+        self._to_record: deque[RoomForBatch] = deque()
         self._layouts: dict[Hashable, _Layout] = {}
         self._expected_cold = 0
         """Cold rows whose numbers come down without being asked for: a quarter more than those of the last batch."""
@@ -102,9 +104,10 @@ class Classifier:
             sent = slot.upload(*room.sends())
             if work.one_hot:
                 room.keep_offsets()
-            room.use(self._streams.record_aside)
             here = self._streams.launch_aside(room.find_all, sent)
             self._come_down(work, lists, version, here)
+            if room.use():
+                self._to_record.append(room)
         except BaseException:
             slot.release(self._streams.launch_aside(_nothing))  # its memory may still be in use
             raise
@@ -169,6 +172,11 @@ class Classifier:
         cold_rows, ends = cold_N1[:rows].copy(), [0, *placed[:pools].tolist()]
         of_pools = [cold_rows[first:end] for first, end in zip(ends[:-1], ends[1:], strict=True)]
         work.placed(Places(version, here, of_pools, room.popular_B.copy(), placed[pools:]))
+
+    def record(self) -> None:
+        """Record work that comes again and again. On the training thread, as nobody may wait for the whole device meanwhile."""
+        while self._to_record:
+            self._to_record.popleft().record(self._streams.record_aside)
 
     # Lists that the host asks for ------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -190,7 +189,7 @@ class _Recording:
         # thread_local, as the default mode forbids other threads to copy and allocate meanwhile.
         try:
             with (
-                _one_recording(),
+                _no_collection(),
                 torch.cuda.device(self.device),
                 torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local"),
             ):
@@ -203,21 +202,16 @@ class _Recording:
         return graph.replay
 
 
-_RECORDING = threading.Lock()
-
-
 @contextmanager
-def _one_recording() -> Iterator[None]:
-    """Have no other recording and no collection of garbage, which may hold graphs of a former run: to destroy one on this thread
-    spoils a recording."""
-    with _RECORDING:
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if collects:
-                gc.enable()
+def _no_collection() -> Iterator[None]:
+    """Have no garbage collected: it may hold graphs of a former run, and to destroy one on this thread spoils a recording."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _addresses(to: Tensor, source: Tensor) -> tuple[int, int, int]:

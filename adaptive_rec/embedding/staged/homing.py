@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.embedding.staged.host_rows import HostRows
+from adaptive_rec.embedding.staged.host_rows import HostRows, OfParts
 from adaptive_rec.embedding.staged.in_flight import Flight, InFlight, Staged
 from adaptive_rec.embedding.staged.streams import Event, Streams
 
@@ -22,12 +22,12 @@ class Homing:
 
     def __init__(
         self, streams: Streams, rows: HostRows, in_flight: InFlight,
-        flag: Callable[[int, NDArray[np.int64], NDArray[np.bool_] | None], None],
+        flagging: Callable[[int, NDArray[np.int64], NDArray[np.bool_] | None], OfParts],
     ) -> None:  # fmt: skip
-        """`flag` is told which rows of a pool have changed, on the thread that writes them: numbers within the pool, and which of
-        these (None: all)."""
+        """`flagging` returns the work that flags rows of a pool as changed: numbers within the pool, and which of these (None:
+        all)."""
         self._streams = streams
-        self._flag = flag
+        self._flagging = flagging
         self._rows = rows
         self._in_flight = in_flight
         self._thread: ThreadPoolExecutor | None = None
@@ -38,17 +38,19 @@ class Homing:
         each pool which of them its step updates; None: all."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="homing")
-        self._returning.append(self._thread.submit(self._land, flight, staged, changed, computed))
+        # Here and not on that thread, so that rows come down while it writes those of earlier batches.
+        here = staged.slot.download(staged.rows_start, staged.stop, computed)
+        self._returning.append(self._thread.submit(self._land, flight, staged, changed, here))
         if len(self._returning) > RETURNING_LIMIT:
             self._returning.popleft().result()
 
-    def _land(self, flight: Flight, staged: Staged, changed: list[NDArray[np.bool_]] | None, computed: Event) -> None:
-        self._streams.host_waits(staged.slot.download(staged.rows_start, staged.stop, computed))
+    def _land(self, flight: Flight, staged: Staged, changed: list[NDArray[np.bool_]] | None, here: Event) -> None:
+        self._streams.host_waits(here)
         staged.slot.came_down()
         for pool, parts in enumerate(staged.pools):
             changed_C = None if changed is None else changed[pool]
-            self._rows.write(pool, parts.host_rows_C, parts.pinned_rows(staged.slot), changed_C)
-            self._flag(pool, parts.host_rows_C, changed_C)
+            flag = self._flagging(pool, parts.host_rows_C, changed_C)
+            self._rows.write(pool, parts.host_rows_C, parts.pinned_rows(staged.slot), changed_C, flag)
         self._in_flight.end(flight)
         staged.slot.release(None)  # the download came after all computation with the slot
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,13 @@ _CHUNK_BYTES = 1 << 20
 """Least size of a thread's share of a copy."""
 
 
+OfParts: TypeAlias = Callable[[int, int], object]
+"""Work on the rows from one to another."""
+
+
+def nothing(first: int, end: int) -> None: ...
+
+
 class HostRows(Protocol):
     """Where cold rows are read and written. `packed` are weights and optimizer state that lie side by side (C). The staging
     worker reads while the homing thread writes; a row that an earlier flight still holds is forwarded, whatever is read here."""
@@ -22,9 +30,11 @@ class HostRows(Protocol):
     def read(self, pool: int, rows_C: NDArray[np.int64], packed: Arrays) -> int:
         """Copy rows, by their numbers within the pool, into `packed`. Returns how many were not in host memory."""
 
-    def write(self, pool: int, rows_C: NDArray[np.int64], packed: Arrays, changed_C: NDArray[np.bool_] | None) -> None:
+    def write(
+        self, pool: int, rows_C: NDArray[np.int64], packed: Arrays, changed_C: NDArray[np.bool_] | None, also: OfParts = nothing
+    ) -> None:
         """Copy `packed` to rows, by their numbers within the pool; `changed_C`: which have changed since they were read (None:
-        all)."""
+        all). `also` is called for parts of the rows, which together are all."""
 
 
 class RowCopier:
@@ -36,14 +46,18 @@ class RowCopier:
     def gather(self, arrays: Arrays, rows_C: NDArray[np.int64], packed: Arrays) -> None:
         self._share(staging.gather_rows, arrays, rows_C, packed)
 
-    def scatter(self, arrays: Arrays, rows_C: NDArray[np.int64], packed: Arrays) -> None:
-        self._share(staging.scatter_rows, arrays, rows_C, packed)
+    def scatter(self, arrays: Arrays, rows_C: NDArray[np.int64], packed: Arrays, also: OfParts = nothing) -> None:
+        """`also` is called for parts of the rows, by the threads that copied them."""
+        self._share(staging.scatter_rows, arrays, rows_C, packed, also)
 
-    def _share(self, kernel: Any, arrays: Arrays, rows_C: NDArray[np.int64], packed: Arrays) -> None:
+    def _share(
+        self, kernel: Any, arrays: Arrays, rows_C: NDArray[np.int64], packed: Arrays, also: OfParts = nothing
+    ) -> None:
         weights_CD, state_CK = packed
 
         def copy(first: int, end: int) -> None:
             kernel(*arrays, rows_C[first:end], weights_CD[first:end], state_CK[first:end])
+            also(first, end)
 
         self._crew.share(copy, len(rows_C), _CHUNK_BYTES * len(rows_C) // max(1, weights_CD.nbytes + state_CK.nbytes))
 
@@ -58,6 +72,8 @@ class RowsInMemory:
         self._copier.gather(self._host.arrays(pool), rows_C, packed)
         return 0
 
-    def write(self, pool: int, rows_C: NDArray[np.int64], packed: Arrays, changed_C: NDArray[np.bool_] | None) -> None:
+    def write(
+        self, pool: int, rows_C: NDArray[np.int64], packed: Arrays, changed_C: NDArray[np.bool_] | None, also: OfParts = nothing
+    ) -> None:
         self._host.keep(pool, rows_C)
-        self._copier.scatter(self._host.arrays(pool), rows_C, packed)
+        self._copier.scatter(self._host.arrays(pool), rows_C, packed, also)

@@ -66,7 +66,7 @@ class StagedStore(StagedTier):
         self._aside = Stager(space, rule, self.host, self._rows, dtype, aside, self._crew, self.direct)
         """For batches that are not trained, which may be larger."""
         self._in_flight = InFlight()
-        self._homing = Homing(streams, self._rows, self._in_flight, self._flag_changed)
+        self._homing = Homing(streams, self._rows, self._in_flight, self._flagging)
         self._step = DeviceStep(space, rule, seed, streams, self._overflow_P)
         self._complaints: list[str] = [complaint] if complaint else []
         self._complained = False
@@ -171,6 +171,8 @@ class StagedStore(StagedTier):
     # The step --------------------------------------------------------------------------------------------------------
 
     def take(self, work: ClassifiedBatch) -> None:
+        if self._classifier is not None:
+            self._classifier.record()
         self._trained.forget()
         if work.staged is None:
             unstaged = Flight(work, taken=True)

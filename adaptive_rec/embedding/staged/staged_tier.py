@@ -15,7 +15,7 @@ from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.embedding.row_types import FP16_LIMIT
 from adaptive_rec.embedding.snapshot import Tiers
-from adaptive_rec.embedding.staged.host_rows import HostRows, RowCopier, RowsInMemory
+from adaptive_rec.embedding.staged.host_rows import HostRows, OfParts, RowCopier, RowsInMemory
 from adaptive_rec.embedding.staged.moves import SlotMoves
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -25,9 +25,6 @@ from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.system.crew import Crew
 from adaptive_rec.tracking.delta import MEASURES
-
-LEAST_FLAGGED = 1 << 14
-"""Rows that a thread at least flags as changed."""
 
 HEADROOM_BYTES = 1 << 30
 """Device memory that hot rows must leave free for staging, the dense part and its graphs, and CUDA's libraries."""
@@ -63,14 +60,15 @@ class StagedTier(EmbeddingStore):
         """Return where cold rows are read and written."""
         return RowsInMemory(self.host, self._copier)
 
-    def _flag_changed(self, pool: int, host_rows_C: NDArray[np.int64], changed_C: NDArray[np.bool_] | None) -> None:
+    def _flagging(self, pool: int, host_rows_C: NDArray[np.int64], changed_C: NDArray[np.bool_] | None) -> OfParts:
+        """Return the work that flags parts of a pool's rows as changed, those of `changed_C` or all of them (None)."""
         first_row = self.space.pools[pool].first_row
 
         def flag(first: int, end: int) -> None:
             chosen = None if changed_C is None else changed_C[first:end]
             staging.flag_rows(host_rows_C[first:end], chosen, first_row, self.changed_R)
 
-        self._crew.share(flag, len(host_rows_C), LEAST_FLAGGED)
+        return flag
 
     def migrate(self, migration: Migration) -> None:
         self._check_range()

@@ -82,8 +82,8 @@ class Streams(Protocol):
         """Record work for `launch_aside` that was launched there before. Returns a function that does it again, for
         `launch_aside`.
 
-        Any thread may call it. Memory that the work reads and writes must keep its address; tensors made inside are gone when it
-        returns, as recordings share their memory.
+        For the training thread only. Memory that the work reads and writes must keep its address; tensors made inside are gone
+        when it returns, as recordings share their memory.
         """
 
     def compute_waits(self, event: Event) -> None:

@@ -114,6 +114,7 @@ def test_batches_of_one_size_are_recorded_once_and_send_offsets_once() -> None:
         batch = replace(batch_of([0] * len(bags)), ids_N=np.array(ids, np.int64), offsets=offsets)
         work = ClassifiedOnDevice(batch, space)
         classifier.place(work, placement, None)
+        classifier.record()
         assert work.places is not None
         cold = [row for row in dict.fromkeys(ids) if row not in (3, 7)]
         assert work.places.cold_rows[0].tolist() == cold
@@ -144,5 +145,6 @@ def test_memory_that_is_dropped_takes_its_recording_with_it() -> None:
     for _ in range(2):
         for _ in range(4):
             assert cold_rows(space, classifier, [3, 5, 9], placement) == [3, 5, 9]
+            classifier.record()
         classifier.ring.close()
     assert (streams.recordings, streams.replays) == (2, 4)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
@@ -437,38 +437,46 @@ def test_cuda_garbage_that_holds_a_recording_does_not_spoil_the_next(cuda: CudaS
 
 @gpu
 @needs_cuda
-def test_cuda_work_of_the_side_queue_is_recorded_beside_computation(cuda: CudaStreams) -> None:
-    """By several threads, while the training thread records, too; all recordings share their memory."""
+def test_cuda_work_of_the_side_queue_is_recorded_while_other_threads_go_on(cuda: CudaStreams) -> None:
+    """All recordings share their memory. The training thread makes them, and records computation between them."""
+    asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def worker(number: int) -> list[bool]:
-        torch.cuda.set_device(cuda.device)
         lines = 1000 * (number + 1)
-        given_, found = numbers(cuda, lines), numbers(cuda, lines)
-        given = numbers(cuda, lines, device=False)
+        given, found = numbers(cuda, lines), numbers(cuda, lines)
+        sent = numbers(cuda, lines, device=False)
 
         def work() -> None:
-            found.copy_(torch.cumsum(torch.sort(given_, stable=True)[0], 0))
+            found.copy_(torch.cumsum(torch.sort(given, stable=True)[0], 0))
 
-        right, find = [], work
-        for turn in range(12):
-            given.copy_(torch.randperm(lines).float() % (turn + 3))
-            here = cuda.upload(given_, given, None)
-            if turn in (2, 6):
-                find = cuda.record_aside(work)
+        right, find = list[bool](), work
+        for turn in range(60):
+            sent.copy_(torch.randperm(lines).float() % (turn % 9 + 3))
+            here = cuda.upload(given, sent, None)
             cuda.launch_aside(find, here)
             home = numbers(cuda, lines, device=False)
             cuda.host_waits(cuda.download_aside([(home, found)]))
-            right.append(home.tolist() == torch.cumsum(torch.sort(given)[0], 0).tolist())
+            right.append(home.tolist() == torch.cumsum(torch.sort(sent)[0], 0).tolist())
+            if turn in (5, 20):
+                recorded: Future[Any] = Future()
+                asked.put((work, recorded))
+                find = recorded.result(60) if turn == 20 else work
         return right
 
     torch.cuda.set_sync_debug_mode("default")
-    total, x = numbers(cuda, 1), numbers(cuda, 4096)
+    total, x, replays = numbers(cuda, 1), numbers(cuda, 4096), list[Any]()
+    cuda.launch(x.zero_)
     with ThreadPoolExecutor(4) as workers:
         found = [workers.submit(worker, number) for number in range(4)]
-        replays = [cuda.capture(lambda k=k: total.copy_((x * 0 + k).sum().view(1))) for k in range(8)]
-        for replay in replays * 20:
-            cuda.launch(replay)
-        assert all(all(each.result(60)) for each in found)
+        for k in range(8):
+            work, recorded = asked.get(timeout=60)
+            recorded.set_result(cuda.record_aside(work))
+            replays.append(cuda.capture(lambda k=k: total.copy_((x + k).sum().view(1))))
+            cuda.launch(replays[-1])
+            torch.cuda.synchronize()
+        assert [all(each.result(60)) for each in found] == [True] * 4
+    for replay in replays * 20:
+        cuda.launch(replay)
     home = numbers(cuda, 1, device=False)
     cuda.host_waits(cuda.download(home, total))
     assert home.tolist() == [7 * 4096.0]

@@ -375,9 +375,9 @@ def rows_within(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers of cold rows that are wrong raise IndexError where they would lead outside of the host's tables."""
     share = RowCopier._share
 
-    def checked(copier: RowCopier, kernel: Any, arrays: Any, rows_C: NDArray[np.int64], packed: Any) -> None:
+    def checked(copier: RowCopier, kernel: Any, arrays: Any, rows_C: NDArray[np.int64], *rest: Any) -> None:
         within(torch.from_numpy(rows_C), 0, len(arrays[0]))
-        share(copier, kernel, arrays, rows_C, packed)
+        share(copier, kernel, arrays, rows_C, *rest)
 
     monkeypatch.setattr(RowCopier, "_share", checked)
 
