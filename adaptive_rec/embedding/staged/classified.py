@@ -118,8 +118,10 @@ class Places:
     version: int
     here: Event
     """Lists and sources are there."""
-    cold_rows: list[NDArray[np.int64]]
-    """For each pool the cold rows, by their numbers in the joint row space, in the order of the distinct rows."""
+    cold_C: NDArray[np.int64]
+    """The cold rows, by their numbers in the joint row space, in the order of the distinct rows."""
+    ends_P: NDArray[np.int64]
+    """Where those of each pool end."""
     popular_B: NDArray[np.bool_]
     hot_lookups_F: NDArray[np.int64]
 

@@ -169,9 +169,8 @@ class Classifier:
         if work.lists is None:
             lists.came_down(known[1 : 1 + pools], known[1 + pools : 1 + 2 * pools])
             work.found(lists, known[1 + 2 * pools :], self.fetch)
-        cold_rows, ends = cold_N1[:rows].copy(), [0, *placed[:pools].tolist()]
-        of_pools = [cold_rows[first:end] for first, end in zip(ends[:-1], ends[1:], strict=True)]
-        work.placed(Places(version, here, of_pools, room.popular_B.copy(), placed[pools:]))
+        popular_B = room.popular_B.copy()
+        work.placed(Places(version, here, cold_N1[:rows].copy(), placed[:pools], popular_B, placed[pools:]))
 
     def record(self) -> None:
         """Record work that comes again and again. On the training thread, as nobody may wait for the whole device meanwhile."""

@@ -123,11 +123,12 @@ class Stager:
         lists, places = work.lists, work.places
         assert lists is not None, "a batch is placed before it is staged"
         assert places is not None
-        batch, of_pools = lists.room, places.cold_rows
-        found = batch.found
-        host_rows = [rows_C - first for rows_C, first in zip(of_pools, self._space.pool_first_row, strict=True)]
-        ends_P = np.cumsum([len(rows_C) for rows_C in of_pools])
-        cold = TravellingRows(np.concatenate(of_pools), np.concatenate(host_rows), ends_P, self._crew)
+        batch = lists.room
+        found, host_row_C = batch.found, places.cold_C
+        if len(self._space.pools) > 1:
+            rows_P = np.diff(places.ends_P, prepend=0)
+            host_row_C = host_row_C - np.repeat(self._space.pool_first_row, rows_P)
+        cold = TravellingRows(places.cold_C, host_row_C, places.ends_P, self._crew)
         layout = SlotLayout()
         room = self._room(layout, cold, earlier)
         slot = self.ring.take(max(1, layout.nbytes))  # memory even where nothing travels: kernels take its address

@@ -35,7 +35,7 @@ def cold_rows(space: RowSpace, classifier: Classifier, ids: list[int], placement
     work = ClassifiedOnDevice(batch_of(ids), space)
     classifier.place(work, placement, None)
     assert work.places is not None
-    found = work.places.cold_rows[0].tolist()
+    found = work.places.cold_C.tolist()
     work.drop_lists(None)
     return found
 
@@ -117,7 +117,7 @@ def test_batches_of_one_size_are_recorded_once_and_send_offsets_once() -> None:
         classifier.record()
         assert work.places is not None
         cold = [row for row in dict.fromkeys(ids) if row not in (3, 7)]
-        assert work.places.cold_rows[0].tolist() == cold
+        assert work.places.cold_C.tolist() == cold
         assert work.popular_B.tolist() == [set(bag) <= {3, 7} for bag in bags]
         assert work.inverse_N.tolist() == [list(dict.fromkeys(ids)).index(row) for row in ids]
         work.drop_lists(None)
