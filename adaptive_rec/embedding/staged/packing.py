@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,17 +34,21 @@ class PackedArray:
     start: int
     stop: int
     shape: tuple[int, ...]
-    strides: tuple[int, ...]
     dtype: torch.dtype
 
     def pinned(self, slot: Slot) -> NDArray[Any]:
         """The array in host memory; rows of 16 bits as bit patterns."""
         flat = slot.bytes_pinned[self.start : self.stop].view(NUMPY_TYPES[self.dtype])
-        return flat if self.strides == (1,) else flat.reshape(self.shape)
+        return flat if len(self.shape) == 1 else flat.reshape(self.shape)
 
     def device(self, slot: Slot) -> Tensor:
         """The array on the device."""
-        return slot.device_as(self.dtype).as_strided(self.shape, self.strides, self.start // self.dtype.itemsize)
+        start, (lines, *widths) = self.start // self.dtype.itemsize, self.shape
+        if not widths:
+            return slot.device_as(self.dtype)[start : start + lines]
+        if widths == [0]:
+            return slot.device_as(self.dtype)[:0].view(self.shape)
+        return slot.device_lines(self.dtype, widths[0], start, lines)
 
 
 @dataclass(slots=True)
@@ -60,14 +65,9 @@ class PackedNumbers:
         return [numbers[start : start + length] for start, length in zip(self.starts, self.lengths, strict=True)]
 
     def device(self, slot: Slot, last: int | None = None) -> list[Tensor]:
-        """The arrays on the device, made in one call. `last`: the length of the last one, where it is shorter than its room."""
-        sizes, end, memory = list[int](), 0, slot.device_as(INT32)
-        for start, length in zip(self.starts, self.lengths, strict=True):
-            sizes += [start - end, length]
-            end = start + length
-        if last is not None:
-            sizes[-1], end = last, start + last
-        return list(memory.split_with_sizes([*sizes, memory.shape[0] - end]))[1::2]
+        """The arrays on the device. `last`: the length of the last one, where it is shorter than its room."""
+        memory, lengths = slot.device_as(INT32), [*self.lengths[:-1], self.lengths[-1] if last is None else last]
+        return [memory[start : start + length] for start, length in zip(self.starts, lengths, strict=True)]
 
 
 class SlotLayout:
@@ -82,11 +82,10 @@ class SlotLayout:
         return self.nbytes
 
     def add(self, dtype: torch.dtype, *shape: int) -> PackedArray:
-        start, size, strides = -(-self.nbytes // ALIGNMENT) * ALIGNMENT, 1, tuple[int, ...]()
-        for length in shape[::-1]:
-            strides, size = (size, *strides), size * length
-        self.nbytes = start + size * dtype.itemsize
-        return PackedArray(start, self.nbytes, shape, strides, dtype)
+        """`shape`: a length, or lines and their width."""
+        start = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
+        self.nbytes = start + math.prod(shape) * dtype.itemsize
+        return PackedArray(start, self.nbytes, shape, dtype)
 
     def add_numbers(self, lengths: list[int]) -> PackedNumbers:
         """Place arrays of whole numbers."""

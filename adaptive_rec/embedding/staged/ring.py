@@ -95,7 +95,8 @@ class Slot:
         self.pinned = self.device = _NOTHING
         self.bytes_pinned = _NOTHING.numpy()
         """The pinned memory as a NumPy array."""
-        self._typed: dict[torch.dtype, Tensor] = {}
+        self._typed: dict[tuple[torch.dtype, int, int], Tensor] = {}
+        self._typed_pinned: dict[torch.dtype, Tensor] = {}
         self._kept: tuple[Hashable, Any] | None = None
         self._ring = ring
         self._streams = ring.streams
@@ -108,10 +109,31 @@ class Slot:
         self._last_aside: Event | None = None
 
     def device_as(self, dtype: torch.dtype) -> Tensor:
-        """Return the device memory as an array of this type."""
-        if dtype not in self._typed:
-            self._typed[dtype] = self.device.view(dtype)
-        return self._typed[dtype]
+        """Return the device memory as a flat array of this type.
+
+        It is kept, as to make it gives up the interpreter's lock, and to take a slice of it does not.
+        """
+        return self._typed_as(dtype, 0, 0)
+
+    def device_lines(self, dtype: torch.dtype, width: int, start: int, lines: int) -> Tensor:
+        """Return some lines of `width` components of the device memory, from component `start` on."""
+        whole, first = divmod(start, width)
+        return self._typed_as(dtype, width, first)[whole : whole + lines]
+
+    def _typed_as(self, dtype: torch.dtype, width: int, first: int) -> Tensor:
+        found = self._typed.get((dtype, width, first))
+        if found is None:
+            flat = self.device.view(dtype)[first:]
+            found = flat[: len(flat) // width * width].view(-1, width) if width else flat
+            self._typed[dtype, width, first] = found
+        return found
+
+    def pinned_as(self, dtype: torch.dtype) -> Tensor:
+        """Return the pinned memory as a flat array of this type."""
+        found = self._typed_pinned.get(dtype)
+        if found is None:
+            found = self._typed_pinned[dtype] = self.pinned.view(dtype)
+        return found
 
     def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Return what `make` makes of this slot's memory, or what it made for the last caller, if that had the same key and the
@@ -169,10 +191,13 @@ class Slot:
         return self._last_aside
 
     def bring_aside(self, tensors: list[Tensor]) -> Event:
-        """Copy contiguous tensors of the device down into the pinned memory, one behind the other, after the work queued on the
-        side queue so far."""
-        parts = self.pinned[: sum(each.nbytes for each in tensors)].split([each.nbytes for each in tensors])
-        copies = [(part, each.view(torch.uint8)) for part, each in zip(parts, tensors, strict=True)]
+        """Copy flat tensors of the device down into the pinned memory, one behind the other, those of wide types first, after the
+        work queued on the side queue so far."""
+        copies, start = list[tuple[Tensor, Tensor]](), 0
+        for each in tensors:
+            first = start // each.itemsize
+            copies.append((self.pinned_as(each.dtype)[first : first + each.shape[0]], each))
+            start += each.nbytes
         self._last_aside = self._streams.download_aside(copies)
         return self._last_aside
 
@@ -198,7 +223,7 @@ class Slot:
         self._wait_for_users()
         self.pinned = self.device = _NOTHING
         self.bytes_pinned = _NOTHING.numpy()
-        self._typed, self._kept = {}, None
+        self._typed, self._typed_pinned, self._kept = {}, {}, None
 
     def _wait_for_users(self) -> None:
         """Have all later copies up wait for the events given to `release`."""
