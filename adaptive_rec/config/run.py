@@ -14,10 +14,9 @@ from adaptive_rec.errors import ConfigError
 CORES_FOR_CLASSIFYING_AHEAD = 8
 """On fewer cores the dense part keeps all of them busy, and a worker in the background delays it by more time than it saves."""
 
-CLASSIFIED_ON_DEVICE_BAGS = 100_000
-"""Bags of a batch (samples times features) from which run.classify=auto is the device. There the side queue's launches, some
-60 for a batch, take less of a worker's time than the host's hash tables: estimated from 18 to 33 ns a lookup and 5 us a
-launch, not measured."""
+CLASSIFIED_ON_DEVICE_BAGS = 50_000
+"""Bags of a batch (samples times features) from which run.classify=auto is the device. On an H100 with 16 cores batches of 53,248
+bags took as long either way with hot rows, and less on the device with all rows there; smaller ones were not measured."""
 
 MOST_THREADS = 1024
 """Upper bound of numbers of threads: more than any machine has; a larger number is a mistake."""

@@ -39,6 +39,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     line.add_argument("--out", type=Path, help="folder of results, by default below studies/gpu")
     line.add_argument("--seconds", type=float, help="time for all cells together")
     line.add_argument("--only", nargs="+", metavar="CELL", help="only these cells")
+    line.add_argument("--contestants", nargs="+", metavar="NAME", help="only these contestants of the cells")
     line.add_argument("--list", action="store_true", help="name the cells")
     line.add_argument("--rehearse", nargs="?", const="fake", default="", choices=["fake", "cpu"],
                         help="without a GPU: the device path over host memory (fake), or the path of CPU runs")  # fmt: skip

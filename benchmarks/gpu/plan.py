@@ -192,8 +192,20 @@ def chosen(args: argparse.Namespace) -> tuple[Cell, ...]:
         if unknown:
             raise SystemExit(f"gpu: no cell named {', '.join(sorted(unknown))}; --list names them")
         cells = tuple(cell for cell in cells if cell.name in args.only)
+    if args.contestants:
+        cells = only_contestants(cells, args.contestants)
     cells = cells if args.all else warmed(cells)
     return rehearsed(cells) if args.rehearse else cells
+
+
+def only_contestants(cells: tuple[Cell, ...], wanted: list[str]) -> tuple[Cell, ...]:
+    """The same cells with fewer contestants: those that a command line asks for."""
+    unknown = set(wanted) - {name for cell in cells for name in cell.contestants}
+    if unknown:
+        raise SystemExit(f"gpu: no contestant named {', '.join(sorted(unknown))} in these cells; --list names them")
+    return tuple(
+        replace(cell, contestants=tuple(name for name in cell.contestants if name in wanted)) for cell in cells
+    )
 
 
 def warmed(cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
@@ -214,6 +226,7 @@ def words_of(cell: Cell, args: argparse.Namespace) -> list[str]:
     """The arguments that make another process see the same cell."""
     words = ["--cell", cell.name, *(["--all"] if args.all else []), *(["--part", str(args.part)] if args.part else [])]
     words += ["--only", *args.only] if args.only else []
+    words += ["--contestants", *args.contestants] if args.contestants else []
     words += ["--rehearse", args.rehearse] if args.rehearse else []
     return [*words, *(["--data", args.data] if args.data else [])]
 

@@ -101,6 +101,20 @@ class Slow:
     close = settle
 
 
+def test_contestants_are_chosen_by_name() -> None:
+    cells = ["kaggle-2048-10pc-preloaded", "mlperf-16384-10pc-preloaded"]
+    args = arguments(["--only", *cells, "--contestants", "device_only", "hotline/never", "fbgemm"])
+    warm, *found = plan.chosen(args)
+    assert [(cell.name, cell.contestants) for cell in found] == [
+        (name, ("hotline/never", "device_only", "fbgemm")) for name in cells
+    ]
+    assert {name for _, name in warm.compiles} == {"hotline/never", "device_only"}
+    again = plan.chosen(arguments(plan.words_of(found[1], args)))
+    assert found[1] in again
+    with pytest.raises(SystemExit, match="no contestant named fbgem in these cells; --list names them"):
+        plan.chosen(arguments(["--only", *cells, "--contestants", "device_only", "fbgem"]))
+
+
 def test_a_cell_ends_in_its_time_however_slow_its_contestants_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -250,12 +250,12 @@ def test_where_batches_are_classified() -> None:
     def where(bags: int, skips: bool = False, ranks: int = 1, **settings: Any) -> bool:
         return RunConfig(**settings).classifies_on_device(bags, skips, ranks)
 
-    assert where(100_000)
-    assert not where(99_999)
-    assert not where(100_000, skips=True)
-    assert not where(100_000, ranks=2)
-    assert not where(100_000, host_memory=1 << 30)
-    assert not where(100_000, classify="host")
+    assert where(50_000)
+    assert not where(49_999)
+    assert not where(50_000, skips=True)
+    assert not where(50_000, ranks=2)
+    assert not where(50_000, host_memory=1 << 30)
+    assert not where(50_000, classify="host")
     assert where(1, skips=True, classify="device")
     with pytest.raises(ConfigError, match="run.classify must be host where several processes train together"):
         where(1, ranks=2, classify="device")
