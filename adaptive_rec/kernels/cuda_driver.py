@@ -95,16 +95,19 @@ class Driver:
         """Make the device the calling thread's: for good where it had none, and until the end where it had another."""
         found = c_void_p()
         check(self._current(byref(found)))
-        self._thread.had_another = False
-        if found.value is None:
-            check(self._calls.cuCtxSetCurrent(self._context))
-        elif found.value != self._context:
+        had_another = found.value not in (None, self._context)
+        if had_another:
             check(self._calls.cuCtxPushCurrent_v2(self._context))
-            self._thread.had_another = True
+        elif found.value is None:
+            check(self._calls.cuCtxSetCurrent(self._context))
+        try:
+            self._thread.had_another.append(had_another)
+        except AttributeError:  # the thread's first time
+            self._thread.had_another = [had_another]
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._thread.had_another:
+        if self._thread.had_another.pop():
             check(self._calls.cuCtxPopCurrent_v2(byref(c_void_p())))
 
     def copy(self, to: int, source: int, nbytes: int, stream: int) -> None:

@@ -105,6 +105,9 @@ def test_a_thread_keeps_the_device_it_had(library: MadeUpLibrary) -> None:
         for _ in range(2):
             with driver:
                 driver.copy(1, 2, 3, 4)
+                with driver:  # as work may queue work
+                    driver.copy(1, 2, 3, 4)
+                driver.copy(1, 2, 3, 4)
             seen.append((context, list(library.contexts)))
         with pytest.raises(ZeroDivisionError), driver:
             raise ZeroDivisionError
