@@ -118,14 +118,14 @@ class RunConfig(Frozen):
         "auto",
         "name",
         "Where distinct rows, segments and popular samples of batches are found; auto is the device, where there is one, for "
-        "batches of 100,000 bags or more (samples times features), unless there are several processes, rows on a disk, or a "
+        "batches of 50,000 bags or more (samples times features), unless there are several processes, rows on a disk, or a "
         "policy that skips.",
     )
     cold_rows: Literal["auto", "staged", "direct"] = knob(
         "auto",
         "name",
-        "On a device, how cold rows get there: staged, gathered by the host, or direct, read by the device in host memory, which "
-        "is locked; auto reads wide rows directly, unless there are several processes or rows on a disk.",
+        "On a device, how cold rows get there and back: staged, copied by the host, or direct, read and written by the device in "
+        "host memory, which is locked; auto does so with wide rows, unless there are several processes or rows on a disk.",
     )
     classify_threads: int = knob(
         0,

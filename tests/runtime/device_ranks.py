@@ -57,6 +57,8 @@ class PromptStreams:
         work()
         return True
 
+    launch_down = launch_aside
+
     def download_aside(self, copies: list[tuple[Tensor, Tensor]]) -> bool:
         for to_host, from_device in copies:
             to_host.copy_(from_device)

@@ -109,21 +109,24 @@ class CudaStreams:
             driver.cudaHostUnregister(memory.data_ptr())
 
     def launch_up(self, work: Callable[[], object]) -> Event:
-        with torch.cuda.stream(self._up), self._driver as driver:
-            work()
-            return driver.record(self._up.cuda_stream)
+        return self._launch_on(self._up, work, None)
+
+    def launch_down(self, work: Callable[[], object], after: Event) -> Event:
+        return self._launch_on(self._down, work, after)
 
     def up_waits(self, event: Event, urgent: bool = False) -> None:
         with self._driver as driver:
             driver.wait((self._urgent if urgent else self._up).cuda_stream, event)
 
     def launch_aside(self, work: Callable[[], object], after: Event | None = None) -> Event:
-        stream = self._aside.cuda_stream
-        with torch.cuda.stream(self._aside), self._driver as driver:
+        return self._launch_on(self._aside, work, after)
+
+    def _launch_on(self, stream: torch.cuda.Stream, work: Callable[[], object], after: Event | None) -> Event:
+        with torch.cuda.stream(stream), self._driver as driver:
             if after is not None:
-                driver.wait(stream, after)
+                driver.wait(stream.cuda_stream, after)
             work()
-            return driver.record(stream)
+            return driver.record(stream.cuda_stream)
 
     def download_aside(self, copies: list[tuple[Tensor, Tensor]]) -> Event:
         stream = self._aside.cuda_stream

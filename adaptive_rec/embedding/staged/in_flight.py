@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,9 @@ from adaptive_rec.embedding.staged.ring import Slot
 from adaptive_rec.embedding.staged.streams import Event
 from adaptive_rec.embedding.staged.take_over import RowsTaken
 from adaptive_rec.embedding.staged.travelling import TravellingRows
+
+DirectPool: TypeAlias = tuple[int, NDArray[np.int64], Tensor, tuple[Tensor, Tensor]]
+"""A pool, its rows' numbers within it on the host and on the device, and their weights and optimizer state in a slot."""
 
 
 @dataclass
@@ -41,6 +45,8 @@ class PoolParts:
     """Weights and optimizer state on the device."""
     number_U: Tensor | None
     """The distinct rows' numbers in the joint row space (int64), where rows are of 16 bits: their dice depend on them."""
+    direct_C: Tensor | None
+    """The numbers (int64) of rows that the device reads and writes in host memory."""
 
     def pinned_rows(self, slot: Slot) -> Arrays:
         """Weights and optimizer state in host memory."""
@@ -83,8 +89,10 @@ class Staged:
     counted: bool = False
     """Whether its bytes were counted as traffic."""
     rows_start: int = 0
+    copied_stop: int = 0
     stop: int = 0
-    """Bytes `rows_start` to `stop` of the slot hold the rows and their optimizer state."""
+    """Bytes `rows_start` to `stop` of the slot hold the rows and their optimizer state, those behind `copied_stop` of pools that
+    the device reads and writes in host memory."""
     sent_bytes: int = 0
     """Bytes that went up."""
     rows_read: int = 0
@@ -121,6 +129,11 @@ class Staged:
         """Return the bytes sent to the device, at the first call; 0 later."""
         first, self.counted = not self.counted, True
         return self.sent_bytes if first else 0
+
+    def direct_pools(self) -> list[DirectPool]:
+        """Return the pools with rows that the device reads and writes in host memory."""
+        parts = list(enumerate(self.pools))
+        return [(pool, of.host_rows_C, of.direct_C, of.rows) for pool, of in parts if of.direct_C is not None]
 
     def release_forwards(self, event: Event) -> None:
         for forward in self.forwards:

@@ -91,21 +91,24 @@ class LateStreams:
     unshare = share
 
     def launch_up(self, work: Callable[[], object]) -> Event:
-        with self._call():
-            event = LateEvent()
-            self._queues["up"].append(_Item(work, event=event))
-            return event
+        return self._launch_on("up", work, None)
+
+    def launch_down(self, work: Callable[[], object], after: Event) -> Event:
+        return self._launch_on("down", work, after)
 
     def up_waits(self, event: Event, urgent: bool = False) -> None:
         with self._call():
             self._queues["urgent" if urgent else "up"].append(_Item(waits_for=event, at_once=True))
 
     def launch_aside(self, work: Callable[[], object], after: Event | None = None) -> Event:
+        return self._launch_on("aside", work, after)
+
+    def _launch_on(self, name: str, work: Callable[[], object], after: Event | None) -> LateEvent:
         with self._call():
             event = LateEvent()
             if after is not None:
-                self._queues["aside"].append(_Item(waits_for=after, at_once=True))
-            self._queues["aside"].append(_Item(work, event=event))
+                self._queues[name].append(_Item(waits_for=after, at_once=True))
+            self._queues[name].append(_Item(work, event=event))
             return event
 
     def download_aside(self, copies: list[tuple[Tensor, Tensor]]) -> Event:

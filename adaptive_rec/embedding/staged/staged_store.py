@@ -22,7 +22,7 @@ from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice, TrainedLists
 from adaptive_rec.embedding.staged.classifier import Classifier
 from adaptive_rec.embedding.staged.device_step import DeviceStep
-from adaptive_rec.embedding.staged.direct_reads import direct_reads
+from adaptive_rec.embedding.staged.direct_rows import direct_rows
 from adaptive_rec.embedding.staged.homing import Homing
 from adaptive_rec.embedding.staged.in_flight import Flight, InFlight, Staged
 from adaptive_rec.embedding.staged.ring import StagingRing
@@ -54,19 +54,19 @@ class StagedStore(StagedTier):
         classifies: bool = False,
         cold_rows: str = "staged",
     ) -> None:
-        """`classifies`: the device classifies batches. `cold_rows`: how they get to the device, see `direct_reads.py`."""
+        """`classifies`: the device classifies batches. `cold_rows`: how they get to the device, see `direct_rows.py`."""
         super().__init__(space, rule, seed, dtype, streams, budget_bytes, monitored, copy_threads, drawn)
         self._classifier = Classifier(space, streams, dtype) if classifies else None
         self._trained = TrainedLists(streams)
         self.ring = StagingRing(streams, in_order=True)
-        self.direct, complaint = direct_reads(cold_rows, space, rule, dtype, streams, self.host)
-        """Cold rows that the device reads in host memory by itself."""
+        self.direct, complaint = direct_rows(cold_rows, space, rule, dtype, streams, self.host)
+        """Cold rows that the device reads and writes in host memory by itself."""
         self._stager = Stager(space, rule, self.host, self._rows, dtype, self.ring, self._crew, self.direct)
         aside = StagingRing(streams, in_order=True)
         self._aside = Stager(space, rule, self.host, self._rows, dtype, aside, self._crew, self.direct)
         """For batches that are not trained, which may be larger."""
         self._in_flight = InFlight()
-        self._homing = Homing(streams, self._rows, self._in_flight, self._flagging)
+        self._homing = Homing(streams, self._rows, self.direct, self._in_flight, self._crew, self._flagging)
         self._step = DeviceStep(space, rule, seed, streams, self._overflow_P)
         self._complaints: list[str] = [complaint] if complaint else []
         self._complained = False

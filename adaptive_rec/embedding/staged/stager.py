@@ -18,7 +18,7 @@ from adaptive_rec.embedding.host import ColdTier
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice
 from adaptive_rec.embedding.staged.device_bags import PIECE_LOOKUPS, BatchOnDevice
-from adaptive_rec.embedding.staged.direct_reads import DirectReads
+from adaptive_rec.embedding.staged.direct_rows import DirectRows
 from adaptive_rec.embedding.staged.host_rows import HostRows
 from adaptive_rec.embedding.staged.in_flight import Flight, Forward, PoolParts, Staged
 from adaptive_rec.embedding.staged.packing import PackedArray, SlotLayout
@@ -80,7 +80,7 @@ class Stager:
 
     def __init__(
         self, space: RowSpace, rule: RowRule, host: ColdTier, rows: HostRows, dtype: torch.dtype, ring: StagingRing,
-        crew: Crew, direct: DirectReads | None = None,
+        crew: Crew, direct: DirectRows | None = None,
     ) -> None:  # fmt: skip
         self._space = space
         self._mean_F = torch.tensor(space.mean_F, device=ring.streams.device)
@@ -184,12 +184,13 @@ class Stager:
                     _part(lists.piece_NQ, first + pool, end + pool + 1), _part(lists.piece_start, first_piece, end_piece + 1),
                     weights_CD, state_CK, (weights_CD.device(slot), state_CK.device(slot)),
                     None if lists.number_U is None else _part(lists.number_U, first, end),
+                    room.numbers[pool].device(slot) if pool in room.numbers else None,
                 )
             )  # fmt: skip
             first, first_piece = end, end_piece
         return Staged(
-            version, slot, bags, lists.bag_N, pools, room.cold, indices_here=here, rows_start=room.start, stop=room.stop,
-            sent_bytes=room.stop + sent_bytes,
+            version, slot, bags, lists.bag_N, pools, room.cold, indices_here=here, rows_start=room.start,
+            copied_stop=room.sent_stop, stop=room.stop, sent_bytes=room.stop + sent_bytes,
         )  # fmt: skip
 
     def _send(self, staged: Staged, room: RoomForRows) -> None:
@@ -214,9 +215,7 @@ class Stager:
         if travel:
             staged.sent_rows(here)
         if self._direct is not None and room.numbers:
-            numbers = {pool: of_pool.device(slot) for pool, of_pool in room.numbers.items()}
-            reads = [self._direct.reading(pool, of_pool, staged.pools[pool].rows) for pool, of_pool in numbers.items()]
-            staged.sent_rows(self._direct.queued(slot.fill(lambda: [read() for read in reads])))
+            staged.sent_rows(self._direct.queued(slot.fill(self._direct.reading(staged.direct_pools()))))
 
     def _take_over(self, staged: Staged, room: RoomForRows) -> None:
         """Write which rows come from earlier batches, and hold their slots."""

@@ -71,6 +71,10 @@ class Streams(Protocol):
     def download(self, to_host: Tensor, from_device: Tensor, after: Event | None = None) -> Event:
         """Queue a copy down, after the event `after`; None: after the computation queued so far, for the training thread only."""
 
+    def launch_down(self, work: Callable[[], object], after: Event) -> Event:
+        """Queue work among the copies down, after the event. Any thread may call it; the work itself may call nothing of this
+        class. Returns its event."""
+
     def launch_aside(self, work: Callable[[], object], after: Event | None = None) -> Event:
         """Queue work on the side queue, beside computation, after `after` if given. Any thread may call it; the work itself may
         call nothing of this class. Returns its event."""

@@ -260,7 +260,11 @@ def keep_what_a_migration_overtook(patch: pytest.MonkeyPatch) -> None:
 
 def land_rows_before_they_came_down(patch: pytest.MonkeyPatch) -> None:
     land = Homing._land
-    patch.setattr(Homing, "_land", lambda homing, flight, staged, changed, _: land(homing, flight, staged, changed, DONE))
+
+    def hasty(homing: Homing, flight: Any, staged: Any, changed: Any, here: Any, computed: Any) -> None:
+        land(homing, flight, staged, changed, DONE, computed)
+
+    patch.setattr(Homing, "_land", hasty)
 
 
 def read_slots_before_they_came_down(patch: pytest.MonkeyPatch) -> None:
@@ -350,7 +354,23 @@ def read_rows_while_their_slot_computes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Slot, "_wait_for_users", lambda slot: slot._released.clear())
 
 
-MISTAKES_OF_READS = [train_before_rows_are_read, read_rows_while_their_slot_computes, forward_nothing]
+def write_rows_before_they_are_computed(patch: pytest.MonkeyPatch) -> None:
+    down = LateStreams.launch_down
+    patch.setattr(LateStreams, "launch_down", lambda streams, work, _: down(streams, work, DONE))
+
+
+def end_flights_before_their_rows_are_written(patch: pytest.MonkeyPatch) -> None:
+    down = LateStreams.launch_down
+    patch.setattr(LateStreams, "launch_down", lambda streams, work, after: (down(streams, work, after), DONE)[1])
+
+
+MISTAKES_OF_DIRECT_ROWS = [
+    train_before_rows_are_read,
+    read_rows_while_their_slot_computes,
+    forward_nothing,
+    write_rows_before_they_are_computed,
+    end_flights_before_their_rows_are_written,
+]
 
 
 @pytest.fixture(scope="module")
@@ -450,9 +470,9 @@ def test_a_mistake_is_found(
     assert is_found(plain, classifies, "staged")
 
 
-@pytest.mark.parametrize("mistake", MISTAKES_OF_READS, ids=lambda mistake: mistake.__name__)
+@pytest.mark.parametrize("mistake", MISTAKES_OF_DIRECT_ROWS, ids=lambda mistake: mistake.__name__)
 @pytest.mark.usefixtures("wide_slots", "rows_within")
-def test_a_mistake_of_direct_reads_is_found(
+def test_a_mistake_of_direct_rows_is_found(
     plain: dict[int, list[Any]], mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mistake(monkeypatch)

@@ -14,7 +14,7 @@ from adaptive_rec.config.run import RunConfig
 from adaptive_rec.embedding.host import HostTier
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
-from adaptive_rec.embedding.staged.direct_reads import direct_reads, pays
+from adaptive_rec.embedding.staged.direct_rows import direct_rows, pays
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.placement import RowSpace
@@ -66,7 +66,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 def choose(wanted: str) -> Any:
     host = HostTier(SPACE, RULE, 1, np.float32)
-    return direct_reads(wanted, SPACE, RULE, torch.float32, Locking(1), host)
+    return direct_rows(wanted, SPACE, RULE, torch.float32, Locking(1), host)
 
 
 def test_wide_rows_are_read_directly_by_the_stated_figures() -> None:
@@ -98,7 +98,7 @@ def test_memory_that_cannot_be_locked_is_an_error_or_a_warning(driver: Driver) -
     assert not driver.locked
 
 
-def test_direct_reads_are_refused_where_the_host_has_no_tables_of_its_own() -> None:
+def test_direct_rows_are_refused_where_the_host_has_no_tables_of_its_own() -> None:
     assert RunConfig(cold_rows="auto").cold_rows_of(ranks=2) == "staged"
     assert RunConfig(cold_rows="direct").cold_rows_of(ranks=1) == "direct"
     with pytest.raises(ConfigError, match=r"run\.cold_rows must be staged where several processes .*got direct"):

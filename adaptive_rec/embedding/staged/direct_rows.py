@@ -1,9 +1,10 @@
-"""Cold rows that the device reads in host memory by itself, a second way beside copies that the host gathers for it.
+"""Cold rows that the device reads and writes in host memory by itself, a second way beside copies that the host gathers for it.
 
-Only the numbers of the rows go up; then a kernel on the queue of copies up reads the rows over the bus into the batch's slot. All
-else is as where rows are staged: a row that an earlier flight holds is forwarded over whatever was read, and rows come home by
-copies. A byte crosses host memory once instead of three times, but each array of a row costs reads of its own: that pays for wide
-rows.
+Only the numbers of the rows go up; then a kernel on the queue of copies up reads the rows over the bus into the batch's slot, and
+after the step one on the queue of copies down writes them back. All else is as where rows are staged: a row that an earlier
+flight holds is forwarded over whatever was read, and the thread that brings rows home waits for the write before it ends a
+flight. A byte crosses host memory once instead of three times, but each array of a row costs accesses of its own: that pays for
+wide rows.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from adaptive_rec.embedding.host import ColdTier
+from adaptive_rec.embedding.host import HostTier
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.row_types import as_tensor
+from adaptive_rec.embedding.staged.in_flight import DirectPool
 from adaptive_rec.embedding.staged.streams import Event, Streams
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.placement import RowSpace
@@ -33,14 +35,16 @@ def pays(weight_bytes: int, state_bytes: int) -> bool:
     return reads * READ_NS / READS_UNDER_WAY <= STAGED_NS * (weight_bytes + state_bytes) / 2
 
 
-class DirectReads:
-    """Pools whose rows the device reads in host memory, which stays locked until `close`."""
+class DirectRows:
+    """Pools whose rows the device reads and writes in host memory, which stays locked until `close`."""
 
-    def __init__(self, streams: Streams, host: ColdTier, pools: list[int]) -> None:
+    def __init__(self, streams: Streams, host: HostTier, pools: list[int]) -> None:
         """Raises ConfigError where the memory cannot be locked."""
         self._streams = streams
+        self._host = host
         self._tables: dict[int, list[Tensor]] = {}
-        self._last: Event | None = None
+        self._last_read: Event | None = None
+        self._last_write: Event | None = None
         try:
             for pool in pools:
                 self._tables[pool] = []
@@ -55,33 +59,49 @@ class DirectReads:
     def __contains__(self, pool: object) -> bool:
         return pool in self._tables
 
-    def reading(self, pool: int, numbers_C: Tensor, rows: tuple[Tensor, Tensor]) -> Callable[[], None]:
-        """Return work that reads a pool's rows, by their numbers (int64) within it, into weights and optimizer state."""
+    def reading(self, pools: list[DirectPool]) -> Callable[[], None]:
+        """Return work that reads rows into their slot."""
 
         def read() -> None:
-            for table, to in zip(self._tables[pool], rows, strict=True):
-                self._streams.kernels.copy_rows(table, numbers_C, to, None)
+            for pool, _, numbers_C, rows in pools:
+                for table, to in zip(self._tables[pool], rows, strict=True):
+                    self._streams.kernels.copy_rows(table, numbers_C, to, None)
 
         return read
 
+    def write(self, pools: list[DirectPool], after: Event) -> Event:
+        """Queue the way home of rows in their slot, after the event. Returns its own. A snapshot may copy the rows first, so this
+        may take long."""
+        for pool, rows_C, *_ in pools:
+            self._host.keep(pool, rows_C)
+
+        def write() -> None:
+            for pool, _, numbers_C, rows in pools:
+                for table, source in zip(self._tables[pool], rows, strict=True):
+                    self._streams.kernels.copy_rows(source, None, table, numbers_C)
+
+        self._last_write = self._streams.launch_down(write, after)
+        return self._last_write
+
     def queued(self, event: Event) -> Event:
         """Keep the event of the last read, and return it."""
-        self._last = event
+        self._last_read = event
         return event
 
     def close(self) -> None:
-        """Wait for the reads under way, and unlock the memory."""
-        if self._last is not None:
-            self._streams.host_waits(self._last)
+        """Wait for what is under way, and unlock the memory."""
+        for event in (self._last_read, self._last_write):
+            if event is not None:
+                self._streams.host_waits(event)
         tables, self._tables = self._tables, {}
         for of_pool in tables.values():
             for table in of_pool:
                 self._streams.unshare(table)
 
 
-def direct_reads(
-    wanted: str, space: RowSpace, rule: RowRule, dtype: torch.dtype, streams: Streams, host: ColdTier
-) -> tuple[DirectReads | None, str]:
+def direct_rows(
+    wanted: str, space: RowSpace, rule: RowRule, dtype: torch.dtype, streams: Streams, host: HostTier
+) -> tuple[DirectRows | None, str]:
     """Return the pools that a store reads directly, or None, and a complaint. `wanted`: staged, direct, or auto, which has wide
     rows read directly where memory can be locked. Raises ConfigError where direct reads are wanted and it cannot."""
     weights = rule.weight_type(dtype).itemsize
@@ -94,7 +114,7 @@ def direct_reads(
     if not pools:
         return None, ""
     try:
-        return DirectReads(streams, host, pools), ""
+        return DirectRows(streams, host, pools), ""
     except ConfigError as error:
         if wanted == "direct":
             raise
