@@ -140,6 +140,7 @@ class FetchedLists:
         """Wait for a list and return it."""
         if self._arrays is None:
             self._streams.host_waits(self.here)
+            self._slot.came_down()
             self._arrays, start = {}, 0
             for each, tensor in self._kept.items():
                 stop = start + tensor.nbytes

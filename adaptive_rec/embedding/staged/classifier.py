@@ -165,6 +165,7 @@ class Classifier:
         rows = int(placed[pools - 1])
         if rows > expected:
             self._streams.host_waits(slot.download_aside(start + expected * size, start + rows * size))
+        slot.came_down()
         self._expected_cold = rows + rows // 4
         if work.lists is None:
             lists.came_down(known[1 : 1 + pools], known[1 + pools : 1 + 2 * pools])

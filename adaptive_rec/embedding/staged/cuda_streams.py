@@ -151,7 +151,8 @@ class CudaStreams:
         return int(torch.cuda.current_stream(self.device).cuda_stream)
 
     def host_waits(self, event: Event) -> None:
-        self._driver.synchronize(event)
+        if not self._driver.has_happened(event):  # to ask keeps the interpreter's lock
+            self._driver.synchronize(event)
 
     def has_happened(self, event: Event) -> bool:
         return self._driver.has_happened(event)

@@ -181,9 +181,9 @@ class Slot:
         return self._last_download
 
     def came_down(self) -> None:
-        """Tell that the last copy down was waited for, and came after computation that waited for all copies up: the host need
-        not wait for them."""
-        self._last_upload = self._last_download = None
+        """Tell that the last copy down was waited for, and came after work that waited for all copies up: the host need not wait
+        for them."""
+        self._last_upload = self._last_download = self._last_aside = None
 
     def download_aside(self, start: int, stop: int) -> Event:
         """Copy these bytes down, after the work queued on the side queue so far."""
