@@ -134,10 +134,12 @@ class Driver:
 
     def synchronize(self, event: DriverEvent) -> None:
         """Wait for an event."""
-        check(self._synchronize(event.handle))
+        with self:
+            check(self._synchronize(event.handle))
 
     def has_happened(self, event: DriverEvent) -> bool:
-        found = self._calls.cuEventQuery(event.handle)
+        with self:
+            found = self._calls.cuEventQuery(event.handle)
         if found != _NOT_READY:
             check(found)
         return found != _NOT_READY

@@ -16,6 +16,8 @@ from triton.runtime import driver
 
 from adaptive_rec.kernels.direct_launch import DirectLaunch, direct_launch
 
+_INT32_END, _INT64_END = 1 << 31, 1 << 63
+
 
 class KernelLauncher:
     """A jitted kernel that is launched as it would be itself: ``launcher[grid](*arguments, **constants_and_options)``.
@@ -63,8 +65,8 @@ class KernelLauncher:
                     key.append(argument.data_ptr() % 16 == 0)
             elif argument is None:
                 key.append(None)
-            elif type(argument) is int and argument.bit_length() < 64:
-                key.append(argument.bit_length() < 32)
+            elif type(argument) is int and -_INT64_END <= argument < _INT64_END:
+                key.append(-_INT32_END <= argument < _INT32_END)
                 if specialised:
                     key.append((argument == 1, argument % 16 == 0))
             else:

@@ -5,6 +5,7 @@ Beside threads that need the interpreter, telling them of their parts costs more
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -24,27 +25,24 @@ class Crew:
     """Threads that share work over rows where this is worth it. Any thread may give them work, which may not give them more."""
 
     def __init__(self, threads: int, niceness: int = 0) -> None:
-        self._threads = threads
+        self._size = threads
         self._niceness = niceness
         self._lock = threading.Lock()
-        self._queue: SimpleQueue[_Part[Any] | None] = SimpleQueue()
-        self._workers: list[threading.Thread] = []
-        weakref.finalize(self, _end, self._queue, threads).atexit = False
+        self._threads: _Threads | None = None
 
     def _give(self, parts: list[_Part[Any]]) -> None:
         with self._lock:
-            while len(self._workers) < self._threads:
-                name, of_workers = f"rows_{len(self._workers)}", (self._queue, self._niceness)
-                worker = threading.Thread(target=_work_off, args=of_workers, name=name, daemon=True)
-                worker.start()
-                self._workers.append(worker)
+            if self._threads is None or self._threads.process != os.getpid():  # a fork has no threads of its parent's
+                self._threads = _Threads()
+                weakref.finalize(self, self._threads.end).atexit = False
+            self._threads.fill(self._size, self._niceness)
             for part in parts:
-                self._queue.put(part)
+                self._threads.queue.put(part)
 
     def share(self, work: Callable[[int, int], object], rows: int, least: int) -> None:
         """Call ``work(first, end)`` for parts of at least `least` rows that together are all of them, and wait. The caller does
-        the first part. Raises the error of the first part that failed, once none is under way."""
-        count = min(self._threads, rows // max(1, least))
+        the first part. Raises the error of the first part that failed, or what interrupted the caller, once none is under way."""
+        count = min(self._size, rows // max(1, least))
         if count < 2:
             work(0, rows)
             return
@@ -52,15 +50,16 @@ class Crew:
         parts = [_Part(partial(work, first, end)) for first, end in pairwise(bounds)]
         self._give(parts[1:])
         parts[0].run()
-        for part in parts:
-            part.wait()
+        interrupted = [part.outlast() for part in parts]
+        for error in filter(None, interrupted):
+            raise error
         for part in parts:
             part.result()
 
     def start(self, work: Callable[[], T], rows: int, least: int) -> Callable[[], T]:
         """Begin work on rows beside the caller's, if there are threads for it and at least `least` rows. Returns a function that
         waits for its result, or does the work when it is first called."""
-        if self._threads < 2 or rows < least:
+        if self._size < 2 or rows < least:
             return cache(work)
         part = _Part(work)
         self._give([part])
@@ -69,10 +68,35 @@ class Crew:
     def close(self) -> None:
         """End the threads, after all work. Later work starts others."""
         with self._lock:
-            workers, self._workers = self._workers, []
-            _end(self._queue, len(workers))
-            for worker in workers:
-                worker.join()
+            threads, self._threads = self._threads, None
+            if threads is not None and threads.process == os.getpid():
+                threads.end()
+                threads.join()
+
+
+class _Threads:
+    """A queue and threads that work it off. They know the queue only, so who forgets them need only end it."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.queue: SimpleQueue[_Part[Any] | None] = SimpleQueue()
+        self._workers: list[threading.Thread] = []
+
+    def fill(self, size: int, niceness: int) -> None:
+        """Start threads until there are so many."""
+        while len(self._workers) < size:
+            name = f"rows_{len(self._workers)}"
+            worker = threading.Thread(target=_work_off, args=(self.queue, niceness), name=name, daemon=True)
+            worker.start()  # one that runs all the same after an interrupt here ends with the others
+            self._workers.append(worker)
+
+    def end(self) -> None:
+        """Have the threads end after all work."""
+        self.queue.put(None)
+
+    def join(self) -> None:
+        for worker in self._workers:
+            worker.join()
 
 
 class _Part(Generic[T]):
@@ -98,16 +122,22 @@ class _Part(Generic[T]):
         with self._under_way:
             pass
 
+    def outlast(self) -> BaseException | None:
+        """Wait, whatever interrupts. Returns the last interrupt."""
+        interrupt = None
+        while True:
+            try:
+                self.wait()
+            except BaseException as error:
+                interrupt = error
+            else:
+                return interrupt
+
     def result(self) -> T:
         self.wait()
         if self._error is not None:
             raise self._error
         return self._found  # type: ignore[return-value]  # it is over
-
-
-def _end(queue: SimpleQueue[_Part[Any] | None], workers: int) -> None:
-    for _ in range(workers):
-        queue.put(None)
 
 
 def _work_off(queue: SimpleQueue[_Part[Any] | None], niceness: int) -> None:
@@ -116,3 +146,4 @@ def _work_off(queue: SimpleQueue[_Part[Any] | None], niceness: int) -> None:
     while (part := queue.get()) is not None:
         part.run()
         del part
+    queue.put(None)  # for the others

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,10 +80,10 @@ class MadeUpLibrary(SimpleNamespace):
         return self._queue("wait", *call)
 
     def cuEventSynchronize(self, event: int) -> int:
-        return self.result
+        return self._queue("synchronize", event)
 
     def cuEventQuery(self, event: int) -> int:
-        return self.result
+        return self._queue("query", event)
 
     def cuGetErrorString(self, result: int, text: Any) -> int:
         text._obj.value = b"an illegal memory access was encountered" if result == 700 else None
@@ -138,6 +139,15 @@ def test_events_are_used_again_once_nobody_has_them(library: MadeUpLibrary) -> N
         ("record", handle, 5), ("record", second.handle, 6), ("wait", 7, handle, 0), ("record", handle, 8),
         ("record", handle, 9), ("copy", 1, 2, 9, 3),
     ]  # fmt: skip
+
+
+def test_a_thread_may_wait_before_it_does_anything_else(library: MadeUpLibrary) -> None:
+    with Driver(0) as driver:
+        event = driver.record(5)
+    waits = [lambda: driver.synchronize(event), lambda: driver.has_happened(event)]
+    for wait in waits:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(wait).result()
 
 
 def test_errors_are_raised_in_the_drivers_words(library: MadeUpLibrary) -> None:

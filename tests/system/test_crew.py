@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -97,3 +101,91 @@ def test_one_thread_does_the_work_when_its_result_is_asked_for() -> None:
     assert calls == ["x"]
     alone.share(lambda first, end: calls.append(f"{first}-{end}"), 1000, 1)
     assert calls == ["x", "0-1000"]
+
+
+def test_an_interrupt_at_the_start_of_a_thread_leaves_a_crew_that_works_and_ends(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, real, starts = threading.active_count(), threading.Thread.start, list[str]()
+
+    def interrupted(thread: threading.Thread) -> None:
+        real(thread)
+        starts.append(thread.name)
+        if len(starts) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        crew.share(lambda first, end: None, 40, 10)
+    counts = np.zeros(40, np.int64)
+    for _ in range(20):
+        crew.share(lambda first, end: counts[first:end].__iadd__(1), 40, 10)
+    assert (counts == 20).all()
+    crew.close()
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+def test_an_interrupt_is_raised_when_no_part_is_under_way_any_more(crew: Crew) -> None:
+    ended = list[int]()
+
+    def work(first: int, end: int) -> None:
+        if first == 0:
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            return
+        time.sleep(0.1)
+        ended.append(first)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            crew.share(work, 40, 10)
+        assert sorted(ended) == [10, 20, 30]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    crew.close()
+
+
+def test_threads_of_a_crew_that_is_forgotten_end() -> None:
+    before = threading.active_count()
+    for _ in range(3):
+        forgotten = Crew(4)
+        forgotten.share(lambda first, end: None, 40, 10)
+        del forgotten
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+FORKED = """
+import os, sys
+from adaptive_rec.system.crew import Crew
+crew, done = Crew(4), []
+crew.share(lambda first, end: done.append(first), 40, 10)
+if len(sys.argv) > 1:
+    crew.share(lambda first, end: None, 40, 10)
+child = os.fork()
+if child == 0:
+    if len(sys.argv) > 1:
+        crew.close()
+    crew.share(lambda first, end: done.append(first), 40, 10)
+    crew.close()
+    os._exit(0 if len(done) == 8 else 1)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+crew.share(lambda first, end: done.append(first), 40, 10)
+sys.exit(code or len(done) - 8)
+"""
+
+
+@pytest.mark.parametrize("closed", [[], ["closed"]])
+def test_a_fork_has_threads_of_its_own_and_an_exit_waits_for_none(closed: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED, *closed], timeout=60, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

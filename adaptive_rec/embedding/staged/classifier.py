@@ -28,6 +28,10 @@ MOVED_ROWS = 1 << 18
 """Rows whose slots go up in one copy."""
 
 
+RECORDING_BYTES = 256
+"""Device memory for each lookup that must be free for a recording: what it takes for itself, and as much again to be safe."""
+
+
 class _Layout:
     """Places of the arrays of a batch in a slot."""
 
@@ -118,8 +122,8 @@ class Classifier:
         key = batch.size, batch.lookups, batch.dense_BX.shape[1], work.one_hot
         layout = self._layouts.get(key)
         if layout is None:
-            self._layouts = {key: _Layout(batch, self._space, self._dtype)}  # the last one: as a rule all batches are alike
-            layout = self._layouts[key]
+            layout = _Layout(batch, self._space, self._dtype)
+            self._layouts = {key: layout}  # the last one: as a rule all batches are alike
         slot = self.ring.take(layout.nbytes, layout.travelling)
         try:
             room = slot.kept(key, lambda: self._room(slot, layout, work.one_hot))
@@ -176,14 +180,24 @@ class Classifier:
     def record(self) -> None:
         """Record work that comes again and again. On the training thread, as nobody may wait for the whole device meanwhile."""
         while self._to_record:
-            self._to_record.popleft().record(self._streams.record_aside)
+            room = self._to_record.popleft()
+            if self._streams.free_bytes() >= RECORDING_BYTES * len(room.cold_N1):  # a recording that finds none ends the run
+                room.record(self._streams.record_aside)
+
+    def forget_recordings(self) -> None:
+        """Record nothing of what was used so far: its memory is to be freed."""
+        self._to_record.clear()
 
     # Lists that the host asks for ------------------------------------------------------------------------------------
 
     def fetch(self, lists: ListsInSlot, names: Sequence[str]) -> FetchedLists:
         """Start to copy some lists of a batch down, which hold their slot."""
         lists.slot.hold()
-        fetched = FetchedLists(self._streams, self._fetched, {name: lists.named(name) for name in names})
+        try:
+            fetched = FetchedLists(self._streams, self._fetched, {name: lists.named(name) for name in names})
+        except BaseException:
+            lists.slot.release(None)
+            raise
         lists.slot.release(fetched.here)
         return fetched
 

@@ -159,13 +159,15 @@ class SlotMoves:
         fetched = FetchedLate(self._streams, copy, pinned, self._streams.download(pinned, copy))
         self._fetched.append(fetched)
         if len(self._fetched) > FETCHED_KEPT:
-            self._fetched.popleft().array()
+            self._fetched[0].array()
+            self._fetched.popleft()
         return fetched
 
     def settle(self) -> None:
         """Wait for what was fetched."""
         while self._fetched:
-            self._fetched.popleft().array()
+            self._fetched[0].array()
+            self._fetched.popleft()
 
     @property
     def _slot_bytes(self) -> int:

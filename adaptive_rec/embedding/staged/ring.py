@@ -97,7 +97,7 @@ class Slot:
         """The pinned memory as a NumPy array."""
         self._typed: dict[tuple[torch.dtype, int, int], Tensor] = {}
         self._typed_pinned: dict[torch.dtype, Tensor] = {}
-        self._kept: tuple[Hashable, Any] | None = None
+        self._kept: dict[Hashable, Any] = {}
         self._ring = ring
         self._streams = ring.streams
         self._users = 0
@@ -136,11 +136,15 @@ class Slot:
         return found
 
     def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """Return what `make` makes of this slot's memory, or what it made for the last caller, if that had the same key and the
-        memory is still the same."""
-        if self._kept is None or self._kept[0] != key:
-            self._kept = key, make()
-        return self._kept[1]
+        """Return what `make` makes of this slot's memory, or what it made for a former caller with the same key, if the memory is
+        still the same. Two are kept, as an epoch's last batch may be smaller than the others."""
+        if key not in self._kept:
+            made = make()
+            if len(self._kept) == 2:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = made
+        self._kept[key] = self._kept.pop(key)  # the last one that was used stays longest
+        return self._kept[key]
 
     def hold(self) -> None:
         """Add a user."""
@@ -223,7 +227,7 @@ class Slot:
         self._wait_for_users()
         self.pinned = self.device = _NOTHING
         self.bytes_pinned = _NOTHING.numpy()
-        self._typed, self._typed_pinned, self._kept = {}, {}, None
+        self._typed, self._typed_pinned, self._kept = {}, {}, {}
 
     def _wait_for_users(self) -> None:
         """Have all later copies up wait for the events given to `release`."""

@@ -156,6 +156,8 @@ class StagedStore(StagedTier):
                 if isinstance(flight.work, ClassifiedOnDevice):
                     flight.work.drop_lists(None)
         self._trained.forget()
+        if self._classifier is not None:
+            self._classifier.forget_recordings()
         self.settle()
         self._step.free_memory()
         reserved = [self._moves.ring] if self._classifier is None else [self._moves.ring, self._classifier.moved]
