@@ -18,6 +18,7 @@ from typing import Any
 _LIBRARY = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
 _NOT_READY = 600
 _BLOCKING_SYNC, _DISABLE_TIMING = 1, 2
+_PORTABLE, _DEVICEMAP = 1, 2
 _TYPES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuDeviceGet": (c_void_p, c_int),
@@ -26,6 +27,8 @@ _TYPES: dict[str, tuple[Any, ...]] = {
     "cuCtxSetCurrent": (c_void_p,),
     "cuCtxPushCurrent_v2": (c_void_p,),
     "cuCtxPopCurrent_v2": (c_void_p,),
+    "cuMemHostRegister_v2": (c_void_p, c_size_t, c_uint),
+    "cuMemHostUnregister": (c_void_p,),
     "cuMemcpyAsync": (c_void_p, c_void_p, c_size_t, c_void_p),
     "cuEventCreate": (c_void_p, c_uint),
     "cuEventRecord": (c_void_p, c_void_p),
@@ -82,7 +85,8 @@ class Driver:
         self._calls = calls = driver_calls()
         self._copy, self._event_record = calls.cuMemcpyAsync, calls.cuEventRecord
         self._wait_event, self._current = calls.cuStreamWaitEvent, calls.cuCtxGetCurrent
-        self._synchronize = driver_calls(keep_lock=False).cuEventSynchronize
+        long = driver_calls(keep_lock=False)
+        self._synchronize, self._lock, self._unlock = long.cuEventSynchronize, long.cuMemHostRegister_v2, long.cuMemHostUnregister
         self._thread = threading.local()
         self._free: deque[int] = deque()
         device, context = c_int(), c_void_p()
@@ -109,6 +113,16 @@ class Driver:
     def __exit__(self, *_: object) -> None:
         if self._thread.had_another.pop():
             check(self._calls.cuCtxPopCurrent_v2(byref(c_void_p())))
+
+    def lock(self, address: int, nbytes: int) -> None:
+        """Lock memory of the host, so that kernels can read and write it. Another thread may go on meanwhile."""
+        with self:
+            check(self._lock(address, nbytes, _PORTABLE | _DEVICEMAP))  # as the runtime does by default
+
+    def unlock(self, address: int) -> None:
+        """Unlock it, if it is locked: whoever was interrupted while it was being locked cannot know."""
+        with self:
+            self._unlock(address)
 
     def copy(self, to: int, source: int, nbytes: int, stream: int) -> None:
         """Queue a copy between addresses; those of the host must be pinned."""

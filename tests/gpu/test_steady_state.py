@@ -201,7 +201,9 @@ def test_cold_rows_travel_while_kernels_run(tmp_path: Path) -> None:
     with torch.profiler.profile(activities=kinds_of_activity):  # it wants to have run before graphs are recorded
         torch.zeros(1, device="cuda").add_(1)
         torch.cuda.synchronize()
-    runtime = build("run.batch_size=4096", "run.steps=60", "knobs.report_every=10")
+    # A network large enough for the device to be behind the host: else it has nothing to do while rows come down.
+    network = "model.top_mlp=[2048,2048,2048]"
+    runtime = build("run.batch_size=4096", "run.steps=60", "knobs.report_every=10", network)
     record_all_sizes(runtime)
     profile = torch.profiler.profile(activities=kinds_of_activity)
     for snapshot in snapshots(runtime):

@@ -70,6 +70,14 @@ class MadeUpLibrary(SimpleNamespace):
         self.queued.append(call)
         return self.result
 
+    def cuMemHostRegister_v2(self, address: int, nbytes: int, flags: int) -> int:
+        assert flags == 3, "kernels of every device may use it"
+        return self._queue("lock", address, nbytes)
+
+    def cuMemHostUnregister(self, address: int) -> int:
+        self._queue("unlock", address)
+        return 713
+
     def cuMemcpyAsync(self, *call: Any) -> int:
         return self._queue("copy", *call)
 
@@ -148,6 +156,16 @@ def test_a_thread_may_wait_before_it_does_anything_else(library: MadeUpLibrary) 
     for wait in waits:
         with ThreadPoolExecutor(1) as thread:
             thread.submit(wait).result()
+
+
+def test_memory_is_locked_and_unlocked_even_if_it_was_not(library: MadeUpLibrary) -> None:
+    driver = Driver(0)
+    driver.lock(1, 2)
+    driver.unlock(1)
+    assert library.queued == [("lock", 1, 2), ("unlock", 1)]
+    library.result = 2
+    with pytest.raises(RuntimeError, match="CUDA error 2"):
+        driver.lock(1, 2)
 
 
 def test_errors_are_raised_in_the_drivers_words(library: MadeUpLibrary) -> None:

@@ -95,18 +95,16 @@ class CudaStreams:
     def share(self, memory: Tensor) -> None:
         if not memory.nbytes:
             return
-        driver: Any = torch.cuda.cudart()
-        with torch.cuda.device(self.device):
-            found = driver.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
-        if found != driver.cudaError.success:
+        try:
+            self._driver.lock(memory.data_ptr(), memory.nbytes)
+        except RuntimeError as error:
             size = f"{memory.nbytes / 2**30:.1f} GiB"
             rule = f"run.cold_rows must be staged where tables cannot be locked in memory ({size})"
-            raise ConfigError(f"{rule}, the driver says: {found}")
+            raise ConfigError(f"{rule}, the driver says: {error}") from error
 
     def unshare(self, memory: Tensor) -> None:
         if memory.nbytes:
-            driver: Any = torch.cuda.cudart()
-            driver.cudaHostUnregister(memory.data_ptr())
+            self._driver.unlock(memory.data_ptr())
 
     def launch_up(self, work: Callable[[], object]) -> Event:
         return self._launch_on(self._up, work, None)

@@ -50,8 +50,8 @@ class DirectRows:
                 self._tables[pool] = []
                 for array in host.arrays(pool):
                     table = as_tensor(array)
+                    self._tables[pool].append(table)  # first: memory freed while it is locked spoils what comes to lie there
                     streams.share(table)
-                    self._tables[pool].append(table)
         except BaseException:
             self.close()
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,26 +23,25 @@ SPACE = RowSpace.of(TABLES, (FeatureSpec("a", 0), FeatureSpec("b", 1)))
 RULE = RowRule(RULES["rowwise_adagrad"], 1e-8, 0.9, 0.999)
 
 
-class Driver:
-    """As much of CUDA's runtime as locks memory; it locks so many arrays."""
-
-    cudaError = SimpleNamespace(success=0)
+class LockingDriver:
+    """As much of a driver as locks memory; it locks so many arrays."""
 
     def __init__(self, most: int) -> None:
         self.most, self.locked = most, dict[int, int]()
+        self.interrupts = False
 
-    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:
+    def lock(self, address: int, nbytes: int) -> None:
         if len(self.locked) == self.most:
-            return 2
+            raise RuntimeError("CUDA error 2: out of memory")
         assert not any(page in pages(*each) for each in self.locked.items() for page in pages(address, nbytes)), (
             "locked already"
         )
         self.locked[address] = nbytes
-        return 0
+        if self.interrupts and len(self.locked) == 3:
+            raise KeyboardInterrupt
 
-    def cudaHostUnregister(self, address: int) -> int:
-        del self.locked[address]
-        return 0
+    def unlock(self, address: int) -> None:
+        self.locked.pop(address, None)
 
 
 def pages(address: int, nbytes: int) -> range:
@@ -54,13 +52,13 @@ class Locking(LateStreams):
     """The late device, whose memory the made-up driver locks."""
 
     share, unshare = CudaStreams.share, CudaStreams.unshare  # type: ignore[assignment]
+    _driver: LockingDriver
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
-    made = Driver(most=99)
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: made)
-    monkeypatch.setattr(torch.cuda, "device", lambda device: torch.no_grad())
+def driver(monkeypatch: pytest.MonkeyPatch) -> LockingDriver:
+    made = LockingDriver(most=99)
+    monkeypatch.setattr(Locking, "_driver", made, raising=False)
     return made
 
 
@@ -75,7 +73,7 @@ def test_wide_rows_are_read_directly_by_the_stated_figures() -> None:
     assert pays(512, 1024)
 
 
-def test_a_store_locks_the_arrays_of_what_it_reads_and_unlocks_them(driver: Driver) -> None:
+def test_a_store_locks_the_arrays_of_what_it_reads_and_unlocks_them(driver: LockingDriver) -> None:
     """Each on pages of its own, as a page is locked once."""
     for wanted, pools in (("staged", []), ("auto", [1]), ("direct", [0, 1])):
         reads, complaint = choose(wanted)
@@ -86,15 +84,22 @@ def test_a_store_locks_the_arrays_of_what_it_reads_and_unlocks_them(driver: Driv
         assert not driver.locked
 
 
-def test_memory_that_cannot_be_locked_is_an_error_or_a_warning(driver: Driver) -> None:
+def test_memory_that_cannot_be_locked_is_an_error_or_a_warning(driver: LockingDriver) -> None:
     driver.most = 1
     with pytest.raises(
-        ConfigError, match=r"run\.cold_rows must be staged where tables cannot be locked in memory .*says: 2"
+        ConfigError, match=r"run\.cold_rows must be staged where tables cannot be locked in memory .*says: CUDA error 2"
     ):
         choose("direct")
     reads, complaint = choose("auto")
     assert reads is None
     assert complaint.startswith("cold rows are staged: run.cold_rows must be staged where tables cannot be locked")
+    assert not driver.locked
+
+
+def test_an_interrupt_while_memory_is_locked_leaves_none_locked(driver: LockingDriver) -> None:
+    driver.interrupts = True
+    with pytest.raises(KeyboardInterrupt):
+        choose("direct")
     assert not driver.locked
 
 
