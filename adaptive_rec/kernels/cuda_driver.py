@@ -75,7 +75,8 @@ class DriverEvent:
 
 
 class Driver:
-    """Copies and events of one device. Any thread may call them, within ``with driver:``; streams are those of torch, as numbers.
+    """Copies and events of one device. Any thread may call them, those that queue something within ``with driver:``; streams are
+    those of torch, as numbers.
 
     Every call raises RuntimeError where the driver reports an error, of this call or of earlier work.
     """

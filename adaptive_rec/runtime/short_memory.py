@@ -6,7 +6,8 @@ from types import TracebackType
 
 import torch
 
-from adaptive_rec.errors import first_line, is_out_of_memory
+from adaptive_rec.embedding.staged.device_step import TOO_SMALL
+from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
 
 
 class OnShortMemory:
@@ -27,3 +28,17 @@ class OnShortMemory:
         if short and error is not None:
             self.reason = first_line(error)
         return short
+
+
+class AfterUpdate:
+    """A context in which rows are updated, so that a step that finds memory too small cannot be repeated: it ends the run, with
+    MemoryPlanError."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if isinstance(error, RuntimeError) and is_out_of_memory(error):
+            raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
+
+
+UPDATED = AfterUpdate()

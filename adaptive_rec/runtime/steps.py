@@ -13,13 +13,12 @@ from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.finite import StepCheck
 from adaptive_rec.embedding.optimizer import LearningRates, learning_rates
 from adaptive_rec.embedding.records import Fetched, RowUpdate
-from adaptive_rec.embedding.staged.device_step import TOO_SMALL
-from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
 from adaptive_rec.policy import BatchView, SkippingPolicy, StepPlan
 from adaptive_rec.policy.skipping import plan_step
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.progressive import Progressive
+from adaptive_rec.runtime.short_memory import UPDATED
 from adaptive_rec.runtime.splitting import Splitting
 from adaptive_rec.state.run_state import RunState
 from adaptive_rec.tracking.popularity import samples as is_sampled
@@ -75,7 +74,7 @@ class TrainingSteps:
         with self._times("update"):
             if not self.update(work, plan, position_B, probe):
                 position_B = np.full(work.batch.size, -1, dtype=np.int64)
-        with self._times("observe"):
+        with self._times("observe"), UPDATED:
             self.observe(work, probe and bool((position_B >= 0).any()))
         self._state.tally.add(work, position_B)
         self._state.step_done(work.batch.position)
@@ -135,12 +134,8 @@ class TrainingSteps:
         skips = not (probe or self._state.policy.exact)
         lr = rates.embedding
         self._store.apply(work, RowUpdate(gradients, position_B, plan.frozen_U, lr, number, measure=probe, skips=skips))
-        try:
+        with UPDATED:
             self._dense.step(rates.factor)
-        except RuntimeError as error:  # rows are updated by now, so the step cannot be repeated
-            if not is_out_of_memory(error):
-                raise
-            raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
         return True
 
     def observe(self, work: ClassifiedBatch, probe: bool) -> None:

@@ -20,6 +20,7 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import MemoryPlanError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Event, Snapshot
+from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.run import journal
 from adaptive_rec.run.line_file import LineFile
 from adaptive_rec.runtime.assemble import assemble
@@ -115,6 +116,23 @@ def test_a_budget_that_does_not_fit_is_halved_before_the_run_with_a_warning(devi
     assert "hot_budget_bytes 2.0KiB does not fit" in warnings[1]
     assert runtime.config.knobs.hot_budget_bytes == 1000, "what is written to the run's directory, and made again"
     np.testing.assert_allclose(losses, run(build(None))[0], rtol=1e-12)
+
+
+def test_memory_that_ends_after_rows_were_updated_ends_the_run(
+    device: SmallDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that was repeated then would update its rows twice."""
+    counted = list[int]()
+
+    def short(observer: Observer, step: int, work: Any, knobs: Any) -> None:
+        counted.append(step)
+        if len(counted) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate lists.\nmore lines")
+
+    monkeypatch.setattr(Observer, "count_lookups", short)
+    with pytest.raises(MemoryPlanError, match=r"must hold an update; .*: CUDA out of memory. Tried to allocate lists.$"):
+        run(build(device, "knobs.policy=hotline"))
+    assert len(counted) == len(set(counted)) == 3
 
 
 @pytest.mark.parametrize("policy", ["device_only", "hybrid"])
