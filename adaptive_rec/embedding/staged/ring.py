@@ -199,7 +199,9 @@ class Slot:
         work queued on the side queue so far."""
         copies, start = list[tuple[Tensor, Tensor]](), 0
         for each in tensors:
-            first = start // each.itemsize
+            first, rest = divmod(start, each.itemsize)
+            if rest:
+                raise ValueError(f"tensors of wide types must come first, got {[each.dtype for each in tensors]}")
             copies.append((self.pinned_as(each.dtype)[first : first + each.shape[0]], each))
             start += each.nbytes
         self._last_aside = self._streams.download_aside(copies)

@@ -15,6 +15,7 @@ from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice
 from adaptive_rec.embedding.staged.classifier import Classifier
 from adaptive_rec.embedding.staged.late_streams import LateStreams
+from adaptive_rec.embedding.staged.ring import StagingRing
 from adaptive_rec.placement import Placement, RowSpace
 
 ROWS = 40
@@ -135,6 +136,17 @@ def test_batches_of_one_size_are_recorded_once_and_send_offsets_once() -> None:
     for _ in range(3):
         check([[row] for row in random.integers(0, ROWS, 20).tolist()])
     assert (streams.recordings, streams.replays) == (2, 5)
+
+
+def test_tensors_that_come_down_together_lie_behind_each_other_wide_types_first() -> None:
+    streams = LateStreams(4)
+    slot = StagingRing(streams).take(0, 64)
+    wide, narrow = torch.arange(3, dtype=torch.int64), torch.arange(5, dtype=torch.int32)
+    streams.host_waits(slot.bring_aside([wide, narrow, narrow]))
+    assert slot.bytes_pinned[:24].view(np.int64).tolist() == [0, 1, 2]
+    assert slot.bytes_pinned[24:64].view(np.int32).tolist() == [0, 1, 2, 3, 4] * 2
+    with pytest.raises(ValueError, match="wide types must come first, got .torch.int32, torch.int64."):
+        slot.bring_aside([narrow, wide])
 
 
 def test_memory_that_is_dropped_takes_its_recording_with_it() -> None:
