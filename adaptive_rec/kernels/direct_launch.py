@@ -10,7 +10,7 @@ import struct
 from ctypes import byref, c_char_p, c_size_t, c_void_p
 from typing import Any
 
-from adaptive_rec.kernels.cuda_driver import check, driver_calls
+from adaptive_rec.kernels.driver_calls import check, driver_calls
 
 _POINTER = "P"
 _FORMATS = {"i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q"}

@@ -14,7 +14,7 @@ from torch import Tensor
 from adaptive_rec.embedding.staged.link import Link, TorchLink
 from adaptive_rec.embedding.staged.streams import Event
 from adaptive_rec.errors import ConfigError, TrainingError, first_line
-from adaptive_rec.kernels.cuda_driver import Driver
+from adaptive_rec.kernels.driver_calls import Driver
 from adaptive_rec.system.group import Group
 
 PIECE_BYTES = 4 << 20

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec.kernels import cuda_driver
-from adaptive_rec.kernels.cuda_driver import Driver
+from adaptive_rec.kernels import driver_calls
+from adaptive_rec.kernels.driver_calls import Driver
 
 OURS, OTHER = 77, 88
 
@@ -101,7 +101,7 @@ class MadeUpLibrary(SimpleNamespace):
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> MadeUpLibrary:
     made_up = MadeUpLibrary()
-    monkeypatch.setattr(cuda_driver, "driver_calls", lambda keep_lock=True: made_up)
+    monkeypatch.setattr(driver_calls, "driver_calls", lambda keep_lock=True: made_up)
     return made_up
 
 
@@ -188,8 +188,8 @@ def test_errors_are_raised_in_the_drivers_words(library: MadeUpLibrary) -> None:
 
 
 def test_a_driver_that_lacks_a_call_says_so_by_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_driver, "_LIBRARY", ctypes.util.find_library("c") or "libc.so.6")
-    monkeypatch.setitem(cuda_driver._TYPES, "abs", (ctypes.c_int,))
-    found = cuda_driver.driver_calls.__wrapped__()
+    monkeypatch.setattr(driver_calls, "_LIBRARY", ctypes.util.find_library("c") or "libc.so.6")
+    monkeypatch.setitem(driver_calls._TYPES, "abs", (ctypes.c_int,))
+    found = driver_calls.driver_calls.__wrapped__()
     assert found.abs(-3) == 3
     assert found.cuInit is None
