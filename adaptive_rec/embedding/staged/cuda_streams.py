@@ -39,7 +39,11 @@ class CudaStreams:
         self._urgent = torch.cuda.Stream(self.device, priority=-1)
         self._down = torch.cuda.Stream(self.device)
         self._aside = torch.cuda.Stream(self.device, priority=-1)  # short work that workers wait for
-        self._driver = Driver(self.device.index)
+        try:
+            self._driver = Driver(self.device.index)
+        except OSError as error:
+            rule = "run.device=cuda needs the driver of an NVIDIA GPU, which cannot be loaded; take run.device=cpu"
+            raise ConfigError(f"{rule}: {error}") from error
         self._recording = _Recording(self.device)
         self._recording_aside = _Recording(self.device)
 

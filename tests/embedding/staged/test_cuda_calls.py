@@ -13,7 +13,7 @@ import torch
 
 from adaptive_rec.embedding.staged import cuda_streams
 from adaptive_rec.embedding.staged.cuda_streams import PIECE_BYTES, CudaStreams
-from adaptive_rec.errors import TrainingError
+from adaptive_rec.errors import ConfigError, TrainingError
 
 SECOND = torch.device("cuda", 1)
 
@@ -122,3 +122,14 @@ def test_a_recording_that_fails_ends_the_run_even_for_want_of_memory(cuda: MadeU
 
     with pytest.raises(TrainingError, match=r"run\.cuda_graphs must be false where .* recorded: CUDA out of memory"):
         CudaStreams(SECOND).capture(fails)
+
+
+def test_a_driver_that_cannot_be_loaded_is_an_error_by_name(cuda: MadeUpCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a build of torch for other GPUs."""
+
+    def absent(index: int) -> None:
+        raise OSError("libcuda.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(cuda_streams, "Driver", absent)
+    with pytest.raises(ConfigError, match=r"run\.device=cuda needs the driver of an NVIDIA GPU, .*: libcuda\.so\.1: cannot open"):
+        CudaStreams(SECOND)
