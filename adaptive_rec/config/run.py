@@ -18,6 +18,9 @@ CLASSIFIED_ON_DEVICE_BAGS = 50_000
 """Bags of a batch (samples times features) from which run.classify=auto is the device. On an H100 with 16 cores batches of 53,248
 bags took as long either way with hot rows, and less on the device with all rows there; smaller ones were not measured."""
 
+OF_DEVICES = ("direct", "in_place")
+"""Ways of cold rows that only a device has."""
+
 MOST_THREADS = 1024
 """Upper bound of numbers of threads: more than any machine has; a larger number is a mistake."""
 
@@ -121,11 +124,12 @@ class RunConfig(Frozen):
         "batches of 50,000 bags or more (samples times features), unless there are several processes, rows on a disk, or a "
         "policy that skips.",
     )
-    cold_rows: Literal["auto", "staged", "direct"] = knob(
+    cold_rows: Literal["auto", "staged", "direct", "in_place"] = knob(
         "auto",
         "name",
-        "On a device, how cold rows get there and back: staged, copied by the host, or direct, read and written by the device in "
-        "host memory, which is locked; auto does so with wide rows, unless there are several processes or rows on a disk.",
+        "On a device, how cold rows get there and back: staged, copied by the host; direct, copied by the device from host "
+        "memory, which is locked; or in_place, used there by the kernels of a step. auto copies wide rows directly and stages "
+        "others, unless there are several processes or rows on a disk.",
     )
     classify_threads: int = knob(
         0,
@@ -162,14 +166,14 @@ class RunConfig(Frozen):
         return not rule and (auto if self.classify == "auto" else self.classify == "device")
 
     def cold_rows_of(self, ranks: int) -> str:
-        """Return how cold rows of a device run get there: staged, direct, or auto, which goes by their width."""
+        """Return how cold rows of a device run get there: staged, direct, in place, or auto, which goes by their width."""
         rule = ""
         if ranks > 1:
             rule = f"must be staged where several processes train together ({ranks} of them)"
         elif self.host_memory:
             rule = "must be staged where rows lie on a disk (run.host_memory)"
-        if rule and self.cold_rows == "direct":
-            raise ConfigError(f"run.cold_rows {rule}, got direct")
+        if rule and self.cold_rows in OF_DEVICES:
+            raise ConfigError(f"run.cold_rows {rule}, got {self.cold_rows}")
         return "staged" if rule else self.cold_rows
 
     def thread_budget(self, stages_ahead: bool) -> ThreadBudget:

@@ -143,9 +143,15 @@ def find_lists(
     torch.cat([outside.view(1).to(torch.int64), end_Q, end_piece_Q, lookups_F], out=out.counts)
 
 
-def find_places(slot_of_row: Tensor, lists: BatchLists, offsets: Tensor, features: int, out: BatchPlaces) -> None:
+def find_places(
+    slot_of_row: Tensor, lists: BatchLists, offsets: Tensor, features: int, out: BatchPlaces, in_place: bool = False
+) -> None:
     """Find the source of each distinct row of a batch, the cold rows, and the popular samples. The lists may have been found just
-    before, on the same queue. Where an id lies outside its table, nothing is valid."""
+    before, on the same queue. Where an id lies outside its table, nothing is valid.
+
+    `slot_of_row` is negative for a cold row. `in_place`: that number is its source; else the source is ``~c``, c the row's place
+    among the cold ones of its pool.
+    """
     lookups, pools = len(lists.distinct_N), len(out.counts) - features
     outside, end_Q = lists.counts[:1], lists.counts[1 : 1 + pools]
     place_N = torch.arange(lookups, device=offsets.device)
@@ -157,7 +163,7 @@ def find_places(slot_of_row: Tensor, lists: BatchLists, offsets: Tensor, feature
     before_Q = before_N1[end_Q]
     pool_N = torch.searchsorted(end_Q, place_N, right=True).clamp(max=pools - 1)
     before_pool_Q = torch.nn.functional.pad(before_Q[:-1], (1, 0))
-    out.source_N.copy_(torch.where(is_cold_N, before_pool_Q[pool_N] - 1 - before_N1[:-1], slot_N))
+    out.source_N.copy_(slot_N if in_place else torch.where(is_cold_N, before_pool_Q[pool_N] - 1 - before_N1[:-1], slot_N))
     out.cold_N1.scatter_(0, torch.where(is_cold_N, before_N1[:-1], lookups), torch.where(is_cold_N, row_N, 0))
 
     hot_N1 = _running_sum((slot_N >= 0).index_select(0, lists.inverse_N))

@@ -66,7 +66,9 @@ def find_lists(
     )  # fmt: skip
 
 
-def find_places(slot_of_row: Tensor, lists: BatchLists, offsets: Tensor, features: int, out: BatchPlaces) -> None:
+def find_places(
+    slot_of_row: Tensor, lists: BatchLists, offsets: Tensor, features: int, out: BatchPlaces, in_place: bool = False
+) -> None:
     """Find the source of each distinct row, the cold rows, and the popular samples: see `batch_lists.find_places`."""
     lookups, samples, pools = len(lists.distinct_N), (len(offsets) - 1) // features, len(out.counts) - features
     slot_N = torch.empty(lookups, dtype=torch.int32, device=offsets.device)
@@ -79,7 +81,8 @@ def find_places(slot_of_row: Tensor, lists: BatchLists, offsets: Tensor, feature
     )  # fmt: skip
     before_N1.cumsum_(0)
     triton_lists.number_cold[per_row](
-        lists.distinct_N, lists.counts, slot_N, before_N1, out.source_N, out.cold_N1, out.counts, pools, ROWS=LISTED,
+        lists.distinct_N, lists.counts, slot_N, before_N1, out.source_N, out.cold_N1, out.counts, pools, IN_PLACE=in_place,
+        ROWS=LISTED,
     )  # fmt: skip
     triton_lists.count_hot[(-(-samples // COUNTED), features)](
         slot_N, lists.inverse_N, offsets, hot_BF, samples, features, SAMPLES=COUNTED, CHUNK=CHUNK,

@@ -10,7 +10,7 @@ import struct
 from ctypes import byref, c_char_p, c_size_t, c_void_p
 from typing import Any
 
-from adaptive_rec.kernels.driver_calls import check, driver_calls
+from adaptive_rec.kernels.driver_calls import LOCKED, check, driver_calls
 
 _POINTER = "P"
 _FORMATS = {"i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q"}
@@ -42,14 +42,16 @@ class DirectLaunch:
         self._launch = driver_calls().cuLaunchKernel
 
     def __call__(self, grid: tuple[int, ...], stream: int, arguments: tuple[Any, ...]) -> bool:
-        """Launch it, on the context of the calling thread. Returns False where an argument is a tensor of the host."""
+        """Launch it, on the context of the calling thread. Returns False where an argument is a tensor of the host that is not
+        locked as a whole."""
         values = list[int]()
         for number in self._taken:
             argument = arguments[number]
             if type(argument) is not int:
-                if not argument.is_cuda:
+                address = argument.data_ptr()
+                if not argument.is_cuda and address not in LOCKED:
                     return False
-                argument = argument.data_ptr()
+                argument = address
             values.append(argument)
         x, y, z = (*grid, 1, 1)[:3]
         if x and y and z:

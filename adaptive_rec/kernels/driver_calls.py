@@ -29,6 +29,7 @@ _TYPES: dict[str, tuple[Any, ...]] = {
     "cuCtxPopCurrent_v2": (c_void_p,),
     "cuMemHostRegister_v2": (c_void_p, c_size_t, c_uint),
     "cuMemHostUnregister": (c_void_p,),
+    "cuMemHostGetDevicePointer_v2": (c_void_p, c_void_p, c_uint),
     "cuMemcpyAsync": (c_void_p, c_void_p, c_size_t, c_void_p),
     "cuEventCreate": (c_void_p, c_uint),
     "cuEventRecord": (c_void_p, c_void_p),
@@ -60,6 +61,10 @@ def check(result: int) -> None:
         text = ctypes.c_char_p()
         driver_calls().cuGetErrorString(result, byref(text))
         raise RuntimeError(f"CUDA error {result}: {(text.value or b'unknown').decode()}")
+
+
+LOCKED: set[int] = set()
+"""Addresses of memory of the host that is locked, and that kernels find under the same addresses."""
 
 
 class DriverEvent:
@@ -119,9 +124,13 @@ class Driver:
         """Lock memory of the host, so that kernels can read and write it. Another thread may go on meanwhile."""
         with self:
             check(self._lock(address, nbytes, _PORTABLE | _DEVICEMAP))  # as the runtime does by default
+            there = c_void_p()
+            if not self._calls.cuMemHostGetDevicePointer_v2(byref(there), address, 0) and there.value == address:
+                LOCKED.add(address)
 
     def unlock(self, address: int) -> None:
         """Unlock it, if it is locked: whoever was interrupted while it was being locked cannot know."""
+        LOCKED.discard(address)
         with self:
             self._unlock(address)
 

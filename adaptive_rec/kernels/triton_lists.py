@@ -184,8 +184,10 @@ def find_slots(
 
 @KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
-def number_cold(distinct_N, list_counts, slot_N, before_N1, source_N, cold_N1, counts, pools, ROWS: tl.constexpr):
-    """Number the cold rows of each pool, and list them. `before_N1` counts those of all pools."""
+def number_cold(
+    distinct_N, list_counts, slot_N, before_N1, source_N, cold_N1, counts, pools, IN_PLACE: tl.constexpr, ROWS: tl.constexpr
+):
+    """Number the cold rows of each pool, unless they are used in place, and list them. `before_N1` counts those of all pools."""
     u = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     before_pool = tl.full([ROWS], 0, tl.int64)
     rows = tl.load(list_counts + pools)
@@ -197,7 +199,8 @@ def number_cold(distinct_N, list_counts, slot_N, before_N1, source_N, cold_N1, c
             tl.store(counts + pool, before_end)
     slot = tl.load(slot_N + u, mask=u < rows, other=0)
     before = tl.load(before_N1 + u, mask=u < rows, other=0)
-    tl.store(source_N + u, tl.where(slot < 0, (before_pool - 1 - before).to(tl.int32), slot), mask=u < rows)
+    source = slot if IN_PLACE else tl.where(slot < 0, (before_pool - 1 - before).to(tl.int32), slot)
+    tl.store(source_N + u, source, mask=u < rows)
     row = tl.load(distinct_N + u, mask=slot < 0, other=0)
     tl.store(cold_N1 + before, row, mask=slot < 0)
 

@@ -216,10 +216,11 @@ def _staging_bytes(config: Config, source: Source, policy: Policy, batch: Batch)
     rule, itemsize = row_rule(config), row_type(config).itemsize
     work = ClassifiedBatch(batch, space)
     rows_bytes = 0
-    for pool, spec in enumerate(space.pools):
+    for pool, spec in enumerate(space.pools if config.run.cold_rows != "in_place" else ()):
         span = work.pool_range(pool)
         rows_bytes += (span.stop - span.start) * rule.bytes_per_row(spec.dim, itemsize)
-    numbers = 2 * rule.rounds + 2 * (config.run.cold_rows != "staged")  # of 8 bytes, for rows of 16 bits and for direct reads
+    direct = config.run.cold_rows in ("auto", "direct")
+    numbers = 2 * rule.rounds + 2 * direct  # of 8 bytes, for rows of 16 bits and for direct reads
     integers = len(batch.offsets) + 2 * batch.lookups + (5 + numbers) * len(work.distinct_U)
     one = 4 * integers + (batch.dense_BX.size + batch.size) * itemsize + rows_bytes
     return (config.knobs.prefetch_depth + RETURNING_LIMIT + 1) * (

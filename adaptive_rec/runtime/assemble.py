@@ -28,6 +28,7 @@ from adaptive_rec.embedding.shared.shared_device_store import SharedDeviceStore
 from adaptive_rec.embedding.shared.shared_disk_store import SharedDiskStore
 from adaptive_rec.embedding.shared.shared_store import SharedStore
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
+from adaptive_rec.embedding.staged.in_place_store import InPlaceStore
 from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -285,4 +286,5 @@ def build_store(
         return StagedDiskStore(*staged, folder=rows, memory_bytes=hot_part(config.run.host_memory))
     if shared:
         return SharedDeviceStore(shared, *staged, drawn=drawn, rounded=rounded)
-    return StagedStore(*staged, drawn, classifies, cold_rows)
+    kind = InPlaceStore if cold_rows == "in_place" else StagedStore
+    return kind(*staged, drawn, classifies, cold_rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from adaptive_rec.config.run import OF_DEVICES
 from adaptive_rec.config.tree import Config
 from adaptive_rec.dense.linear import linear_layers
 from adaptive_rec.errors import ConfigError
@@ -14,8 +15,8 @@ def check_fits_device(config: Config, on_device: bool) -> None:
         raise ConfigError("run.precision must not be tf32 on a CPU, which has no TF32, got tf32; take float32 or bf16")
     if run.classify == "device" and not on_device:
         raise ConfigError("run.classify must be host or auto on a CPU, got device")
-    if run.cold_rows == "direct" and not on_device:
-        raise ConfigError("run.cold_rows must be auto or staged on a CPU, got direct")
+    if run.cold_rows in OF_DEVICES and not on_device:
+        raise ConfigError(f"run.cold_rows must be auto or staged on a CPU, got {run.cold_rows}")
     if run.compile and on_device:
         raise ConfigError("run.compile must be false on a device, where the dense part is recorded instead, got true")
     if run.linear == "onednn" and on_device:

@@ -63,6 +63,10 @@ class IdleStreams:
 
     def trim(self) -> None: ...
 
+    def share(self, memory: Tensor) -> None: ...
+
+    unshare = share
+
     def launch(self, work: Callable[[], object]) -> None:
         self._count("launch")
 

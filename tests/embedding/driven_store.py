@@ -38,7 +38,7 @@ class DrivenStore:
     """That of a real run, which itself does not run: batches, gradients and moves come from dice."""
 
     def __init__(self, config: Config, device: str, seed: int) -> None:
-        """`device` is direct, late or either: another one in each life."""
+        """`device` is direct, late, in_place (late, but cold rows stay in the host tier) or any: another one in each life."""
         self._config, self._device, self._seed = config, device, seed
         self.dice, self.random = random.Random(seed), np.random.default_rng(seed)
         self.lives = 0
@@ -48,9 +48,11 @@ class DrivenStore:
     def begin_life(self) -> None:
         """A fresh run."""
         self.lives += 1
-        self.device = self.dice.choice(("direct", "late")) if self._device == "either" else self._device
-        streams = LateStreams(self._seed + 1000 * self.lives) if self.device == "late" else None
-        self.runtime: Runtime = assemble(self._config, MemorySource([NOTHING], TABLES, FEATURES), streams)
+        self.device = self.dice.choice(("direct", "late", "in_place")) if self._device == "any" else self._device
+        streams = None if self.device == "direct" else LateStreams(self._seed + 1000 * self.lives)
+        run = {"cold_rows": "in_place"} if self.device == "in_place" else {}
+        config = self._config.model_copy(update={"run": self._config.run.model_copy(update=run)})
+        self.runtime: Runtime = assemble(config, MemorySource([NOTHING], TABLES, FEATURES), streams)
         self.store = self.runtime.store
         self.changed_R = np.zeros(self.store.space.rows, np.bool_)
         """Rows that the next checkpoint has to save."""

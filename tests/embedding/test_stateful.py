@@ -15,6 +15,7 @@ from adaptive_rec.checkpoint.history import Verified
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.snapshot import RowSnapshot
 from adaptive_rec.embedding.staged.homing import Homing
+from adaptive_rec.embedding.staged.in_place_store import InPlaceStore
 from adaptive_rec.embedding.staged.moves import SlotMoves
 from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -84,14 +85,14 @@ def seeds_of(some: list[int]) -> list[int]:
     return [int(CHOSEN)] if CHOSEN else some
 
 
-@pytest.mark.parametrize("seed", seeds_of([0, 8, 16, 18]))
+@pytest.mark.parametrize("seed", seeds_of([0, 8, 16, 18, 20]))
 def test_a_store_and_its_checkpoints_equal_plain_arrays(seed: int) -> None:
     drive(seed, 400)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seed", seeds_of(list(range(20))))
+@pytest.mark.parametrize("seed", seeds_of(list(range(22))))
 def test_over_many_operations_too(seed: int) -> None:
     counts = drive(seed, 10_000)
     for what in ("full", "changes", "given up", "kill", "power loss", "while writing", "between", "waited for"):
@@ -155,6 +156,10 @@ def flag_no_row_that_comes_home(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StagedStore, "_flagging", lambda store, pool, host_rows, changed: lambda first, end: None)
 
 
+def flag_no_row_in_place(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(InPlaceStore, "_flag", lambda store: store._unflagged.clear())
+
+
 def remove_what_is_built_on(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Verified, "needed", lambda verified, names: set(names))
 
@@ -170,6 +175,9 @@ def remove_what_is_built_on(patch: pytest.MonkeyPatch) -> None:
         (leave_flags_on_the_device, KINDS[8]),
         (leave_flags_in_slots_that_become_free, KINDS[8]),
         (flag_no_row_that_comes_home, KINDS[8]),
+        (keep_no_row, KINDS[20]),
+        (leave_flags_on_the_device, KINDS[20]),
+        (flag_no_row_in_place, KINDS[20]),
         (remove_what_is_built_on, KINDS[0]),
     ],
 )

@@ -21,6 +21,7 @@ from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.placement_state import saved_traffic, set_traffic
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate, Traffic
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
+from adaptive_rec.embedding.staged.in_place_store import InPlaceStore
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -46,7 +47,7 @@ SHAPES = {
 }
 
 
-@pytest.fixture(params=["direct", *STAGED])
+@pytest.fixture(params=["direct", *STAGED, "in_place", pytest.param("in_place_cuda", marks=pytest.mark.gpu)])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -58,8 +59,9 @@ def make_store(
     row_rule = RowRule(RULES[rule], 1e-8, 0.9, 0.999)
     if kind == "direct":
         return DirectStore(space, row_rule, 1, torch.float64, torch.device("cpu"), budget_bytes, monitored)
-    streams = CudaStreams(torch.device("cuda")) if kind == "cuda" else LateStreams(seed=2)
-    return StagedStore(space, row_rule, 1, torch.float64, streams, budget_bytes, monitored)
+    streams = CudaStreams(torch.device("cuda")) if kind.endswith("cuda") else LateStreams(seed=2)
+    of_kind = InPlaceStore if kind.startswith("in_place") else StagedStore
+    return of_kind(space, row_rule, 1, torch.float64, streams, budget_bytes, monitored)
 
 
 def random_batch(space: RowSpace, random: np.random.Generator, samples: int = 6) -> Batch:
@@ -394,6 +396,30 @@ def test_a_staged_batch_sends_each_distinct_cold_row_once_in_each_direction(kind
         assert store.traffic.host_to_device_bytes - before[0] > rows_bytes, (
             "the arrays of a step travel too"
         )
+
+
+@pytest.mark.parametrize("kind", ["in_place", pytest.param("in_place_cuda", marks=pytest.mark.gpu)], indirect=True)
+def test_rows_in_place_cross_the_bus_twice_and_come_back(kind: str) -> None:
+    """Weights for the bags, all of it for the update; back goes what was updated."""
+    store = make_store(kind)
+    store.resize(slots_for(store, 10), np.arange(store.space.rows))
+    random = np.random.default_rng(11)
+    for step in range(1, 10):
+        work = prepare(store, random_batch(store.space, random))
+        before = (store.traffic.host_to_device_bytes, store.traffic.device_to_host_bytes)
+        cold_U = ~work.hot_U
+        update = train(store, work, step, random)[2]
+        read_U = np.logical_or.reduceat(
+            update.position_B[work.segment_bag_N // len(store.space.features)] >= 0, work.segments_U1[:-1]
+        )
+        weights = updated = 0
+        for p, pool in enumerate(store.space.pools):
+            span = work.pool_range(p)
+            weights += 8 * pool.dim * int(np.count_nonzero(cold_U[span]))
+            some = np.count_nonzero((cold_U & read_U & ~update.frozen_U)[span])
+            updated += 8 * (pool.dim + store.rule.state_width(pool.dim)) * int(some)
+        assert store.traffic.device_to_host_bytes - before[1] == updated > 0
+        assert weights + updated < store.traffic.host_to_device_bytes - before[0] < weights + updated + 8192, "and the lists"
 
 
 @pytest.mark.parametrize("kind", STAGED, indirect=True)

@@ -28,14 +28,16 @@ from tests.embedding.lives import Life, SnapshotClock, Writer, after_power_loss
 from tests.embedding.plain_rows import Rows, differences, rows_of
 
 Kind = tuple[str, str, str]
-"""Store (either: another one in each life), type of rows, update rule."""
+"""Store (any: another one in each life), type of rows, update rule."""
 
 KINDS: list[Kind] = [
     (device, rows, rule)
     for device in ("direct", "late")
     for rows in ("float64", "float32")
     for rule in ("sgd", "rowwise_adagrad", "adagrad", "lazy_adam")
-] + [("direct", "bf16", "sgd")] * 2 + [("either", "float64", "sgd")] * 2  # fmt: skip
+] + [("direct", "bf16", "sgd")] * 2 + [("any", "float64", "sgd")] * 2 + [
+    ("in_place", "float64", "adagrad"), ("in_place", "float32", "lazy_adam"),
+]  # fmt: skip
 
 WEIGHTS: dict[str, float] = {
     "step": 40, "stage": 12, "skip": 3, "migrate": 15, "resize": 2, "settle": 1, "free_memory": 0.2, "begin": 5, "advance": 15,

@@ -130,6 +130,16 @@ def check_places(work: ClassifiedBatch, lists: batch_lists.BatchLists, device: s
     assert found.popular_B.tolist() == work.popular_B.tolist()
     assert found.counts[pools:].tolist() == work.hot_lookups_F.tolist()
 
+    in_place, slots = empty_places(work.batch, space, device), slot_of_row.copy()
+    for pool in space.pools:
+        of_pool = slots[pool.first_row : pool.end_row]
+        np.putmask(of_pool, of_pool < 0, ~np.arange(pool.rows, dtype=np.int32))
+    find_places(torch.tensor(slots, device=device), lists, offsets, features, in_place, True)
+    assert in_place.source_N[:rows].tolist() == work.source_U.tolist()
+    assert in_place.cold_N1[: len(row_C)].tolist() == row_C.tolist()
+    assert in_place.counts.tolist() == found.counts.tolist()
+    assert in_place.popular_B.tolist() == work.popular_B.tolist()
+
 
 @pytest.mark.parametrize("wrong", [-1, 7, 1 << 40])
 def test_an_id_outside_its_table_is_reported(wrong: int, form: Any) -> None:

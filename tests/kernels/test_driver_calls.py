@@ -23,7 +23,7 @@ class MadeUpLibrary(SimpleNamespace):
     def __init__(self) -> None:
         self.thread = threading.local()
         self.queued: list[Any] = []
-        self.result, self.created = 0, 0
+        self.result = self.created = self.moved = 0
 
     @property
     def contexts(self) -> list[int]:
@@ -73,6 +73,10 @@ class MadeUpLibrary(SimpleNamespace):
     def cuMemHostRegister_v2(self, address: int, nbytes: int, flags: int) -> int:
         assert flags == 3, "kernels of every device may use it"
         return self._queue("lock", address, nbytes)
+
+    def cuMemHostGetDevicePointer_v2(self, there: Any, address: int, flags: int) -> int:
+        there._obj.value = address + self.moved
+        return 0
 
     def cuMemHostUnregister(self, address: int) -> int:
         self._queue("unlock", address)
@@ -161,8 +165,12 @@ def test_a_thread_may_wait_before_it_does_anything_else(library: MadeUpLibrary) 
 def test_memory_is_locked_and_unlocked_even_if_it_was_not(library: MadeUpLibrary) -> None:
     driver = Driver(0)
     driver.lock(1, 2)
+    assert driver_calls.LOCKED == {1}
     driver.unlock(1)
     assert library.queued == [("lock", 1, 2), ("unlock", 1)]
+    library.moved = 1 << 40
+    driver.lock(1, 2)
+    assert not driver_calls.LOCKED, "kernels would find it elsewhere"
     library.result = 2
     with pytest.raises(RuntimeError, match="CUDA error 2"):
         driver.lock(1, 2)

@@ -187,6 +187,9 @@ def test_the_driver_is_given_what_the_kernel_takes(
         launch(launcher, arguments, given)
         assert len(device.launches) == 2, "tensors of the host are Triton's to refuse"
         assert len(driver.launches) == 2
+        monkeypatch.setattr(direct_launch, "LOCKED", {each.data_ptr() for each in arguments if isinstance(each, Tensor)})
+        launch(launcher, arguments, given)
+        assert len(driver.launches) == 3, "kernels reach memory that is locked"
 
 
 def test_kernels_with_other_arguments_than_their_source_says_are_left_to_triton(

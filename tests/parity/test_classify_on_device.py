@@ -78,11 +78,13 @@ def test_rows_that_the_device_reads_in_host_memory_are_those_that_are_staged(
 ) -> None:
     settings = {"steps": 45, "device": device, "budget_bytes": 200_000, **case}
     same = settings.pop("settings", [])
-    outcomes = [train(**settings, settings=[*same, f"run.cold_rows={way}"]) for way in ("direct", "staged")]
-    direct, staged = (outcome.runtime.store.direct for outcome in outcomes)
-    assert direct is not None
-    assert staged is None
-    same_bits(*outcomes)
+    staged, direct, in_place = (
+        train(**settings, settings=[*same, f"run.cold_rows={way}"]) for way in ("staged", "direct", "in_place")
+    )
+    assert [outcome.runtime.store.direct is not None for outcome in (staged, direct, in_place)] == [False, True, False]
+    assert [outcome.runtime.store.in_place for outcome in (staged, direct, in_place)] == [False, False, True]
+    same_bits(direct, staged)
+    same_bits(in_place, staged)
 
 
 @pytest.mark.parametrize("classify", ["host", "device"])

@@ -62,7 +62,8 @@ class _Layout:
 class Classifier:
     """Finds the lists of batches, and where their rows are. Any thread may call `place`, for a batch of its own."""
 
-    def __init__(self, space: RowSpace, streams: Streams, dtype: torch.dtype) -> None:
+    def __init__(self, space: RowSpace, streams: Streams, dtype: torch.dtype, in_place: bool = False) -> None:
+        """`in_place`: the source of a cold row is its place in the host tier."""
         self._space = space
         self._streams = streams
         self._dtype = dtype
@@ -81,6 +82,11 @@ class Classifier:
         order_F, first_row_F, rows_F, features_Q = (torch.tensor(each, device=streams.device) for each in numbers)
         self._on_device = SpaceOnDevice(order_F, first_row_F, rows_F, features_Q, space.rows)
         self._slot_of_row = torch.full((space.rows,), int(COLD), dtype=INT32, device=streams.device)
+        """Of a cold row the complement of its place in the host tier, where sources are such places."""
+        self._in_place = in_place
+        for pool in space.pools if in_place else ():
+            of_pool = self._slot_of_row[pool.first_row : pool.end_row]
+            torch.arange(-1, -1 - pool.rows, -1, dtype=INT32, out=of_pool)
 
     @property
     def rings(self) -> list[StagingRing]:
@@ -144,7 +150,7 @@ class Classifier:
         places = BatchPlaces(source_N, ids_N1, popular_B, place_counts)
 
         def find_places() -> None:
-            kernels.find_places(self._slot_of_row, found, offsets, len(self._space.features), places)
+            kernels.find_places(self._slot_of_row, found, offsets, len(self._space.features), places, self._in_place)
 
         def find_all() -> None:
             kernels.find_lists(ids_N1[:-1], offsets, one_hot, space, PIECE_LOOKUPS, found)
@@ -207,17 +213,17 @@ class Classifier:
         """Take over the slots of some rows from `slot_of_row`, for batches placed from now on."""
         for start in range(0, len(rows), MOVED_ROWS):
             some = rows[start : start + MOVED_ROWS]
-            parcel = send(self.moved, [some, slot_of_row[some]])
+            parcel = send(self.moved, [some, self._sources(some, slot_of_row[some])])
             index, slots = parcel.arrays
             self._end(parcel.slot.release, partial(self._slot_of_row.scatter_, 0, index, slots), parcel.here)
 
-    def move_all(self, slot_of_row: NDArray[np.int32]) -> None:
-        """Take over the slots of all rows."""
-        for start in range(0, len(slot_of_row), MOVED_ROWS):
-            part = slot_of_row[start : start + MOVED_ROWS]
-            parcel = send(self.moved, [part])
-            target = self._slot_of_row[start : start + len(part)]
-            self._end(parcel.slot.release, partial(target.copy_, parcel.arrays[0]), parcel.here)
+    def _sources(self, rows: NDArray[np.int64], slots: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return what stands for the slots of some rows on the device."""
+        if not self._in_place:
+            return slots
+        pool_first_row = np.asarray(self._space.pool_first_row)
+        first_row = pool_first_row[np.searchsorted(pool_first_row, rows, side="right") - 1]
+        return np.where(slots < 0, ~(rows - first_row), slots).astype(np.int32)
 
     def _end(self, release: Callable[[Event], None], work: Callable[[], Tensor], here: Event) -> None:
         release(self._streams.launch_aside(work, here))

@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from adaptive_rec.embedding.host import HostTier
 from adaptive_rec.embedding.optimizer import RowRule
-from adaptive_rec.embedding.row_types import as_tensor
 from adaptive_rec.embedding.staged.in_flight import DirectPool
+from adaptive_rec.embedding.staged.shared_tables import SharedTables
 from adaptive_rec.embedding.staged.streams import Event, Streams
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.placement import RowSpace
@@ -42,19 +41,9 @@ class DirectRows:
         """Raises ConfigError where the memory cannot be locked."""
         self._streams = streams
         self._host = host
-        self._tables: dict[int, list[Tensor]] = {}
         self._last_read: Event | None = None
         self._last_write: Event | None = None
-        try:
-            for pool in pools:
-                self._tables[pool] = []
-                for array in host.arrays(pool):
-                    table = as_tensor(array)
-                    self._tables[pool].append(table)  # first: memory freed while it is locked spoils what comes to lie there
-                    streams.share(table)
-        except BaseException:
-            self.close()
-            raise
+        self._tables = SharedTables(streams, host, pools)
 
     def __contains__(self, pool: object) -> bool:
         return pool in self._tables
@@ -64,7 +53,7 @@ class DirectRows:
 
         def read() -> None:
             for pool, _, numbers_C, rows in pools:
-                for table, to in zip(self._tables[pool], rows, strict=True):
+                for table, to in zip(self._tables.of_pool(pool), rows, strict=True):
                     self._streams.kernels.copy_rows(table, numbers_C, to, None)
 
         return read
@@ -77,7 +66,7 @@ class DirectRows:
 
         def write() -> None:
             for pool, _, numbers_C, rows in pools:
-                for table, source in zip(self._tables[pool], rows, strict=True):
+                for table, source in zip(self._tables.of_pool(pool), rows, strict=True):
                     self._streams.kernels.copy_rows(source, None, table, numbers_C)
 
         self._last_write = self._streams.launch_down(write, after)
@@ -93,10 +82,7 @@ class DirectRows:
         for event in (self._last_read, self._last_write):
             if event is not None:
                 self._streams.host_waits(event)
-        tables, self._tables = self._tables, {}
-        for of_pool in tables.values():
-            for table in of_pool:
-                self._streams.unshare(table)
+        self._tables.close()
 
 
 def direct_rows(

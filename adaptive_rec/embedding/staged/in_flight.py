@@ -33,16 +33,16 @@ class PoolParts:
     """One pool's arrays of a batch on the device, and the places of its rows in their slot."""
 
     host_rows_C: NDArray[np.int64]
-    """Rows of the host tier that travel."""
+    """Cold rows, by their numbers in the host tier."""
     distinct: int
     """Distinct rows."""
     source_U: Tensor
     piece_U1: Tensor
     piece_P1: Tensor
-    weights_CD: PackedArray
-    state_CK: PackedArray
+    places: tuple[PackedArray, PackedArray] | None
+    """Of weights and optimizer state in the slot; None: they are used in the host tier."""
     rows: tuple[Tensor, Tensor]
-    """Weights and optimizer state on the device."""
+    """Weights and optimizer state as kernels of the device reach them."""
     number_U: Tensor | None
     """The distinct rows' numbers in the joint row space (int64), where rows are of 16 bits: their dice depend on them."""
     direct_C: Tensor | None
@@ -50,7 +50,9 @@ class PoolParts:
 
     def pinned_rows(self, slot: Slot) -> Arrays:
         """Weights and optimizer state in host memory."""
-        return self.weights_CD.pinned(slot), self.state_CK.pinned(slot)
+        assert self.places is not None, "rows that stay in the host tier have no copies"
+        weights_CD, state_CK = self.places
+        return weights_CD.pinned(slot), state_CK.pinned(slot)
 
 
 @dataclass

@@ -39,6 +39,8 @@ class StagedStore(StagedTier):
     """Rows in host and device memory. `stage` runs on the caller's worker, the way home on this store's own."""
 
     stages_ahead = updates_once = True
+    in_place = False
+    """Whether cold rows stay in the host tier, see `in_place_store.py`."""
 
     def __init__(
         self,
@@ -56,22 +58,24 @@ class StagedStore(StagedTier):
     ) -> None:
         """`classifies`: the device classifies batches. `cold_rows`: how they get to the device, see `direct_rows.py`."""
         super().__init__(space, rule, seed, dtype, streams, budget_bytes, monitored, copy_threads, drawn)
-        self._classifier = Classifier(space, streams, dtype) if classifies else None
+        self._classifier = Classifier(space, streams, dtype, self.in_place) if classifies else None
         self._trained = TrainedLists(streams)
         self.ring = StagingRing(streams, in_order=True)
         self.direct, complaint = direct_rows(cold_rows, space, rule, dtype, streams, self.host)
         """Cold rows that the device reads and writes in host memory by itself."""
-        self._stager = Stager(space, rule, self.host, self._rows, dtype, self.ring, self._crew, self.direct)
-        aside = StagingRing(streams, in_order=True)
-        self._aside = Stager(space, rule, self.host, self._rows, dtype, aside, self._crew, self.direct)
-        """For batches that are not trained, which may be larger."""
         self._in_flight = InFlight()
         self._homing = Homing(streams, self._rows, self.direct, self._in_flight, self._crew, self._flagging)
         self._step = DeviceStep(space, rule, seed, streams, self._overflow_P)
+        self._stager = self._make_stager(self.ring)
+        self._aside = self._make_stager(StagingRing(streams, in_order=True))
+        """For batches that are not trained, which may be larger."""
         self._complaints: list[str] = [complaint] if complaint else []
         self._complained = False
         self._step_first = False
         """Whether a step was short of memory: until it is made, no batch is sent ahead."""
+
+    def _make_stager(self, ring: StagingRing) -> Stager:
+        return Stager(self.space, self.rule, self.host, self._rows, self.dtype, ring, self._crew, self.direct)
 
     @property
     def peak_bytes(self) -> int:
@@ -136,7 +140,7 @@ class StagedStore(StagedTier):
                 self._classifier.place(flight.work, self.placement, computed)
         else:
             self.classify(flight.work)
-        earlier = self._in_flight.hold_before(flight)
+        earlier = self._hold_before(flight)
         if earlier is None:
             return
         try:
@@ -144,6 +148,10 @@ class StagedStore(StagedTier):
         finally:
             for _, staged in earlier:
                 staged.slot.release(None)
+
+    def _hold_before(self, flight: Flight) -> list[tuple[Flight, Staged]] | None:
+        """Return the flights that may have a flight's rows, with their slots held. None where the placement is just changing."""
+        return self._in_flight.hold_before(flight)
 
     def drop_ahead(self) -> None:
         _drop_lists(self._in_flight.drop_ahead(), None)

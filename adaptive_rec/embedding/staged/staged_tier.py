@@ -62,11 +62,14 @@ class StagedTier(EmbeddingStore):
 
     def _flagging(self, pool: int, host_rows_C: NDArray[np.int64], changed_C: NDArray[np.bool_] | None) -> OfParts:
         """Return the work that flags parts of a pool's rows as changed, those of `changed_C` or all of them (None)."""
-        first_row = self.space.pools[pool].first_row
+        return self._flagging_from(self.space.pools[pool].first_row, host_rows_C, changed_C)
+
+    def _flagging_from(self, first_row: int, rows_C: NDArray[np.int64], changed_C: NDArray[np.bool_] | None) -> OfParts:
+        """The same for rows that are counted from `first_row` on."""
 
         def flag(first: int, end: int) -> None:
             chosen = None if changed_C is None else changed_C[first:end]
-            staging.flag_rows(host_rows_C[first:end], chosen, first_row, self.changed_R)
+            staging.flag_rows(rows_C[first:end], chosen, first_row, self.changed_R)
 
         return flag
 

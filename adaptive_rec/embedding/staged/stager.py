@@ -78,6 +78,9 @@ class ListsHere:
 class Stager:
     """Stages one batch at a time, and finds the rows that earlier batches still hold."""
 
+    travels = True
+    """Whether cold rows travel."""
+
     def __init__(
         self, space: RowSpace, rule: RowRule, host: ColdTier, rows: HostRows, dtype: torch.dtype, ring: StagingRing,
         crew: Crew, direct: DirectRows | None = None,
@@ -128,7 +131,7 @@ class Stager:
         if len(self._space.pools) > 1:
             rows_P = np.diff(places.ends_P, prepend=0)
             host_row_C = host_row_C - np.repeat(self._space.pool_first_row, rows_P)
-        cold = TravellingRows(places.cold_C, host_row_C, places.ends_P, self._crew)
+        cold = TravellingRows(places.cold_C, host_row_C, places.ends_P, self._crew, self.travels)
         layout = SlotLayout()
         room = self._room(layout, cold, earlier)
         slot = self.ring.take(max(1, layout.nbytes))  # memory even where nothing travels: kernels take its address
@@ -150,7 +153,7 @@ class Stager:
         row_C, host_row_C = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
         staging.split_sources(work.distinct_U, work.source_U, work.pool_ends, source_U, row_C, host_row_C, ends_P)
         count = ends_P[-1]
-        return source_U, TravellingRows(row_C[:count], host_row_C[:count], ends_P, self._crew)
+        return source_U, TravellingRows(row_C[:count], host_row_C[:count], ends_P, self._crew, self.travels)
 
     def _room(self, layout: SlotLayout, cold: TravellingRows, earlier: list[tuple[Flight, Staged]]) -> RoomForRows:
         """Find the rows that earlier batches hold, and lay out room for what rows need in their slot, behind all else."""
@@ -177,12 +180,11 @@ class Stager:
         """Make views of all arrays. `here`: the event of lists that are on the device already; `sent_bytes`: went up for them."""
         pools, first, first_piece = list[PoolParts](), 0, 0
         for pool, (end, end_piece) in enumerate(zip(lists.ends, lists.piece_ends, strict=True)):
-            weights_CD, state_CK = room.pools[pool]
             pools.append(
                 PoolParts(
                     room.cold.host_rows[pool], end - first, _part(lists.source_U, first, end),
                     _part(lists.piece_NQ, first + pool, end + pool + 1), _part(lists.piece_start, first_piece, end_piece + 1),
-                    weights_CD, state_CK, (weights_CD.device(slot), state_CK.device(slot)),
+                    *self._rows_in(room, pool, slot),
                     None if lists.number_U is None else _part(lists.number_U, first, end),
                     room.numbers[pool].device(slot) if pool in room.numbers else None,
                 )
@@ -193,6 +195,13 @@ class Stager:
             copied_stop=room.sent_stop, stop=room.stop, sent_bytes=room.stop + sent_bytes,
         )  # fmt: skip
 
+    def _rows_in(
+        self, room: RoomForRows, pool: int, slot: Slot
+    ) -> tuple[tuple[PackedArray, PackedArray] | None, tuple[Tensor, Tensor]]:
+        """Return the places of a pool's rows and optimizer state in a slot, if they are there, and as the device reaches them."""
+        weights_CD, state_CK = room.pools[pool]
+        return room.pools[pool], (weights_CD.device(slot), state_CK.device(slot))
+
     def _send(self, staged: Staged, room: RoomForRows) -> None:
         """Send what was packed, and the cold rows with what says which of them come from earlier batches."""
         slot, start = staged.slot, 0
@@ -200,7 +209,7 @@ class Stager:
             staged.sent_indices(slot.upload(0, room.indices_stop))
             start = room.indices_stop
         self._take_over(staged, room)
-        travel = len(room.cold.row_C) > 0
+        travel = self.travels and len(room.cold.row_C) > 0
         if travel:
             for pool, of_pool in enumerate(staged.pools):
                 if pool in room.numbers:

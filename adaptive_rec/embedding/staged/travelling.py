@@ -24,15 +24,17 @@ class TravellingRows:
     """The cold rows of a batch, pool by pool, and an index of them for later batches."""
 
     def __init__(
-        self, row_C: NDArray[np.int64], host_row_C: NDArray[np.int64], ends_P: NDArray[np.int64], crew: Crew
-    ) -> None:
-        """Their numbers in the joint row space and in the host tier, and where those of each pool end."""
+        self, row_C: NDArray[np.int64], host_row_C: NDArray[np.int64], ends_P: NDArray[np.int64], crew: Crew,
+        indexed: bool = True,
+    ) -> None:  # fmt: skip
+        """Their numbers in the joint row space and in the host tier, and where those of each pool end. Unless `indexed`, no later
+        batch will look for them."""
         self.row_C, self.ends_P = row_C, ends_P
         self._crew = crew
         self._bounds = [0, *ends_P.tolist()]
         self.host_rows = [host_row_C[first:end] for first, end in zip(self._bounds, self._bounds[1:], strict=False)]
         """Rows of the host tier, for each pool."""
-        self.index = crew.start(partial(_index_of, row_C, self._bounds[:-1]), len(row_C), LEAST_INDEXED)
+        self.index = crew.start(partial(_index_of, row_C, self._bounds[:-1]), len(row_C) * indexed, LEAST_INDEXED)
         """Returns the index, which the next batch that is staged needs."""
 
     def find(self, earlier: list[TravellingRows]) -> Taken | None:

@@ -105,7 +105,7 @@ def test_batches_of_one_size_are_recorded_once_and_send_offsets_once() -> None:
     classifier = Classifier(space, streams, torch.float32)
     slots = np.full(ROWS, -1, np.int32)
     slots[[3, 7]] = 0, 1
-    classifier.move_all(slots)
+    classifier.move(np.array([3, 7]), slots)
     placement, random = Placement(1, slots), np.random.default_rng(2)
     streams.sent.clear()
 

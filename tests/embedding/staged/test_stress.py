@@ -20,11 +20,13 @@ from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.staged import stager
 from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice
+from adaptive_rec.embedding.staged.classifier import Classifier
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.device_step import DeviceStep
 from adaptive_rec.embedding.staged.homing import Homing
 from adaptive_rec.embedding.staged.host_rows import RowCopier
 from adaptive_rec.embedding.staged.in_flight import Flight, Staged
+from adaptive_rec.embedding.staged.in_place_store import InPlaceStore
 from adaptive_rec.embedding.staged.late_streams import LateEvent, LateStreams
 from adaptive_rec.embedding.staged.moves import SlotMoves
 from adaptive_rec.embedding.staged.packing import Parcel, send
@@ -54,7 +56,8 @@ def make_store(
     budget = BUDGET_ROWS * 100
     if streams is None:
         return DirectStore(*settings, torch.device("cpu"), budget, True)
-    return StagedStore(*settings, streams, budget, True, classifies=classifies, cold_rows=cold_rows)
+    kind = InPlaceStore if cold_rows == "in_place" else StagedStore
+    return kind(*settings, streams, budget, True, classifies=classifies, cold_rows=cold_rows)
 
 
 def random_batches(random: np.random.Generator, steps: int) -> list[Batch]:
@@ -180,16 +183,17 @@ def test_whatever_happens_first_the_results_are_those_of_tables_in_place(
         monkeypatch.setattr(stager, "LEAST_APART", seed % 4 // 2 << 20)
         plain = drive(make_store(None, rule), seed, 0)
         for classifies in (False, True):
-            cold_rows = "direct" if seed % 2 else "staged"
-            assert equal(drive(make_store(LateStreams(seed), rule, classifies, cold_rows), seed), plain), (seed, classifies)
+            for cold_rows in ("direct" if seed % 2 else "staged", "in_place"):
+                found = drive(make_store(LateStreams(seed), rule, classifies, cold_rows), seed)
+                assert equal(found, plain), (seed, classifies, cold_rows)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("rule", ["rowwise_adagrad", "lazy_adam"])
 def test_on_a_cuda_device_too(rule: str) -> None:
-    """Twice each way of classifying with each way of fetching cold rows."""
+    """Twice each way of classifying with each way of cold rows."""
     for seed in range(12):
-        store = make_store(CudaStreams(torch.device("cuda")), rule, bool(seed % 2), "direct" if seed % 3 else "staged")
+        store = make_store(CudaStreams(torch.device("cuda")), rule, bool(seed % 2), ("staged", "direct", "in_place")[seed % 3])
         assert equal(drive(store, seed), drive(make_store(None, rule), seed, 0)), seed
 
 
@@ -373,6 +377,10 @@ MISTAKES_OF_DIRECT_ROWS = [
 ]
 
 
+def tell_the_device_slots_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Classifier, "_sources", lambda classifier, rows, slots: slots)
+
+
 @pytest.fixture(scope="module")
 def plain() -> dict[int, list[Any]]:
     return {seed: drive(make_store(None), seed, 0, resizes=False) for seed in range(10)}
@@ -442,7 +450,10 @@ def is_right(seed: int, plain: dict[int, list[Any]], classifies: bool, cold_rows
     return equal(drive(store, seed, resizes=False), plain[seed])
 
 
-@pytest.mark.parametrize(("classifies", "cold_rows"), [(False, "staged"), (True, "staged"), (False, "direct")])
+@pytest.mark.parametrize(
+    ("classifies", "cold_rows"),
+    [(False, "staged"), (True, "staged"), (False, "direct"), (False, "in_place"), (True, "in_place")],
+)
 @pytest.mark.usefixtures("wide_slots", "rows_within")
 def test_without_a_mistake_nothing_is_found(plain: dict[int, list[Any]], classifies: bool, cold_rows: str) -> None:
     assert all(is_right(seed, plain, classifies, cold_rows) for seed in range(3))
@@ -477,6 +488,23 @@ def test_a_mistake_of_direct_rows_is_found(
 ) -> None:
     mistake(monkeypatch)
     assert is_found(plain, False, "direct")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "classifies"),
+    [
+        *((each, where) for each in (keep_what_a_migration_overtook, move_rows_before_they_are_home) for where in (False, True)),
+        (read_lists_of_another_placement, True),
+        (tell_the_device_slots_alone, True),
+    ],
+    ids=lambda each: ("host", "device")[each] if isinstance(each, bool) else each.__name__,
+)
+@pytest.mark.usefixtures("wide_slots", "rows_within")
+def test_a_mistake_of_rows_in_place_is_found(
+    plain: dict[int, list[Any]], mistake: Callable[[pytest.MonkeyPatch], None], classifies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mistake(monkeypatch)
+    assert is_found(plain, classifies, "in_place")
 
 
 def is_found(plain: dict[int, list[Any]], classifies: bool, cold_rows: str) -> bool:

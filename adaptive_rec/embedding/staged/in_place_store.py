@@ -1,0 +1,121 @@
+"""A store whose cold rows stay where they are: the kernels of a step read and write them in host memory, over the bus.
+
+No row travels ahead of its step, so none can be out of date: nothing is gathered, looked for in earlier batches or written back
+by the host, and steps follow each other on the device as if all rows were there. What the host does for them is to remember which
+have changed. In exchange a step waits for its rows to cross the bus, read for the bags, read for the update, and written. That
+suits batches with few or narrow cold rows, where the host's work for each batch takes longer.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.host import HostTier
+from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.records import RowUpdate
+from adaptive_rec.embedding.staged.homing import LEAST_FLAGGED
+from adaptive_rec.embedding.staged.host_rows import HostRows
+from adaptive_rec.embedding.staged.in_flight import Flight, Staged
+from adaptive_rec.embedding.staged.packing import SlotLayout
+from adaptive_rec.embedding.staged.ring import Slot, StagingRing
+from adaptive_rec.embedding.staged.shared_tables import SharedTables
+from adaptive_rec.embedding.staged.staged_store import StagedStore
+from adaptive_rec.embedding.staged.stager import RoomForRows, Stager
+from adaptive_rec.embedding.staged.travelling import TravellingRows
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.system.crew import Crew
+
+MOST_UNFLAGGED = 16
+"""Batches whose rows are flagged as changed together."""
+
+
+class InPlaceStager(Stager):
+    """Stages batches without their cold rows: the source of such a row is its place in the host tier."""
+
+    travels = False
+
+    def __init__(
+        self, space: RowSpace, rule: RowRule, host: HostTier, rows: HostRows, dtype: torch.dtype, ring: StagingRing, crew: Crew,
+        tables: SharedTables,
+    ) -> None:  # fmt: skip
+        super().__init__(space, rule, host, rows, dtype, ring, crew)
+        self._tables = tables
+
+    def _split(self, work: ClassifiedBatch) -> tuple[NDArray[np.int32], TravellingRows]:
+        _, cold = super()._split(work)
+        return work.source_U.astype(np.int32), cold
+
+    def _room(self, layout: SlotLayout, cold: TravellingRows, earlier: list[tuple[Flight, Staged]]) -> RoomForRows:
+        stop = layout.nbytes
+        return RoomForRows(cold, [], None, stop, stop, {}, {}, stop, stop)
+
+    def _rows_in(self, room: RoomForRows, pool: int, slot: Slot) -> tuple[None, tuple[Tensor, Tensor]]:
+        return None, self._tables.of_pool(pool)
+
+
+class InPlaceStore(StagedStore):
+    """A `StagedStore` that stages no rows."""
+
+    in_place = True
+    _unflagged: list[tuple[NDArray[np.int64], NDArray[np.bool_] | None]]
+
+    @cached_property
+    def tables(self) -> SharedTables:
+        """The host tier, locked. Raises ConfigError where it cannot be."""
+        self._unflagged = []
+        return SharedTables(self.streams, self.host, list(range(len(self.space.pools))))
+
+    def _make_stager(self, ring: StagingRing) -> Stager:
+        return InPlaceStager(
+            self.space, self.rule, self.host, self._rows, self.dtype, ring, self._crew, self.tables
+        )
+
+    def _hold_before(self, flight: Flight) -> list[tuple[Flight, Staged]] | None:
+        return []
+
+    def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
+        if self.host.is_being_saved:
+            for pool, parts in enumerate(self._staged(work).pools):
+                self.host.keep(pool, parts.host_rows_C)  # before the update is queued
+        super().apply(work, update)
+
+    def _fly_home(
+        self, work: ClassifiedBatch, staged: Staged, updated: bool, changed: list[NDArray[np.bool_]] | None
+    ) -> None:
+        rows_C = staged.travelling.row_C
+        if updated and len(rows_C):
+            self._unflagged.append((rows_C, None if changed is None else np.concatenate(changed)))
+            if len(self._unflagged) >= MOST_UNFLAGGED:
+                self._flag()
+            self._count_bytes(staged, changed)
+        super()._fly_home(work, staged, updated, changed)
+
+    def _count_bytes(self, staged: Staged, changed: list[NDArray[np.bool_]] | None) -> None:
+        """Count what crosses the bus: the weights of each row for the bags, and all of it for the update, both ways."""
+        for pool, parts in enumerate(staged.pools):
+            cold = len(parts.host_rows_C)
+            updated = cold if changed is None else int(np.count_nonzero(changed[pool]))
+            weights, state = (table.shape[1] * table.itemsize for table in self.tables.of_pool(pool))
+            row_bytes = weights + state
+            self.traffic.add_bytes(to_device=cold * weights + updated * row_bytes, to_host=updated * row_bytes)
+
+    def _flag(self) -> None:
+        """Flag the rows that steps have changed."""
+        unflagged, self._unflagged = self._unflagged, []
+        for rows_C, chosen_C in unflagged:
+            flag = self._flagging_from(0, rows_C, chosen_C)
+            self._crew.share(flag, len(rows_C), LEAST_FLAGGED)
+
+    def settle(self) -> None:
+        super().settle()
+        self._flag()
+
+    def close(self) -> None:
+        super().close()
+        self.tables.close()
