@@ -50,15 +50,18 @@ OPTIMIZERS = ("hotline+sgd", "hotline+rowwise_adagrad", "hotline+lazy_adam", "de
 WAYS = tuple(
     f"hotline/never@{way}"
     for way in (
-        "run.classify=host", "run.classify=device", "run.cold_rows=staged", "run.cold_rows=direct", "run.row_precision=bf16",
+        "run.classify=host", "run.classify=device", "run.cold_rows=staged", "run.cold_rows=direct",
+        "run.cold_rows=in_place,run.classify=device", "run.row_precision=bf16",
         "run.precision=tf32", "run.precision=bf16", "knobs.prefetch_depth=8,run.classify_threads=8",
     )
 )  # fmt: skip
 """The same policy, done in other ways: what `auto` chooses should be no slower than what it does not."""
 RARELY = "hotline/never@knobs.sample_ratio=0.1,knobs.reclassify_every=500"
 """The host's work beside the steps, a fifth of the default: counting lookups, and finding at the end of a window what is hot."""
+IN_PLACE = "hotline/never@run.cold_rows=in_place,run.classify=device"
+"""The least work of the host for a batch; what crosses the bus is waited for."""
 FIRST_CONTESTANTS = (
-    "plain", "hotline/never", "device_only", "fbgemm", RARELY, "fbgemm_device", "plain_device", "torchrec", "hotline",
+    "plain", "hotline/never", "device_only", "fbgemm", IN_PLACE, RARELY, "fbgemm_device", "plain_device", "torchrec", "hotline",
 )  # fmt: skip
 
 MAIN_RULE = "rowwise_adagrad"

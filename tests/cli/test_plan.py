@@ -438,6 +438,7 @@ def test_the_dry_run_is_the_plan_of_this_machine(capsys: pytest.CaptureFixture[s
         ("run.precision=tf32", "run.precision must not be tf32 on a CPU"),
         ("run.classify=device", "run.classify must be host or auto on a CPU"),
         ("run.cold_rows=direct", "run.cold_rows must be auto or staged on a CPU"),
+        ("run.cold_rows=in_place", "run.cold_rows must be auto or staged on a CPU, got in_place"),
     ],
 )
 def test_the_dry_run_refuses_what_training_on_a_cpu_refuses(setting: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,14 @@ def rows_of(runtime: Runtime) -> list[Any]:
     return [part for table in range(len(runtime.store.space.tables)) for part in runtime.store.export_table(table)]
 
 
-@pytest.mark.parametrize("ways", [(), ("run.classify=device",), ("run.cold_rows=direct", "run.row_precision=bf16")], ids=str)
+@pytest.mark.parametrize(
+    "ways",
+    [
+        (), ("run.classify=device",), ("run.cold_rows=direct", "run.row_precision=bf16"), ("run.cold_rows=in_place",),
+        ("run.cold_rows=in_place", "run.classify=device", "run.row_precision=bf16"),
+    ],
+    ids=str,
+)  # fmt: skip
 def test_a_resumed_run_ends_with_the_same_bits(ways: tuple[str, ...], tmp_path: Path) -> None:
     straight, first, second = build(*ways), build(*ways, "run.steps=25"), build(*ways)
     whole = losses(straight)

@@ -149,8 +149,9 @@ def test_measuring_the_dense_optimizer_takes_no_memory(monkeypatch: pytest.Monke
     assert devices == {"meta"}
 
 
-def test_on_a_device_hot_rows_and_the_dense_part_are_the_devices() -> None:
-    settings = [*TINY, "knobs.policy=hotline"]
+@pytest.mark.parametrize("cold_rows", ["auto", "in_place"])
+def test_on_a_device_hot_rows_and_the_dense_part_are_the_devices(cold_rows: str) -> None:
+    settings = [*TINY, "knobs.policy=hotline", f"run.cold_rows={cold_rows}"]
     streams = LateStreams(1)
     runtime = assemble(config_of(*settings), streams=streams)
     policy, source = runtime.policy, runtime.source

@@ -14,6 +14,7 @@ from adaptive_rec.embedding.host import HostTier
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.direct_rows import direct_rows, pays
+from adaptive_rec.embedding.staged.in_place_store import InPlaceStore
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.placement import RowSpace
@@ -103,10 +104,25 @@ def test_an_interrupt_while_memory_is_locked_leaves_none_locked(driver: LockingD
     assert not driver.locked
 
 
-def test_direct_rows_are_refused_where_the_host_has_no_tables_of_its_own() -> None:
+def test_a_store_with_rows_in_place_locks_all_arrays_until_it_is_closed(driver: LockingDriver) -> None:
+    """SGD has no state: there is nothing to lock, but kernels take its address."""
+    for rule, arrays in ((RULE, 4), (RowRule(RULES["sgd"], 0, 0, 0), 2)):
+        store = InPlaceStore(SPACE, rule, 1, torch.float32, Locking(1), 1 << 20, False)
+        assert len(driver.locked) == arrays
+        assert [store.tables.of_pool(pool)[0].data_ptr() in driver.locked for pool in range(2)] == [True, True]
+        store.close()
+        assert not driver.locked
+    driver.most = 3
+    with pytest.raises(ConfigError, match=r"run\.cold_rows must be staged where tables cannot be locked in memory"):
+        InPlaceStore(SPACE, RULE, 1, torch.float32, Locking(1), 1 << 20, False)
+    assert not driver.locked
+
+
+@pytest.mark.parametrize("way", ["direct", "in_place"])
+def test_direct_rows_are_refused_where_the_host_has_no_tables_of_its_own(way: Any) -> None:
     assert RunConfig(cold_rows="auto").cold_rows_of(ranks=2) == "staged"
-    assert RunConfig(cold_rows="direct").cold_rows_of(ranks=1) == "direct"
-    with pytest.raises(ConfigError, match=r"run\.cold_rows must be staged where several processes .*got direct"):
-        RunConfig(cold_rows="direct").cold_rows_of(ranks=2)
-    with pytest.raises(ConfigError, match=r"run\.cold_rows must be staged where rows lie on a disk .*got direct"):
-        RunConfig(cold_rows="direct", host_memory=1 << 30).cold_rows_of(ranks=1)
+    assert RunConfig(cold_rows=way).cold_rows_of(ranks=1) == way
+    with pytest.raises(ConfigError, match=rf"run\.cold_rows must be staged where several processes .*got {way}"):
+        RunConfig(cold_rows=way).cold_rows_of(ranks=2)
+    with pytest.raises(ConfigError, match=rf"run\.cold_rows must be staged where rows lie on a disk .*got {way}"):
+        RunConfig(cold_rows=way, host_memory=1 << 30).cold_rows_of(ranks=1)
