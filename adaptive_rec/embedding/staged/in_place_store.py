@@ -9,6 +9,7 @@ suits batches with few or narrow cold rows, where the host's work for each batch
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,12 +64,20 @@ class InPlaceStore(StagedStore):
     """A `StagedStore` that stages no rows."""
 
     in_place = True
-    _unflagged: list[tuple[NDArray[np.int64], NDArray[np.bool_] | None]]
+
+    def __init__(self, *settings: Any, **more: Any) -> None:
+        """As a `StagedStore`. Raises ConfigError where the host tier cannot be locked."""
+        self._unflagged: list[tuple[NDArray[np.int64], NDArray[np.bool_] | None]] = []
+        try:
+            super().__init__(*settings, **more)
+        except BaseException:
+            if "tables" in vars(self):
+                self.tables.close()
+            raise
 
     @cached_property
     def tables(self) -> SharedTables:
-        """The host tier, locked. Raises ConfigError where it cannot be."""
-        self._unflagged = []
+        """The host tier, locked until the store is closed."""
         return SharedTables(self.streams, self.host, list(range(len(self.space.pools))))
 
     def _make_stager(self, ring: StagingRing) -> Stager:
@@ -117,5 +126,7 @@ class InPlaceStore(StagedStore):
         self._flag()
 
     def close(self) -> None:
-        super().close()
-        self.tables.close()
+        try:
+            super().close()
+        finally:
+            self.tables.close()

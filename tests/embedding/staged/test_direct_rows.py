@@ -63,6 +63,11 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> LockingDriver:
     return made
 
 
+def short_of_memory(store: InPlaceStore, ring: Any) -> Any:
+    assert store.tables
+    raise torch.OutOfMemoryError("made up")
+
+
 def choose(wanted: str) -> Any:
     host = HostTier(SPACE, RULE, 1, np.float32)
     return direct_rows(wanted, SPACE, RULE, torch.float32, Locking(1), host)
@@ -104,7 +109,9 @@ def test_an_interrupt_while_memory_is_locked_leaves_none_locked(driver: LockingD
     assert not driver.locked
 
 
-def test_a_store_with_rows_in_place_locks_all_arrays_until_it_is_closed(driver: LockingDriver) -> None:
+def test_a_store_with_rows_in_place_locks_all_arrays_until_it_is_closed(
+    driver: LockingDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SGD has no state: there is nothing to lock, but kernels take its address."""
     for rule, arrays in ((RULE, 4), (RowRule(RULES["sgd"], 0, 0, 0), 2)):
         store = InPlaceStore(SPACE, rule, 1, torch.float32, Locking(1), 1 << 20, False)
@@ -114,6 +121,11 @@ def test_a_store_with_rows_in_place_locks_all_arrays_until_it_is_closed(driver: 
         assert not driver.locked
     driver.most = 3
     with pytest.raises(ConfigError, match=r"run\.cold_rows must be staged where tables cannot be locked in memory"):
+        InPlaceStore(SPACE, RULE, 1, torch.float32, Locking(1), 1 << 20, False)
+    assert not driver.locked
+    driver.most = 99
+    monkeypatch.setattr(InPlaceStore, "_make_stager", short_of_memory)
+    with pytest.raises(torch.OutOfMemoryError):
         InPlaceStore(SPACE, RULE, 1, torch.float32, Locking(1), 1 << 20, False)
     assert not driver.locked
 
