@@ -157,7 +157,7 @@ def flag_no_row_that_comes_home(patch: pytest.MonkeyPatch) -> None:
 
 
 def flag_no_row_in_place(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(InPlaceStore, "_flag", lambda store: store._unflagged.clear())
+    patch.setattr(InPlaceStore, "_flag", lambda store, changed: None)
 
 
 def remove_what_is_built_on(patch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,9 @@ suits batches with few or narrow cold rows, where the host's work for each batch
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -31,6 +32,9 @@ from adaptive_rec.embedding.staged.stager import RoomForRows, Stager
 from adaptive_rec.embedding.staged.travelling import TravellingRows
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.system.crew import Crew
+
+Unflagged: TypeAlias = list[tuple[NDArray[np.int64], NDArray[np.bool_] | None]]
+"""The cold rows of some batches, by their numbers in the joint row space, and which of them have changed (None: all)."""
 
 MOST_UNFLAGGED = 16
 """Batches whose rows are flagged as changed together."""
@@ -67,7 +71,9 @@ class InPlaceStore(StagedStore):
 
     def __init__(self, *settings: Any, **more: Any) -> None:
         """As a `StagedStore`. Raises ConfigError where the host tier cannot be locked."""
-        self._unflagged: list[tuple[NDArray[np.int64], NDArray[np.bool_] | None]] = []
+        self._unflagged: Unflagged = []
+        self._flagged: Callable[[], object] = lambda: None
+        """Returns when all rows are flagged but those of `_unflagged`."""
         try:
             super().__init__(*settings, **more)
         except BaseException:
@@ -101,7 +107,7 @@ class InPlaceStore(StagedStore):
         if updated and len(rows_C):
             self._unflagged.append((rows_C, None if changed is None else np.concatenate(changed)))
             if len(self._unflagged) >= MOST_UNFLAGGED:
-                self._flag()
+                self._flag_beside()
             self._count_bytes(staged, changed)
         super()._fly_home(work, staged, updated, changed)
 
@@ -114,16 +120,21 @@ class InPlaceStore(StagedStore):
             row_bytes = weights + state
             self.traffic.add_bytes(to_device=cold * weights + updated * row_bytes, to_host=updated * row_bytes)
 
-    def _flag(self) -> None:
-        """Flag the rows that steps have changed."""
+    def _flag_beside(self) -> None:
+        """Begin to flag the rows that steps have changed, beside the next steps. Those before are flagged by then."""
+        self._flagged()
         unflagged, self._unflagged = self._unflagged, []
-        for rows_C, chosen_C in unflagged:
-            flag = self._flagging_from(0, rows_C, chosen_C)
-            self._crew.share(flag, len(rows_C), LEAST_FLAGGED)
+        rows = sum(len(rows_C) for rows_C, _ in unflagged)
+        self._flagged = self._crew.start(partial(self._flag, unflagged), rows, LEAST_FLAGGED)
+
+    def _flag(self, changed: Unflagged) -> None:
+        for rows_C, chosen_C in changed:
+            self._flagging_from(0, rows_C, chosen_C)(0, len(rows_C))
 
     def settle(self) -> None:
         super().settle()
-        self._flag()
+        self._flag_beside()
+        self._flagged()
 
     def close(self) -> None:
         try:
