@@ -1,6 +1,6 @@
 """Observes batches: which rows are popular, and which hot rows move.
 
-The observer is fed once a step. When a window ends it hands out one record of plain NumPy views for the policy. Lookups are
+The observer is fed once a step. When a window ends it hands out one record for the policy (`window_views.py`). Lookups are
 counted in the background; reading the tracker waits for that.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,33 +18,19 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.store import EmbeddingStore, Lookups
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.kernels.ranking import are_hot
 from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.placement import Migration
-from adaptive_rec.policy import AccessView, MovementView
 from adaptive_rec.reclassify.popular_samples import PopularSamples
 from adaptive_rec.reclassify.stale_rows import StaleRows
+from adaptive_rec.reclassify.window_views import WindowRecord, access_view, movement_view
 from adaptive_rec.saved import ANY, Saved
 from adaptive_rec.system.background import LOWEST, BackgroundThread
 from adaptive_rec.system.crew import Crew
 from adaptive_rec.tracking.count_min import CountMinSketch, of_older_version, saved_sketch, saved_width, width_for
 from adaptive_rec.tracking.horizon import MemoryTrials
 from adaptive_rec.tracking.popularity import PopularityTracker, samples, saved_candidates, sort_distinct
-from adaptive_rec.tracking.rules import RULES
 
 SKETCH_LIMIT_BYTES = 64 << 20
-
-
-@dataclass(frozen=True)
-class WindowRecord:
-    """The observations of a window, as a policy sees them at its end."""
-
-    access: list[AccessView]
-    """Popularity of the rows of each pool; empty where the policy does not track it."""
-    movement: MovementView | None
-    """Movement of the hot rows of all ranks; None where staleness is not judged now."""
-    own_H: slice
-    """This rank's slots in that."""
 
 
 class Observer:
@@ -149,7 +134,9 @@ class Observer:
 
         With a `skipped_ratio` (see `MovementView`) the movement is handed out, and measuring starts again.
         """
-        movement = None if skipped_ratio is None else self._movement_view(knobs, skipped_ratio)
+        movement = None
+        if skipped_ratio is not None:
+            movement = movement_view(self.store, knobs, self._samples, self._probes, skipped_ratio)
         if movement is not None:
             self.begin_measuring()
         own_H = slice(0) if movement is None else self.store.own_slots
@@ -157,51 +144,8 @@ class Observer:
             return WindowRecord([], movement, own_H)
         candidates = self.tracker.candidates()
         pools = range(len(self.store.space.pools))
-        return WindowRecord([self._access_view(pool, step, knobs, candidates) for pool in pools], movement, own_H)
-
-    def _access_view(self, pool: int, step: int, knobs: Knobs, candidates: NDArray[np.int64]) -> AccessView:
-        spec, device = self.store.space.pools[pool], self.store.device
-        first, end = np.searchsorted(candidates, (spec.first_row, spec.end_row))
-        rows = candidates[first:end]
-        hot = are_hot(self.store.placement.slot_of_row, rows, self.store.threads)
-        rows = rows[~hot] if hot.any() else rows.copy()
-        hot_rows = device.hot_rows_of(pool)
-        hot_scores = self.tracker.estimate(hot_rows, self.store.threads)
-        device.set_estimates(pool, hot_scores)
-        return AccessView(
-            step=step,
-            knobs=knobs,
-            all_rows=range(spec.first_row, spec.end_row),
-            capacity_rows=device.capacities[pool],
-            candidate_rows=_fixed(rows),
-            candidate_scores=self.tracker.estimate(rows, self.store.threads),
-            hot_rows=_fixed(hot_rows),
-            hot_scores=hot_scores,
-        )
-
-    def _movement_view(self, knobs: Knobs, skipped_ratio: float) -> MovementView:
-        """Compute the movement of all slots, store it for the view of the placement, and return it with that of all ranks."""
-        device, everyone = self.store.device, self.store.group.everyone
-        rule, rows = RULES[knobs.stale_metric], [self.store.movement(pool) for pool in range(len(device.monitors))]
-        touches_H = np.concatenate([pool.touches_H for pool in rows])
-        known_H = touches_H >= max(knobs.min_probe_touches, math.ceil(knobs.min_touch_ratio * self._probes - 1e-9))
-        movement_H = np.where(known_H, np.concatenate([rule(pool) for pool in rows]), np.inf)
-        first = 0
-        for shown in device.movement:
-            shown[:] = movement_H[first : first + len(shown)]
-            first += len(shown)
-        movement_H = everyone(movement_H)
-        sampled, lengths = self._samples.arrays()
-        sample_movement_L = np.append(movement_H, np.inf)[self.store.slots_of(sampled)]  # the last one: a row that is cold now
-        return MovementView(
-            knobs=knobs,
-            stale_H=everyone(np.concatenate(device.stale)),
-            movement_H=movement_H,
-            touches_H=everyone(np.where(known_H, touches_H, 0)),
-            sample_movement_L=everyone(sample_movement_L),
-            sample_offsets=np.concatenate([[0], np.cumsum(everyone(lengths))]).astype(np.int64),
-            skipped_ratio=skipped_ratio,
-        )
+        access = [access_view(self.store, pool, step, knobs, candidates, self._tracker) for pool in pools]
+        return WindowRecord(access, movement, own_H)
 
     def begin_measuring(self) -> None:
         """Forget all movement, and the samples kept with it."""
@@ -319,9 +263,3 @@ class Observer:
     def _saved_candidates(self, found: Saved) -> NDArray[np.int64]:
         return saved_candidates(found.part("tracker"), self.store.space.rows)
 
-
-def _fixed(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a view of some rows that cannot be changed."""
-    view = rows.view()
-    view.flags.writeable = False
-    return view
