@@ -198,6 +198,7 @@ def _device_parts(config: Config, source: Source, policy: Policy, batch: Batch) 
     """Yield what staging takes on both sides, and what the device needs to classify batches, where it does."""
     staging, features = _staging_bytes(config, source, policy, batch), len(source.features)
     skips, lists = isinstance(policy, SkippingPolicy), {"host": 0, "device": 0}
+    config.run.cold_rows_of(processes_here())  # what training refuses is refused here, too
     if config.run.classifies_on_device(config.run.batch_size * features, skips, processes_here()):
         slots = config.knobs.prefetch_depth + RETURNING_LIMIT + 1
         lists = {"host": slots * TRAVELLING_BYTES * batch.lookups, "device": slots * LISTS_BYTES * batch.lookups}

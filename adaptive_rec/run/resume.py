@@ -32,6 +32,9 @@ from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.group import Group
 
+SCORED_ANYWHERE = ["run.device=auto", "run.compile=false", "run.classify=auto", "run.cold_rows=auto"]
+"""Settings with which a run is scored on whatever there is: none of them changes what it has learnt."""
+
 
 @dataclass(frozen=True)
 class Resumed:
@@ -182,7 +185,7 @@ def newest_generation(run: Path, warn: Callable[[str], None] = lambda text: None
 def runtime_of(run: Path, generation: Path, source: Source | None = None) -> Runtime:
     """Return a runtime with the tables and the dense part of a checkpoint that was verified. `source`: what it is to score, by
     default the run's own data."""
-    config = load_config(str(run / "config.toml"), {}, ["run.device=auto", "run.compile=false"])
+    config = load_config(str(run / "config.toml"), {}, SCORED_ANYWHERE)
     _check_fits(config, generation)
     folders = checkpoint.rows_folders(generation)
     settings = {"disk": ""} if folders else {"host_memory": 0}

@@ -85,6 +85,7 @@ def test_rows_that_the_device_reads_in_host_memory_are_those_that_are_staged(
     assert [outcome.runtime.store.in_place for outcome in (staged, direct, in_place)] == [False, False, True]
     same_bits(direct, staged)
     same_bits(in_place, staged)
+    assert in_place.runtime.evaluate().quality.auc == staged.runtime.evaluate().quality.auc, "also after the run's end"
 
 
 @pytest.mark.parametrize("classify", ["host", "device"])

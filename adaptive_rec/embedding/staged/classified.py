@@ -33,13 +33,12 @@ Fetch: TypeAlias = "Callable[[ListsInSlot, Sequence[str]], FetchedLists]"
 class RoomForBatch:
     """What is made once for a slot and batches of one size: arrays in the slot, and the work that fills them."""
 
-    sent: tuple[NDArray[Any], ...]
-    """In pinned memory: offsets, dense features, labels and ids. They go up, offsets only until they stay."""
-    sent_start: int
-    """Where what goes up begins."""
+    inputs: tuple[NDArray[Any], ...]
+    """In pinned memory: offsets, dense features, labels and ids."""
     dense_start: int
-    """Where it begins without offsets."""
+    """Where what goes up begins without offsets."""
     sent_stop: int
+    """Where it ends."""
     dense_BX: Tensor
     labels_B: Tensor
     offsets: Tensor
@@ -61,13 +60,13 @@ class RoomForBatch:
     """Finds its lists first."""
     uses: int = 0
 
-    def sends(self) -> tuple[int, int]:
-        return self.sent_start, self.sent_stop
+    def packed(self, with_offsets: bool) -> tuple[NDArray[Any], ...]:
+        """Return the arrays that a batch fills."""
+        return self.inputs if with_offsets else (self.inputs[0][:0], *self.inputs[1:])
 
-    def keep_offsets(self) -> None:
-        """Send no offsets from now on: those of every batch of this room are the same."""
-        offsets, *others = self.sent
-        self.sent, self.sent_start = (offsets[:0], *others), self.dense_start
+    def sent_from(self, with_offsets: bool) -> int:
+        """Return where what goes up begins."""
+        return 0 if with_offsets else self.dense_start
 
     def use(self) -> bool:
         """Count a batch. Returns whether the work is to be recorded now: after `USES_BEFORE_RECORDING` batches."""
@@ -182,7 +181,7 @@ class ClassifiedOnDevice(ClassifiedBatch):
     """A batch that the device classifies (`classifier.Classifier`): `place` sets what the host knows of it.
 
     Where the host reads a list all the same, it is fetched, and kept. A cold row's source is then ``~c``, c its place among the
-    cold rows of its pool.
+    cold rows of its pool, or in the host tier where rows stay there.
     """
 
     def __init__(self, batch: Batch, space: RowSpace) -> None:

@@ -111,9 +111,8 @@ class Classifier:
         lists = self._packed(work)
         slot, room = lists.slot, lists.room
         try:
-            sent = slot.upload(*room.sends())
-            if work.one_hot:
-                room.keep_offsets()
+            sent = slot.upload(room.sent_stop - lists.sent_bytes, room.sent_stop)
+            slot.contents = room
             here = self._streams.launch_aside(room.find_all, sent)
             self._come_down(work, lists, version, here)
             if room.use():
@@ -133,11 +132,14 @@ class Classifier:
         slot = self.ring.take(layout.nbytes, layout.travelling)
         try:
             room = slot.kept(key, lambda: self._room(slot, layout, work.one_hot))
-            staging.pack_inputs(batch.offsets, batch.dense_BX, batch.labels_B, batch.ids_N, *room.sent)
+            # The offsets of all one-hot batches of a room are the same: they stay until another room's batch is there.
+            send_offsets = not (work.one_hot and slot.contents is room)
+            slot.contents = None
+            staging.pack_inputs(batch.offsets, batch.dense_BX, batch.labels_B, batch.ids_N, *room.packed(send_offsets))
         except BaseException:
             slot.release(None)
             raise
-        return ListsInSlot(slot, room, room.sent_stop - room.sent_start)
+        return ListsInSlot(slot, room, room.sent_stop - room.sent_from(send_offsets))
 
     def _room(self, slot: Slot, layout: _Layout, one_hot: bool) -> RoomForBatch:
         """Make views of a slot, and the work on it."""
@@ -159,7 +161,7 @@ class Classifier:
         *inputs, ids = (part.pinned(slot) for part in layout.sent)
         known, placed, popular = (part.pinned(slot) for part in layout.down)
         return RoomForBatch(
-            (*inputs, ids[:-1]), 0, layout.sent[1].start, layout.travelling, dense_BX, labels_B, offsets, source_N, found,
+            (*inputs, ids[:-1]), layout.sent[1].start, layout.travelling, dense_BX, labels_B, offsets, source_N, found,
             layout.down[0].start, known, placed, popular, layout.sent[-1].start, ids, find_places, find_all,
         )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
@@ -108,6 +108,8 @@ class CudaStreams:
 
     def unshare(self, memory: Tensor) -> None:
         if memory.nbytes:
+            with suppress(RuntimeError):  # after an error of the device every call fails
+                self.host_waits(self.compute_event())
             self._driver.unlock(memory.data_ptr())
 
     def launch_up(self, work: Callable[[], object]) -> Event:

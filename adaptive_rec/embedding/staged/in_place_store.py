@@ -74,16 +74,11 @@ class InPlaceStore(StagedStore):
         self._unflagged: Unflagged = []
         self._flagged: Callable[[], object] = lambda: None
         """Returns when all rows are flagged but those of `_unflagged`."""
-        try:
-            super().__init__(*settings, **more)
-        except BaseException:
-            if "tables" in vars(self):
-                self.tables.close()
-            raise
+        super().__init__(*settings, **more)
 
     @cached_property
     def tables(self) -> SharedTables:
-        """The host tier, locked until the store is closed."""
+        """The host tier, locked as long as the store is there: a run that has ended is scored."""
         return SharedTables(self.streams, self.host, list(range(len(self.space.pools))))
 
     def _make_stager(self, ring: StagingRing) -> Stager:
@@ -131,13 +126,12 @@ class InPlaceStore(StagedStore):
         for rows_C, chosen_C in changed:
             self._flagging_from(0, rows_C, chosen_C)(0, len(rows_C))
 
+    def _collect_changed(self) -> None:
+        self._flag_beside()
+        self._flagged()
+        super()._collect_changed()
+
     def settle(self) -> None:
         super().settle()
         self._flag_beside()
         self._flagged()
-
-    def close(self) -> None:
-        try:
-            super().close()
-        finally:
-            self.tables.close()

@@ -98,6 +98,8 @@ class Slot:
         self._typed: dict[tuple[torch.dtype, int, int], Tensor] = {}
         self._typed_pinned: dict[torch.dtype, Tensor] = {}
         self._kept: dict[Hashable, Any] = {}
+        self.contents: Any = None
+        """What its device memory holds, as its last user says."""
         self._ring = ring
         self._streams = ring.streams
         self._users = 0
@@ -229,7 +231,7 @@ class Slot:
         self._wait_for_users()
         self.pinned = self.device = _NOTHING
         self.bytes_pinned = _NOTHING.numpy()
-        self._typed, self._typed_pinned, self._kept = {}, {}, {}
+        self._typed, self._typed_pinned, self._kept, self.contents = {}, {}, {}, None
 
     def _wait_for_users(self) -> None:
         """Have all later copies up wait for the events given to `release`."""

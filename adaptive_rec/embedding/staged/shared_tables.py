@@ -1,6 +1,8 @@
-"""Tables in host memory that kernels of the device read and write by themselves. They stay locked until `close`."""
+"""Tables in host memory that kernels of the device read and write by themselves: they are locked."""
 
 from __future__ import annotations
+
+import weakref
 
 from torch import Tensor
 
@@ -10,36 +12,42 @@ from adaptive_rec.embedding.staged.streams import Streams
 
 
 class SharedTables:
-    """Weights and optimizer state of some pools of the host tier."""
+    """Weights and optimizer state of some pools of the host tier. They stay locked until `close`, or until nobody has this object
+    any more, as after a failure: memory that is freed while it is locked spoils what comes to lie there."""
 
     def __init__(self, streams: Streams, host: HostTier, pools: list[int]) -> None:
         """Raises ConfigError where the memory cannot be locked."""
-        self._streams = streams
         self._tables: dict[int, list[Tensor]] = {}
+        shared: list[Tensor] = []
+        unlock = weakref.finalize(self, _unlock, streams, shared)
+        unlock.atexit = False
+        self.close = unlock
+        """Unlocks the memory, once the device has done all computation queued so far."""
         try:
             for pool in pools:
                 self._tables[pool] = []
                 for array in host.arrays(pool):
                     table = as_tensor(array)
-                    if not table.nbytes:  # there is nothing to lock, and kernels take an address all the same
+                    if table.nbytes:
+                        shared.append(table)  # first: whoever is interrupted while it is being locked cannot know
+                        streams.share(table)
+                    else:  # there is nothing to lock, and kernels take an address all the same
                         table = table.to(streams.device)
-                    self._tables[pool].append(table)  # first: memory freed while it is locked spoils what comes to lie there
-                    streams.share(table)
+                    self._tables[pool].append(table)
         except BaseException:
             self.close()
             raise
 
     def __contains__(self, pool: object) -> bool:
-        return pool in self._tables
+        return self.close.alive and pool in self._tables
 
     def of_pool(self, pool: int) -> tuple[Tensor, Tensor]:
         """Return a pool's weights and optimizer state."""
         weights, state = self._tables[pool]
         return weights, state
 
-    def close(self) -> None:
-        """Unlock the memory, once the device has done all work with it."""
-        tables, self._tables = self._tables, {}
-        for of_pool in tables.values():
-            for table in of_pool:
-                self._streams.unshare(table)
+
+def _unlock(streams: Streams, shared: list[Tensor]) -> None:
+    for table in shared:
+        streams.unshare(table)
+    shared.clear()

@@ -62,7 +62,7 @@ class Streams(Protocol):
         driver cannot."""
 
     def unshare(self, memory: Tensor) -> None:
-        """Unlock memory that was shared, or was to be."""
+        """Unlock memory that was shared, or was to be, after the computation queued so far. Any thread may call it."""
 
     def launch_up(self, work: Callable[[], object]) -> Event:
         """Queue work among the copies up, after those queued so far. Any thread may call it; the work itself may call nothing of

@@ -44,6 +44,7 @@ TABLES_BYTES = 128 << 20
 HOT_BYTES = 1 << 20
 STEPS, LEAST_STEPS = 16, 6
 SECONDS = 8.0
+ON_A_CPU = {"device": "cpu", "classify": "auto", "cold_rows": "auto"}
 """Time after which no step starts except the first six, in which the heap reaches its size."""
 TIMEOUT_SECONDS = 300.0
 
@@ -162,7 +163,7 @@ def cut(config: Config) -> Config:
     samples = min(held_out.batch_size, held_out.max_samples or held_out.batch_size)
     return config.model_copy(
         update={
-            "run": run_.model_copy(update={"steps": steps, "device": "cpu", "disk": ""}),
+            "run": run_.model_copy(update={**ON_A_CPU, "steps": steps, "disk": ""}),
             "eval": held_out.model_copy(update={"max_samples": samples}),
             "watch": WatchConfig(),
             "knobs": config.knobs.changed({"hot_budget_bytes": hot_bytes, "report_every": 1, **never}),

@@ -136,6 +136,10 @@ def test_batches_of_one_size_are_recorded_once_and_send_offsets_once() -> None:
     for _ in range(3):
         check([[row] for row in random.integers(0, ROWS, 20).tolist()])
     assert (streams.recordings, streams.replays) == (2, 5)
+    for samples in (20, 7, 20, 20, 7, 3, 20):  # as with the last batch of each epoch
+        check([[row] for row in random.integers(0, ROWS, samples).tolist()])
+    for bags in ([[1], [2]], [[1, 2], []], [[5], [6]], [[], [3, 7]], [[7], [3]]):  # as many lookups
+        check(bags)
 
 
 def test_tensors_that_come_down_together_lie_behind_each_other_wide_types_first() -> None:

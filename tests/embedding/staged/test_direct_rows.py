@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.direct_rows import direct_rows, pays
 from adaptive_rec.embedding.staged.in_place_store import InPlaceStore
 from adaptive_rec.embedding.staged.late_streams import LateStreams
+from adaptive_rec.embedding.staged.staged_store import StagedStore
+from adaptive_rec.embedding.staged.stager import Stager
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.placement import RowSpace
 
@@ -63,11 +66,6 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> LockingDriver:
     return made
 
 
-def short_of_memory(store: InPlaceStore, ring: Any) -> Any:
-    assert store.tables
-    raise torch.OutOfMemoryError("made up")
-
-
 def choose(wanted: str) -> Any:
     host = HostTier(SPACE, RULE, 1, np.float32)
     return direct_rows(wanted, SPACE, RULE, torch.float32, Locking(1), host)
@@ -109,24 +107,50 @@ def test_an_interrupt_while_memory_is_locked_leaves_none_locked(driver: LockingD
     assert not driver.locked
 
 
-def test_a_store_with_rows_in_place_locks_all_arrays_until_it_is_closed(
-    driver: LockingDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SGD has no state: there is nothing to lock, but kernels take its address."""
+def test_rows_in_place_are_locked_as_long_as_their_store_is_there(driver: LockingDriver) -> None:
+    """Also behind its close, for an evaluation. SGD has no state: there is nothing to lock, but kernels take its address."""
     for rule, arrays in ((RULE, 4), (RowRule(RULES["sgd"], 0, 0, 0), 2)):
         store = InPlaceStore(SPACE, rule, 1, torch.float32, Locking(1), 1 << 20, False)
-        assert len(driver.locked) == arrays
-        assert [store.tables.of_pool(pool)[0].data_ptr() in driver.locked for pool in range(2)] == [True, True]
-        store.close()
+        for _ in range(2):
+            assert len(driver.locked) == arrays
+            assert [store.tables.of_pool(pool)[0].data_ptr() in driver.locked for pool in range(2)] == [True, True]
+            store.close()
+        del store
+        gc.collect()
         assert not driver.locked
     driver.most = 3
     with pytest.raises(ConfigError, match=r"run\.cold_rows must be staged where tables cannot be locked in memory"):
         InPlaceStore(SPACE, RULE, 1, torch.float32, Locking(1), 1 << 20, False)
+    gc.collect()
     assert not driver.locked
-    driver.most = 99
-    monkeypatch.setattr(InPlaceStore, "_make_stager", short_of_memory)
-    with pytest.raises(torch.OutOfMemoryError):
-        InPlaceStore(SPACE, RULE, 1, torch.float32, Locking(1), 1 << 20, False)
+
+
+@pytest.mark.parametrize("kind", [InPlaceStore, StagedStore])
+def test_whatever_fails_leaves_no_memory_locked(
+    kind: type[StagedStore], driver: LockingDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a store is made, and while it is closed."""
+    way = "in_place" if kind is InPlaceStore else "direct"
+    settings: Any = (SPACE, RULE, 1, torch.float32), (1 << 20, False, 1, True, False, way)
+
+    def fail(*_: object) -> Any:
+        raise torch.OutOfMemoryError("made up")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stager, "__init__", fail)
+        with pytest.raises(torch.OutOfMemoryError):
+            kind(*settings[0], Locking(1), *settings[1])
+    gc.collect()
+    assert not driver.locked
+    store = kind(*settings[0], Locking(1), *settings[1])
+    assert len(driver.locked) == 4
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "settle", fail)
+        patch.setattr(store.streams, "compute_event", fail)
+        with pytest.raises(torch.OutOfMemoryError):
+            store.close()
+    del store
+    gc.collect()
     assert not driver.locked
 
 
