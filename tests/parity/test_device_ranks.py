@@ -15,28 +15,32 @@ from adaptive_rec.embedding.shared.device_lines import DeviceLines
 from adaptive_rec.embedding.shared.shared_device_store import SharedDeviceStore
 from adaptive_rec.embedding.staged.late_streams import LateLink
 from tests.parity.test_parity import assert_equal, plain
-from tests.parity.test_processes import CHANGES, SKIPS, STEPS
+from tests.parity.test_processes import CHANGES, SKIPS, in_time, slower
 
 
 @pytest.mark.parametrize(
-    ("ranks", "policy", "optimizer", "bags", "depth", "churn"),
-    [
-        (2, "hotline", "sgd", "one-hot", 0, True),
-        (3, "hotline", "rowwise_adagrad", "sum", 2, True),
-        (2, "device_only", "adagrad", "mean", 4, False),
-        (3, "hybrid", "lazy_adam", "mean", 1, False),
-        pytest.param(2, "hotline", "lazy_adam", "sum", 4, True, marks=pytest.mark.slow),
-        pytest.param(3, "hotline", "adagrad", "one-hot", 3, True, marks=pytest.mark.slow),
-        pytest.param(3, "device_only", "sgd", "mean", 2, False, marks=pytest.mark.slow),
-        pytest.param(2, "hotline", "rowwise_adagrad", "one-hot", 1, True, marks=pytest.mark.slow),
-    ],
+    ("ranks", "policy", "optimizer", "bags", "depth", "churn", "steps"),
+    in_time(
+        [
+            (2, "hotline", "sgd", "one-hot", 0, True),
+            (3, "hotline", "rowwise_adagrad", "sum", 2, True),
+            (2, "device_only", "adagrad", "mean", 4, False),
+            (3, "hybrid", "lazy_adam", "mean", 1, False),
+        ],
+        [
+            (2, "hotline", "lazy_adam", "sum", 4, True),
+            (3, "hotline", "adagrad", "one-hot", 3, True),
+            (3, "device_only", "sgd", "mean", 2, False),
+            (2, "hotline", "rowwise_adagrad", "one-hot", 1, True),
+        ],
+    ),
 )  # fmt: skip
 def test_ranks_with_devices_equal_one_process(
-    train: Any, ranks: int, policy: str, optimizer: str, bags: str, depth: int, churn: bool
+    train: Any, ranks: int, policy: str, optimizer: str, bags: str, depth: int, churn: bool, steps: int
 ) -> None:
-    outcome = train(policy, optimizer, bags, "late", 200_000, depth, churn=churn, ranks=ranks, steps=STEPS)
+    outcome = train(policy, optimizer, bags, "late", 200_000, depth, churn=churn, ranks=ranks, steps=steps)
 
-    assert_equal(outcome, plain(train, optimizer, bags, steps=STEPS))
+    assert_equal(outcome, plain(train, optimizer, bags, steps=steps))
     assert isinstance(outcome.runtime.store, SharedDeviceStore)
     totals = outcome.runtime.mailbox.newest.totals
     assert totals["lookups_hot"] > 0 or policy == "hybrid"
@@ -49,22 +53,25 @@ def test_ranks_with_devices_equal_one_process_where_owners_pool_all_bags(
 ) -> None:
     monkeypatch.setattr(lines, "ROW_BYTES", 1_000_000)
 
-    outcome = train("hotline", "adagrad", bags, "late", budget_bytes=200_000, depth=2, churn=True, ranks=ranks, steps=60)
+    outcome = train("hotline", "adagrad", bags, "late", budget_bytes=200_000, depth=2, churn=True, ranks=ranks, steps=40)
 
-    assert_equal(outcome, plain(train, "adagrad", bags, steps=60))
+    assert_equal(outcome, plain(train, "adagrad", bags, steps=40))
 
 
-@pytest.mark.parametrize("ranks", [3, pytest.param(2, marks=pytest.mark.slow)])
-def test_ranks_with_devices_equal_one_process_while_knobs_change(train: Any, ranks: int) -> None:
-    outcome = train("hotline", "adagrad", "sum", "late", budget_bytes=200_000, depth=2, ranks=ranks, at=CHANGES)
+@pytest.mark.parametrize(
+    ("ranks", "times"), [(3, 1), *(pytest.param(ranks, 2, marks=pytest.mark.slow) for ranks in (3, 2))]
+)
+def test_ranks_with_devices_equal_one_process_while_knobs_change(train: Any, ranks: int, times: int) -> None:
+    settings = {"budget_bytes": 200_000, "depth": 2, "at": slower(CHANGES, times), "steps": 100 * times}
+    outcome = train("hotline", "adagrad", "sum", "late", ranks=ranks, **settings)
 
-    assert_equal(outcome, plain(train, "adagrad", "sum"))
+    assert_equal(outcome, plain(train, "adagrad", "sum", steps=100 * times))
     assert outcome.runtime.knobs.reclassify_every == 7
 
 
 def test_the_same_ranks_with_devices_repeat_bit_by_bit(train: Any) -> None:
     once, again = (
-        train("hotline", "lazy_adam", "mean", "late", 200_000, depth, churn=True, ranks=3, steps=60) for depth in (0, 4)
+        train("hotline", "lazy_adam", "mean", "late", 200_000, depth, churn=True, ranks=3, steps=40) for depth in (0, 4)
     )
 
     for one, other in zip(once.tables + once.dense, again.tables + again.dense, strict=True):
@@ -74,8 +81,10 @@ def test_the_same_ranks_with_devices_repeat_bit_by_bit(train: Any) -> None:
 @pytest.mark.parametrize(
     ("ranks", "policy", "action", "bags", "steps"),
     [
-        (2, "slipstream", "freeze", "one-hot", 100),
-        (3, "slipstream", "drop", "sum", 100),
+        (2, "slipstream", "freeze", "one-hot", 60),
+        (3, "slipstream", "drop", "sum", 60),
+        pytest.param(2, "slipstream", "freeze", "one-hot", 200, marks=pytest.mark.slow),
+        pytest.param(3, "slipstream", "drop", "sum", 200, marks=pytest.mark.slow),
         pytest.param(2, "adaptive", "subsample", "one-hot", 200, marks=pytest.mark.slow),
         pytest.param(3, "random_skip", "freeze", "sum", 200, marks=pytest.mark.slow),
     ],

@@ -14,12 +14,7 @@ import pytest
 from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.embedding.disk.disk_store import DiskStore
 from adaptive_rec.placement import Migration
-
-CHANGES = {
-    10: [{"hot_budget_bytes": 20_000}], 40: [{"prefetch_depth": 0}], 41: [{"prefetch_depth": 5}], 80: [{"policy": "hybrid"}],
-    120: [{"policy": "hotline", "hot_budget_bytes": 500_000}], 150: [{"reclassify_every": 7, "prefetch_depth": 1}],
-}  # fmt: skip
-"""Knobs that change on the way, by step."""
+from tests.parity.test_processes import CHANGES, slower
 
 
 @pytest.fixture
@@ -41,9 +36,12 @@ def assert_same_bits(one: Any, other: Any) -> None:
 @pytest.mark.parametrize(
     ("policy", "optimizer", "bags", "depth", "churn", "precision", "steps"),
     [
-        ("hotline", "rowwise_adagrad", "one-hot", 3, True, "float32", 200),
-        ("hotline", "adagrad", "sum", 0, False, "float64", 200),
-        ("hybrid", "lazy_adam", "mean", 2, False, "float32", 200),
+        ("hotline", "rowwise_adagrad", "one-hot", 3, True, "float32", 100),
+        ("hotline", "adagrad", "sum", 0, False, "float64", 100),
+        ("hybrid", "lazy_adam", "mean", 2, False, "float32", 100),
+        pytest.param("hotline", "rowwise_adagrad", "one-hot", 3, True, "float32", 500, marks=pytest.mark.slow),
+        pytest.param("hotline", "adagrad", "sum", 0, False, "float64", 500, marks=pytest.mark.slow),
+        pytest.param("hybrid", "lazy_adam", "mean", 2, False, "float32", 500, marks=pytest.mark.slow),
         pytest.param("hotline", "sgd", "mean", 8, True, "float32", 500, marks=pytest.mark.slow),
         pytest.param("hotline", "lazy_adam", "sum", 1, True, "float64", 500, marks=pytest.mark.slow),
         pytest.param("slipstream", "adagrad", "one-hot", 4, False, "float32", 500, marks=pytest.mark.slow),
@@ -66,11 +64,14 @@ def test_rows_on_a_disk_are_those_in_memory(
     assert sum(log.counts.rows_read for log in store.host.logs) > 1000
 
 
-@pytest.mark.parametrize("optimizer", ["adagrad", pytest.param("lazy_adam", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("optimizer", "times"),
+    [("adagrad", 1), *(pytest.param(name, 2, marks=pytest.mark.slow) for name in ("adagrad", "lazy_adam"))],
+)
 def test_rows_on_a_disk_are_those_in_memory_while_knobs_change(
-    train: Any, small_segments: None, tmp_path: Path, optimizer: str
+    train: Any, small_segments: None, tmp_path: Path, optimizer: str, times: int
 ) -> None:
-    arguments = {"budget_bytes": 200_000, "depth": 2, "at": CHANGES}
+    arguments = {"budget_bytes": 200_000, "depth": 2, "at": slower(CHANGES, times), "steps": 100 * times}
 
     outcome = train("hotline", optimizer, "sum", **arguments, settings=on_disk(tmp_path))
 
@@ -89,7 +90,7 @@ def test_the_space_on_the_disk_is_bounded(train: Any, small_segments: None, tmp_
 
 
 def test_rows_that_become_hot_are_read_with_their_first_batch(train: Any, small_segments: None, tmp_path: Path) -> None:
-    store = train("hotline", "adagrad", "one-hot", depth=2, settings=on_disk(tmp_path)).runtime.store
+    store = train("hotline", "adagrad", "one-hot", depth=2, settings=on_disk(tmp_path), steps=60).runtime.store
     (log,) = store.host.logs
     written = np.flatnonzero(log.address_R)[:50]
     tables = [store.export_table(table) for table in range(len(store.space.tables))]

@@ -9,30 +9,32 @@ import pytest
 
 from adaptive_rec.embedding.shared import lines
 from adaptive_rec.embedding.shared.shared_disk_store import SharedDiskStore
-from tests.parity.test_disk import CHANGES, assert_same_bits, on_disk, small_segments  # noqa: F401
+from tests.parity.test_disk import assert_same_bits, on_disk, small_segments  # noqa: F401
 from tests.parity.test_parity import assert_equal, plain
-from tests.parity.test_processes import SKIPS, STEPS
+from tests.parity.test_processes import CHANGES, SKIPS, in_time, slower
 
 
 @pytest.mark.parametrize(
-    ("ranks", "policy", "optimizer", "bags", "depth", "churn"),
-    [
-        (2, "hotline", "adagrad", "mean", 3, True),
-        pytest.param(3, "hybrid", "lazy_adam", "sum", 0, False, marks=pytest.mark.slow),
-        pytest.param(2, "hotline", "rowwise_adagrad", "one-hot", 8, True, marks=pytest.mark.slow),
-        pytest.param(3, "hotline", "sgd", "mean", 1, True, marks=pytest.mark.slow),
-    ],
+    ("ranks", "policy", "optimizer", "bags", "depth", "churn", "steps"),
+    in_time(
+        [(2, "hotline", "adagrad", "mean", 3, True)],
+        [
+            (3, "hybrid", "lazy_adam", "sum", 0, False),
+            (2, "hotline", "rowwise_adagrad", "one-hot", 8, True),
+            (3, "hotline", "sgd", "mean", 1, True),
+        ],
+    ),
 )
 def test_ranks_with_rows_on_a_disk_are_those_in_memory(
     train: Any, small_segments: None, tmp_path: Path, ranks: int, policy: str, optimizer: str, bags: str, depth: int,  # noqa: F811
-    churn: bool,
+    churn: bool, steps: int,
 ) -> None:  # fmt: skip
-    arguments = {"budget_bytes": 100_000, "depth": depth, "churn": churn, "ranks": ranks, "steps": STEPS}
+    arguments = {"budget_bytes": 100_000, "depth": depth, "churn": churn, "ranks": ranks, "steps": steps}
 
     outcome = train(policy, optimizer, bags, **arguments, settings=on_disk(tmp_path))
 
     assert_same_bits(outcome, train(policy, optimizer, bags, **arguments))
-    assert_equal(outcome, plain(train, optimizer, bags, steps=STEPS))
+    assert_equal(outcome, plain(train, optimizer, bags, steps=steps))
     store = outcome.runtime.store
     assert isinstance(store, SharedDiskStore)
     assert sum(log.counts.rows_read for log in store.host.logs) > 1000
@@ -48,17 +50,18 @@ def test_ranks_skip_and_round_the_same_with_rows_on_a_disk(
 ) -> None:
     """Where owners pool all bags."""
     monkeypatch.setattr(lines, "ROW_BYTES", 1_000_000)
-    arguments = {"budget_bytes": 100_000, "depth": 2, "ranks": 2, "steps": 80, "precision": "float32"}
+    arguments = {"budget_bytes": 100_000, "depth": 2, "ranks": 2, "steps": 60, "precision": "float32"}
 
     outcome = train(policy, "adagrad", "sum", **arguments, settings=[*settings, *on_disk(tmp_path)])
 
     assert_same_bits(outcome, train(policy, "adagrad", "sum", **arguments, settings=settings))
 
 
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_ranks_with_rows_on_a_disk_are_those_in_memory_while_knobs_change(
-    train: Any, small_segments: None, tmp_path: Path  # noqa: F811
+    train: Any, small_segments: None, tmp_path: Path, times: int  # noqa: F811
 ) -> None:
-    arguments = {"budget_bytes": 200_000, "depth": 2, "at": CHANGES, "ranks": 2}
+    arguments = {"budget_bytes": 200_000, "depth": 2, "at": slower(CHANGES, times), "ranks": 2, "steps": 100 * times}
 
     outcome = train("hotline", "adagrad", "sum", **arguments, settings=on_disk(tmp_path))
 

@@ -1,6 +1,7 @@
 """Exact policies equal plain steps: losses to 1e-12 relative and rows to 1e-11 in float64 over 200 steps on real rows.
 
-The settings that could matter are covered pairwise: any two values of two settings occur together in some case.
+The settings that could matter are covered pairwise: any two values of two settings occur together in some case. Here these cases
+make 100 steps; on a GPU and in `make check-long` they make 200, in the latter with all other combinations.
 """
 
 from __future__ import annotations
@@ -44,12 +45,13 @@ def pairwise_cover(everything: list[dict[str, Any]]) -> list[dict[str, Any]]:
     def pairs(case: dict[str, Any]) -> set[Any]:
         return {((a, case[a]), (b, case[b])) for a, b in itertools.combinations(SETTINGS, 2)}
 
-    wanted = set().union(*map(pairs, everything))
+    pairs_of = [pairs(case) for case in everything]
+    wanted = set().union(*pairs_of)
     chosen = []
     while wanted:
-        best = max(everything, key=lambda case: len(pairs(case) & wanted))
-        chosen.append(best)
-        wanted -= pairs(best)
+        best = max(range(len(everything)), key=lambda number: len(pairs_of[number] & wanted))
+        chosen.append(everything[best])
+        wanted -= pairs_of[best]
     return chosen
 
 
@@ -90,31 +92,31 @@ def assert_equal(one: Any, other: Any, device: str = "") -> None:
 
 @pytest.mark.parametrize("case", COVER, ids=name)
 def test_exact_policies_equal_plain_steps(train: Any, case: dict[str, Any]) -> None:
-    check_case(train, case)
+    check_case(train, case, steps=100)
 
 
 @gpu
 @pytest.mark.parametrize("case", CUDA_COVER, ids=name)
 def test_exact_policies_on_a_cuda_device_equal_plain_steps_on_the_cpu(train: Any, case: dict[str, Any]) -> None:
-    check_case(train, case)
+    check_case(train, case, steps=200)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [*OTHERS, *(pytest.param(case, marks=gpu) for case in CUDA_OTHERS)], ids=name)
-def test_every_other_combination_too(train: Any, case: dict[str, Any]) -> None:
-    check_case(train, case)
+@pytest.mark.parametrize("case", [*COVER, *OTHERS, *(pytest.param(case, marks=gpu) for case in CUDA_OTHERS)], ids=name)
+def test_every_combination_over_200_steps(train: Any, case: dict[str, Any]) -> None:
+    check_case(train, case, steps=200)
 
 
-def check_case(train: Any, case: dict[str, Any]) -> None:
-    outcome = train(**case)
+def check_case(train: Any, case: dict[str, Any], steps: int) -> None:
+    outcome = train(**case, steps=steps)
 
-    assert_equal(outcome, plain(train, case["optimizer"], case["bags"]), case["device"])
+    assert_equal(outcome, plain(train, case["optimizer"], case["bags"], steps=steps), case["device"])
     totals = outcome.runtime.reports.totals()
     assert totals["samples_trained"] == totals["samples_seen"]
     assert totals["row_updates_skipped"] == 0
     assert totals["lookups_hot"] > 0
     if case["churn"]:
-        assert outcome.runtime.store.placement.version > 50
+        assert outcome.runtime.store.placement.version > steps // 4
     if case["device"] != "direct":
         assert outcome.runtime.store.classifies == (case["classify"] == "device")
         assert (totals["device_to_host_bytes"] > 0) == (case["policy"] == "hotline")
@@ -123,9 +125,9 @@ def check_case(train: Any, case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("optimizer", SETTINGS["optimizer"])
 @pytest.mark.parametrize("device", DEVICES)
 def test_plain_steps_on_a_device_equal_those_on_the_cpu(train: Any, optimizer: str, device: str) -> None:
-    outcome = train(optimizer=optimizer, bags="mean", device=device, depth=3)
+    outcome = train(optimizer=optimizer, bags="mean", device=device, depth=3, steps=100)
 
-    assert_equal(outcome, plain(train, optimizer, "mean"), device)
+    assert_equal(outcome, plain(train, optimizer, "mean", steps=100), device)
 
 
 @pytest.mark.parametrize("device", DEVICES[1:])
@@ -176,10 +178,11 @@ def test_reading_before_write_back_is_caught(
 
     stage = Stager.stage
     monkeypatch.setattr(Stager, "stage", lambda stager, work, earlier: stage(stager, work, []))
-    broken = train("hotline", optimizer=optimizer, device="late", budget_bytes=200_000, depth=4, classify=classify)
+    settings = {"optimizer": optimizer, "budget_bytes": 200_000, "depth": 4, "classify": classify, "steps": 100}
+    broken = train("hotline", device="late", **settings)
 
     with pytest.raises(AssertionError):
-        assert_equal(broken, plain(train, optimizer, "one-hot"))
+        assert_equal(broken, plain(train, optimizer, "one-hot", steps=100))
 
 
 @pytest.mark.parametrize("classify", ["host", "device"])

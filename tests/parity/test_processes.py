@@ -16,13 +16,24 @@ from adaptive_rec.embedding.shared.shared_store import SharedStore
 from tests.parity.test_parity import assert_equal, plain
 
 CHANGES = {
-    10: [{"hot_budget_bytes": 20_000}], 40: [{"prefetch_depth": 0}], 41: [{"prefetch_depth": 5}], 80: [{"policy": "hybrid"}],
-    120: [{"policy": "hotline", "hot_budget_bytes": 500_000}], 150: [{"reclassify_every": 7, "prefetch_depth": 1}],
+    5: [{"hot_budget_bytes": 20_000}], 20: [{"prefetch_depth": 0}], 21: [{"prefetch_depth": 5}], 40: [{"policy": "hybrid"}],
+    60: [{"policy": "hotline", "hot_budget_bytes": 500_000}], 75: [{"reclassify_every": 7, "prefetch_depth": 1}],
 }  # fmt: skip
 """Knobs that change on the way, by step."""
 
-STEPS = 100
-"""Half as many as in one process: what is wrong between ranks shows within 40, see the planted faults."""
+STEPS, MANY = 60, 200
+"""Fewer than in one process: what is wrong between ranks shows within 40, see the planted faults. Slow tests make many."""
+
+
+def in_time(cases: list[Any], others: list[Any]) -> list[Any]:
+    """Cases over few steps, and in `make check-long` these and others over many."""
+    few = [(*case, STEPS) for case in cases]
+    return [*few, *(pytest.param(*case, MANY, marks=pytest.mark.slow) for case in [*cases, *others])]
+
+
+def slower(changes: dict[int, Any], times: int) -> dict[int, Any]:
+    return {step * times: what for step, what in changes.items()}
+
 
 SKIPS = [
     "knobs.stale_metric=step_length", "knobs.min_probe_touches=1", "knobs.min_touch_ratio=0", "knobs.probe_ratio=0.25",
@@ -32,22 +43,23 @@ SKIPS = [
 
 
 @pytest.mark.parametrize(
-    ("ranks", "policy", "optimizer", "bags", "depth", "churn"),
-    [
-        (2, "hotline", "sgd", "one-hot", 0, False),
-        (3, "hotline", "rowwise_adagrad", "sum", 2, True),
-        (2, "device_only", "adagrad", "mean", 8, False),
-        (3, "hybrid", "lazy_adam", "mean", 1, False),
-        pytest.param(2, "hotline", "lazy_adam", "sum", 4, True, marks=pytest.mark.slow),
-        pytest.param(3, "hotline", "adagrad", "one-hot", 3, True, marks=pytest.mark.slow),
-    ],
+    ("ranks", "policy", "optimizer", "bags", "depth", "churn", "steps"),
+    in_time(
+        [
+            (2, "hotline", "sgd", "one-hot", 0, False),
+            (3, "hotline", "rowwise_adagrad", "sum", 2, True),
+            (2, "device_only", "adagrad", "mean", 8, False),
+            (3, "hybrid", "lazy_adam", "mean", 1, False),
+        ],
+        [(2, "hotline", "lazy_adam", "sum", 4, True), (3, "hotline", "adagrad", "one-hot", 3, True)],
+    ),
 )  # fmt: skip
 def test_several_ranks_equal_one(
-    train: Any, ranks: int, policy: str, optimizer: str, bags: str, depth: int, churn: bool
+    train: Any, ranks: int, policy: str, optimizer: str, bags: str, depth: int, churn: bool, steps: int
 ) -> None:
-    outcome = train(policy, optimizer, bags, budget_bytes=200_000, depth=depth, churn=churn, ranks=ranks, steps=STEPS)
+    outcome = train(policy, optimizer, bags, budget_bytes=200_000, depth=depth, churn=churn, ranks=ranks, steps=steps)
 
-    assert_equal(outcome, plain(train, optimizer, bags, steps=STEPS))
+    assert_equal(outcome, plain(train, optimizer, bags, steps=steps))
 
 
 @pytest.mark.parametrize(("ranks", "bags"), [(2, "mean"), (3, "sum")])
@@ -61,11 +73,14 @@ def test_several_ranks_equal_one_where_owners_pool_all_bags(
     assert_equal(outcome, plain(train, "adagrad", bags, steps=60))
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_several_ranks_equal_one_while_knobs_change(train: Any, ranks: int) -> None:
-    outcome = train("hotline", "adagrad", "sum", budget_bytes=200_000, depth=2, ranks=ranks, at=CHANGES)
+@pytest.mark.parametrize(
+    ("ranks", "times"), [(2, 1), *(pytest.param(ranks, 2, marks=pytest.mark.slow) for ranks in (2, 3))]
+)
+def test_several_ranks_equal_one_while_knobs_change(train: Any, ranks: int, times: int) -> None:
+    settings = {"budget_bytes": 200_000, "depth": 2, "at": slower(CHANGES, times), "steps": 100 * times}
+    outcome = train("hotline", "adagrad", "sum", ranks=ranks, **settings)
 
-    assert_equal(outcome, plain(train, "adagrad", "sum"))
+    assert_equal(outcome, plain(train, "adagrad", "sum", steps=100 * times))
     assert outcome.runtime.knobs.reclassify_every == 7
 
 
@@ -77,27 +92,26 @@ def test_the_same_ranks_repeat_bit_by_bit(train: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "policy", "action", "bags", "threshold"),
+    ("ranks", "policy", "action", "bags", "threshold", "steps"),
     [
-        (3, "slipstream", "drop", "sum", "search"),
-        pytest.param(2, "slipstream", "freeze", "one-hot", "search", marks=pytest.mark.slow),
-        pytest.param(3, "random_skip", "freeze", "sum", "search", marks=pytest.mark.slow),
-        (2, "adaptive", "subsample", "one-hot", "0.1"),
-        pytest.param(2, "slipstream", "subsample", "mean", "0.1", marks=pytest.mark.slow),
-        pytest.param(2, "random_skip", "subsample", "one-hot", "search", marks=pytest.mark.slow),
-        pytest.param(3, "adaptive", "drop", "one-hot", "0.1", marks=pytest.mark.slow),
-        pytest.param(2, "adaptive", "freeze", "sum", "0.1", marks=pytest.mark.slow),
+        (3, "slipstream", "drop", "sum", "search", 80),
+        (2, "adaptive", "subsample", "one-hot", "0.1", MANY),
+        pytest.param(3, "slipstream", "drop", "sum", "search", MANY, marks=pytest.mark.slow),
+        pytest.param(2, "slipstream", "freeze", "one-hot", "search", MANY, marks=pytest.mark.slow),
+        pytest.param(3, "random_skip", "freeze", "sum", "search", MANY, marks=pytest.mark.slow),
+        pytest.param(2, "slipstream", "subsample", "mean", "0.1", MANY, marks=pytest.mark.slow),
+        pytest.param(2, "random_skip", "subsample", "one-hot", "search", MANY, marks=pytest.mark.slow),
+        pytest.param(3, "adaptive", "drop", "one-hot", "0.1", MANY, marks=pytest.mark.slow),
+        pytest.param(2, "adaptive", "freeze", "sum", "0.1", MANY, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_several_ranks_skip_what_one_skips(
-    train: Any, ranks: int, policy: str, action: str, bags: str, threshold: str
+    train: Any, ranks: int, policy: str, action: str, bags: str, threshold: str, steps: int
 ) -> None:
     """All rows fit the device tier, so one rank and several have the same hot rows."""
     settings = [f"knobs.action={action}", f"knobs.stale_threshold={threshold}", *SKIPS]
-    one, several = (
-        train(policy, "rowwise_adagrad", bags, budget_bytes=1 << 30, depth=2, ranks=number, settings=settings)
-        for number in (1, ranks)
-    )
+    arguments = {"budget_bytes": 1 << 30, "depth": 2, "settings": settings, "steps": steps}
+    one, several = (train(policy, "rowwise_adagrad", bags, ranks=number, **arguments) for number in (1, ranks))
 
     assert_equal(several, one)
     of_one, of_several = (outcome.runtime.mailbox.newest for outcome in (one, several))

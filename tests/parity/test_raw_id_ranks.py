@@ -46,9 +46,9 @@ def test_several_ranks_admitting_all_ids_equal_one_on_rows(
     device = "late" if where == "device" else "direct"
     arguments = {"budget_bytes": 200_000, "depth": depth, "ranks": ranks, "device": device}
 
-    several = train(policy, optimizer, bags, **arguments, settings=settings, steps=120)
+    several = train(policy, optimizer, bags, **arguments, settings=settings, steps=60)
 
-    by_number = plain(train, optimizer, bags, steps=120)
+    by_number = plain(train, optimizer, bags, steps=60)
     np.testing.assert_allclose(several.losses, by_number.losses, rtol=1e-12, atol=0)
     known = 0
     for table, (mine, theirs) in enumerate(zip(several.tables, by_number.tables, strict=True)):
@@ -62,11 +62,11 @@ def test_several_ranks_admitting_all_ids_equal_one_on_rows(
 @pytest.mark.parametrize(("ranks", "depth"), [(2, 5), pytest.param(3, 0, marks=pytest.mark.slow)])
 def test_several_ranks_admit_what_one_admits(train: Any, ranks: int, depth: int) -> None:
     settings = [RAW, "knobs.admit_after=3", "data.shared_rows=4"]
-    changes = {30: [{"admit_after": 2}], 60: [{"policy": "hybrid"}], 90: [{"admit_after": 5, "prefetch_depth": 7}]}
+    changes = {15: [{"admit_after": 2}], 30: [{"policy": "hybrid"}], 45: [{"admit_after": 5, "prefetch_depth": 7}]}
 
     one, several = (
         train("hotline", "sgd", "sum", budget_bytes=100_000, depth=depth, ranks=number, settings=settings, at=changes,
-              steps=120)
+              steps=60)
         for number in (1, ranks)
     )
 

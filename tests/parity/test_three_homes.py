@@ -21,8 +21,8 @@ from tests.parity.test_disk import assert_same_bits, small_segments
 __all__ = ["small_segments"]
 
 CHANGES = {
-    10: [{"hot_budget_bytes": 20_000}], 30: [{"prefetch_depth": 0}], 31: [{"prefetch_depth": 5}], 50: [{"policy": "hybrid"}],
-    70: [{"policy": "hotline", "hot_budget_bytes": 200_000}], 90: [{"reclassify_every": 7, "prefetch_depth": 1}],
+    8: [{"hot_budget_bytes": 20_000}], 20: [{"prefetch_depth": 0}], 21: [{"prefetch_depth": 5}], 32: [{"policy": "hybrid"}],
+    44: [{"policy": "hotline", "hot_budget_bytes": 200_000}], 58: [{"reclassify_every": 7, "prefetch_depth": 1}],
 }  # fmt: skip
 """Knobs that change on the way, by step."""
 
@@ -60,7 +60,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("policy", "optimizer", "bags", "depth", "churn", "precision", "steps"),
     [
-        ("hotline", "rowwise_adagrad", "one-hot", 4, True, "float32", 100),
+        ("hotline", "rowwise_adagrad", "one-hot", 4, True, "float32", 60),
         ("hotline", "adagrad", "sum", 0, False, "float64", 60),
         ("slipstream", "lazy_adam", "mean", 1, False, "float32", 60),
         ("hotline", "rowwise_adagrad", "mean", 3, True, "rows of bf16", 40),
@@ -104,7 +104,7 @@ def test_policies_that_track_no_popularity_keep_cold_rows_on_the_disk(
 def test_rows_in_three_homes_are_those_in_two_while_knobs_change(
     train: Any, small_segments: None, tmp_path: Path
 ) -> None:
-    arguments = {"device": "late", "budget_bytes": 100_000, "depth": 2, "at": CHANGES, "steps": 120}
+    arguments = {"device": "late", "budget_bytes": 100_000, "depth": 2, "at": CHANGES, "steps": 80}
 
     outcome = train("hotline", "adagrad", "sum", **arguments, settings=three_homes(tmp_path))
 
