@@ -74,9 +74,11 @@ class Server:
         threading.Thread(target=self._listen, daemon=True).start()
         atexit.register(self._link.close)
 
-    def start(self, words: list[str], output: int, environment: dict[str, str], folder: Path | None = None) -> Forked:
+    def start(
+        self, words: list[str], output: int, environment: dict[str, str], folder: Path | None = None, first: str = ""
+    ) -> Forked:
         """Start a command whose output and errors go to a file descriptor; it has a session of its own."""
-        order = {"words": words, "environment": environment, "folder": str(folder or Path.cwd())}
+        order = {"words": words, "environment": environment, "folder": str(folder or Path.cwd()), "first": first}
         with self._asking:
             socket.send_fds(self._link, [json.dumps(order).encode()], [output])
             assert self._started.acquire(timeout=240), "no process was forked"
@@ -102,13 +104,16 @@ def server() -> Server:
     return Server()
 
 
-def start(words: list[str], output: int, environment: dict[str, str], folder: Path | None = None) -> Any:
-    """Start a command of adaptive-rec; where there are no descriptors of processes, as a fresh one."""
+def start(
+    words: list[str], output: int, environment: dict[str, str], folder: Path | None = None, first: str = ""
+) -> Any:
+    """Start a command of adaptive-rec, once `first` is imported; without descriptors of processes, as a fresh one."""
     if hasattr(os, "pidfd_open"):
-        return server().start(words, output, environment, folder)
+        return server().start(words, output, environment, folder, first)
+    begin = f"import sys; {f'import {first}; ' if first else ''}from adaptive_rec.cli import main; sys.exit(main())"
     return subprocess.Popen(
-        [sys.executable, "-m", "adaptive_rec", *words], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-        env=environment, cwd=folder, start_new_session=True,
+        [sys.executable, "-c", begin, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+        env={**environment, "PYTHONPATH": str(Path(__file__).parents[1])}, cwd=folder, start_new_session=True,
     )  # fmt: skip
 
 
@@ -147,6 +152,8 @@ def serve(link: socket.socket) -> int:
 
 
 def execute(order: dict[str, Any], output: int) -> int:
+    import importlib
+
     from adaptive_rec.cli import main
 
     os.setsid()
@@ -156,6 +163,8 @@ def execute(order: dict[str, Any], output: int) -> int:
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
+    if order["first"]:
+        importlib.import_module(order["first"])
     sys.argv[1:] = order["words"]
     return main()
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,15 +17,11 @@ from adaptive_rec.checkpoint.generation import read_manifest
 from adaptive_rec.checkpoint.history import names_in_use
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.run.training_run import TrainingRun
+from tests import forked
 from tests.checkpoint.contents import newest_contents
 from tests.settings import AS_IN_MEMORY
 
-TINY_SEGMENTS = (
-    "from adaptive_rec.embedding.disk import row_log; row_log._LEAST_SEGMENT_BYTES, row_log._KEPT_BYTES = 8192, 0; "
-    "from adaptive_rec.cli import main; main()"
-)
-COMMAND = [sys.executable, "-c", TINY_SEGMENTS, "train"]
-LEAST_STEPS, STEPS_A_KILL = 300, 20
+LEAST_STEPS, STEPS_A_KILL = 180, 20
 """A run that is killed must come to its next checkpoint before it gets any further."""
 SETTINGS = [
     "run.device=cpu", "run.threads=1", "data.epochs=100", "knobs.reclassify_every=20", "knobs.action=drop",
@@ -36,20 +30,19 @@ SETTINGS = [
 RUN = ["tiny", "--no-serve", "--json", "--set=checkpoint.every_steps=9", *(f"--set={setting}" for setting in SETTINGS)]
 ON_DISK = ["run.host_memory=1MiB", "knobs.hot_budget_bytes=16KiB", *AS_IN_MEMORY]
 WAIT_SECONDS = 120
-STARTED_SECONDS = 4.0
+STARTED_SECONDS = 1.0
 """By then a run trains."""
 
 
-def start(out: Path, log: Path, policy: str, steps: int, more: Sequence[str]) -> subprocess.Popen[bytes]:
+def start(out: Path, log: Path, policy: str, steps: int, more: Sequence[str]) -> Any:
     words = (
         [*RUN, "--policy", policy, f"--set=run.steps={steps}", *(f"--set={setting}" for setting in more)]
         if not (out / "config.toml").exists()
         else ["--no-serve", "--json"]
     )
-    with open(log, "ab") as errors:
-        return subprocess.Popen(
-            [*COMMAND, *words, "--resume", "--out", str(out)], stdout=subprocess.DEVNULL, stderr=errors
-        )
+    with open(log, "ab") as output:
+        command = ["train", *words, "--resume", "--out", str(out)]
+        return forked.start(command, output.fileno(), dict(os.environ), first="tests.tiny_segments")
 
 
 def step_of(out: Path) -> int:
