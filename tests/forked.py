@@ -131,6 +131,10 @@ def serve(link: socket.socket) -> int:
     ignore_file()
     for name in LOADED:
         importlib.import_module(name)
+    from numba.core.registry import cpu_target
+
+    cpu_target.typing_context.refresh()  # half a second, at the first kernel of a process
+    cpu_target.target_context.refresh()
     watched: dict[int, int] = {}
     while True:
         for ready in select.select([link, *watched], [], [])[0]:

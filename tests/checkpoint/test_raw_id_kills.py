@@ -19,6 +19,7 @@ from tests.checkpoint.contents import newest_contents
 
 KILLED = """
 import os, sys, threading, time
+from numba.core.registry import cpu_target
 from adaptive_rec.cli import warm
 from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.runtime.steps import TrainingSteps
@@ -40,6 +41,8 @@ def execute_and_kill(order):
     return execute(order)
 
 warm.execute = execute_and_kill
+cpu_target.typing_context.refresh()  # half a second, at the first kernel of a process
+cpu_target.target_context.refresh()
 sys.exit(warm.serve())
 """
 """A process that forks for each command line; the fork is killed soon after it has begun a step. Forks load no libraries."""
