@@ -75,12 +75,13 @@ class Server:
         atexit.register(self._link.close)
 
     def start(
-        self, words: list[str], output: int, environment: dict[str, str], folder: Path | None = None, first: str = ""
-    ) -> Forked:
-        """Start a command whose output and errors go to a file descriptor; it has a session of its own."""
+        self, words: list[str], output: int, environment: dict[str, str], folder: Path | None = None, first: str = "",
+        errors: int | None = None,
+    ) -> Forked:  # fmt: skip
+        """Start a command whose output and errors go to file descriptors; it has a session of its own."""
         order = {"words": words, "environment": environment, "folder": str(folder or Path.cwd()), "first": first}
         with self._asking:
-            socket.send_fds(self._link, [json.dumps(order).encode()], [output])
+            socket.send_fds(self._link, [json.dumps(order).encode()], [output, output if errors is None else errors])
             assert self._started.acquire(timeout=240), "no process was forked"
             assert self._newest is not None, "the server has ended"
             return self._newest
@@ -105,14 +106,16 @@ def server() -> Server:
 
 
 def start(
-    words: list[str], output: int, environment: dict[str, str], folder: Path | None = None, first: str = ""
-) -> Any:
+    words: list[str], output: int, environment: dict[str, str], folder: Path | None = None, first: str = "",
+    errors: int | None = None,
+) -> Any:  # fmt: skip
     """Start a command of adaptive-rec, once `first` is imported; without descriptors of processes, as a fresh one."""
     if hasattr(os, "pidfd_open"):
-        return server().start(words, output, environment, folder, first)
+        return server().start(words, output, environment, folder, first, errors)
     begin = f"import sys; {f'import {first}; ' if first else ''}from adaptive_rec.cli import main; sys.exit(main())"
     return subprocess.Popen(
-        [sys.executable, "-c", begin, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+        [sys.executable, "-c", begin, *words], stdin=subprocess.DEVNULL, stdout=output,
+        stderr=output if errors is None else errors,
         env={**environment, "PYTHONPATH": str(Path(__file__).parents[1])}, cwd=folder, start_new_session=True,
     )  # fmt: skip
 
@@ -139,14 +142,15 @@ def serve(link: socket.socket) -> int:
     while True:
         for ready in select.select([link, *watched], [], [])[0]:
             if ready is link:
-                text, outputs, _, _ = socket.recv_fds(link, 1 << 20, 1)
+                text, outputs, _, _ = socket.recv_fds(link, 1 << 20, 2)
                 if not text:
                     return 0
                 child = os.fork()
                 if not child:
                     link.close()
-                    return execute(json.loads(text), outputs[0])
-                os.close(outputs[0])
+                    return execute(json.loads(text), *outputs)
+                for each in outputs:
+                    os.close(each)
                 watched[os.pidfd_open(child)] = child
                 link.send(json.dumps([child, None]).encode())
             else:
@@ -155,7 +159,7 @@ def serve(link: socket.socket) -> int:
                 link.send(json.dumps([pid, os.waitstatus_to_exitcode(status)]).encode())
 
 
-def execute(order: dict[str, Any], output: int) -> int:
+def execute(order: dict[str, Any], output: int, errors: int) -> int:
     import importlib
 
     from adaptive_rec.cli import main
@@ -165,8 +169,11 @@ def execute(order: dict[str, Any], output: int) -> int:
     os.environ.clear()
     os.environ.update(order["environment"])
     os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
+    os.dup2(errors, 2)
+    for each in (output, errors):
+        os.close(each)
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # what is to be known of a stream is asked when it is opened
+    sys.stderr = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)
     if order["first"]:
         importlib.import_module(order["first"])
     sys.argv[1:] = order["words"]

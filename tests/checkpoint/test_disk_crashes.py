@@ -160,11 +160,12 @@ def check(recorded: Recorded, count: int, most: int) -> int:
     return number
 
 
-def test_after_a_loss_of_power_the_newest_checkpoint_has_its_rows(recorded: Recorded) -> None:
+@pytest.mark.parametrize("count", [120, pytest.param(400, marks=pytest.mark.slow)])
+def test_after_a_loss_of_power_the_newest_checkpoint_has_its_rows(recorded: Recorded, count: int) -> None:
     assert len(recorded.moments()) == 12
     assert recorded.rows_moved > 100, "rows are moved meanwhile"
     assert any(step.names[0].endswith(".rows") for step in recorded.files.log), "segments are removed meanwhile"
-    assert check(recorded, 400, 16) == 400
+    assert check(recorded, count, 16) == count
 
 
 @dataclass

@@ -12,7 +12,16 @@ from pathlib import Path
 
 import pytest
 
-TRAIN = [sys.executable, "-m", "adaptive_rec", "train", "tiny", "--no-serve"]
+from tests import forked
+
+TRAIN = ["train", "tiny", "--no-serve"]
+
+
+def ended_with(words: list[str], output: int, folder: Path) -> tuple[int, str]:
+    """Run a command. Returns its exit code and what it wrote to its standard error."""
+    with open(folder / "errors.txt", "wb") as errors:
+        code = forked.start(words, output, dict(os.environ), errors=errors.fileno()).wait(120)
+    return code, (folder / "errors.txt").read_text()
 
 
 def saved(run: Path) -> bool:
@@ -23,12 +32,10 @@ def saved(run: Path) -> bool:
 def test_a_log_on_a_full_disk_loses_nothing_but_the_log(tmp_path: Path, words: list[str]) -> None:
     run = tmp_path / "run"
     with open("/dev/full", "w") as full:
-        ended = subprocess.run(
-            [*TRAIN, "--out", str(run), *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
-        )
-    assert "Traceback" not in ended.stderr
-    assert "the output cannot be written" in ended.stderr
-    assert ended.returncode == (1 if words else 0)
+        code, errors = ended_with([*TRAIN, "--out", str(run), *words], full.fileno(), tmp_path)
+    assert "Traceback" not in errors
+    assert "the output cannot be written" in errors
+    assert code == (1 if words else 0)
     assert saved(run)
     assert json.loads((run / "summary.json").read_text())["eval"]["auc"] > 0.5
 
@@ -38,18 +45,18 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as pipe:
-        ended = subprocess.run([*TRAIN, "--out", str(run)], stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=120)
-    assert "Traceback" not in ended.stderr
+        _, errors = ended_with([*TRAIN, "--out", str(run)], pipe.fileno(), tmp_path)
+    assert "Traceback" not in errors
     assert saved(run)
 
 
 @pytest.mark.parametrize("under_nohup", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_sighup_saves_like_sigterm(tmp_path: Path, under_nohup: bool) -> None:
     run = tmp_path / "run"
-    before = ["nohup"] if under_nohup else []
+    command = [*(["nohup"] if under_nohup else []), sys.executable, "-m", "adaptive_rec", *TRAIN]
     steps = ["--steps", "200000", "--set", "data.epochs=10000"]
     child = subprocess.Popen(
-        [*before, *TRAIN, *steps, "--out", str(run)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        [*command, *steps, "--out", str(run)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # the tests themselves may run under nohup
     )  # fmt: skip
     assert child.stdout is not None

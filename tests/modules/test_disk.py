@@ -100,7 +100,7 @@ OPTIMIZERS: dict[str, Any] = {
 @pytest.mark.parametrize("prefetch", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["prefetch", "in line"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_rows_on_a_disk_make_the_steps_of_those_in_memory(name: str, prefetch: bool, on_disk: dict[str, Any]) -> None:
-    ours, theirs = (train(Alone(), OPTIMIZERS[name], 40, prefetch=prefetch, **where) for where in (on_disk, {}))
+    ours, theirs = (train(Alone(), OPTIMIZERS[name], 30, prefetch=prefetch, **where) for where in (on_disk, {}))
     assert ours.losses == theirs.losses
     assert all(torch.equal(ours.weights[key], theirs.weights[key]) for key in theirs.weights)
     assert ours.runtime.stats().migrated_rows > 0
@@ -111,8 +111,8 @@ def test_ranks_with_rows_on_a_disk_are_those_in_memory(
     name: str, monkeypatch: pytest.MonkeyPatch, on_disk: dict[str, Any]
 ) -> None:
     on_ranks, make = patch_ranks(monkeypatch), OPTIMIZERS[name]
-    found = on_ranks(3, lambda group: train(group, make, 40, **on_disk))
-    expected = on_ranks(3, lambda group: train(group, make, 40))
+    found = on_ranks(3, lambda group: train(group, make, 25, **on_disk))
+    expected = on_ranks(3, lambda group: train(group, make, 25))
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.losses == theirs.losses
         assert all(torch.equal(ours.weights[key], theirs.weights[key]) for key in theirs.weights)

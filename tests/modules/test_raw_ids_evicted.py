@@ -97,22 +97,33 @@ class Loop:
         return self.losses, runtime.stats().raw_ids, found
 
 
-@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
-def test_the_same_ids_leave_as_in_a_run_and_all_else_is_equal_too(tmp_path: Path, on_disk: bool) -> None:
+@pytest.mark.parametrize(
+    ("on_disk", "depths"),
+    [(False, (None, 64)), (True, (0,)), pytest.param(False, (0,), marks=pytest.mark.slow),
+     pytest.param(True, (None, 64), marks=pytest.mark.slow)],
+    ids=["memory-in line and ahead", "disk-one ahead", "memory-one ahead", "disk-in line and ahead"],
+)  # fmt: skip
+def test_the_same_ids_leave_as_in_a_run_and_all_else_is_equal_too(
+    tmp_path: Path, on_disk: bool, depths: tuple[int | None, ...]
+) -> None:
     """Losses, counts, keys, rows and optimizer state, however far is read ahead."""
     run = run_of(tmp_path / "run", *RUN, *(["run.host_memory=1MiB"] if on_disk else []))
     list(run.run())
     assert run.state.input.keys is not None
     expected = run.reports.totals()["loss_sum"], run.state.input.keys.counts(), rows_by_key(run)
     assert expected[1]["evicted"] > 100
-    for depth in (None, 0, 64):
+    for depth in depths:
         found = Loop(tmp_path / str(depth), on_disk, depth).train().outcome()
         assert found[1] == {name: expected[1][name] for name in found[1]}
         assert found[2] == expected[2]
         assert found[0] == expected[0]
 
 
-@pytest.mark.parametrize(("on_disk", "depth"), [(False, None), (False, 7), (True, 7)], ids=["in line", "ahead", "disk"])
+@pytest.mark.parametrize(
+    ("on_disk", "depth"),
+    [(False, None), pytest.param(False, 7, marks=pytest.mark.slow), (True, 7)],
+    ids=["in line", "ahead", "disk"],
+)
 def test_a_loop_resumes_amid_ids_that_leave(tmp_path: Path, on_disk: bool, depth: int | None) -> None:
     whole = Loop(tmp_path / "whole", on_disk, depth).train()
     saved: Any = None

@@ -36,26 +36,30 @@ KNOWN_OVER_BUDGET = "device_only"
 
 
 def cases() -> list[Any]:
-    """List the cases; only policies that skip run under several actions."""
+    """List the cases; only policies that skip run under several actions. Each runs on one of the devices without a GPU, such that
+    policies that skip have each with every way of splitting, and on the other one in `make check-long`."""
     found = []
     for policy in POLICIES:
-        for action in ACTIONS if policy in SKIPPING else ACTIONS[:1]:
+        for number, action in enumerate(ACTIONS if policy in SKIPPING else ACTIONS[:1]):
             for split in ("never",) if policy in ONLY_ARRANGING else ("always", "never"):  # those run batches whole
+                chosen = ("direct", "late")[(POLICIES.index(policy) + number + (split == "never")) % 2]
                 for device in ("direct", "late", "cuda"):
-                    name, marks = f"{policy}-{action}-{split}-{device}", [pytest.mark.gpu] if device == "cuda" else []
+                    name = f"{policy}-{action}-{split}-{device}"
+                    marks = {"cuda": [pytest.mark.gpu], chosen: []}.get(device, [pytest.mark.slow])
                     found.append(pytest.param(policy, action, split, device, id=name, marks=marks))
     return found
 
 
 def over_devices(others: list[Any]) -> list[Any]:
-    """Combine policies, other values and devices. Policies that only arrange the stream, which does not depend on the device,
-    take the devices in turn, and every second case of theirs is slow."""
+    """Combine policies, other values and devices. Policies take the devices without a GPU in turn, and the other one is slow. Of
+    those that only arrange the stream, which does not depend on the device, it is left out, and every second case is slow."""
     found = []
     for number, (policy, other) in enumerate(itertools.product(POLICIES, others)):
         lean = policy in ONLY_ARRANGING
         for device in ("direct", "late", "cuda"):
             if not lean or device in (("direct", "late")[number // 2 % 2], "cuda"):
-                marks = [pytest.mark.gpu] * (device == "cuda") + [pytest.mark.slow] * (lean and number % 2)
+                slow = number % 2 if lean else device == ("late", "direct")[(number + number // len(others)) % 2]
+                marks = [pytest.mark.gpu] * (device == "cuda") + [pytest.mark.slow] * slow
                 found.append(pytest.param(policy, other, device, id=f"{policy}-{other}-{device}", marks=marks))
     return found
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from adaptive_rec.cli import main
 from adaptive_rec.errors import UsageError
 from adaptive_rec.run import training_run
 from adaptive_rec.run.new_directory import LOCK, claim, leave, sole_writer
+from tests import forked
 
 TRAIN = ["train", "tiny", "--steps", "20", "--no-serve", "--json"]
 
@@ -29,9 +29,8 @@ def test_a_run_that_came_and_ended_meanwhile_is_not_written_over(
 
     def late(path: Path, exists: bool = False) -> training_run.RunDirectory:
         """Another process begins and ends after this one has found that the directory is new."""
-        subprocess.run(
-            [sys.executable, "-m", "adaptive_rec", *TRAIN, "--out", str(out)], check=True, capture_output=True
-        )
+        with open(tmp_path / "log.txt", "wb") as log:
+            assert forked.start([*TRAIN, "--out", str(out)], log.fileno(), dict(os.environ)).wait(120) == 0
         before.update(contents(out))
         return claimed(path, exists)
 
@@ -43,11 +42,12 @@ def test_a_run_that_came_and_ended_meanwhile_is_not_written_over(
 
 def test_a_run_under_way_keeps_another_one_out(tmp_path: Path) -> None:
     lock = claim(tmp_path / "run")
-    code = f"from adaptive_rec.cli import main; raise SystemExit(main({[*TRAIN, '--out', str(tmp_path / 'run')]}))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (found.returncode, "another one trains there" in found.stderr) == (2, True), found.stderr
+    with open(tmp_path / "log.txt", "wb") as log:
+        code = forked.start([*TRAIN, "--out", str(tmp_path / "run")], log.fileno(), dict(os.environ)).wait(120)
+    told = (tmp_path / "log.txt").read_text()
+    assert (code, "another one trains there" in told) == (2, True), told
     leave(tmp_path / "run", lock)
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "log.txt"]
 
 
 def test_a_run_that_cannot_begin_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from adaptive_rec.cli import main
 from tests.run.spoilt import faults
 
-MUTATIONS, ALL = 25, 2000
+MUTATIONS, ALL = 12, 2000
 SEED = 20261126
 
 

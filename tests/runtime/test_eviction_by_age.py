@@ -97,7 +97,7 @@ def test_at_most_a_part_of_a_table_leaves_in_a_window(tmp_path: Path) -> None:
     assert max(max(each["by_age"].values()) for each in found) <= most
 
 
-@pytest.mark.parametrize("windows", [3, 7])
+@pytest.mark.parametrize("windows", [3, pytest.param(7, marks=pytest.mark.slow)])
 def test_all_ids_have_their_turn_in_the_windows_of_so_many_steps(tmp_path: Path, windows: int) -> None:
     settings = "knobs.evict_ratio=0", f"knobs.evict_after={windows * WINDOW}", f"run.steps={2 * windows * WINDOW}"
     runtime = run_of(tmp_path, *settings)
@@ -115,7 +115,7 @@ def test_all_ids_have_their_turn_in_the_windows_of_so_many_steps(tmp_path: Path,
     assert turns == [*[False] * (windows - 1), True] * 2
 
 
-@pytest.mark.parametrize("policy", ["hybrid", "device_only"])
+@pytest.mark.parametrize("policy", ["device_only", pytest.param("hybrid", marks=pytest.mark.slow)])
 def test_the_same_ids_leave_however_far_is_read_ahead_and_after_a_resume(tmp_path: Path, policy: str) -> None:
     settings = [*BY_AGE, f"knobs.policy={policy}", "knobs.hot_budget_bytes=2MiB"]
     expected = outcome(trained(tmp_path, *settings, "knobs.prefetch_depth=0"))

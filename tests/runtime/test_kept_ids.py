@@ -116,8 +116,15 @@ def test_they_come_back_on_a_device_too(tmp_path: Path) -> None:
     assert outcome(trained(tmp_path, *SOME_KEPT))[1] == expected[1]
 
 
-@pytest.mark.parametrize("settings", [KEPT, SOME_KEPT], ids=["all", "some"])
-@pytest.mark.parametrize("where", ["run.host_memory=0", "run.host_memory=1MiB"])
+@pytest.mark.parametrize(
+    ("settings", "where"),
+    [
+        pytest.param(KEPT, "run.host_memory=0", id="all-memory"),
+        pytest.param(SOME_KEPT, "run.host_memory=1MiB", id="some-disk"),
+        pytest.param(SOME_KEPT, "run.host_memory=0", id="some-memory", marks=pytest.mark.slow),
+        pytest.param(KEPT, "run.host_memory=1MiB", id="all-disk", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_resumes_amid_ids_that_are_kept(tmp_path: Path, settings: list[str], where: str) -> None:
     settings = [*settings, where, "knobs.prefetch_depth=7", "knobs.admit_after=2"]
     expected, folder, step = outcome(trained(tmp_path / "unbroken", *settings)), None, 0

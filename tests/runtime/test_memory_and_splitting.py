@@ -203,10 +203,17 @@ def test_memory_that_gives_out_in_an_update_stops_the_run(device: SmallDevice, m
         run(runtime)
 
 
-@pytest.mark.parametrize("at", [0, 5, 15, 20])
-@pytest.mark.parametrize("policy", ["hotline", "slipstream"])
+@pytest.mark.parametrize(
+    ("policy", "at"),
+    [
+        *(("hotline", at) for at in (0, 5)),
+        *(("slipstream", at) for at in (15, 20)),
+        *(pytest.param("hotline", at, marks=pytest.mark.slow) for at in (15, 20)),
+        *(pytest.param("slipstream", at, marks=pytest.mark.slow) for at in (0, 5)),
+    ],
+)
 def test_a_run_that_gave_up_memory_is_made_again_wherever_that_was(
-    device: SmallDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, policy: str
+    device: SmallDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, at: int
 ) -> None:
     """Before the first step, and in the step after a window's end too."""
     settings = [*LARGER, f"knobs.policy={policy}", "knobs.probe_ratio=0.5", "knobs.min_probe_touches=1"]

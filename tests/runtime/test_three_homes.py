@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -34,19 +32,10 @@ from adaptive_rec.runtime.assemble import assemble, plan_memory
 from adaptive_rec.runtime.dense_optimizer import build_dense_optimizer
 from adaptive_rec.runtime.rows_on_disk import check_disk
 from adaptive_rec.runtime.run_options import RunOptions
+from tests import forked
 from tests.checkpoint.contents import newest_contents
 
 HOMES = ["run.host_memory=24KiB", "knobs.hot_budget_bytes=8KiB"]
-SIMULATED = """
-import torch
-from adaptive_rec.embedding.disk import row_log
-from adaptive_rec.embedding.staged.late_streams import LateStreams
-from adaptive_rec.runtime import assemble
-row_log._LEAST_SEGMENT_BYTES, row_log._KEPT_BYTES = 8192, 0
-assemble.choose_device, assemble.CudaStreams = lambda config: torch.device("cuda"), lambda *_: LateStreams(3)
-from adaptive_rec.cli import main
-main()
-"""
 
 
 @pytest.fixture
@@ -192,9 +181,9 @@ def test_a_run_in_three_homes_killed_twice_ends_as_the_uninterrupted_one(
     words = ["tiny", "--no-serve", "--json", *(f"--set={each}" for each in settings)]
     assert main(["train", *words, "--set=knobs.hot_budget_bytes=8KiB", "--out", str(tmp_path / "plain")]) == 0
 
-    def start(log: Any) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", SIMULATED, "train", *words, *(f"--set={each}" for each in HOMES)]
-        return subprocess.Popen([*command, "--resume", "--out", str(out)], stdout=subprocess.DEVNULL, stderr=log)
+    def start(log: Any) -> Any:
+        command = ["train", *words, *(f"--set={each}" for each in HOMES), "--resume", "--out", str(out)]
+        return forked.start(command, log.fileno(), dict(os.environ), first="tests.runtime.simulated_device")
 
     def newest_step() -> int:
         names = [path.name for path in (out / "checkpoints").glob("step-*")]

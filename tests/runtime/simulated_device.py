@@ -1,0 +1,10 @@
+"""A process that imports this finds a device, which is simulated; segments of rows on a disk are tiny."""
+
+import torch
+
+import tests.tiny_segments  # noqa: F401
+from adaptive_rec.embedding.staged.late_streams import LateStreams
+from adaptive_rec.runtime import assemble
+
+assemble.choose_device = lambda config: torch.device("cuda")
+assemble.CudaStreams = lambda *_: LateStreams(3)  # type: ignore[assignment, misc]
