@@ -190,30 +190,36 @@ def test_rivals_train_on_the_batches_of_the_cell(monkeypatch: pytest.MonkeyPatch
 SEEN = """
 import sys
 from benchmarks.gpu.apart import given_batches
-for batch in given_batches(int(sys.argv[1])):
+for descriptor in sys.argv[1:]:
+  for batch in given_batches(int(descriptor)):
     print(int(batch.ids_N.sum()), int(batch.offsets.sum()), float(batch.dense_BX.sum()), float(batch.labels_B.sum()))
 """
 
 
-@pytest.mark.parametrize("shape", ["tiny", "tiny_bags"])
-def test_batches_of_a_shelf_are_the_same_in_every_process(shape: str) -> None:
-    config = shapes.configure(shapes.SHAPES[shape], 96, HERE.settings, None)
-    made = list(shapes.preload(shapes.open_shape(shapes.SHAPES[shape], config), config, 5).batches)
-    shelf = Shelf()
-    kept, contents = shelf.fill(made)
-    for before, after in zip(made, kept, strict=True):
-        for name in ("dense_BX", "ids_N", "offsets", "labels_B"):
-            np.testing.assert_array_equal(getattr(before, name), getattr(after, name))
-        assert is_one_each(after.offsets) == is_one_each(before.offsets) == (shape == "tiny")
+def test_batches_of_a_shelf_are_the_same_in_every_process() -> None:
+    """Of one id each, and of bags."""
+    shelves, made, given = [], list[Batch](), ""
+    for shape in ("tiny", "tiny_bags"):
+        config = shapes.configure(shapes.SHAPES[shape], 96, HERE.settings, None)
+        own = list(shapes.preload(shapes.open_shape(shapes.SHAPES[shape], config), config, 5).batches)
+        shelves.append(Shelf())
+        kept, contents = shelves[-1].fill(own)
+        for before, after in zip(own, kept, strict=True):
+            for name in ("dense_BX", "ids_N", "offsets", "labels_B"):
+                np.testing.assert_array_equal(getattr(before, name), getattr(after, name))
+            assert is_one_each(after.offsets) == is_one_each(before.offsets) == (shape == "tiny")
+        made, given = made + own, given + json.dumps({"contents": contents}) + "\n"
 
     def line(batch: Batch) -> str:
         return f"{batch.ids_N.sum()} {batch.offsets.sum()} {float(batch.dense_BX.sum())} {float(batch.labels_B.sum())}"
 
+    descriptors = [shelf.descriptor for shelf in shelves]
     done = subprocess.run(
-        [sys.executable, "-c", SEEN, str(shelf.descriptor)], cwd=ROOT, capture_output=True, text=True, timeout=60,
-        pass_fds=[shelf.descriptor], input=json.dumps({"contents": contents}) + "\n",
+        [sys.executable, "-c", SEEN, *map(str, descriptors)], cwd=ROOT, capture_output=True, text=True, timeout=60,
+        pass_fds=descriptors, input=given,
     )  # fmt: skip
-    os.close(shelf.descriptor)
+    for descriptor in descriptors:
+        os.close(descriptor)
     assert done.stdout.splitlines() == [line(batch) for batch in made], done.stderr
 
 

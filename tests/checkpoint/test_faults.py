@@ -53,17 +53,23 @@ def newest_written(done: list[tuple[str, Path]]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("code", "lasting"),
+    ("code", "lasting", "which"),
     [
-        pytest.param(errno.EIO, False, id="EIO once"),
-        pytest.param(errno.ENOSPC, True, id="ENOSPC from then on"),
-        pytest.param(errno.EIO, True, id="EIO from then on", marks=pytest.mark.slow),
-        pytest.param(errno.ENOSPC, False, id="ENOSPC once", marks=pytest.mark.slow),
+        pytest.param(errno.EIO, False, slice(0, None, 2), id="EIO once, even ones"),
+        pytest.param(errno.ENOSPC, True, slice(1, None, 2), id="ENOSPC from then on, odd ones"),
+        *(
+            pytest.param(code, lasting, slice(None), id=f"{name} {'from then on' if lasting else 'once'}", marks=pytest.mark.slow)
+            for name, code in (("EIO", errno.EIO), ("ENOSPC", errno.ENOSPC))
+            for lasting in (False, True)
+        ),
     ],
 )
-def test_whichever_operation_fails_the_last_generation_loads_and_the_next_is_written(code: int, lasting: bool) -> None:
+def test_whichever_operation_fails_the_last_generation_loads_and_the_next_is_written(
+    code: int, lasting: bool, which: slice
+) -> None:
+    """In CI each operation fails in one of two ways."""
     expected = operations()
-    for number, (operation, path) in enumerate(expected):
+    for number, (operation, path) in list(enumerate(expected))[which]:
         files, failing = SimFiles(), Failing(number, code, lasting)
         committed, error = go_on(Meddling(files, failing))
         context = f"operation {number}, {operation} of {path}: {error}"

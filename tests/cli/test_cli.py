@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from adaptive_rec.cli import main
+from tests import forked
 from tests.settings import COMMAND
 
 REOPEN = ["adaptive-rec", "serve"]
@@ -48,7 +48,10 @@ def own_runtime_folder(tmp_path_factory):
 def finished(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """A run of the tiny preset, made with --json."""
     out = tmp_path_factory.mktemp("runs") / "tiny"
-    return out, command("train", "tiny", "--json", "--no-serve", "--out", out)
+    words, texts = ["train", "tiny", "--json", "--no-serve", "--out", str(out)], tmp_path_factory.mktemp("texts")
+    with open(texts / "output", "wb") as output, open(texts / "errors", "wb") as errors:
+        code = forked.start(words, output.fileno(), dict(os.environ), errors=errors.fileno()).wait(WAIT_SECONDS)
+    return out, subprocess.CompletedProcess(words, code, *((texts / name).read_text() for name in ("output", "errors")))
 
 
 def test_help_is_fast():
@@ -223,10 +226,13 @@ def test_resume_without_a_checkpoint_is_reported(tmp_path, capsys):
 
 @pytest.mark.parametrize("output", [[], pytest.param(["--json"], marks=pytest.mark.slow)])
 def test_a_run_continues_when_its_output_is_closed(tmp_path, output):
-    train = shlex.join([*COMMAND, "train", "tiny", "--no-serve", "--steps=30", "--out", str(tmp_path / "run"), *output])
-    subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {train} 2>&1 | head -1"], capture_output=True, timeout=WAIT_SECONDS
-    )
+    train = ["train", "tiny", "--no-serve", "--steps=30", "--out", str(tmp_path / "run"), *output]
+    reading, writing = os.pipe()
+    process = forked.start(train, writing, dict(os.environ))
+    os.close(writing)
+    with open(reading, encoding="utf-8") as shown:
+        assert shown.readline()
+    process.wait(WAIT_SECONDS)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 30
 
 

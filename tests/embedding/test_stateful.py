@@ -188,5 +188,7 @@ def test_a_mistake_is_found(
     mistake(monkeypatch)
     monkeypatch.setattr(World, "check_marks", lambda world: None)
     monkeypatch.setattr(World, "check_flags", lambda world, found_R, expected_R: None)
-    errors = [run(kind, seed, drawn(seed, 400))[0] for seed in range(3)]
-    assert any(isinstance(error, AssertionError | CheckpointError) for error in errors), errors
+    errors: list[Exception | None] = []
+    while len(errors) < 3 and not any(isinstance(error, AssertionError | CheckpointError) for error in errors):
+        errors.append(run(kind, len(errors), drawn(len(errors), 400))[0])
+    assert isinstance(errors[-1], AssertionError | CheckpointError), errors

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -32,17 +34,19 @@ def steps_made(lr_S: np.ndarray, first: int, **how: float) -> AdamSteps:
     return made
 
 
+IN_TURN = ("falling", 0.0), ("waves", 0.1)
+SLOW = [pytest.mark.slow]
+
+
 @pytest.mark.parametrize(
-    ("schedule", "weight_decay"),
+    ("schedule", "weight_decay", "beta1", "first"),
     [
-        ("falling", 0.0),
-        ("waves", 0.1),
-        pytest.param("falling", 0.1, marks=pytest.mark.slow),
-        pytest.param("waves", 0.0, marks=pytest.mark.slow),
+        pytest.param(schedule, decay, beta1, first, marks=[] if (schedule, decay) == IN_TURN[(number + late) % 2] else SLOW)
+        for schedule, decay in itertools.product(("falling", "waves"), (0.0, 0.1))
+        for number, beta1 in enumerate((0.9, 0.0, 0.95, 0.99))
+        for late, first in enumerate((0, FIRST_SERIES_STEP + 500))
     ],
 )
-@pytest.mark.parametrize("beta1", [0.9, 0.0, 0.95, 0.99])
-@pytest.mark.parametrize("first", [0, FIRST_SERIES_STEP + 500])
 def test_rows_catch_up_as_if_every_step_had_been_made(
     schedule: str, weight_decay: float, beta1: float, first: int
 ) -> None:
@@ -103,13 +107,13 @@ def test_float32_rows_catch_up_to_rounding() -> None:
     steps, dice = 1800, np.random.default_rng(2)
     lr_S = rates(steps, "falling")
     history = steps_made(lr_S, 0, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.01).history()
-    weights = dice.normal(size=(40, DIM))
+    weights = dice.normal(size=(15, DIM))
     state = np.concatenate(
-        [1e-3 * dice.normal(size=(40, DIM)), 1e-6 * dice.random((40, DIM)), dice.integers(0, steps, (40, 1))], axis=1
+        [1e-3 * dice.normal(size=(15, DIM)), 1e-6 * dice.random((15, DIM)), dice.integers(0, steps, (15, 1))], axis=1
     )
     none = np.zeros((0, DIM), np.float32), np.zeros((0, 2 * DIM + 1), np.float32)
     tiers = TierArrays(*none, weights.astype(np.float32), state.astype(np.float32))
-    catch_up_rows(np.arange(40), np.full(40, -1, np.int32), history, 0, tiers)
-    for r in range(40):
+    catch_up_rows(np.arange(15), np.full(15, -1, np.int32), history, 0, tiers)
+    for r in range(15):
         catch_up_row(weights[r], state[r], lr_S, 0, (0.9, 0.999), 1e-8, 0.01)
     np.testing.assert_allclose(tiers.cold_RD, weights, rtol=3e-6, atol=1e-6)

@@ -279,7 +279,7 @@ def test_a_repeated_step_counts_its_guard_samples_once(monkeypatch: pytest.Monke
 
 
 PLANTED = (
-    "data.table_rows=[20000,5000,2000,500]", "data.dense_features=4", "data.synthetic.samples=700000",
+    "data.table_rows=[20000,5000,2000,500]", "data.dense_features=4", "data.synthetic.samples=500000",
     "data.synthetic.test_samples=100000", "data.synthetic.popular_ratio=0.8", "data.synthetic.head_ratio=0.01",
     "data.synthetic.teacher_scale=1.5", "data.synthetic.teacher_jump_at=250000", "model.embedding_dim=8",
     "model.bottom_mlp=[16]", "model.top_mlp=[16]", "run.batch_size=512", "run.steps=0", "run.threads=1", "run.device=cpu",
