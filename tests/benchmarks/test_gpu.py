@@ -262,7 +262,7 @@ OTHERS = ("fbgemm", "fbgemm_device", "torchrec")
 
 @cache
 def compared(*cases: tuple[str, tuple[str, ...]]) -> list[list[str]]:
-    """Compare rivals with ours in one process, as its start takes longer. Returns rules, names of rivals, and whether they agree."""
+    """Compare rivals with ours in one process, whose start takes longer. Returns rules, names of rivals, whether they agree."""
     done = subprocess.run(
         [sys.executable, "-c", RIVALS_EQUAL_OURS, json.dumps(cases)], cwd=ROOT, capture_output=True, text=True, timeout=240
     )

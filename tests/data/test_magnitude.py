@@ -40,5 +40,6 @@ def test_large_columns_are_named_with_the_way_out(folder: Path) -> None:
 
 def test_a_run_warns_of_them_before_its_first_step(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "--data", str(folder), "--steps", "2", "--no-serve", "--set", "run.on_nan=skip_batch"]
-    main([*words, "--out", str(tmp_path / "run")])
+    small = ["--set=run.threads=1", "--set=run.batch_size=64", "--set=model.bottom_mlp=[8]", "--set=model.top_mlp=[8]"]
+    main([*words, *small, "--out", str(tmp_path / "run")])
     assert "step 0   dense columns should be of the order of 1, or the first losses are absurd: time" in capsys.readouterr().out

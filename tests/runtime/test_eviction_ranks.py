@@ -68,18 +68,29 @@ def trained(folder: Path, ranks: int, *settings: str, stops: Sequence[int] = ())
     return found[0][0], rows
 
 
-def test_the_same_ids_leave_on_all_ranks_in_memory_on_a_disk_and_after_a_resume(tmp_path: Path) -> None:
+STOPS = 101, 121, 203
+
+
+@pytest.mark.parametrize(
+    "ways",
+    [
+        [[*ON_DISK, "knobs.prefetch_depth=9", STOPS]],
+        pytest.param([[*ON_DISK, "knobs.prefetch_depth=9", ()], ["knobs.prefetch_depth=5", STOPS]], marks=pytest.mark.slow),
+    ],
+    ids=["both at once", "each for itself"],
+)
+def test_the_same_ids_leave_on_all_ranks_in_memory_on_a_disk_and_after_a_resume(tmp_path: Path, ways: list[Any]) -> None:
     expected = trained(tmp_path / "whole", 2, "knobs.prefetch_depth=0")
     (_, counts, _), rows = expected
     assert counts["evicted"] > 100
     assert counts["keys"] == len(rows)
-    assert trained(tmp_path / "disk", 2, *ON_DISK, "knobs.prefetch_depth=9") == expected
-    assert trained(tmp_path / "resumed", 2, "knobs.prefetch_depth=5", stops=(101, 121, 203)) == expected
+    for number, (*settings, stops) in enumerate(ways):
+        assert trained(tmp_path / str(number), 2, *settings, stops=stops) == expected
 
 
 @pytest.mark.parametrize("where", [pytest.param([], marks=pytest.mark.slow), ON_DISK], ids=["memory", "disk"])
 def test_a_row_begins_anew_with_each_id_at_its_owner(tmp_path: Path, where: list[str]) -> None:
-    (_, counts, _), rows = trained(tmp_path, 3, *where, "optimizer.embedding_lr=1e-300")
+    (_, counts, _), rows = trained(tmp_path, 3, *where, "optimizer.embedding_lr=1e-300", "run.steps=190")
     assert counts["evicted"] > 100
     for table in range(4):
         keys = np.array([key for of, key in rows if of == table])
