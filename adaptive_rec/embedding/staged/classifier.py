@@ -112,7 +112,7 @@ class Classifier:
         slot, room = lists.slot, lists.room
         try:
             sent = slot.upload(room.sent_stop - lists.sent_bytes, room.sent_stop)
-            slot.contents = room
+            slot.holds(room)
             here = self._streams.launch_aside(room.find_all, sent)
             self._come_down(work, lists, version, here)
             if room.use():
@@ -134,7 +134,7 @@ class Classifier:
             room = slot.kept(key, lambda: self._room(slot, layout, work.one_hot))
             # The offsets of all one-hot batches of a room are the same: they stay until another room's batch is there.
             send_offsets = not (work.one_hot and slot.contents is room)
-            slot.contents = None
+            slot.holds(None)
             staging.pack_inputs(batch.offsets, batch.dense_BX, batch.labels_B, batch.ids_N, *room.packed(send_offsets))
         except BaseException:
             slot.release(None)

@@ -148,6 +148,10 @@ class Slot:
         self._kept[key] = self._kept.pop(key)  # the last one that was used stays longest
         return self._kept[key]
 
+    def holds(self, contents: Any) -> None:
+        """Note what the device memory holds from now on."""
+        self.contents = contents
+
     def hold(self) -> None:
         """Add a user."""
         with self._ring._lock:
