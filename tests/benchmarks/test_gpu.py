@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from benchmarks.common import machine
-from benchmarks.gpu import carry, gpu_tests, plan, report, stand_ins, unpack
+from benchmarks.gpu import carry, conduct, gpu_tests, plan, report, stand_ins, unpack
 from benchmarks.gpu.__main__ import arguments, without_carried
 from benchmarks.gpu.conduct import resumable, run_apart
 
@@ -209,6 +209,7 @@ def test_the_long_one_is_taken_up_again_cell_by_cell(tmp_path: Path) -> None:
 def test_a_cell_in_its_own_process_returns_its_results_or_its_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(conduct, "LOOK_SECONDS", 120)  # no look at what is written before the end, however slow it is
     args = arguments(["--rehearse", "cpu"])
     cell, path = plan.rehearsed((plan.CEILINGS,))[0], tmp_path / "ceilings.json"
     saved: list[dict[str, Any]] = []
@@ -226,6 +227,7 @@ def test_a_cell_in_its_own_process_returns_its_results_or_its_failure(
     found = run_apart(cell, args, tmp_path, path, 60, 60, saved.append)
     assert found == {"result": {}, "partial": True, "cut_short": "exit status 3"}
     assert not saved
+    monkeypatch.setattr(conduct, "LOOK_SECONDS", 0.5)
     fallen.write_text(f'#!/bin/sh\necho \'{{"result": {{}}, "partial": true}}\' > {path}\nsleep 1.5\nexit 3\n')
     run_apart(cell, args, tmp_path, path, 60, 60, saved.append)
     assert saved[0] == {"result": {}, "partial": True, "cut_short": "the whole was stopped"}
