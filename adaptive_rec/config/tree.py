@@ -141,7 +141,7 @@ def _share_host_memory(tree: dict[str, Any], layers: Sequence[Mapping[str, Any]]
     shared, memory = None, 0
     for layer in layers:
         if given := layer.get("run", {}).get("host_memory"):
-            with suppress(TypeError, ValueError):  # a value that is no size is reported with all other faults
+            with suppress(TypeError, ValueError, OverflowError):  # a value that is no size is reported with all other faults
                 size_bytes = parse_size(given) if isinstance(given, str) else int(given)
                 if size_bytes != memory:  # a layer that repeats it leaves what was chosen for it
                     shared = memory = size_bytes

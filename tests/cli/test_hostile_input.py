@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import math
 import resource
 import shutil
 import time
@@ -64,6 +65,7 @@ def harmless() -> Iterator[None]:
 
 @FUZZ
 @given(st.lists(st.tuples(st.sampled_from(KEYS), values), max_size=4))
+@example([("run.host_memory", math.inf)])
 def test_values_of_a_configuration_file(tmp_path: Path, chosen: list[tuple[str, Any]]) -> None:
     tree: dict[str, Any] = {}
     for key, value in chosen:
