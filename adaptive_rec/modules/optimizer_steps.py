@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 from weakref import WeakSet
@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
-from adaptive_rec.modules.rates import lr_at, state_names
+from adaptive_rec.modules.rates import lr_at, rule_of, state_names
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.weight import TieredWeight
 
@@ -116,6 +116,35 @@ def hand_over_state(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> N
     state.pop(weight, None)
     if state_names(runtime.rates.rule) and not runtime.updates_in_backward:
         state[weight] = runtime.new_row_state(table, weight, optimizer)
+
+
+def take_state_back(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> None:
+    """Have an optimizer that holds a weight hold the state of its rows, too, before the weight leaves the tiers.
+
+    It keeps a state of its own, which it has loaded. One that keeps other sums of a row than the tiers do gets nothing."""
+    runtime, table = weight.runtime, weight.table
+    group = next((group for group in optimizer.param_groups if any(one is weight for one in group["params"])), None)
+    if group is None:
+        return
+    if _kept_names(optimizer, group) != state_names(runtime.rates.rule):
+        own = optimizer.state.get(weight) or {}
+        own.update((name, part.contiguous()) for name, part in own.items() if isinstance(part, Tensor))
+        return  # Adagrad made sums of one value, without memory of a table's size
+    if not runtime.updates_in_backward:
+        hand_over_state(optimizer, weight)
+        return
+    loaded = optimizer.state.get(weight)
+    if not (loaded and loaded.get("step", 1)) and (state := runtime.optimizer_state(table)):
+        optimizer.state[weight] = state
+
+
+def _kept_names(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return torch's names for the parts of the state that an optimizer keeps of a row; None where rows cannot follow it."""
+    try:
+        _, rule = rule_of(optimizer, group)
+    except ConfigError:
+        return None
+    return state_names(rule)
 
 
 def check_state_begins_with_zeros(optimizer: torch.optim.Optimizer) -> None:

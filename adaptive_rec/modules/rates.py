@@ -179,7 +179,7 @@ def _code(given: type[torch.optim.Optimizer]) -> int:
         hint = "; Adam, AdamW and SparseAdam are served" if "Adam" in given.__name__ else ""
         known = ", ".join(one.__name__ for one in TORCH_RULES)
         raise ConfigError(
-            f"optimizer must be one of torch's {known} for rows to be updated as it would, got {given.__name__}{hint}, "
+            f"optimizer must be one of torch's {known} so that rows can be updated as it does, got {given.__name__}{hint}, "
             f"or name a rule ({', '.join(RULES)}) and its lr"
         )
     return code

@@ -210,7 +210,7 @@ def _put(weight: RowsInTiers, index: Any, value: Any) -> None:
     flat = weight.rows(row_N)
     values = flat.unflatten(0, ids.shape) if ids.dim() else flat[0]
     values[_of_rows(ids, rest)] = value
-    weight.set_rows(row_N, values.reshape(len(row_N), -1))
+    weight.set_rows(row_N, values.reshape(flat.shape))
 
 
 def _of_weight(function: Callable[..., Any], place: int = 0) -> Callable[..., Any]:

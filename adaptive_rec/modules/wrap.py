@@ -18,7 +18,12 @@ from adaptive_rec.modules.collection import AdaptiveEmbeddingBagCollection
 from adaptive_rec.modules.data_parallel import check_not_parallel
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.loop_directory import LOG
-from adaptive_rec.modules.optimizer_steps import check_state_begins_with_zeros, follow_optimizers, hand_over_state
+from adaptive_rec.modules.optimizer_steps import (
+    check_state_begins_with_zeros,
+    follow_optimizers,
+    hand_over_state,
+    take_state_back,
+)
 from adaptive_rec.modules.options import Options, rates_from, setup_from
 from adaptive_rec.modules.rates import rates_of_optimizer
 from adaptive_rec.modules.row_gradient import RowGradient
@@ -160,8 +165,9 @@ def _row_gradient(weight: TieredWeight, gradient: Tensor) -> RowGradient:
 def unwrap(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> nn.Module:
     """Turn a wrapped model into an ordinary one again, in place, with the rows as they are, and close its runtimes. Returns it.
 
-    The tables must fit in memory, on the device of the looked-up vectors. `optimizer`: one that holds the weights; it gets the
-    optimizer state of the rows, and goes on as if they had never been wrapped. Raises ConfigError where no table is in tiers.
+    The tables must fit in memory, on the device of the looked-up vectors. `optimizer`: one that holds the weights. It goes on as
+    if they had never been wrapped: with the optimizer state of the rows, or with what it has loaded since; a new one begins
+    without a state, as in torch, unless no optimizer has the rows' state. Raises ConfigError where no table is in tiers.
     """
     _check_free(model)
     runtimes = {}
@@ -200,20 +206,19 @@ def _move_back(weight: TieredWeight, optimizer: torch.optim.Optimizer | None, sp
     """Turn a weight into an ordinary parameter, the same object for all who hold it. A gradient that waits is a sparse tensor
     afterwards if the module makes such."""
     plain, gradient = nn.Parameter(weight.whole(), weight.requires_grad), weight.grad
-    runtime, table = weight.runtime, weight.table
-    entry = runtime.row_state(table)
-    owner = None if entry is None else entry.leave()
+    if optimizer is not None:
+        take_state_back(optimizer, weight)
+    if (entry := weight.runtime.row_state(weight.table)) is not None:
+        entry.leave()
     weight.grad = None
     torch.utils.swap_tensors(weight, plain)
     if gradient is not None:
         if isinstance(gradient, RowGradient):
-            summed = torch.sparse_coo_tensor(gradient.rows[None], gradient.values.to(weight.dtype), weight.shape)
+            summed = torch.sparse_coo_tensor(
+                gradient.rows[None], gradient.values.to(weight.dtype), weight.shape, check_invariants=False
+            )
             gradient = summed.coalesce() if sparse else summed.to_dense()
         weight.grad = gradient
-    if optimizer is None or optimizer is owner or all(one is not weight for g in optimizer.param_groups for one in g["params"]):
-        return
-    if state := runtime.optimizer_state(table):
-        optimizer.state[weight] = state
 
 
 def _report(runtime: EmbeddingRuntime, paths: list[str], left: list[tuple[str, str]]) -> WrapReport:

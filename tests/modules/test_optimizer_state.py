@@ -166,3 +166,37 @@ def test_nothing_is_exported_unless_it_is_read() -> None:
     assert entry.was_read
     steps(model, optimizer, 1)
     assert not optimizer.state[model.weight].was_read
+
+
+@each_maker
+@pytest.mark.parametrize("read", [False, True])
+def test_a_state_that_was_loaded_before_unwrapping_is_kept(make: Any, read: bool) -> None:
+    def loop(model: nn.Module, optimizer: Any) -> Tensor:
+        steps(model, optimizer)
+        saved = copy.deepcopy(optimizer.state_dict())
+        steps(model, optimizer, first=3)
+        optimizer.load_state_dict(saved)
+        if read:
+            optimizer.state_dict()
+        if isinstance(model, adaptive_rec.AdaptiveEmbedding):
+            adaptive_rec.unwrap(model, optimizer)
+        steps(model, optimizer, first=6)
+        return model.weight
+
+    assert_equal(loop, make)
+
+
+@pytest.mark.parametrize("after", MAKERS)
+@pytest.mark.parametrize("before", ["adagrad", "adam"])
+def test_unwrapping_for_a_new_optimizer_gives_it_no_state(before: str, after: str) -> None:
+    def loop(model: nn.Module, optimizer: Any) -> Tensor:
+        steps(model, optimizer)
+        another = MAKERS[after](model.parameters())
+        if isinstance(model, adaptive_rec.AdaptiveEmbedding):
+            adaptive_rec.unwrap(model, another)
+        if after == "sparse adam":
+            model.sparse = True
+        steps(model, another, first=3)
+        return model.weight
+
+    assert_equal(loop, MAKERS[before])
