@@ -103,6 +103,8 @@ class LossLevel:
         """Say how many samples pass before one may be skipped, if `guarded_ratio` of them are the guard's."""
         if not limit:
             return "nothing is skipped: no number of samples proves a limit of 0"
+        if not guarded_ratio:
+            return "nothing is skipped: every step is a probe step (knobs.probe_ratio is 1), so the guard gets no more samples"
         least, block = LEAST * self._block.samples / max(1, self._block.windows), self._block
         left = 2 * max(least, samples_needed(block.variance, limit)) - block.samples
         return (

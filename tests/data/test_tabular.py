@@ -249,13 +249,14 @@ def test_a_schema_is_inferred_and_can_be_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        ("clickd", "--label must be a column of .*got 'clickd'; the first line names user, clicked, stars; did you mean clicked"),
-        ("stars", r"stars holds numbers from 1 to 5; a comparison makes a label of it: --label 'stars >= 3'"),
+        ("clickd", "column of .*got 'clickd'; the first line names user, clicked, stars, rare; did you mean clicked"),
+        ("stars", "holds numbers from 1 to 5; a comparison makes a label of it: --label 'stars >= 3'"),
+        ("rare", "holds numbers from 0 to 2; a comparison makes a label of it: --label 'rare >= 2'"),
         ("user", "user holds 'u0'"),
     ],
 )
 def test_labels_that_cannot_be_one(tmp_path: Path, label: str, message: str) -> None:
-    lines = ["user,clicked,stars", *(f"u{k},{k % 2},{k % 5 + 1}" for k in range(50))]
+    lines = ["user,clicked,stars,rare", *(f"u{k},{k % 2},{k % 5 + 1},{2 * (k % 5 == 0)}" for k in range(50))]
     (tmp_path / "clicks.csv").write_text("\n".join(lines))
     with pytest.raises(UsageError, match=message):
         infer(tmp_path / "clicks.csv", label)

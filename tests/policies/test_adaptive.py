@@ -104,6 +104,18 @@ MIXED = (
 )  # fmt: skip
 
 
+def test_a_guard_without_samples_says_so() -> None:
+    settings = [*MIXED, "knobs.policy=adaptive", "knobs.reclassify_every=40", "knobs.report_every=5"]
+    runtime = assemble(load_config(None, {}, settings))
+    texts = list[str]()
+    for report in runtime.run():
+        if report.step == 10:  # the guard has samples by then
+            runtime.mailbox.change_knobs(probe_ratio=1.0)
+        if isinstance(report, Event) and report.kind == "guard":
+            texts.append(report.text)
+    assert any("every step is a probe step (knobs.probe_ratio is 1)" in text for text in texts)
+
+
 @pytest.mark.parametrize("action", ["subsample", "freeze", "drop"])
 def test_a_run_over_pools_of_mixed_dims_keeps_its_budget_and_is_repeatable(action: str) -> None:
     found = []

@@ -173,11 +173,11 @@ def check_label(path: Path, label: str, samples: dict[str, Sample], most_bad_rat
         )
     if target.rule.endswith("1") and np.count_nonzero(~np.isin(values_B, (0.0, 1.0))) > most_bad:
         low, high = values_B.min(), values_B.max()
-        middle = f"{np.median(values_B):g}"
+        above_B = values_B[values_B > low]
+        bar = max(np.median(values_B), above_B.min()) if len(above_B) else low  # the median of a rare label is its lowest value
         raise UsageError(
             f"--label must be a column of 0 and 1, {target.column} holds numbers from {low:g} to {high:g}; a comparison "
-            f"makes a label "
-            f"of it: --label '{target.column} >= {middle}'"
+            f"makes a label of it: --label '{target.column} >= {bar:g}'"
         )
     return target
 
