@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from adaptive_rec.service import (
     checkpoints_api,
@@ -55,7 +55,7 @@ def create_app(view: RunView, security: Security) -> FastAPI:
         dashboard_files.router(),
     )
     for router in routers:
-        app.include_router(router, responses=answers(None)["responses"])
+        app.include_router(router, responses=answers(None)["responses"], dependencies=[Depends(problems.check_query)])
     app.state.routes = [route for router in routers for route in router.routes]
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]
     app.add_middleware(RequestGate, security=security)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -14,7 +15,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
-from adaptive_rec.config.faults import rule_of
+from adaptive_rec.config.faults import BRANCH, rule_of
+from adaptive_rec.errors import did_you_mean
 from adaptive_rec.live.shared_state import StateBusy
 
 MEDIA_TYPE = "application/problem+json"
@@ -73,6 +75,20 @@ def install(app: FastAPI) -> None:
     app.exception_handler(StateBusy)(_busy)
 
 
+def check_query(request: Request) -> None:
+    """Raise a problem where a request that changes something has a query parameter that its route does not know, or one twice: a
+    misspelt `dry_run` would change what was only to be checked."""
+    if request.method in ("GET", "HEAD"):
+        return
+    known = {each.alias for each in request.scope["route"].dependant.query_params}
+    times = Counter(name for name, _ in request.query_params.multi_items())
+    rules = {name: f"is not a known parameter{did_you_mean(name[:100], known)}" for name in times if name not in known}
+    rules |= {name: "must be given once, got it twice or more" for name in times if name in known and times[name] > 1}
+    if rules:
+        errors = [{"at": ["query", name[:100]], "detail": rule} for name, rule in list(rules.items())[:20]]
+        raise ProblemError(422, "; ".join(f"{'.'.join(each['at'])}: {each['detail']}" for each in errors), errors=errors)
+
+
 async def _problem(request: Request, error: ProblemError) -> Response:
     return error.response()
 
@@ -97,7 +113,8 @@ def allowed_methods(request: Request) -> set[str]:
 
 async def _invalid(request: Request, error: RequestValidationError) -> Response:
     errors = [
-        {"at": [str(part)[:100] for part in fault["loc"]], "detail": rule_of(fault)} for fault in error.errors()[:20]
+        {"at": [str(part)[:100] for part in fault["loc"] if not BRANCH.match(str(part))], "detail": rule_of(fault)}
+        for fault in error.errors()[:20]
     ]
     detail = "; ".join(f"{'.'.join(fault['at'])}: {fault['detail']}" for fault in errors)
     return problem_response(422, detail, errors=errors)

@@ -268,15 +268,18 @@ class Knobs(Frozen):
     def changed(self, changes: dict[str, Any]) -> Knobs:
         """Return these knobs with some new values, checked as a whole. Raises ConfigError where one is invalid."""
         unknown = [name for name in changes if name not in Knobs.model_fields][:MOST_FAULTS]
-        if unknown:
-            hints = {name: did_you_mean(name[:LONGEST_NAME], Knobs.model_fields) for name in unknown}
-            text = "\n".join(f"unknown knob {name}{hint}" for name, hint in hints.items())
-            raise KnobError(text, [(name, f"unknown knob{hint}") for name, hint in hints.items()])
+        hints = {name: did_you_mean(name[:LONGEST_NAME], Knobs.model_fields) for name in unknown}
+        lines = [f"unknown knob {name}{hint}" for name, hint in hints.items()]
+        broken = [(name, f"unknown knob{hint}") for name, hint in hints.items()]
+        known = {name: value for name, value in changes.items() if name in Knobs.model_fields}
         try:
-            return Knobs.model_validate({**self.model_dump(), **changes})
+            found = Knobs.model_validate({**self.model_dump(), **known})
         except ValidationError as error:
-            broken = [(key, rule) for key, _, rule in faults(error)]
-            raise KnobError(describe(error, "knobs."), dict.fromkeys(broken)) from None
+            lines.append(describe(error, "knobs."))
+            broken += dict.fromkeys((key, rule) for key, _, rule in faults(error))
+        if broken:
+            raise KnobError("\n".join(lines), broken)
+        return found
 
     def patched(self, patch: Mapping[str, Any], configured: Knobs) -> Knobs:
         """These knobs with values from a JSON merge patch: 3.0 is 3, and null restores the configured value.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.errors import ConfigError
+from adaptive_rec.config.knobs import KnobError, Knobs
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.policy import Policy
 from adaptive_rec.reclassify.observer import Observer
@@ -19,10 +18,14 @@ def check_eviction(knobs: Knobs, policy: Policy, raw_ids: bool) -> None:
     """Raise ConfigError where ids cannot lose their rows."""
     for name in ("evict_ratio", "evict_after"):
         if (value := getattr(knobs, name)) and not raw_ids:
-            raise ConfigError(f"knobs.{name} must be 0 unless data.ids=raw, got {value}")
+            raise _refused(name, f"must be 0 unless data.ids=raw, got {value}")
     if knobs.evict_ratio and not policy.tracks_popularity:
-        rule = "knobs.evict_ratio must be 0 under a policy that does not track popularity"
-        raise ConfigError(f"{rule}, got {knobs.evict_ratio} under {policy.name}")
+        rule = "must be 0 under a policy that does not track popularity"
+        raise _refused("evict_ratio", f"{rule}, got {knobs.evict_ratio} under {policy.name}")
+
+
+def _refused(name: str, rule: str) -> KnobError:
+    return KnobError(f"knobs.{name} {rule}", [(name, rule)])
 
 
 class Evictions:

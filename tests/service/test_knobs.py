@@ -172,6 +172,25 @@ def test_three_point_nought_is_three(client: Any) -> None:
     assert patch(client, {"reclassify_every": 50.0}).json()["changed"]["reclassify_every"] == {"old": 100, "new": 50}
 
 
+def test_unknown_knobs_are_named_beside_wrong_ones(client: Any) -> None:
+    answer = patch(client, {"alpha": 5, "nope": 1, "evict_after": -1}).json()
+    assert [each["knob"] for each in answer["errors"]] == ["nope", "alpha", "evict_after"]
+
+
+@pytest.mark.parametrize(
+    ("query", "rule"),
+    [
+        ("dryrun=1", "query.dryrun: is not a known parameter; did you mean dry_run?"),
+        ("dry_run=1&dry_run=0", "query.dry_run: must be given once, got it twice or more"),
+    ],
+)
+def test_a_query_that_may_mean_a_dry_run_changes_nothing(client: Any, view: Any, query: str, rule: str) -> None:
+    headers = {"If-Match": "*", "Content-Type": "application/merge-patch+json"}
+    answer = client.patch(f"{URL}?{query}", content=b'{"alpha": 0.8}', headers=headers)
+    assert (answer.status_code, answer.json()["detail"]) == (422, rule)
+    assert view.link.run.mailbox.drain() == []
+
+
 def test_a_dry_run_changes_nothing(client: Any, view: Any) -> None:
     answer = patch(client, {"alpha": 0.8}, dry_run=1).json()
     assert (answer["dry_run"], answer["applied_at_step"]) == (True, None)
