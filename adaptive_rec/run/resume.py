@@ -198,7 +198,7 @@ def runtime_of(run: Path, generation: Path, source: Source | None = None) -> Run
         copied = len(folders) > 1 or any(not folder.is_dir() for folder in folders)
         scratch = opened.enter_context(_scratch_for(run, config, folders[0])) if copied else None
         rows = scratch.path if scratch else next(iter(folders), None)
-        options = RunOptions(rows=rows, own_rows=() if rows is None else {rows.resolve()}, keeps_evicted=False)
+        options = RunOptions(rows=rows, own_rows=() if rows is None else {rows.resolve()}, trains=False)
         runtime = assemble(config, source, policy=load_policy("hybrid"), options=options)
         checkpoint.load(runtime.parts, generation, verified=True)
         if scratch:

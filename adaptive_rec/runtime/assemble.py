@@ -86,7 +86,7 @@ def assemble(
         if group is not None and not group.is_alone:
             torch.cuda.set_device(rank_here())
         streams = CudaStreams(device, config.run.cuda_graphs)
-    check_fits_device(config, on_device=streams is not None)
+    check_fits_device(config, streams is not None, options.trains)
     use_tf32(config.run.precision == "tf32")
     while True:
         try:
@@ -168,7 +168,7 @@ def _join(
             dense = SharedReplayed(store.group, store.link, *parts, streams, -(-lines // store.group.ranks))
         else:
             dense = ReplayedDense(*parts, streams, lines)
-    kept_rows = keep_rows(config, store, options) if config.data.keep_evicted and options.keeps_evicted else None
+    kept_rows = keep_rows(config, store, options) if config.data.keep_evicted and options.trains else None
     return Runtime(config, source, policy, store, dense, options, kept_rows)
 
 

@@ -8,10 +8,12 @@ from adaptive_rec.dense.linear import linear_layers
 from adaptive_rec.errors import ConfigError
 
 
-def check_fits_device(config: Config, on_device: bool) -> None:
-    """Raise ConfigError where a run on a device, or on a CPU, cannot have a setting. Training and its plan both ask."""
+def check_fits_device(config: Config, on_device: bool, trains: bool = True) -> None:
+    """Raise ConfigError where a run on a device, or on a CPU, cannot have a setting. Training and its plan both ask.
+
+    A run that only scores may be one of TF32: a CPU makes its products in float32."""
     run = config.run
-    if run.precision == "tf32" and not on_device:
+    if run.precision == "tf32" and trains and not on_device:
         raise ConfigError("run.precision must not be tf32 on a CPU, which has no TF32, got tf32; take float32 or bf16")
     if run.classify == "device" and not on_device:
         raise ConfigError("run.classify must be host or auto on a CPU, got device")

@@ -25,8 +25,8 @@ class RunOptions:
     """Folder for rows on the disk, where the configuration names none."""
     own_rows: Collection[Path] = ()
     """Folders that may have rows on the disk already, as they are of this run."""
-    keeps_evicted: bool = True
-    """Whether raw ids that leave are kept, where the configuration says so; false for a runtime that does not train."""
+    trains: bool = True
+    """False for a runtime that only scores: no raw id that leaves is kept, and a CPU may have what only a device trains with."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Knobs that a resumed run is to have instead of those it was saved with."""
     replayed: Mapping[int, list[Command]] | None = None

@@ -1,0 +1,28 @@
+"""Runs are scored on machines that could not train them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adaptive_rec.cli import main
+from adaptive_rec.runtime import assemble as assembling
+
+
+@pytest.mark.parametrize("setting", ["run.precision=tf32", "run.classify=device", "run.cold_rows=in_place"])
+def test_a_run_of_a_gpu_is_scored_on_a_cpu(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def as_on_a_gpu(*_: Any) -> None:
+        pass
+
+    words = ["train", "tiny", "--no-serve", "--steps", "10", "--out", str(tmp_path / "run"), "--set", setting]
+    assert main(words) != 0, "a CPU does not train it"
+    capsys.readouterr()
+    with monkeypatch.context() as gpu:
+        gpu.setattr(assembling, "check_fits_device", as_on_a_gpu)
+        assert main(words) == 0
+    assert main(["eval", str(tmp_path / "run")]) == 0
+    assert "AUC" in capsys.readouterr().out
