@@ -126,12 +126,14 @@ class InPlaceStore(StagedStore):
         for rows_C, chosen_C in changed:
             self._flagging_from(0, rows_C, chosen_C)(0, len(rows_C))
 
-    def _collect_changed(self) -> None:
+    def _flag_all(self) -> None:
         self._flag_beside()
         self._flagged()
+
+    def _collect_changed(self) -> None:
+        self._flag_all()
         super()._collect_changed()
 
     def settle(self) -> None:
         super().settle()
-        self._flag_beside()
-        self._flagged()
+        self._flag_all()
