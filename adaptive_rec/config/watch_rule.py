@@ -66,10 +66,15 @@ class RuleKnob:
     multiplies: bool = False
 
     def of(self, knobs: Knobs) -> Any:
-        """Return the knob's new value, from those in effect."""
+        """Return the knob's new value, from those in effect. Raises ConfigError where these cannot be multiplied."""
         if not self.multiplies:
             return self.value
-        value = getattr(knobs, self.name) * self.value
+        before = getattr(knobs, self.name)
+        if isinstance(before, str):
+            raise ConfigError(f"knobs.{self.name} must be a number to be multiplied by {self.value:g}, it is {before}")
+        value = before * self.value
+        if not math.isfinite(value):
+            raise ConfigError(f"knobs.{self.name} must stay a finite number, got {before} * {self.value:g}")
         return round(value) if self.name in WHOLE_NUMBERS else value
 
 

@@ -28,6 +28,8 @@ class TemporaryKnobs:
         """`rollback`: the one by which the run goes on."""
         self._set_now = {} if rollback is None else rollback.command.note.get("temporary", {})
         self._of: dict[str, TemporaryKnob] = {}
+        self._returning: set[str] = set()
+        """Those that were told to go back. They are known until they have: a rule may roll the run back before."""
         self._take_new()
 
     def _take_new(self) -> None:
@@ -45,9 +47,12 @@ class TemporaryKnobs:
     def over(self, step: int, knobs: Knobs) -> dict[str, Any]:
         """Return the values that knobs go back to at a step, once."""
         ended = {name: each for name, each in self._of.items() if step >= each.until_step}
-        for name in ended:
-            del self._of[name]
-        return {name: each.before for name, each in ended.items() if getattr(knobs, name) == each.now}
+        for name in [name for name, each in ended.items() if getattr(knobs, name) != each.now]:
+            del self._of[name], ended[name]
+            self._returning.discard(name)
+        found = {name: each.before for name, each in ended.items() if name not in self._returning}
+        self._returning |= found.keys()
+        return found
 
     # Kept in a checkpoint --------------------------------------------------------------------------------------------
 
@@ -56,4 +61,5 @@ class TemporaryKnobs:
 
     def set_state(self, parts: list[Saved]) -> None:
         self._of = {part.text("knob"): TemporaryKnob(**part.part("values").everything()) for part in parts}
+        self._returning.clear()
         self._take_new()

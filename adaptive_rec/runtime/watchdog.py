@@ -159,8 +159,8 @@ class Watchdog:
     def _roll_back(self, breach: Breach) -> None:
         """Go back to the newest checkpoint from before the breach; give up where that was done too often."""
         rule, knobs, limit = breach.rule, self._state.knobs, self._settings.max_rollbacks
-        changes = {change.name: change.of(knobs) for change in rule.knobs}
         try:
+            changes = {change.name: change.of(knobs) for change in rule.knobs}
             knobs.changed(changes)
         except ConfigError as error:
             self._give_up(breach, str(error))

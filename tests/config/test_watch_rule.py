@@ -68,6 +68,7 @@ WRONG = {
     "loss > 3: rollback with lr_factor=11": "lr_factor must be at most 10, got 11",
     "loss > 3: rollback with lr_factor*=0": "factor of lr_factor must be a number above 0, got '0'",
     "loss > 3: rollback with policy*=2": "must be a number, policy is not",
+    "loss > 3: rollback with lr_factor*=1e308, report_every*=1e308": r"report_every must stay a finite number, got 20 \* 1e\+308",
     "loss > 3: rollback with clip_norm=1, clip_norm=2": "must change each knob once",
     "loss > 3: " + "x" * 500: "at most 500 characters",
 }
@@ -101,6 +102,9 @@ def test_a_factor_multiplies_the_knob_in_effect() -> None:
     knobs = load_config(None, {}, ["knobs.lr_factor=0.8", "knobs.report_every=15"]).knobs
     (lr, every) = parse_rule("loss > 3: rollback with lr_factor*=0.5, report_every*=0.5").knobs
     assert (lr.of(knobs), every.of(knobs)) == (0.4, 8)
+    (decay,) = parse_rule("loss > 3: rollback with decay*=0.5").knobs
+    with pytest.raises(ConfigError, match="knobs.decay must be a number to be multiplied by 0.5, it is auto"):
+        decay.of(knobs.changed({"decay": "auto"}))
 
 
 def test_metrics_and_actions_are_those_of_the_api() -> None:

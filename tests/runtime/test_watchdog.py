@@ -204,6 +204,18 @@ def test_a_knob_that_somebody_has_changed_meanwhile_stays() -> None:
     assert new.over(15, lowered) == {}, "once"
 
 
+def test_a_rollback_just_as_a_knobs_steps_are_over_takes_it_back_later() -> None:
+    note = {"lr_factor": {"until_step": 14, "before": 1.0, "now": 0.5}}
+    temporary = TemporaryKnobs(Rollback(Command("rollback", note={"temporary": note}), "step-10", 12, {}))
+    lowered = Knobs().changed({"lr_factor": 0.5})
+    assert temporary.over(14, lowered) == {"lr_factor": 1.0}
+    assert temporary.over(14, lowered) == {}, "once"
+    again = temporary.note_of({"lr_factor": 0.25}, lowered, 20)  # before the knob has gone back
+    assert again["lr_factor"] == {"until_step": 20, "before": 1.0, "now": 0.25}
+    assert temporary.over(15, Knobs()) == {}
+    assert temporary.note_of({"lr_factor": 0.5}, Knobs().changed({"lr_factor": 0.8}), 20)["lr_factor"]["before"] == 0.8
+
+
 def test_the_same_steps_are_rolled_back_so_often_and_no_more(tmp_path: Path) -> None:
     """A rollback that changes nothing meets the same batch again. A new process counts what its predecessors did."""
     settings = config(f"{SPIKE}rollback", more=("watch.max_rollbacks=2",))
