@@ -248,6 +248,10 @@ def test_a_rollback_that_a_kill_or_a_refusal_prevented_does_not_count(tmp_path: 
     assert count(started, broken, failed, started) == 0, "refused"
     assert count(started, back, broken, back, back) == 1, "others were requested by hand"
     assert count(broken, back, broken, back) == 2
+    knobs, saving, saved = ({"step": 20, "kind": kind, "details": {}} for kind in ("knobs", "saving", "checkpoint"))
+    assert count(started, broken, back, knobs, saving, started) == 0, "killed before its knobs were saved"
+    assert count(started, broken, back, knobs, saving, saved, started) == 1
+    assert count(started, broken, back, knobs, saving, started, broken, back, knobs, saving, saved, started) == 1
     assert count(broken, back, step=31) == 0
 
 
