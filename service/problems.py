@@ -113,11 +113,16 @@ def allowed_methods(request: Request) -> set[str]:
 
 async def _invalid(request: Request, error: RequestValidationError) -> Response:
     errors = [
-        {"at": [str(part)[:100] for part in fault["loc"] if not BRANCH.match(str(part))], "detail": rule_of(fault)}
+        {"at": [str(part)[:100] for part in fault["loc"] if of_client(fault, part)], "detail": rule_of(fault)}
         for fault in error.errors()[:20]
     ]
     detail = "; ".join(f"{'.'.join(fault['at'])}: {fault['detail']}" for fault in errors)
     return problem_response(422, detail, errors=errors)
+
+
+def of_client(fault: Mapping[str, Any], part: Any) -> bool:
+    """Whether a part of a fault's location is a name or place in what the client sent, and not one of pydantic's branches."""
+    return fault["type"] == "extra_forbidden" or not BRANCH.match(str(part))
 
 
 async def _busy(request: Request, error: StateBusy) -> Response:

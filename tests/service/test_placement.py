@@ -282,3 +282,10 @@ def test_a_placement_that_never_holds_still_is_503(client: Any, run: Any, view: 
         answer = client.get("/api/v1/placement/0")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert client.get("/api/v1/placement/0").status_code == 200
+
+
+def test_a_fault_of_a_body_names_its_place_and_no_check_of_ours(client: Any) -> None:
+    answer = client.post("/api/v1/placement/query", json={"table": True, "ids": [1], "function": 1}).json()
+    assert answer["detail"] == (
+        "body.table: must be a whole number; body.table: must be a text; body.function: is not a known key"
+    )
