@@ -75,7 +75,7 @@ def install(app: FastAPI) -> None:
     app.exception_handler(StateBusy)(_busy)
 
 
-def check_query(request: Request) -> None:
+async def check_query(request: Request) -> None:
     """Raise a problem where a request that changes something has a query parameter that its route does not know, or one twice: a
     misspelt `dry_run` would change what was only to be checked."""
     if request.method in ("GET", "HEAD"):
@@ -85,8 +85,12 @@ def check_query(request: Request) -> None:
     rules = {name: f"is not a known parameter{did_you_mean(name[:100], known)}" for name in times if name not in known}
     rules |= {name: "must be given once, got it twice or more" for name in times if name in known and times[name] > 1}
     if rules:
-        errors = [{"at": ["query", name[:100]], "detail": rule} for name, rule in list(rules.items())[:20]]
-        raise ProblemError(422, "; ".join(f"{'.'.join(each['at'])}: {each['detail']}" for each in errors), errors=errors)
+        raise wrong_request([{"at": ["query", name[:100]], "detail": rule} for name, rule in list(rules.items())[:20]])
+
+
+def wrong_request(errors: list[dict[str, Any]]) -> ProblemError:
+    """Return the problem of a request with faults, each with its place in the request and the rule that it breaks."""
+    return ProblemError(422, "; ".join(f"{'.'.join(each['at'])}: {each['detail']}" for each in errors), errors=errors)
 
 
 async def _problem(request: Request, error: ProblemError) -> Response:
@@ -116,8 +120,7 @@ async def _invalid(request: Request, error: RequestValidationError) -> Response:
         {"at": [str(part)[:100] for part in fault["loc"] if of_client(fault, part)], "detail": rule_of(fault)}
         for fault in error.errors()[:20]
     ]
-    detail = "; ".join(f"{'.'.join(fault['at'])}: {fault['detail']}" for fault in errors)
-    return problem_response(422, detail, errors=errors)
+    return wrong_request(errors).response()
 
 
 def of_client(fault: Mapping[str, Any], part: Any) -> bool:

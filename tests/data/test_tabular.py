@@ -249,9 +249,13 @@ def test_a_schema_is_inferred_and_can_be_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        ("clickd", "column of .*got 'clickd'; the first line names user, clicked, stars, rare; did you mean clicked"),
-        ("stars", "holds numbers from 1 to 5; a comparison makes a label of it: --label 'stars >= 3'"),
-        ("rare", "holds numbers from 0 to 2; a comparison makes a label of it: --label 'rare >= 2'"),
+        (
+            "clickd",
+            "--label must be a column of .*got 'clickd'; the first line names user, clicked, stars, rare; "
+            "did you mean clicked",
+        ),
+        ("stars", r"stars holds numbers from 1 to 5; a comparison makes a label of it: --label 'stars >= 3'"),
+        ("rare", r"rare holds numbers from 0 to 2; a comparison makes a label of it: --label 'rare >= 2'"),
         ("user", "user holds 'u0'"),
     ],
 )
