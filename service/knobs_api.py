@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Query, Request
 from starlette.responses import Response
 
+from adaptive_rec.config.faults import shown
 from adaptive_rec.config.knobs import LONGEST_WHY, Knobs, knobs_version
 from adaptive_rec.service import control_schemas
 from adaptive_rec.service.documented import answers
@@ -170,7 +171,11 @@ def base_versions(if_match: str | None) -> list[str] | None:
     """Return the versions of the knobs in If-Match, one of which the trainer must have; None stands for any version."""
     if if_match is None:
         raise ProblemError(428, "If-Match must carry the ETag of GET /api/v1/knobs, it is missing")
-    return None if if_match.strip() == "*" else re.findall(r'(?:^|,)\s*"([^"]*)"\s*(?=,|$)', if_match)
+    if if_match.strip() == "*":
+        return None
+    if not re.search('"[^"]*"', if_match):
+        raise ProblemError(400, f"If-Match must be the ETag of GET /api/v1/knobs, with its quotes, or *; got {shown(if_match)}")
+    return re.findall(r'(?:^|,)\s*"([^"]*)"\s*(?=,|$)', if_match)
 
 
 def check_shape(patch: Values) -> None:

@@ -64,17 +64,23 @@ def _short(limit: Any) -> Any:
     return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
 
 
-MOST_BYTES_SHOWN = 40
+MOST_SHOWN = 40
+"""Characters of a value that a sentence shows."""
 
 
 def described(fault: Mapping[str, Any]) -> str:
     """Return the rule that a fault breaks with the value; our own rules contain it."""
     if fault["type"] in ("value_error", *WITHOUT_VALUE):
         return rule_of(fault)
-    value = fault["input"]
-    if isinstance(value, bytes) and len(value) > MOST_BYTES_SHOWN:  # all of a file that is no JSON
-        return f"{rule_of(fault)}, got {value[:MOST_BYTES_SHOWN]!r} ..."
-    return f"{rule_of(fault)}, got {value!r}"
+    return f"{rule_of(fault)}, got {shown(fault['input'])}"
+
+
+def shown(value: Any) -> str:
+    """Return a value as it stands in a sentence: the start of one that is long, such as all of a file that is no JSON."""
+    if isinstance(value, str | bytes) and len(value) > MOST_SHOWN:
+        return f"{value[:MOST_SHOWN]!r} ..."
+    text = repr(value)
+    return text if len(text) <= 2 * MOST_SHOWN else f"{text[:2 * MOST_SHOWN]} ..."
 
 
 def describe(error: ValidationError, prefix: str = "") -> str:

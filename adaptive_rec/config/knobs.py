@@ -294,6 +294,13 @@ class Knobs(Frozen):
             values[name] = value
         return self.changed(values)
 
+    def eviction_fault(self, raw_ids: bool) -> tuple[str, str] | None:
+        """Return the name of a knob that would have ids lose their rows though they are no raw ids, and the broken rule."""
+        for name in () if raw_ids else ("evict_ratio", "evict_after"):
+            if value := getattr(self, name):
+                return name, f"must be 0 unless data.ids=raw, got {value}"
+        return None
+
     def differences(self, after: Knobs) -> dict[str, dict[str, Any]]:
         """Return the old and the new value of every knob that other knobs change."""
         old, new = self.model_dump(), after.model_dump()

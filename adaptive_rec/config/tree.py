@@ -58,9 +58,8 @@ class Config(Frozen):
 
     @model_validator(mode="after")
     def _check_eviction(self) -> Config:
-        for name in ("evict_ratio", "evict_after"):
-            if (value := getattr(self.knobs, name)) and self.data.ids != "raw":
-                raise ValueError(f"knobs.{name} must be 0 unless data.ids=raw, got {value}")
+        if fault := self.knobs.eviction_fault(self.data.ids == "raw"):
+            raise ValueError(f"knobs.{fault[0]} {fault[1]}")
         return self
 
     @model_validator(mode="after")

@@ -28,6 +28,7 @@ from adaptive_rec.data.tabular.reader import BLOCK_ROWS as BLOCK_ROWS_READ
 from adaptive_rec.data.tabular.stream import TabularSource
 from adaptive_rec.embedding.snapshot import SHARD_BYTES
 from adaptive_rec.embedding.staged.homing import RETURNING_LIMIT
+from adaptive_rec.embedding.staged.moves import SLOTS, chunk_rows
 from adaptive_rec.embedding.staged.staged_tier import HEADROOM_BYTES
 from adaptive_rec.memory.dense import MakeOptimizer, living_bytes, optimizer_bytes, parameter_bytes
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan, Place
@@ -53,6 +54,9 @@ CLASSIFY = "run.classify=host"
 TRAVELLING_BYTES, LISTS_BYTES, CLASSIFYING_BYTES = 10, 50, 160
 """Bytes of a lookup where the device classifies: its id in pinned memory and the lists of a batch on the device, both with a
 quarter more, and the arrays of `kernels.batch_lists.find_lists` while it runs (20 of 8 bytes)."""
+
+SPARE_BYTES = 1024
+"""Most bytes between the arrays of a slot, which begin at multiples of `packing.ALIGNMENT`."""
 
 READ_COPIES = 4
 """What is held of a block of a CSV or Parquet file at once: text, parsed values, their keys, and samples."""
@@ -207,6 +211,21 @@ def _device_parts(config: Config, source: Source, policy: Policy, batch: Batch) 
     yield MemoryPart("staging", "device", staging + lists["device"], BATCHES)
     # torch takes pinned memory in powers of two, and slots differ in size: up to twice what they hold.
     yield MemoryPart("staging", "host", 2 * (staging + lists["host"]), BATCHES)
+    changing = _changing_bytes(config, source, policy)
+    yield MemoryPart("rows that change tier", "device", changing, "")
+    yield MemoryPart("rows that change tier", "host", 2 * changing, "")
+
+
+def _changing_bytes(config: Config, source: Source, policy: Policy) -> int:
+    """Return the bytes of the slots through which rows change their tier, each as large as the widest pool's chunks, with the
+    number of each row's slot."""
+    rule, itemsize = row_rule(config), row_type(config).itemsize
+    of_pools = list[int]()
+    for spec in space_of(source, policy).pools:
+        row_bytes = rule.bytes_per_row(spec.dim, itemsize)
+        of_pools.append(chunk_rows(spec.rows, row_bytes) * (row_bytes + 4))
+    one = max(of_pools, default=0) + SPARE_BYTES
+    return SLOTS * (one + one // 4)
 
 
 def _staging_bytes(config: Config, source: Source, policy: Policy, batch: Batch) -> int:
@@ -224,6 +243,5 @@ def _staging_bytes(config: Config, source: Source, policy: Policy, batch: Batch)
     numbers = 2 * rule.rounds + 2 * direct  # of 8 bytes, for rows of 16 bits and for direct reads
     integers = len(batch.offsets) + 2 * batch.lookups + (5 + numbers) * len(work.distinct_U)
     one = 4 * integers + (batch.dense_BX.size + batch.size) * itemsize + rows_bytes
-    return (config.knobs.prefetch_depth + RETURNING_LIMIT + 1) * (
-        one + one // 4
-    )  # a slot has a quarter more than requested
+    # A slot has a quarter more than requested.
+    return (config.knobs.prefetch_depth + RETURNING_LIMIT + 1) * (one + one // 4)

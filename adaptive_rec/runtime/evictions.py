@@ -16,9 +16,8 @@ SHOWN_TABLES = 8
 
 def check_eviction(knobs: Knobs, policy: Policy, raw_ids: bool) -> None:
     """Raise ConfigError where ids cannot lose their rows."""
-    for name in ("evict_ratio", "evict_after"):
-        if (value := getattr(knobs, name)) and not raw_ids:
-            raise _refused(name, f"must be 0 unless data.ids=raw, got {value}")
+    if fault := knobs.eviction_fault(raw_ids):
+        raise _refused(*fault)
     if knobs.evict_ratio and not policy.tracks_popularity:
         rule = "must be 0 under a policy that does not track popularity"
         raise _refused("evict_ratio", f"{rule}, got {knobs.evict_ratio} under {policy.name}")

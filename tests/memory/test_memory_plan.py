@@ -165,7 +165,11 @@ def test_on_a_device_hot_rows_and_the_dense_part_are_the_devices(cold_rows: str)
     for name, size in dense_bytes(runtime).items():
         assert on_device[name] == size
     assert 0.1 * on_device["staging"] < runtime.store.ring.device_bytes <= on_device["staging"]  # type: ignore[attr-defined]
+    changing, planned = runtime.store._moves.ring, on_device["rows that change tier"]  # type: ignore[attr-defined]
+    assert 0.5 * planned < changing.device_bytes <= planned
+    assert changing.pinned_bytes <= 2 * planned
     host = {part.name: part.bytes for part in plan.parts if part.place == "host"}
+    assert host["rows that change tier"] == 2 * planned
     assert host["staging"] == 2 * on_device["staging"], "every slot has a pinned half, which torch takes in powers of two"
     assert host["tables"] == tables_bytes(runtime)
     assert not {"hot rows", "dense parameters"} & host.keys()

@@ -52,6 +52,15 @@ def test_a_change_names_its_step(client: Any, view: Any) -> None:
     assert back["changed"] == {"alpha": {"old": 0.8, "new": 0.9}}
 
 
+@pytest.mark.parametrize("tag", ["x", '"', "W/x", "*, *"])
+def test_if_match_without_an_etag_is_refused(client: Any, tag: str) -> None:
+    before = client.get(URL)
+    answer = patch(client, {"alpha": 0.8}, tag)
+    assert answer.status_code == 400
+    assert answer.json()["detail"] == f"If-Match must be the ETag of GET /api/v1/knobs, with its quotes, or *; got {tag!r}"
+    assert client.get(URL).headers["etag"] == before.headers["etag"]
+
+
 def test_what_was_not_seen_is_not_changed(client: Any, view: Any) -> None:
     tag = client.get(URL).headers["etag"]
     missing = client.patch(URL, json={"alpha": 0.8})

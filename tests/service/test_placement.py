@@ -287,5 +287,6 @@ def test_a_placement_that_never_holds_still_is_503(client: Any, run: Any, view: 
 def test_a_fault_of_a_body_names_its_place_and_no_check_of_ours(client: Any) -> None:
     answer = client.post("/api/v1/placement/query", json={"table": True, "ids": [1], "function": 1}).json()
     assert answer["detail"] == (
-        "body.table: must be a whole number; body.table: must be a text; body.function: is not a known key"
+        "body.table: must be a whole number, got True; body.table: must be a text, got True; "
+        "body.function: is not a known key, got 1"
     )

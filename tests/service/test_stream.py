@@ -123,13 +123,13 @@ def test_a_stream_of_a_session_ends_with_it(sidecar: Any) -> None:
     with socket.create_connection(("127.0.0.1", sidecar.port), timeout=20) as stream:
         request = f"GET /api/v1/stream?hz=10 HTTP/1.1\r\nHost: 127.0.0.1:{sidecar.port}\r\nCookie: {cookie}\r\n\r\n"
         stream.sendall(request.encode())
-        assert stream.recv(4096).startswith(b"HTTP/1.1 200")
+        received = stream.recv(4096)
+        assert received.startswith(b"HTTP/1.1 200")
         assert sidecar.http.delete("/api/v1/session", headers={"Cookie": cookie, **origin}).status_code == 204
-        rest = b""
-        while not rest.endswith(b"\r\n0\r\n\r\n"):
+        while not received.endswith(b"\r\n0\r\n\r\n"):
             part = stream.recv(65536)
             assert part, "the stream ends as HTTP says"
-            rest += part
+            received += part
 
 
 def test_head_answers_the_headers_of_a_stream_and_ends(sidecar: Any) -> None:

@@ -30,6 +30,11 @@ Chunk: TypeAlias = tuple[Slot, PackedArray, tuple[PackedArray, PackedArray]]
 """A slot of the ring, and the places in it of slot numbers, weights and optimizer state."""
 
 
+def chunk_rows(rows: int, row_bytes: int) -> int:
+    """Return how many rows of so many bytes travel at a time, of a pool with `rows` rows."""
+    return min(rows, max(1, CHUNK_BYTES // row_bytes))
+
+
 FETCHED_KEPT = 8
 """Tensors that may be on their way down at once."""
 
@@ -175,8 +180,7 @@ class SlotMoves:
 
     def _chunk_rows(self, pool: int) -> int:
         spec, store = self._store.space.pools[pool], self._store
-        row_bytes = store.rule.bytes_per_row(spec.dim, store.dtype.itemsize)
-        return min(spec.rows, max(1, CHUNK_BYTES // row_bytes))
+        return chunk_rows(spec.rows, store.rule.bytes_per_row(spec.dim, store.dtype.itemsize))
 
     def _chunks(self, pool: int, rows: int) -> Iterator[slice]:
         step = self._chunk_rows(pool)
