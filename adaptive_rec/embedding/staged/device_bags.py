@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -41,8 +42,10 @@ class BatchOnDevice:
 class _Kept:
     """Small arrays that stay on the device, and what they were made of."""
 
-    given: list[bytes]
-    """As bytes: to compare arrays would let another thread have the interpreter each time."""
+    given: list[NDArray[Any]]
+    """Nobody changes them: the same arrays have the same numbers."""
+    given_bytes: list[bytes]
+    """To compare arrays would let another thread have the interpreter each time."""
     parcel: Parcel
 
 
@@ -72,10 +75,13 @@ class DeviceBags:
         since the last call of this kind. `make` makes them of what is given; None: they are given."""
         key = (kind, len(given[0]))
         kept = self._kept.get(key)
-        if kept is not None and kept.given == [array.tobytes() for array in given]:
+        if kept is not None and all(map(operator.is_, kept.given, given)):
+            return kept.parcel.arrays, 0
+        given_bytes = [array.tobytes() for array in given]
+        if kept is not None and kept.given_bytes == given_bytes:
             return kept.parcel.arrays, 0
         parcel = self._send(given if make is None else make())
-        self._kept[key] = _Kept([array.tobytes() for array in given], parcel)
+        self._kept[key] = _Kept(given, given_bytes, parcel)
         if kept is not None:
             kept.parcel.slot.release(self._streams.compute_event())
         return parcel.arrays, parcel.nbytes
