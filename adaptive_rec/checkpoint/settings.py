@@ -43,7 +43,16 @@ def check_settings(expected: Mapping[str, Any], found: Mapping[str, Any], checkp
     found = {"eval.mode": "held_out", **found}
     changed = [*_changed("data", saved, data)]
     rest = ((key, value) for key, value in expected.items() if key != "data")
-    changed = changed or [each for key, value in rest for each in _changed(key, found.get(key), value)]
+    _check_none(changed or [each for key, value in rest for each in _changed(key, found.get(key), value)], checkpoint)
+
+
+def check_model(before: Config, after: Config, checkpoint: Path) -> None:
+    """Raise CheckpointError where a run is to go on from a checkpoint with another model than it has had."""
+    _check_none(list(_changed("model", before.model.model_dump(mode="json"), after.model.model_dump(mode="json"))), checkpoint)
+
+
+def _check_none(changed: list[tuple[str, str]], checkpoint: Path) -> None:
+    """Raise CheckpointError with the settings that have changed."""
     if changed:
         (name, rule), *others = changed
         more = "".join(f"; {name} {rule}" for name, rule in others[:MOST_CHANGED])

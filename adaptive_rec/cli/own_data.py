@@ -6,17 +6,18 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from adaptive_rec.cli.output import say, shown
 from adaptive_rec.cli.parser import text_settings
 from adaptive_rec.data.tabular.files import files_of
-from adaptive_rec.errors import DataError, UsageError
+from adaptive_rec.errors import UsageError
 from adaptive_rec.system.durable import write_whole
-from adaptive_rec.units import counted, percent, readable, whole
+from adaptive_rec.units import counted, percent, printable, readable, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
@@ -133,6 +134,35 @@ def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: 
     return os.path.abspath(request.out)
 
 
+EARLIER = ", as an earlier run wrote it or you edited it"
+
+
+@dataclass(frozen=True)
+class InferredFrom:
+    """What the first line of an inferred schema says of it: for other data it is inferred anew, unless somebody has edited it."""
+
+    path: str
+    """The file whose rows it was inferred from, absolute."""
+    unedited: bool
+
+    @classmethod
+    def read(cls, kept: Path) -> InferredFrom | None:
+        """Return what a schema's file says of itself; None where it says nothing."""
+        first, _, rest = kept.read_text(encoding="utf-8", errors="replace").partition("\n")
+        found = re.fullmatch(r"# Inferred from (.*) \(([0-9a-f]{8})\)\. Edit it and run the same command again\.", first)
+        return cls(found[1], found[2] == digest(rest)) if found else None
+
+    @staticmethod
+    def begin(source: Path, text: str) -> str:
+        """Return an inferred schema with its first line."""
+        path = printable(os.path.abspath(source))
+        return f"# Inferred from {path} ({digest(text)}). Edit it and run the same command again.\n{text}"
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
 def schema_of(
     args: argparse.Namespace,
     sources: list[Path],
@@ -144,48 +174,31 @@ def schema_of(
     """Return the schema of --schema, the one that an earlier run has written to `kept`, or one that is inferred and written
     there. `numbered`: values will be numbered, for which `min_count` counts."""
     from adaptive_rec.data.tabular.infer import infer
-    from adaptive_rec.data.tabular.schema import load_schema
+    from adaptive_rec.data.tabular.schema import load_schema, schema_toml
 
     file = args.schema or (kept if kept.exists() else None)
-    replaceable = file is kept and args.label is not None
-    if file is not None and not (replaceable and unedited(kept, sources[0], args.label, reading)):
+    before = None if args.schema or file is None else InferredFrom.read(kept)
+    if file is not None and not (before and before.unedited):
         schema = load_schema(file)
         if args.label not in (None, schema.label):
             way_out = "" if args.schema else "; remove that file to have a schema inferred anew"
             raise UsageError(f"--label must be the label of {file}, {schema.label!r}, got {args.label!r}{way_out}")
-        say(f"schema      {shown(file)}" + ("" if args.schema else ", as an earlier run wrote it or you edited it"), stream)
+        of_other = before is not None and before.path != os.path.abspath(sources[0])
+        origin = f", which was inferred from {shown(before.path)} and edited" if before and of_other else EARLIER
+        say(f"schema      {shown(file)}{'' if args.schema else origin}", stream)
         return schema
     from adaptive_rec.data.prepare.formats import check_source
 
     for source in sources:
         check_source(source)
-    inferred = infer(sources[0], args.label, reading)
-    keep_schema(kept, inferred_toml(inferred, sources[0]))
+    inferred = infer(sources[0], args.label or load_schema(kept).label, reading)
+    text = InferredFrom.begin(sources[0], schema_toml(inferred.schema, inferred.remarks, inferred.unused))
+    if before and text == kept.read_text(encoding="utf-8"):
+        say(f"schema      {shown(kept)}{EARLIER}", stream)
+        return inferred.schema
+    keep_schema(kept, text)
     show_inferred(inferred, kept, stream, numbered)
     return inferred.schema
-
-
-def inferred_toml(inferred: Inferred, source: Path) -> str:
-    """Return the text of an inferred schema."""
-    from adaptive_rec.data.tabular.schema import schema_toml
-
-    text = schema_toml(inferred.schema, inferred.remarks, inferred.unused)
-    return f"# Inferred from {source.name}. Edit it and run the same command again.\n{text}"
-
-
-def unedited(kept: Path, source: Path, label: str, reading: Reading) -> bool:
-    """Whether a schema that an earlier try left has another label and is still as it was inferred, so that nothing is lost with
-    it."""
-    from adaptive_rec.data.tabular.infer import infer
-    from adaptive_rec.data.tabular.schema import load_schema
-
-    before = load_schema(kept).label
-    if before == label or not source.is_file():
-        return False
-    try:
-        return kept.read_text(encoding="utf-8") == inferred_toml(infer(source, before, reading), source)
-    except (DataError, UsageError):
-        return False
 
 
 def show_inferred(inferred: Inferred, kept: Path, stream: TextIO, numbered: bool) -> None:

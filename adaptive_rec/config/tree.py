@@ -178,6 +178,8 @@ def given_knobs(config: Config, before: Config, overridden: Collection[str]) -> 
 def _merge_overrides(tree: dict[str, Any], environment: Mapping[str, str], settings: Sequence[str]) -> None:
     """Merge the overrides of the environment and of the settings into a tree."""
     for name in sorted(environment):
+        if meant := _meant(name):
+            raise ConfigError(f"environment variables of settings must be written as {meant}, got {name}")
         if name.startswith(ENVIRONMENT_PREFIX) and "__" in name:
             key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
             _merge(tree, _nested(key, _literal(environment[name])), f"in environment variable {name}")
@@ -186,6 +188,17 @@ def _merge_overrides(tree: dict[str, Any], environment: Mapping[str, str], setti
         if not equals:
             raise ConfigError(f"--set takes section.key=value, got {setting!r}")
         _merge(tree, _nested(key.strip(), _literal(value.strip())), "in --set")
+
+
+def _meant(name: str) -> str:
+    """Return the environment variable that is meant by the name of one that sets nothing: words are joined by one underscore, a
+    section is missing, or letters are small. Other names may be other programs', such as Kubernetes' of a service."""
+    upper = name.upper()
+    if not upper.startswith(ENVIRONMENT_PREFIX) or (name == upper and "__" in name):
+        return ""
+    wanted = upper.removeprefix(ENVIRONMENT_PREFIX).replace("__", "_")
+    keys = [key for key, _ in leaves(Config) if wanted in (key.replace(".", "_").upper(), key.rpartition(".")[2].upper())]
+    return " or ".join(ENVIRONMENT_PREFIX + key.replace(".", "__").upper() for key in keys)
 
 
 def validate(tree: Mapping[str, Any]) -> Config:

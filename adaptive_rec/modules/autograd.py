@@ -26,7 +26,8 @@ from adaptive_rec.modules.gradients import Passes, PooledRows
 from adaptive_rec.modules.inputs import as_ids
 from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
 from adaptive_rec.modules.lookup_counts import LookupCounts
-from adaptive_rec.modules.options import Setup, check_knobs_of_ids, check_policy_fits, check_ranks
+from adaptive_rec.modules.loop_checks import check_knobs_of_ids, check_policy_fits, check_ranks, check_same
+from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.row_gradient import CallGradient, RowGradient
 from adaptive_rec.modules.shared_rows import rows_of
@@ -50,6 +51,7 @@ class AutogradSession(Session):
     updated once and the lookups are counted. Between two steps rows move and commands are carried out (`session.py`)."""
 
     def __init__(self, tables: Sequence[TableSpec], setup: Setup, rates: Rates, dtype: torch.dtype) -> None:
+        check_same(setup.group, tables, rates, dtype)
         ownership = Ownership(RowSpace.by_pool(tuple(tables)), setup.group.ranks, setup.group.rank)
         config, policy, store = setup.build(ownership.own, rates, dtype)
         super().__init__(config, policy, store, ends_on_bad_loss=False)
@@ -295,5 +297,5 @@ class AutogradSession(Session):
 
     def check_knobs(self, before: Knobs, after: Knobs) -> None:
         check_knobs_of_ids(after, self.state.input.keys is not None)
-        check_policy_fits(load_policy(after.policy), after, self.rows.group)
+        check_policy_fits(load_policy(after.policy), after, self.rows.group, self.rates)
         super().check_knobs(before, after)

@@ -92,9 +92,10 @@ class LoopTables(AutogradSession):
         last = dict(zip(row_N.tolist(), range(len(row_N)), strict=True))
         given = as_array(values.detach().cpu().to(self.weight_dtype))
         places = np.fromiter(last.values(), np.int64, len(last))
-        some, own_N = self.rows.own_ids(number, np.fromiter(last.keys(), np.int64, len(last)), self.step_number)
+        values_ND = given[places]
+        some, own_N = self.rows.own_ids(number, np.fromiter(last.keys(), np.int64, len(last)), values_ND, self.step_number)
         self.dense_steps.catch_up(number, self.store.space.table_range(number)[1] + own_N)
-        self.store.replace_rows(number, own_N, given[places[some]])
+        self.store.replace_rows(number, own_N, values_ND[some])
 
     def row_state(self, number: int) -> RowState | None:
         """Return the entry of the optimizer whose state the tiers hold; None where no optimizer has it yet."""
@@ -119,15 +120,22 @@ class LoopTables(AutogradSession):
         self.steps_T[number] = 0
 
     def take_state(self, number: int, parts: Sequence[Tensor], step: int) -> None:
-        """Set the optimizer state of a table's rows, from the parts that torch keeps, and its number of steps so far."""
+        """Set the optimizer state of a table's rows, from the parts that torch keeps, and its number of steps so far.
+
+        Torch keeps a state of 16 bits for rows of 16 bits, the tiers one of 32: a number that is what theirs was exported as
+        stays as exact as it is."""
         self.dense_steps.catch_up(number)
         columns = [part.detach().cpu().to(self.dtype) for part in parts]
         if self.rates.rule.catches_up:
             columns.append(torch.full((len(columns[0]), 1), float(step), dtype=self.dtype))
             self.dense_steps.begin_anew(number)  # it begins anew at this step
         state_RK = self.rows.own(number, torch.cat(columns, dim=1).numpy(), self.step_number)
-        placed = self.state.rows_placed
-        if not placed or not np.array_equal(state_RK, self.store.export_table(number)[1]):  # else hot rows stay as they are
+        placed, rounded = self.state.rows_placed, self.weight_dtype.itemsize == 2
+        held_RK = self.store.export_table(number)[1] if placed or rounded else None
+        if held_RK is not None and rounded:
+            exported_RK = torch.from_numpy(held_RK).to(self.weight_dtype).to(self.dtype).numpy()
+            state_RK = np.where(state_RK == exported_RK, held_RK, state_RK)
+        if held_RK is None or not placed or not np.array_equal(state_RK, held_RK):  # else hot rows stay as they are
             self.release_ahead()
             self.store.replace_table(number, None, state_RK)
         self.steps_T[number] = step

@@ -18,6 +18,7 @@ from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError, did_you_mean
 from adaptive_rec.kernels.key_map import MOST_ROWS
+from adaptive_rec.modules.loop_checks import check_knobs_of_ids, check_policy_fits
 from adaptive_rec.modules.loop_disk import build_on_disk
 from adaptive_rec.modules.rates import Rates, named_rates, rates_of_class
 from adaptive_rec.placement import RowSpace
@@ -27,7 +28,7 @@ from adaptive_rec.runtime.assemble import build_store
 from adaptive_rec.runtime.evictions import check_eviction
 from adaptive_rec.system.group import Alone, Group
 from adaptive_rec.system.host_memory import keep_freed_memory
-from adaptive_rec.system.torch_group import TorchGroup, ranks_of_script
+from adaptive_rec.system.torch_group import TorchGroup
 
 DEFAULT_BUDGET = "256MiB"
 PRECISIONS = {
@@ -191,11 +192,11 @@ class Setup:
         check_knobs_of_ids(knobs, self.raw)
         config = validate({"run": run, "knobs": knobs.model_dump(), "data": data})
         policy = load_policy(self.policy)
-        check_policy_fits(policy, config.knobs, self.group)
+        check_policy_fits(policy, config.knobs, self.group, rates)
         check_eviction(config.knobs, policy, self.raw)
         if not self.group.is_alone:
             self._check_shared(dtype)
-        if rates.rule.catches_up and (self.streams is not None or self.device.type != "cpu" or not policy.exact):
+        if rates.rule.catches_up and (self.streams is not None or self.device.type != "cpu"):
             raise ConfigError(
                 f"{rates.name} moves every row at every step, which needs a run on the CPU under an exact policy, got "
                 f"{self.device} and {policy.name}; SparseAdam moves the rows that were looked up"
@@ -253,45 +254,3 @@ class Setup:
             raise ConfigError(
                 f"tables must be of torch.float32 or torch.float64 where {self.group.ranks} processes train together, got {dtype}"
             )
-
-
-OF_RUNS = (
-    "lr_factor", "embedding_lr_factor", "schedule_offset", "clip_norm",
-    "eval_every_steps", "checkpoint_every_steps", "checkpoint_every_seconds",
-)  # fmt: skip
-"""Knobs of what a user's loop does by itself."""
-
-
-def check_knobs_of_ids(knobs: Knobs, raw: bool) -> None:
-    """Raise ConfigError where a knob is set that is for raw ids, and ids are numbers of rows."""
-    for name, unset in (("admit_after", 1), ("evict_ratio", 0), ("evict_after", 0)):
-        if not raw and (value := getattr(knobs, name)) != unset:
-            raise ConfigError(f'knobs.{name} must be {unset} unless ids="raw", got {value}')
-
-
-def check_policy_fits(policy: Policy, knobs: Knobs, group: Group) -> None:
-    """Raise ConfigError where a policy, under these knobs, cannot be carried out in the user's loop."""
-    for name, value in Knobs().model_dump(include=set(OF_RUNS)).items():
-        if (given := getattr(knobs, name)) != value:
-            raise ConfigError(f"knobs.{name} must be {value} in a user's loop, which sets its own rates and cadence, got {given}")
-    if policy.arranges_stream or policy.request_per_table:
-        why = "arranges the stream" if policy.arranges_stream else "plans every table by itself"
-        raise ConfigError(f"policy must leave the stream to the loop, {policy.name} {why}; it needs adaptive-rec train")
-    if not policy.exact and knobs.action != "freeze":
-        raise ConfigError(
-            f"knobs.action must be freeze in a user's loop, whose samples cannot be left out, got {knobs.action}"
-        )
-    if not group.is_alone and not policy.exact:
-        raise ConfigError(
-            f"policy must skip no work where {group.ranks} processes train in a user's loop (hotline, hybrid, device_only), got "
-            f"{policy.name}"
-        )
-
-
-def check_ranks(group: Group) -> None:
-    """Raise ConfigError where a process group was opened after the runtime was made: its rows would come apart."""
-    if group.is_alone and (ranks := ranks_of_script()) > 1:
-        raise ConfigError(
-            f"torch.distributed.init_process_group must be called before tables are moved into two tiers, there are {ranks} "
-            "processes in the group now and there was one then"
-        )

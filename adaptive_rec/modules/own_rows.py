@@ -110,6 +110,8 @@ class OwnRows:
         """Return the values of the rows that are owned here, which are about to be written."""
         return whole_RK
 
-    def own_ids(self, table: int, id_N: NDArray[np.int64], step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the same as `owned`, of rows that are about to be written: processes do so together."""
+    def own_ids(
+        self, table: int, id_N: NDArray[np.int64], values_ND: NDArray[Any], step: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the same as `owned`, of rows that are about to be set to values: processes do so together, to the same ones."""
         return self.owned(table, id_N)

@@ -71,6 +71,11 @@ class Rates:
         if self._optimizer is not None:
             self._param_group["lr"] = value
 
+    @property
+    def shown(self) -> str:
+        """The rule with its constants, by torch's names."""
+        return _shown(self.name, self.rule)
+
     def round_rows(self, row_precision: str) -> None:
         """Have rows rounded to another type than that of their optimizer state."""
         self.rule = dataclasses.replace(self.rule, row_precision=row_precision)
@@ -140,7 +145,7 @@ def rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> tuple
     eps = float(group.get("eps", 0.0))
     beta1, beta2 = map(float, group.get("betas", (0.0, 0.0)))
     decay, momentum = float(group.get("weight_decay", 0.0)), float(group.get("momentum", 0.0))
-    if code in (row_update.LAZY_ADAM, row_update.ADAGRAD):
+    if code in (row_update.LAZY_ADAM, row_update.ADAGRAD, row_update.RMSPROP):
         _checked({"eps": eps, **({"betas": (beta1, beta2)} if "betas" in group else {})})
     flag = bool(group.get("nesterov") or group.get("centered"))
     if code == row_update.SGD and momentum:

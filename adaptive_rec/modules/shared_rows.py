@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -105,9 +106,10 @@ class SharedRows(OwnRows):
         collected: list[StepPart] = []
         counted: list[Bags] = []
         digest = shared_digest([*lr_of_table, *lr_of_table.values()])
+        rates = ", ".join(f"{lr:g}" for lr in dict.fromkeys(lr_of_table.values()))
         for pool in sorted(by_pool):
             found = self._summed(pool, parts, seen)
-            rank_call = RankCall(UPDATE, tuple(lr_of_table), step + 1, digest, bool(found[1].isfinite().all()))
+            rank_call = RankCall(UPDATE, tuple(lr_of_table), step + 1, digest, bool(found[1].isfinite().all()), own=rates)
             own_parts, own_seen = self._from_all_ranks(pool, found, rank_call, lr_of_table)
             collected += own_parts
             counted += own_seen
@@ -200,8 +202,10 @@ class SharedRows(OwnRows):
     def own(self, table: int, whole_RK: NDArray[Any], step: int) -> NDArray[Any]:
         return self._exchange.own(table, whole_RK, step + 1)
 
-    def own_ids(self, table: int, id_N: NDArray[np.int64], step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        self._exchange.begin(RankCall(WRITE, (table,), step + 1, len(id_N)))
+    def own_ids(
+        self, table: int, id_N: NDArray[np.int64], values_ND: NDArray[Any], step: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        self._exchange.begin(RankCall(WRITE, (table,), step + 1, crc32(np.ascontiguousarray(values_ND).data, crc32(id_N.data))))
         return self.owned(table, id_N)
 
     def owned(self, table: int, id_N: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

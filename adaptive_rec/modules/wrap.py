@@ -12,7 +12,7 @@ from pydantic import ByteSize
 from torch import Tensor, nn
 
 from adaptive_rec.batch import TableSpec
-from adaptive_rec.errors import ConfigError
+from adaptive_rec.errors import ConfigError, first_line
 from adaptive_rec.modules.bag import AdaptiveEmbedding, AdaptiveEmbeddingBag
 from adaptive_rec.modules.collection import AdaptiveEmbeddingBagCollection
 from adaptive_rec.modules.data_parallel import check_not_parallel
@@ -89,6 +89,8 @@ def wrap(
         tables = [each.table for each in raw]
     elif keys is not None:
         raise ConfigError(f'keys must be left out unless ids="raw", got those of {", ".join(keys)}')
+    for table in tables:
+        _check_movable(table)
     weights = [table.weight for table in tables]
     dtype, place = type_of(weights), torch.device(device) if device is not None else _place(model, weights)
     optimizer = options.get("optimizer")
@@ -111,6 +113,19 @@ def wrap(
     paths = [_move(runtime, number, table, holder) for number, table in enumerate(tables)]
     runtime.report = _report(runtime, paths, left)
     return runtime
+
+
+def _check_movable(table: MovableTable) -> None:
+    """Raise ConfigError where torch lets no other tensor take the place of a table's weight, as something else refers to it."""
+    place = nn.Parameter(torch.empty(0))
+    try:
+        torch.utils.swap_tensors(table.weight, place)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"the weight of table {table.name} must be free to move, and something beside modules and optimizers refers to it; "
+            f"call wrap before DistributedDataParallel, and drop losses of earlier steps (torch: {first_line(error)})"
+        ) from None
+    torch.utils.swap_tensors(table.weight, place)
 
 
 def _has_gradient(weight: Tensor) -> bool:

@@ -21,7 +21,7 @@ from adaptive_rec.checkpoint.generation import generations, names_in
 from adaptive_rec.checkpoint.going_back import step_of
 from adaptive_rec.checkpoint.history import ChainedGeneration, chain, held, verify_all
 from adaptive_rec.checkpoint.saved_state import read_values
-from adaptive_rec.checkpoint.settings import check_settings, run_settings
+from adaptive_rec.checkpoint.settings import check_model, check_settings, run_settings
 from adaptive_rec.checkpoint.sharing import NewHome, SharedFiles, share
 from adaptive_rec.config.tree import DESCRIPTION, Config, given_knobs, load_config, overridden_knobs, to_toml
 from adaptive_rec.embedding.disk.saved_segments import remove_unused, segment_files
@@ -104,6 +104,7 @@ def make_branch(
                 "other number can"
             )
         check_settings(run_settings(config), settings_then, generation)
+        check_model(before, config, generation)
         parent = _parent(run, name, Saved(values), knobs, changed_settings(before, config))
         check_steps(config, before, parent)
         links = chain(DISK, generation)

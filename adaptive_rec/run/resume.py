@@ -14,7 +14,7 @@ from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.generation import set_aside
 from adaptive_rec.checkpoint.history import Found
 from adaptive_rec.checkpoint.saved_state import read_values
-from adaptive_rec.checkpoint.settings import check_settings, run_settings
+from adaptive_rec.checkpoint.settings import check_model, check_settings, run_settings
 from adaptive_rec.config.tree import Config, given_knobs, load_config
 from adaptive_rec.config.watch import WatchConfig
 from adaptive_rec.data.source import Source
@@ -91,6 +91,7 @@ def resume_run(
     _check_fits(config, generation)
     kept = out / "config.toml"
     before = load_config(str(kept), {}) if kept.is_file() else config
+    check_model(before, config, generation)
     saved, given = checkpoint.saved_knobs(generation), given_knobs(config, before, overridden)
     if parent is not None and parent.checkpoint == generation.name:
         names = parent.knobs.keys() | given.keys()

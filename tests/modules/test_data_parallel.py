@@ -67,6 +67,10 @@ def test_a_model_of_tables_alone_needs_no_data_parallel() -> None:
 
 
 def test_wrap_comes_before_data_parallel() -> None:
-    model = DistributedDataParallel(nn.ModuleDict({"table": nn.Embedding(9, 2), "net": nn.Linear(2, 1)}))
+    inner = nn.ModuleDict({"table": nn.Embedding(9, 2), "net": nn.Linear(2, 1)})
+    model = DistributedDataParallel(inner)
+    with pytest.raises(ConfigError, match="table must be free to move, .*; call wrap before DistributedDataParallel"):
+        adaptive_rec.wrap(inner, optimizer="sgd", lr=0.1)
+    assert type(inner["table"]) is nn.Embedding
     with pytest.raises(ConfigError, match="model must be wrapped before it is given to DistributedDataParallel"):
         adaptive_rec.wrap(model, optimizer="sgd", lr=0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 import adaptive_rec
 from adaptive_rec.embedding.adam_steps import FIRST_SERIES_STEP
-from adaptive_rec.errors import AdaptiveRecError
+from adaptive_rec.errors import AdaptiveRecError, ConfigError
 from adaptive_rec.modules.dense_steps import DenseSteps
 
 from .training import QUICK_WINDOWS, wrapped
@@ -155,6 +156,36 @@ def test_where_adam_is_not_dense_is_refused(options: dict[str, Any], match: str)
     with pytest.raises(AdaptiveRecError, match=match):
         adaptive_rec.wrap(model, optimizer=torch.optim.Adam(model.parameters()), knobs=QUICK_WINDOWS, **options)
     assert type(model["table"]) is nn.Embedding
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        torch.optim.Adam, torch.optim.RMSprop, partial(torch.optim.SGD, momentum=0.9),
+        partial(torch.optim.Adagrad, weight_decay=0.1),
+    ],
+)
+@pytest.mark.parametrize("policy", ["slipstream", "random_skip", "adaptive"])
+def test_a_policy_that_skips_is_refused_later_too(optimizer: Any, policy: str) -> None:
+    model = model_of()
+    runtime = adaptive_rec.wrap(model, optimizer=optimizer(model.parameters(), lr=0.1), budget="8KiB", knobs=QUICK_WINDOWS)
+    with pytest.raises(ConfigError, match=f"moves every row at every step, which needs an exact policy .* got {policy}"):
+        runtime.set_knobs(policy=policy)
+    assert runtime.stats().policy == "hotline"
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad])
+def test_an_eps_of_zero_is_refused(kind: Any) -> None:
+    model = model_of()
+    with pytest.raises(ConfigError, match="eps must be greater than 0, got 0.0"):
+        adaptive_rec.wrap(model, optimizer=kind(model.parameters(), lr=0.1, eps=0.0))
+
+
+def test_knobs_of_the_guard_are_refused_in_a_loop() -> None:
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ConfigError, match="guard_ratio must be 0.05 in a user's loop, which gives no losses of single samples"):
+        adaptive_rec.wrap(model, optimizer=optimizer, policy="adaptive", knobs={"guard_ratio": 0.5})
 
 
 def test_rows_of_padding_decay_and_get_no_gradient() -> None:

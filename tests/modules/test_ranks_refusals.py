@@ -56,8 +56,46 @@ def test_ranks_that_do_different_things_are_told_which(on_ranks: Any, act: Calla
 
 def test_ranks_must_have_one_learning_rate(on_ranks: Any) -> None:
     def work(group: Group) -> None:
-        with pytest.raises(GroupError, match="rank 0 updates table sums and 3 more in step 1"):
+        own = 0.1 + group.rank
+        rule = f"learning rates of rows must be the same on all ranks, those of rank 0 and rank 1 differ, here {own:g}: "
+        with pytest.raises(GroupError, match=f"{rule}each updates table sums and 3 more in step 1"):
             train(group, partial(torch.optim.SGD, lr=0.1 + group.rank), 2)
+
+    on_ranks(2, work)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_ranks_must_write_the_same_values(on_ranks: Any, whole: bool) -> None:
+    def differ(group: Group) -> Callable[[Model, int], None]:
+        def write(model: Model, step: int) -> None:
+            with torch.no_grad():
+                written = model.means.weight if whole else model.means.weight[torch.tensor([1, 2])]
+                values = torch.full(written.shape, 1.0 + (group.rank if step else 0), dtype=written.dtype)
+                if whole:
+                    model.means.weight.copy_(values)
+                else:
+                    model.means.weight[torch.tensor([1, 2])] = values
+
+        return write
+
+    def work(group: Group) -> None:
+        rule = "values written to rows or their optimizer state must be the same on all ranks, those of rank 0 and rank 1 differ"
+        with pytest.raises(GroupError, match=f"{rule}: each writes to table means"):
+            train(group, SGD, 3, between=differ(group))
+
+    on_ranks(2, work)
+
+
+def test_ranks_must_have_one_optimizer_and_the_same_tables(on_ranks: Any) -> None:
+    def work(group: Group) -> None:
+        rule = r"optimizer of rows must be the same on all ranks, got sgd\(\) on rank 0 and adagrad\(eps=1e-10\) on rank 1"
+        with pytest.raises(ConfigError, match=rule):
+            train(group, partial([torch.optim.SGD, torch.optim.Adagrad][group.rank], lr=0.1), 2)
+        table = nn.Embedding(20 + group.rank, 2, sparse=True)
+        rule = "tables must be the same on all ranks, got weight, 20 x 2, of .* on rank 0 and weight, 21 x 2, of .* on rank 1"
+        with pytest.raises(ConfigError, match=rule):
+            adaptive_rec.wrap(table, optimizer=torch.optim.SGD(table.parameters(), lr=1.0), budget=0)
+        assert type(table) is nn.Embedding
 
     on_ranks(2, work)
 

@@ -56,6 +56,58 @@ def neighbours(exact: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return down, up
 
 
+def made(dtype: torch.dtype, kind: Any) -> tuple[Model, Any, Any]:
+    torch.manual_seed(0)
+    model = Model(dtype)
+    optimizer = kind(model.parameters(), lr=0.1)
+    return model, optimizer, adaptive_rec.wrap(model, optimizer=optimizer, budget="1KiB")
+
+
+def trained(model: Model, optimizer: Any, some: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    for ids, bags in some:
+        optimizer.zero_grad()
+        (model(ids, bags) - 1).square().mean().backward()
+        optimizer.step()
+    return [value.clone() for value in model.state_dict().values()]
+
+
+@each_type
+def test_reading_the_optimizers_state_changes_nothing(dtype: torch.dtype) -> None:
+    found = []
+    for reads in (False, True):
+        model, optimizer, _ = made(dtype, torch.optim.Adagrad)
+        trained(model, optimizer, batches(20))
+        if reads:
+            assert optimizer.state[model.items.weight]["sum"].dtype == dtype
+        found.append(trained(model, optimizer, batches(40)[20:]))
+    assert all(map(torch.equal, *found))
+
+
+@each_type
+@pytest.mark.parametrize("order", ["mr", "mor", "mro", "orm"])
+def test_a_loop_resumes_bit_by_bit_in_whichever_order_its_parts_are_loaded(dtype: torch.dtype, order: str) -> None:
+    first = made(dtype, torch.optim.Adagrad)
+    trained(*first[:2], batches(20))
+    saved = copy.deepcopy({name: part.state_dict() for name, part in zip("mor", first, strict=True)})
+    assert first[1].state[first[0].items.weight]["sum"].any()
+    wanted = trained(*first[:2], batches(40)[20:])
+    again = made(dtype, torch.optim.Adagrad)
+    for name in order:
+        again["mor".index(name)].load_state_dict(saved[name])
+    assert all(map(torch.equal, trained(*again[:2], batches(40)[20:]), wanted))
+
+
+def test_a_state_that_somebody_changes_is_taken() -> None:
+    model, optimizer, runtime = made(torch.bfloat16, torch.optim.Adagrad)
+    trained(model, optimizer, batches(5))
+    before = runtime.optimizer_state(0)["sum"]
+    optimizer.state[model.items.weight]["sum"][3] = 7.0
+    trained(model, optimizer, [(torch.full((4, 2), 5), torch.full((4, 2), 5))])
+    after = runtime.optimizer_state(0)["sum"]
+    assert bool((after[3] == 7.0).all())
+    assert torch.equal(after[6:], before[6:])
+
+
 @each_type
 @pytest.mark.parametrize("budget", [0, "1MiB"])
 def test_a_step_rounds_each_number_to_a_neighbour_of_the_exact_one(dtype: torch.dtype, budget: Any) -> None:

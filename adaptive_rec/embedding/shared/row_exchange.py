@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,8 @@ VERBS = (
     "looks up", "updates", "reads the whole of", "writes to", "takes the norm of gradients of", "gives rows to raw ids of",
     "adds up lookups of",
 )  # fmt: skip
+SHARED = {UPDATE: "learning rates of rows", WRITE: "values written to rows or their optimizer state", NORM: "orders of a norm"}
+"""What `RankCall.digest` is of, beside the tables."""
 SAME_CALLS = (
     "ranks must make the same calls in the same order (forward and backward passes, optimizer steps, evaluation, state_dict)"
 )
@@ -42,11 +45,17 @@ class RankCall:
     """A number that must be the same on all ranks too."""
     sound: bool = True
     """Whether this rank's gradients are finite numbers."""
+    own: str = ""
+    """What the digest is of on this rank, for an error; empty: too much to say."""
 
     @property
     def header(self) -> list[int]:
         first = self.tables[0] if self.tables else -1
         return [self.verb, first, len(self.tables), self.digest, self.step, self.sound]
+
+
+SAYS_WHAT = [0, 1, 2, 4]
+"""The numbers of a header that an error says in words."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +88,13 @@ class RowExchange:
         except GroupError as error:
             raise GroupError(f"{error}; {SAME_CALLS}, this one {self._shown(own)}") from error
         for rank, line in enumerate(found):
-            if not np.array_equal(line[:5], found[0, :5]):
-                raise GroupError(f"{SAME_CALLS}, rank 0 {self._shown(found[0])} and rank {rank} {self._shown(line)}")
+            if np.array_equal(line[:5], found[0, :5]):
+                continue
+            if call.verb in SHARED and np.array_equal(line[SAYS_WHAT], found[0, SAYS_WHAT]):
+                own = f", here {call.own}" if call.own else ""
+                rule = f"{SHARED[call.verb]} must be the same on all ranks"
+                raise GroupError(f"{rule}, those of rank 0 and rank {rank} differ{own}: each {self._shown(line)}")
+            raise GroupError(f"{SAME_CALLS}, rank 0 {self._shown(found[0])} and rank {rank} {self._shown(line)}")
         if not found[:, 5].all():
             raise TrainingError(
                 f"gradients of embedding rows must be finite numbers, those of step {call.step} on rank "
@@ -125,8 +139,8 @@ class RowExchange:
         return whole_RK
 
     def own(self, table: int, whole_RK: NDArray[Any], step: int) -> NDArray[Any]:
-        """Return the values of this rank's rows of a table that all ranks write to."""
-        self.begin(RankCall(WRITE, (table,), step))
+        """Return the values of this rank's rows of a table that all ranks write to, the same ones."""
+        self.begin(RankCall(WRITE, (table,), step, crc32(np.ascontiguousarray(whole_RK).data)))
         part: NDArray[Any] = whole_RK[np.minimum(self._ids(table, self.group.rank), len(whole_RK) - 1)]
         return part
 

@@ -1,0 +1,87 @@
+"""Checks of what a user's loop is asked for: whether it can carry that out, and whether its processes ask for the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+import torch
+
+from adaptive_rec.batch import TableSpec
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.errors import ConfigError
+from adaptive_rec.modules.rates import Rates
+from adaptive_rec.policy import Policy
+from adaptive_rec.system.group import Group
+from adaptive_rec.system.torch_group import ranks_of_script
+
+OF_RUNS = (
+    "lr_factor", "embedding_lr_factor", "schedule_offset", "clip_norm",
+    "eval_every_steps", "checkpoint_every_steps", "checkpoint_every_seconds",
+)  # fmt: skip
+"""Knobs of what a user's loop does by itself."""
+
+
+def check_knobs_of_ids(knobs: Knobs, raw: bool) -> None:
+    """Raise ConfigError where a knob is set that is for raw ids, and ids are numbers of rows."""
+    for name, unset in (("admit_after", 1), ("evict_ratio", 0), ("evict_after", 0)):
+        if not raw and (value := getattr(knobs, name)) != unset:
+            raise ConfigError(f'knobs.{name} must be {unset} unless ids="raw", got {value}')
+
+
+OF_GUARDS = ("guard_ratio", "guard_max_logloss_increase")
+"""Knobs of the guard of quality, which needs the loss of each sample."""
+
+
+def check_policy_fits(policy: Policy, knobs: Knobs, group: Group, rates: Rates) -> None:
+    """Raise ConfigError where a policy, under these knobs, cannot be carried out in the user's loop, or not with its rule."""
+    reasons = {OF_RUNS: "which sets its own rates and cadence", OF_GUARDS: "which gives no losses of single samples"}
+    for names, reason in reasons.items():
+        for name, value in Knobs().model_dump(include=set(names)).items():
+            if (given := getattr(knobs, name)) != value:
+                raise ConfigError(f"knobs.{name} must be {value} in a user's loop, {reason}, got {given}")
+    if policy.arranges_stream or policy.request_per_table:
+        why = "arranges the stream" if policy.arranges_stream else "plans every table by itself"
+        raise ConfigError(f"policy must leave the stream to the loop, {policy.name} {why}; it needs adaptive-rec train")
+    if not policy.exact and knobs.action != "freeze":
+        raise ConfigError(
+            f"knobs.action must be freeze in a user's loop, whose samples cannot be left out, got {knobs.action}"
+        )
+    if rates.rule.catches_up and not policy.exact:
+        raise ConfigError(
+            f"{rates.name} moves every row at every step, which needs an exact policy (hotline, hybrid, device_only), got "
+            f"{policy.name}; SparseAdam, and SGD and Adagrad without momentum and weight_decay, move only the rows looked up"
+        )
+    if not group.is_alone and not policy.exact:
+        raise ConfigError(
+            f"policy must skip no work where {group.ranks} processes train in a user's loop (hotline, hybrid, device_only), got "
+            f"{policy.name}"
+        )
+
+
+def check_same(group: Group, tables: Sequence[TableSpec], rates: Rates, dtype: torch.dtype) -> None:
+    """Raise ConfigError on all ranks where one has other tables, or updates rows by another rule."""
+    if group.is_alone:
+        return
+    shapes = [f"{table.name}, {table.rows} x {table.dim}, of {dtype}" for table in tables]
+    found = group.share([rates.shown, shapes])
+    first_rule, first = found[0]
+    for rank, (rule, other) in enumerate(found):
+        if rule != first_rule:
+            raise ConfigError(
+                f"the optimizer of rows must be the same on all ranks, got {first_rule} on rank 0 and {rule} on rank {rank}"
+            )
+        differing = [pair for pair in zip_longest(first, other, fillvalue="none") if pair[0] != pair[1]]
+        if differing:
+            raise ConfigError(
+                f"tables must be the same on all ranks, got {differing[0][0]} on rank 0 and {differing[0][1]} on rank {rank}"
+            )
+
+
+def check_ranks(group: Group) -> None:
+    """Raise ConfigError where a process group was opened after the runtime was made: its rows would come apart."""
+    if group.is_alone and (ranks := ranks_of_script()) > 1:
+        raise ConfigError(
+            f"torch.distributed.init_process_group must be called before tables are moved into two tiers, there are {ranks} "
+            "processes in the group now and there was one then"
+        )
