@@ -87,6 +87,41 @@ def test_the_same_data_is_prepared_once(place: Path, capsys: pytest.CaptureFixtu
     assert "--label must be a column of" in capsys.readouterr().err
 
 
+def test_a_schema_that_nobody_edited_is_inferred_anew_for_other_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file of the same name with a column more, or separated by something else; and what was edited stays."""
+    monkeypatch.chdir(tmp_path)
+    dice, kept = np.random.default_rng(0), tmp_path / "runs" / "clicks.schema.toml"
+
+    def write(file: str, columns: str, separator: str = ",") -> Path:
+        path = tmp_path / file
+        path.parent.mkdir(exist_ok=True)
+        rows = [[*dice.integers(9, size=columns.count(",")), dice.integers(2)] for _ in range(40)]
+        path.write_text("\n".join(separator.join(map(str, row)) for row in [columns.split(","), *rows]) + "\n")
+        return path
+
+    def plan(data: Path) -> str:
+        assert main(["plan", "--no-rehearsal", "--data", str(data), "--label", "clicked"]) == 0
+        return capsys.readouterr().out
+
+    monday = write("mon/clicks.csv", "user,item,clicked")
+    assert "inferred from the first rows" in plan(monday)
+    assert "as an earlier run wrote it" in plan(monday)
+    tuesday = write("tue/clicks.csv", "user,item,price,clicked")
+    assert "price" in plan(tuesday)
+    assert kept.read_text().startswith(f"# Inferred from {tuesday} (")
+    assert "inferred from the first rows" in plan(write("wed/clicks.tsv", "user,item,clicked", "\t"))
+    assert "price" not in kept.read_text()
+    write("mon/clicks.csv", "user,item,shop,clicked")
+    assert "shop" in plan(monday)
+    kept.write_text(kept.read_text() + "# edited\n")
+    assert f"schema      {kept.relative_to(tmp_path)}, as an earlier run wrote it or you edited it" in plan(monday)
+    edited, other = kept.read_text(), write("thu/clicks.csv", "user,item,shop,clicked")
+    assert f"which was inferred from {monday} and edited" in plan(other)
+    assert kept.read_text() == edited
+
+
 def test_scores_come_in_the_order_of_the_rows(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = new_rows(place, "new.csv")
     for ending in ("parquet", "csv"):

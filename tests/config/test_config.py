@@ -79,6 +79,17 @@ def test_an_unknown_key_names_the_nearest_one_in_every_layer(tmp_path):
         load_config(str(path), {})
     with pytest.raises(ConfigError, match=r"ADAPTIVE_REC_RUN__STPES; did you mean run\.steps\?"):
         load_config(None, {"ADAPTIVE_REC_RUN__STPES": "5"})
+
+
+@pytest.mark.parametrize("name", ["ADAPTIVE_REC_RUN_STEPS", "ADAPTIVE_REC_STEPS", "adaptive_rec_run__steps"])
+def test_a_variable_that_would_set_nothing_is_refused_with_what_is_meant(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"must be written as ADAPTIVE_REC_RUN__STEPS, got {name}"):
+        load_config(None, {name: "5"})
+
+
+def test_variables_of_other_programs_set_nothing() -> None:
+    others = ("ADAPTIVE_REC_TOKEN", "ADAPTIVE_REC_SERVICE_HOST", "ADAPTIVE_REC_PORT", "ADAPTIVE_REC_PORT_8000_TCP", "STEPS")
+    assert load_config(None, dict.fromkeys(others, "5")) == load_config(None, {})
     with pytest.raises(ConfigError, match=r"in --set; did you mean run\.steps\?"):
         load_config(None, {}, ["run.stpes=5"])
     with pytest.raises(ConfigError, match=r"did you mean knobs\.alpha\?"):

@@ -10,7 +10,7 @@ from torch import nn
 
 import adaptive_rec
 from adaptive_rec.errors import AdaptiveRecError
-from adaptive_rec.modules import options
+from adaptive_rec.modules import loop_checks
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.weight import TieredWeight
 
@@ -90,7 +90,7 @@ def test_a_term_on_a_weight_that_would_be_lost_is_refused() -> None:
 def test_a_process_group_that_is_opened_after_wrap_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.ModuleDict({"table": nn.Embedding(9, 2)})
     wrapped(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    monkeypatch.setattr(options, "ranks_of_script", lambda: 2)
+    monkeypatch.setattr(loop_checks, "ranks_of_script", lambda: 2)
     with pytest.raises(AdaptiveRecError, match="init_process_group must be called before .* there are 2 processes"):
         model["table"](torch.tensor([1]))
 

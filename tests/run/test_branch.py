@@ -20,7 +20,7 @@ from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.generation import read_manifest
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
-from adaptive_rec.errors import CheckpointError, DataError, UsageError
+from adaptive_rec.errors import CheckpointError, DataError, MemoryPlanError, UsageError
 from adaptive_rec.live.rollback import rollback_command
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.offline.report.record import read_run
@@ -303,9 +303,15 @@ def test_the_command_makes_trains_and_clears_up(
     tmp_path: Path, parent: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["branch", str(parent), "--at", "20", "--out", str(tmp_path / "one")]
-    assert main([*words, "--set", "model.top_mlp=[5]", "--no-serve"]) == CheckpointError.exit_code
+    for later in (["--no-train"], ["--no-serve"]):
+        assert main([*words, "--set", "model.top_mlp=[5]", *later]) == CheckpointError.exit_code
+        assert not (tmp_path / "one").exists()
+        assert "model.top_mlp of checkpoint " in (told := capsys.readouterr().err)
+        assert "must be [" in told
+        assert "], got [5]" in told
+    assert main([*words, "--set", "run.batch_size=1000000000000", "--no-serve"]) == MemoryPlanError.exit_code
     assert not (tmp_path / "one").exists(), "a branch that cannot start"
-    assert "size mismatch for top.0.weight" in capsys.readouterr().err
+    assert "batch_size" in capsys.readouterr().err
     assert main([*words, "--steps", "25", "--set", "knobs.alpha=0.8", "--no-serve", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["resumed_at_step"], summary["steps"], summary["parent"]["step"]) == (20, 25, 20)
