@@ -29,7 +29,7 @@ def prepare(args: argparse.Namespace) -> tuple[argparse.Namespace, Config]:
         return args, config
     if args.out is not None and not args.resume:
         check_is_new(args.out)
-    if not processes.are_silent():
+    if args.data is not None and not processes.are_silent():
         waiting(f"reading {args.data}")
     stream = io.StringIO() if processes.are_silent() else sys.stderr if args.json or args.print_config else sys.stdout
     args, config = with_prepared_data(args, check, (args.out or new_directory(config.knobs.policy)).parent, stream)
