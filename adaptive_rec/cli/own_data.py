@@ -183,7 +183,7 @@ def schema_of(
         if args.label not in (None, schema.label):
             way_out = "" if args.schema else "; remove that file to have a schema inferred anew"
             raise UsageError(f"--label must be the label of {file}, {schema.label!r}, got {args.label!r}{way_out}")
-        of_other = before is not None and before.path != os.path.abspath(sources[0])
+        of_other = before is not None and before.path != printable(os.path.abspath(sources[0]))
         origin = f", which was inferred from {shown(before.path)} and edited" if before and of_other else EARLIER
         say(f"schema      {shown(file)}{'' if args.schema else origin}", stream)
         return schema
