@@ -167,13 +167,17 @@ def outcome(dry_run: bool, step: int | None, changed: Values, knobs: KnobState, 
     }
 
 
+TAGS = re.compile(r'[\s,]*(W/)?"[^"]*"(\s*,(\s*(W/)?"[^"]*")?)*\s*')
+"""A list of entity tags, of which one may be weak and fits nothing (RFC 9110, 13.1.1)."""
+
+
 def base_versions(if_match: str | None) -> list[str] | None:
     """Return the versions of the knobs in If-Match, one of which the trainer must have; None stands for any version."""
     if if_match is None:
         raise ProblemError(428, "If-Match must carry the ETag of GET /api/v1/knobs, it is missing")
     if if_match.strip() == "*":
         return None
-    if not re.search('"[^"]*"', if_match):
+    if not TAGS.fullmatch(if_match):
         raise ProblemError(400, f"If-Match must be the ETag of GET /api/v1/knobs, with its quotes, or *; got {shown(if_match)}")
     return re.findall(r'(?:^|,)\s*"([^"]*)"\s*(?=,|$)', if_match)
 

@@ -178,12 +178,12 @@ def schema_of(
 
     file = args.schema or (kept if kept.exists() else None)
     before = None if args.schema or file is None else InferredFrom.read(kept)
+    of_other = before is not None and before.path != printable(os.path.abspath(sources[0]))
     if file is not None and not (before and before.unedited):
         schema = load_schema(file)
         if args.label not in (None, schema.label):
             way_out = "" if args.schema else "; remove that file to have a schema inferred anew"
             raise UsageError(f"--label must be the label of {file}, {schema.label!r}, got {args.label!r}{way_out}")
-        of_other = before is not None and before.path != printable(os.path.abspath(sources[0]))
         origin = f", which was inferred from {shown(before.path)} and edited" if before and of_other else EARLIER
         say(f"schema      {shown(file)}{'' if args.schema else origin}", stream)
         return schema
@@ -192,13 +192,24 @@ def schema_of(
     for source in sources:
         check_source(source)
     inferred = infer(sources[0], args.label or load_schema(kept).label, reading)
-    text = InferredFrom.begin(sources[0], schema_toml(inferred.schema, inferred.remarks, inferred.unused))
-    if before and text == kept.read_text(encoding="utf-8"):
-        say(f"schema      {shown(kept)}{EARLIER}", stream)
-        return inferred.schema
-    keep_schema(kept, text)
+    if before and not of_other:  # a file that has grown would be read otherwise
+        schema, text = load_schema(kept), kept.read_text(encoding="utf-8")
+        if args.label in (None, schema.label) and not new_columns(inferred, text):
+            say(f"schema      {shown(kept)}{EARLIER}", stream)
+            return schema
+    text = schema_toml(inferred.schema, inferred.remarks, inferred.unused)
+    keep_schema(kept, InferredFrom.begin(sources[0], text))
     show_inferred(inferred, kept, stream, numbered)
     return inferred.schema
+
+
+def new_columns(inferred: Inferred, text: str) -> list[str]:
+    """Return the columns of a file that the text of its schema does not mention, neither as used nor as unused."""
+    from adaptive_rec.data.tabular.schema import comment, toml
+
+    dense, sparse = ([column.column for column in part] for part in (inferred.schema.dense, inferred.schema.sparse))
+    columns = (*dense, *sparse, *inferred.unused)
+    return [each for each in columns if toml(each) not in text and f"#   {comment(each)}: " not in text]
 
 
 def show_inferred(inferred: Inferred, kept: Path, stream: TextIO, numbered: bool) -> None:

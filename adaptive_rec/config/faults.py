@@ -79,7 +79,10 @@ def shown(value: Any) -> str:
     """Return a value as it stands in a sentence: the start of one that is long, such as all of a file that is no JSON."""
     if isinstance(value, str | bytes) and len(value) > MOST_SHOWN:
         return f"{value[:MOST_SHOWN]!r} ..."
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # thousands of digits, or of lists in one another
+        return f"a value of type {type(value).__name__} that is too large to show"
     return text if len(text) <= 2 * MOST_SHOWN else f"{text[:2 * MOST_SHOWN]} ..."
 
 

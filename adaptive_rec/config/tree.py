@@ -191,13 +191,13 @@ def _merge_overrides(tree: dict[str, Any], environment: Mapping[str, str], setti
 
 
 def _meant(name: str) -> str:
-    """Return the environment variable that is meant by the name of one that sets nothing: words are joined by one underscore, a
-    section is missing, or letters are small. Other names may be other programs', such as Kubernetes' of a service."""
+    """Return the environment variable that is meant by the name of one that sets nothing: section and key are joined by one
+    underscore, or letters are small. Other names may be other programs', such as Kubernetes' of a service, or Docker's."""
     upper = name.upper()
     if not upper.startswith(ENVIRONMENT_PREFIX) or (name == upper and "__" in name):
         return ""
     wanted = upper.removeprefix(ENVIRONMENT_PREFIX).replace("__", "_")
-    keys = [key for key, _ in leaves(Config) if wanted in (key.replace(".", "_").upper(), key.rpartition(".")[2].upper())]
+    keys = [key for key, _ in leaves(Config) if wanted == key.replace(".", "_").upper()]
     return " or ".join(ENVIRONMENT_PREFIX + key.replace(".", "__").upper() for key in keys)
 
 

@@ -122,6 +122,31 @@ def test_a_schema_that_nobody_edited_is_inferred_anew_for_other_data(
     assert kept.read_text() == edited
 
 
+def test_a_run_goes_on_with_its_schema_where_its_file_has_grown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its first rows would now be read otherwise: a column of words where numbers were."""
+    monkeypatch.chdir(tmp_path)
+    data, kept = tmp_path / "clicks.csv", tmp_path / "runs" / "clicks.schema.toml"
+    dice = np.random.default_rng(0)
+    rows = [f"{dice.integers(2)},u{dice.integers(9)},{dice.random():.3f}" for _ in range(200)]
+    data.write_text("\n".join(["clicked,user,price", *rows]) + "\n")
+    followed = ["data.ids=raw", "data.follow=true", "data.follow_idle_seconds=1", "run.batch_size=32", "checkpoint.every_steps=2"]
+    words = ["train", "--data", str(data), "--label", "clicked", "--out", "runs/a", *SETTINGS]
+    words += [word for setting in followed for word in ("--set", setting)]
+    assert main(words) == 0
+    inferred = kept.read_text()
+    with data.open("a") as file:
+        file.writelines(f"{dice.integers(2)},v{number},{number}\n" for number in range(5000))
+    capsys.readouterr()
+    assert main([*words, "--resume"]) == 0
+    assert "resumed at step" in capsys.readouterr().out
+    assert kept.read_text() == inferred
+    kept.unlink()
+    assert main(["plan", "--no-rehearsal", "--data", str(data), "--label", "clicked"]) == 0
+    assert kept.read_text() != inferred, "the rows are read otherwise by now"
+
+
 def test_scores_come_in_the_order_of_the_rows(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = new_rows(place, "new.csv")
     for ending in ("parquet", "csv"):

@@ -14,6 +14,7 @@ from hypothesis import settings as settings_of_tests
 from hypothesis import strategies as st
 
 from adaptive_rec.config import reference as config_reference
+from adaptive_rec.config.faults import shown
 from adaptive_rec.config.knobs import LARGEST, MOST_BYTES, MOST_STEPS, Knobs
 from adaptive_rec.config.run import RunConfig
 from adaptive_rec.config.tree import PRESETS_FOLDER, Config, leaves, load_config, presets, to_toml
@@ -81,14 +82,26 @@ def test_an_unknown_key_names_the_nearest_one_in_every_layer(tmp_path):
         load_config(None, {"ADAPTIVE_REC_RUN__STPES": "5"})
 
 
-@pytest.mark.parametrize("name", ["ADAPTIVE_REC_RUN_STEPS", "ADAPTIVE_REC_STEPS", "adaptive_rec_run__steps"])
+@pytest.mark.parametrize("name", ["ADAPTIVE_REC_RUN_STEPS", "Adaptive_Rec_Run_Steps", "adaptive_rec_run__steps"])
 def test_a_variable_that_would_set_nothing_is_refused_with_what_is_meant(name: str) -> None:
     with pytest.raises(ConfigError, match=f"must be written as ADAPTIVE_REC_RUN__STEPS, got {name}"):
         load_config(None, {name: "5"})
 
 
+def test_a_value_of_any_size_is_shown_in_short() -> None:
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    for value in ("x" * 10**6, b"\xff" * 10**6, ["p" * 10**6], 10**5000, nested):
+        assert 10 < len(shown(value)) < 200
+    assert shown(1.5) == "1.5"
+
+
 def test_variables_of_other_programs_set_nothing() -> None:
-    others = ("ADAPTIVE_REC_TOKEN", "ADAPTIVE_REC_SERVICE_HOST", "ADAPTIVE_REC_PORT", "ADAPTIVE_REC_PORT_8000_TCP", "STEPS")
+    others = (
+        "ADAPTIVE_REC_TOKEN", "ADAPTIVE_REC_SERVICE_HOST", "ADAPTIVE_REC_PORT", "ADAPTIVE_REC_NAME",
+        "ADAPTIVE_REC_STEPS", "STEPS",
+    )
     assert load_config(None, dict.fromkeys(others, "5")) == load_config(None, {})
     with pytest.raises(ConfigError, match=r"in --set; did you mean run\.steps\?"):
         load_config(None, {}, ["run.stpes=5"])

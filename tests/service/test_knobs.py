@@ -52,7 +52,7 @@ def test_a_change_names_its_step(client: Any, view: Any) -> None:
     assert back["changed"] == {"alpha": {"old": 0.8, "new": 0.9}}
 
 
-@pytest.mark.parametrize("tag", ["x", '"', "W/x", "*, *"])
+@pytest.mark.parametrize("tag", ["x", '"', "W/x", "*, *", '*, "a"', '"a" "b"', '"a" more'])
 def test_if_match_without_an_etag_is_refused(client: Any, tag: str) -> None:
     before = client.get(URL)
     answer = patch(client, {"alpha": 0.8}, tag)

@@ -231,14 +231,14 @@ def schema_toml(
     `remarks` explain columns that are used, `unused` those that are not; both are comments.
     """
     remarks = remarks or {}
-    lines = [f"label = {_toml(schema.label)}", ""]
+    lines = [f"label = {toml(schema.label)}", ""]
     for kind, columns in (("dense", schema.dense), ("sparse", schema.sparse)):
         if not columns:
             continue
         lines.append(f"{kind} = [")
         for column in columns:
             remark = remarks.get(column.column, "")
-            lines.append(f"  {_toml(_without_defaults(column))}," + (f"  # {_comment(remark)}" if remark else ""))
+            lines.append(f"  {toml(_without_defaults(column))}," + (f"  # {comment(remark)}" if remark else ""))
         lines += ["]", ""]
     if schema.min_count > 1:
         lines += [
@@ -246,14 +246,14 @@ def schema_toml(
             "",
         ]
     if schema.time.column:
-        lines += [f"time = {_toml(_without_defaults(schema.time))}", ""]
+        lines += [f"time = {toml(_without_defaults(schema.time))}", ""]
     if unused:
         lines.append("# Columns that are not used:")
-        lines += [f"#   {_comment(column)}: {_comment(why)}" for column, why in unused.items()]
+        lines += [f"#   {comment(column)}: {comment(why)}" for column, why in unused.items()]
         lines.append("")
     written = _without_defaults(schema.file)
     if isinstance(written, dict) and written:
-        lines += ["[file]", *(f"{name} = {_toml(value)}" for name, value in written.items()), ""]
+        lines += ["[file]", *(f"{name} = {toml(value)}" for name, value in written.items()), ""]
     return "\n".join(lines)
 
 
@@ -262,14 +262,15 @@ def _without_defaults(part: Frozen) -> Any:
     return values["column"] if list(values) == ["column"] else values
 
 
-def _toml(value: Any) -> str:
+def toml(value: Any) -> str:
+    """Return a value as TOML has it."""
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{name} = {_toml(each)}" for name, each in value.items()) + " }"
+        return "{ " + ", ".join(f"{name} = {toml(each)}" for name, each in value.items()) + " }"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML's only further rule for texts
     return repr(value)
 
 
-def _comment(text: str) -> str:
-    """A text without characters that end a comment or that TOML forbids in one."""
+def comment(text: str) -> str:
+    """Return a text without characters that end a comment or that TOML forbids in one."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
