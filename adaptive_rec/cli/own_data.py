@@ -78,7 +78,7 @@ def described(args: argparse.Namespace, runs: Path, config: Config, stream: Text
     if schema.min_count > 1:
         say(f"  min_count {schema.min_count} of the schema is not used: ids are raw, see knobs.admit_after", stream)
     text = schema_toml(schema)
-    fingerprint = hashlib.sha256(text.encode()).hexdigest()[:8]
+    fingerprint = digest(text)
     copy = runs / "data" / f"{name}-{fingerprint}.schema.toml"
     keep_schema(copy, text)
     return os.path.abspath(data), os.path.abspath(copy)
@@ -128,7 +128,7 @@ def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: 
     if by_time:
         check_time(schema, args.schema or kept)
     request = Request(tuple(sources), runs, schema=schema, on_bad_row="skip" if skip_bad_rows else "error")
-    fingerprint = hashlib.sha256(make_job(request).model_dump_json().encode()).hexdigest()[:8]
+    fingerprint = digest(make_job(request).model_dump_json())
     request = replace(request, out=runs / "data" / f"{name}-{fingerprint}")
     run_once(request, stream)
     return os.path.abspath(request.out)

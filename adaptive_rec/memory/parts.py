@@ -224,8 +224,12 @@ def _changing_bytes(config: Config, source: Source, policy: Policy) -> int:
     for spec in space_of(source, policy).pools:
         row_bytes = rule.bytes_per_row(spec.dim, itemsize)
         of_pools.append(chunk_rows(spec.rows, row_bytes) * (row_bytes + 4))
-    one = max(of_pools, default=0) + SPARE_BYTES
-    return SLOTS * (one + one // 4)
+    return SLOTS * slot_bytes(max(of_pools, default=0) + SPARE_BYTES)
+
+
+def slot_bytes(requested: int) -> int:
+    """Return the bytes of a slot of staging memory, which has a quarter more than requested."""
+    return requested + requested // 4
 
 
 def _staging_bytes(config: Config, source: Source, policy: Policy, batch: Batch) -> int:
@@ -243,5 +247,4 @@ def _staging_bytes(config: Config, source: Source, policy: Policy, batch: Batch)
     numbers = 2 * rule.rounds + 2 * direct  # of 8 bytes, for rows of 16 bits and for direct reads
     integers = len(batch.offsets) + 2 * batch.lookups + (5 + numbers) * len(work.distinct_U)
     one = 4 * integers + (batch.dense_BX.size + batch.size) * itemsize + rows_bytes
-    # A slot has a quarter more than requested.
-    return (config.knobs.prefetch_depth + RETURNING_LIMIT + 1) * (one + one // 4)
+    return (config.knobs.prefetch_depth + RETURNING_LIMIT + 1) * slot_bytes(one)
