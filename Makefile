@@ -1,9 +1,10 @@
-# make train: build the environment if needed, then train.   make test: lint, types, tests.
+# make train: build the environment if needed, then train.   make test: lint, types, tests (docs/contributing.md).
 #
 # PYTHON       interpreter that builds .venv, 3.11 or newer
 # TORCH_INDEX  further package index for torch; on a machine without a GPU, the index of CPU builds saves gigabytes:
 #              make train TORCH_INDEX=https://download.pytorch.org/whl/cpu
 # ARGS         more arguments for adaptive-rec train, e.g. ARGS="--data train.txt --steps 1000"; also for bench and gpu-first
+# ROOMS        folders of tests that make test runs, e.g. ROOMS=embedding,modules; empty: all
 #
 # make bench: a step on the CPU compared with its rivals, in under 10 minutes; bench-all: more cells and rounds, resumable.
 # make roofline: what the memory of this machine gives, and how near to it gather, update, distinct rows, sketch and parsing work.
@@ -22,18 +23,28 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 
-.PHONY: train test roofline check-long check-clients study-quality study-tracking study-policies study-globo study-staleness study-skipping study-sidecar study-kills study-disk study-disk-crashes bench bench-all bench-drop-in bench-processes bench-disk gpu-first gpu-all gpu-carry docs tutorial lint clean
+.PHONY: train test test-durations check roofline check-long check-clients study-quality study-tracking study-policies study-globo study-staleness study-skipping study-sidecar study-kills study-disk study-disk-crashes bench bench-all bench-drop-in bench-processes bench-disk gpu-first gpu-all gpu-carry docs tutorial lint clean
 
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train $(ARGS)
 
-# Tests of processes that talk to each other in real time run one by one (marker alone); the others run beside them in parallel.
+# Every behaviour once. Tests of processes that talk to each other in real time (marker alone) run beside the others.
+ROOMS ?=
 test: lint
-	$(BIN)/python -m tests.both_parts
+	$(BIN)/python -m tests.parts --rooms "$(ROOMS)"
 
-# Minutes to an hour. Resumable: tests that have passed on this commit are not run again.
+# The heaviest files and tests of the last make test, in processor seconds.
+test-durations: $(VENV)/installed-dev
+	@$(BIN)/python -m tests.durations
+
+# make test, then all grids (marker slow) and the budget of seconds of each file. Resumable: tests that have passed on this commit
+# are not run again.
+check: test
+	$(BIN)/python -m tests.parts --slow -- --passed-file=studies/check-$$(git rev-parse --short HEAD).txt
+
+# Those of make check and what takes minutes each (marker long), up to hours. Resumable as make check.
 check-long: $(VENV)/installed-dev
-	$(BIN)/pytest -m slow --passed-file=studies/check-long-$$(git rev-parse --short HEAD).txt
+	$(BIN)/pytest -m "slow or long" --passed-file=studies/check-$$(git rev-parse --short HEAD).txt
 
 # Models of other libraries, plain and wrapped; in an environment of its own, as the libraries ask for old versions of others.
 # RecBole and DeepCTR-Torch are installed without their dependencies: they would replace torch. ARGS="recbole --only SASRec".

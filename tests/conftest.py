@@ -19,7 +19,9 @@ from adaptive_rec.system.openmp import wait_briefly
 wait_briefly(os.environ)  # as the command line does, before torch loads OpenMP
 
 from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec  # noqa: E402
-from tests.both_parts import ALONE  # noqa: E402
+from tests.durations import Durations  # noqa: E402
+from tests.finished_runs import FinishedRuns  # noqa: E402
+from tests.parts import ALONE, COMMON_FOLDER  # noqa: E402
 
 
 def test_data_folder() -> Path:
@@ -32,14 +34,21 @@ test_data_folder.__test__ = False  # type: ignore[attr-defined]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--passed-file", help="leave out the tests named in this file, and add those that pass to it")
+    parser.addoption("--durations-table", help="write the seconds of each test, and the counts, to this file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if table := config.getoption("--durations-table"):
+        config.pluginmanager.register(Durations(Path(table)))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     named = config.getoption("--passed-file")
     passed = set(Path(named).read_text().splitlines()) if named and Path(named).exists() else set()
-    astray = [item.nodeid for item in items if item.get_closest_marker("alone") and item.path.parent.name not in ALONE]
+    folders = [folder for part in ALONE for folder in part]
+    astray = [item.nodeid for item in items if item.get_closest_marker("alone") and item.path.parent.name not in folders]
     if astray:
-        raise pytest.UsageError(f"make test looks for tests marked alone in {', '.join(ALONE)} only, got {astray[0]}")
+        raise pytest.UsageError(f"make test looks for tests marked alone in {', '.join(folders)} only, got {astray[0]}")
     done = [item for item in items if item.nodeid in passed]
     if done:
         config.hook.pytest_deselected(items=done)
@@ -77,6 +86,23 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(scope="session")
+def _finished_runs(tmp_path_factory: pytest.TempPathFactory) -> FinishedRuns:
+    common = os.environ.get(COMMON_FOLDER)
+    return FinishedRuns(Path(common) if common else tmp_path_factory.mktemp("finished"))
+
+
+@pytest.fixture
+def finished_run(_finished_runs: FinishedRuns, tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Get a copy of a finished run of some kind, at tmp_path/run or elsewhere; see ``tests.finished_runs``."""
+
+    def copied(kind: str, to: Path | None = None, links: bool = True) -> Path:
+        return _finished_runs.copy(kind, to or tmp_path / "run", links)
+
+    yield copied
+    _finished_runs.check()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -25,6 +25,14 @@ LOADED = (
 )  # fmt: skip
 
 
+_spent = 0.0
+
+
+def spent() -> float:
+    """Processor seconds of the commands that have ended."""
+    return _spent
+
+
 class Forked:
     """A command in a process of its own, with the parts of subprocess.Popen that tests use."""
 
@@ -33,7 +41,9 @@ class Forked:
         self._code: int | None = None
         self._ended = threading.Event()
 
-    def end_with(self, code: int) -> None:
+    def end_with(self, code: int, seconds: float = 0.0) -> None:
+        global _spent
+        _spent += seconds
         self._code = code
         self._ended.set()
 
@@ -88,12 +98,12 @@ class Server:
 
     def _listen(self) -> None:
         while told := self._link.recv(1 << 12):
-            pid, code = json.loads(told)
+            pid, code, seconds = json.loads(told)
             if code is None:
                 self._newest = self._commands[pid] = Forked(pid)
                 self._started.release()
             else:
-                self._commands.pop(pid).end_with(code)
+                self._commands.pop(pid).end_with(code, seconds)
         self._newest = None
         self._started.release()
         for command in self._commands.values():
@@ -152,11 +162,11 @@ def serve(link: socket.socket) -> int:
                 for each in outputs:
                     os.close(each)
                 watched[os.pidfd_open(child)] = child
-                link.send(json.dumps([child, None]).encode())
+                link.send(json.dumps([child, None, 0]).encode())
             else:
-                _, status = os.waitpid(pid := watched.pop(ready), 0)
+                _, status, used = os.wait4(pid := watched.pop(ready), 0)
                 os.close(ready)
-                link.send(json.dumps([pid, os.waitstatus_to_exitcode(status)]).encode())
+                link.send(json.dumps([pid, os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime]).encode())
 
 
 def execute(order: dict[str, Any], output: int, errors: int) -> int:

@@ -15,6 +15,8 @@ from adaptive_rec.kernels.reference import cuda as reference_device
 from adaptive_rec.kernels.reference import rows16
 from adaptive_rec.kernels.reference import staging as reference_staging
 from adaptive_rec.kernels.reference import step as reference
+from tests.kernels.conftest import FORMS
+from tests.matrix import grid, pairwise
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 DIMS = [1, 3, 16, 64, 128]
@@ -23,6 +25,11 @@ EXACTNESS = {torch.float32: 3e-6, torch.float64: 1e-13, torch.float16: 2e-3, tor
 """A few roundings: what is added up is added up in float32 or better, and rounded to the dtype once."""
 LR, EPS, BETA1, BETA2, STEP = 0.05, 1e-8, 0.9, 0.999, 7
 SEED = 12345678901
+
+
+def form_grid(**axes: Any) -> pytest.MarkDecorator:
+    """Each form of the calls with some values; see ``tests.matrix.grid``."""
+    return grid(lambda case: True, pairwise, ["form"], form=FORMS, **axes)
 
 
 class Drawn:
@@ -135,9 +142,7 @@ def draw_positions(drawn: Drawn) -> Any:
     return position_B
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("dim", DIMS)
-@pytest.mark.parametrize("longest", [1, 7])
+@form_grid(longest=[1, 7], dim=DIMS, dtype=DTYPES)
 def test_gather_pooled_equals_its_twin(form: Any, dim: int, dtype: torch.dtype, longest: int) -> None:
     """One row to a bag, and jagged bags with empty ones; samples in any order, lines of padding anywhere."""
     drawn = Drawn(dim + longest, longest=longest)
@@ -153,9 +158,7 @@ def test_gather_pooled_equals_its_twin(form: Any, dim: int, dtype: torch.dtype, 
     assert bool((out[[3, -1]] == 0).all())
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("dim", DIMS)
-@pytest.mark.parametrize("longest", [1, 7])
+@form_grid(longest=[1, 7], dim=DIMS, dtype=DTYPES)
 def test_sum_pieces_equals_its_twin(form: Any, dim: int, dtype: torch.dtype, longest: int) -> None:
     drawn = Drawn(dim + longest, longest=longest)
     position_B = draw_positions(drawn)
@@ -180,9 +183,7 @@ def apply(
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("dim", DIMS)
-@pytest.mark.parametrize("rule", RULES)
+@form_grid(rule=RULES, dim=DIMS, dtype=DTYPES)
 def test_apply_rows_equals_its_twin(form: Any, dim: int, dtype: torch.dtype, rule: int) -> None:
     """Some rows of a dim have many pieces, and some dims a movement record."""
     drawn, measured = Drawn(dim + rule, piece_lookups=2 if dim in (3, 16) else 6), dim != 64
@@ -245,8 +246,7 @@ def test_rows_of_16_bits_are_rounded_by_the_dice_of_the_cpu(form: Any, dtype: to
     assert overflow[2].item() == 1
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("rule", RULES)
+@form_grid(rule=RULES, dtype=[torch.bfloat16, torch.float16])
 def test_rows_of_16_bits_are_updated_in_float32(form: Any, dtype: torch.dtype, rule: int) -> None:
     """State is not rounded, a row is one of the two neighbours of the twin's, and the record has what it moved by."""
     drawn, dim = Drawn(rule), 16
@@ -272,8 +272,7 @@ def test_rows_of_16_bits_are_updated_in_float32(form: Any, dtype: torch.dtype, r
     assert given[2].item() == 0
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("dim", DIMS)
+@form_grid(dim=DIMS, dtype=DTYPES)
 def test_movement_equals_its_twin(form: Any, dim: int, dtype: torch.dtype) -> None:
     drawn = Drawn(dim)
     record, weights = drawn.numbers(dtype, 37, dim + 2), drawn.numbers(dtype, 37, dim)

@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from adaptive_rec.kernels.reference import cuda as reference_device
-from tests.kernels.test_cuda import DTYPES, Drawn, exact, index
+from tests.kernels.test_cuda import DTYPES, Drawn, exact, form_grid, index
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("dim", [0, 1, 3, 16, 128, 300])
-@pytest.mark.parametrize("chosen", ["from", "to", "both", "neither"])
+@form_grid(chosen=["from", "to", "both", "neither"], dim=[0, 1, 3, 16, 128, 300], dtype=DTYPES)
 def test_copy_rows_equals_its_twin(form: Any, dim: int, dtype: torch.dtype, chosen: str) -> None:
     drawn = Drawn(dim)
     source, target = drawn.numbers(dtype, 23, dim), drawn.numbers(dtype, 31, dim)
@@ -84,8 +82,7 @@ def test_take_rows_equals_its_twin(form: Any, dtype: torch.dtype, widths: list[t
             assert now.tolist() == wanted.tolist()
 
 
-@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
-@pytest.mark.parametrize("dense", [0, 1, 13, 300])
+@form_grid(dense=[0, 1, 13, 300], dtype=DTYPES[:2])
 def test_fill_lines_equals_its_twin(form: Any, dense: int, dtype: torch.dtype) -> None:
     """Samples in any order, lines of padding behind them, and memory behind the lines that stays as it is."""
     drawn = Drawn(dense)

@@ -1,0 +1,114 @@
+"""Seconds of each test: recorded by every run of `make test`, shown by `make test-durations`, held to a budget by `make check`.
+
+A test's processor seconds are those of all threads of its process, of processes that it waited for, and of commands that
+``tests.forked`` ran for it. They hardly depend on what else the machine does; seconds on the clock do. The first test of a module
+also has the fixtures of the module, and the first of a part the compiling of kernels that no cache has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import forked
+
+BUDGET_SECONDS = 5.0
+"""Most processor seconds that the tests of one file may take in `make test`, on two cores."""
+
+
+def spent() -> tuple[float, float]:
+    """Return processor and wall seconds so far."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system + forked.spent(), time.monotonic()
+
+
+class Durations:
+    """A plugin of pytest that writes a table of the tests' seconds, their counts by outcome, and the skips by reason."""
+
+    def __init__(self, table: Path) -> None:
+        self._table = table
+        self._began = spent()
+        self._tests: dict[str, dict[str, Any]] = {}
+        self._counts: Counter[str] = Counter(passed=0, failed=0, skipped=0)
+        self._skipped: Counter[str] = Counter()
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self._began = spent()
+        yield
+        processor, wall = spent()
+        self._tests[item.nodeid] = {
+            "processor": round(processor - self._began[0], 3),
+            "wall": round(wall - self._began[1], 3),
+            "slow": any(item.get_closest_marker(mark) for mark in ("slow", "long")),
+        }
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped:
+            self._counts["skipped"] += 1
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            self._skipped[reason.removeprefix("Skipped: ")] += 1
+        elif report.failed or report.when == "call":
+            self._counts[report.outcome] += 1
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._counts["failed"] += 1
+        elif report.skipped:
+            self._counts["skipped"] += 1
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            self._skipped[f"{reason.removeprefix('Skipped: ')} (all tests of {report.nodeid})"] += 1
+
+    def pytest_sessionfinish(self) -> None:
+        self._table.parent.mkdir(parents=True, exist_ok=True)
+        found = {"counts": self._counts, "skipped": self._skipped, "tests": self._tests}
+        self._table.write_text(json.dumps(found, indent=0))
+
+
+def recorded(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the seconds of each test in the last run of `make test`."""
+    tests: dict[str, dict[str, Any]] = {}
+    for table in sorted(folder.glob("test-*.json")):
+        tests |= json.loads(table.read_text())["tests"]
+    return tests
+
+
+def by_file(tests: dict[str, dict[str, Any]]) -> dict[str, tuple[float, float, int]]:
+    """Return processor seconds, wall seconds and the number of tests of each file, the heaviest first."""
+    files: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0])
+    for test, took in tests.items():
+        line = files[test.partition("::")[0]]
+        line[0] += took["processor"]
+        line[1] += took["wall"]
+        line[2] += 1
+    return {name: (line[0], line[1], int(line[2])) for name, line in sorted(files.items(), key=lambda one: -one[1][0])}
+
+
+def main() -> int:
+    from tests.parts import RESULTS
+
+    tests = recorded(RESULTS)
+    if not tests:
+        print(f"no seconds are recorded in {RESULTS}: run make test first")
+        return 1
+    print("processor s   wall s   tests  file")
+    for name, (processor, wall, number) in list(by_file(tests).items())[:20]:
+        print(f"{processor:11.2f} {wall:8.2f} {number:7}  {name}")
+    print("\nprocessor s   wall s  test")
+    for name, took in sorted(tests.items(), key=lambda one: -one[1]["processor"])[:20]:
+        print(f"{took['processor']:11.2f} {took['wall']:8.2f}  {name}")
+    total = sum(took["processor"] for took in tests.values())
+    print(f"\n{len(tests)} tests of {len(by_file(tests))} files: {total:.0f} processor seconds, besides importing and collecting.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
