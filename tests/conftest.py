@@ -89,20 +89,20 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def _finished_runs(tmp_path_factory: pytest.TempPathFactory) -> FinishedRuns:
+def shared_runs(tmp_path_factory: pytest.TempPathFactory) -> FinishedRuns:
     common = os.environ.get(COMMON_FOLDER)
     return FinishedRuns(Path(common) if common else tmp_path_factory.mktemp("finished"))
 
 
 @pytest.fixture
-def finished_run(_finished_runs: FinishedRuns, tmp_path: Path) -> Iterator[Callable[..., Path]]:
+def finished_run(shared_runs: FinishedRuns, tmp_path: Path) -> Iterator[Callable[..., Path]]:
     """Get a copy of a finished run of some kind, at tmp_path/run or elsewhere; see ``tests.finished_runs``."""
 
     def copied(kind: str, to: Path | None = None, links: bool = True) -> Path:
-        return _finished_runs.copy(kind, to or tmp_path / "run", links)
+        return shared_runs.copy(kind, to or tmp_path / "run", links)
 
     yield copied
-    _finished_runs.check()
+    shared_runs.check()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -111,6 +111,15 @@ def memory_returned() -> Iterator[None]:
     yield
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
+
+
+@pytest.fixture
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows on a disk go to files soon, and are read from there."""
+    from adaptive_rec.embedding.disk import row_log
+
+    monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
+    monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
 
 
 @pytest.fixture

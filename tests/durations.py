@@ -106,7 +106,7 @@ def main() -> int:
     for name, took in sorted(tests.items(), key=lambda one: -one[1]["processor"])[:20]:
         print(f"{took['processor']:11.2f} {took['wall']:8.2f}  {name}")
     total = sum(took["processor"] for took in tests.values())
-    print(f"\n{len(tests)} tests of {len(by_file(tests))} files: {total:.0f} processor seconds, besides importing and collecting.")
+    print(f"\n{len(tests)} tests of {len(by_file(tests))} files: {total:.0f} processor seconds, without importing and collecting")
     return 0
 
 

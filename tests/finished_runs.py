@@ -1,4 +1,5 @@
-"""Runs that are trained once and copied for each test that needs a finished one: ``finished_run(kind)`` gives a folder of its own.
+"""Runs that are trained once and copied for each test that needs a finished one: ``finished_run(kind)`` gives a folder of its
+own.
 
 All parts of `make test` share them. The files of checkpoints are hard links, which commands replace and do not write to; a test
 that damages one must ask for a copy (``links=False``). A shared run that a test changed all the same fails that test.

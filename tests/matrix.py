@@ -1,15 +1,17 @@
 """The axes of the product, stated once, and the cases that tests draw from them.
 
 Two ways to draw cases. ``grid`` makes the product of a few axes of one test: cases in which every pair of values occurs run in
-`make test`, all others in `make check`. ``cover`` makes cases of all axes of the product at once, pair by pair, without listing the
-product. Cases that the product refuses are in ``REFUSED``, with the words of the refusal; a test holds each of them to that.
+`make test`, all others in `make check`. ``cover`` makes cases of all axes of the product at once, pair by pair, without
+listing the product. Cases that the product refuses are in ``REFUSED``, with the words of the refusal; a test holds each of
+them to that.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -29,14 +31,130 @@ AXES: dict[str, tuple[Any, ...]] = {
     "optimizer": ("sgd", "rowwise_adagrad", "adagrad", "lazy_adam"),
     "bags": ("one-hot", "sum", "mean"),
 }  # fmt: skip
-"""Policy; where cold rows lie; the CPU, or a made-up device whose work is late; processes; whose loop trains; ids that are rows, or
-raw ones that get rows; numbers of rows (bf16: rows of 16 bits, the rest of 32); update rule of rows; lookups of a bag. A real
-device stands beside "late" where tests are marked `gpu`."""
+"""Policy; where cold rows lie; the CPU, or a made-up device whose work is late; processes; whose loop trains; ids that are
+rows, or raw ones that get rows; numbers of rows (bf16: rows of 16 bits, the rest of 32); update rule of rows; lookups of a
+bag. A real device stands beside "late" where tests are marked `gpu`."""
 
 
-def pairs_of(case: Mapping[str, Any]) -> set[frozenset[tuple[str, Any]]]:
+ARRANGING = ("cdlrm", "fae", "fae_released", "oracle", "slipstream_released", "xdl")
+"""Policies that arrange the stream, or keep tables by themselves."""
+
+SKIPPING = ("slipstream", "random_skip", "adaptive")
+"""Policies that skip under some knobs, and leave the stream and the tables as they are."""
+
+REFUSED: list[tuple[dict[str, tuple[Any, ...]], str]] = [
+    ({"loop": ("runtime",), "ids": ("raw",), "policy": ARRANGING}, r"data\.ids must not be raw"),
+    ({"loop": ("runtime",), "ranks": (2, 3), "policy": ARRANGING}, r"knobs\.policy must keep the order of the stream"),
+    ({"loop": ("runtime",), "ranks": (2, 3), "precision": ("bf16",)}, r"run\.row_precision must be float32"),
+    ({"loop": ("runtime",), "ranks": (2, 3), "device": ("late",), "home": ("disk",)}, r"run\.host_memory must be 0"),
+    ({"loop": ("runtime",), "policy": ("xdl",), "home": ("disk",)}, r"run\.host_memory must be 0"),
+    ({"loop": ("own",), "policy": ARRANGING}, r"policy must "),
+    ({"loop": ("own",), "policy": SKIPPING, "ranks": (2, 3)}, r"policy must skip no work"),
+]
+"""Cells that the product refuses: values of some axes, and words of the refusal."""
+
+OWN_LOOP = ("policy", "home", "ranks", "optimizer")
+"""Axes whose pairs the cells of a loop of one's own cover."""
+
+OWN_LOOP_ELSEWHERE = {
+    "device": "modules/test_device.py", "ids": "modules/test_raw_ids.py", "precision": "modules/test_rows_of_16_bits.py",
+    "bags": "modules/test_bag.py",
+}  # fmt: skip
+"""The other axes, which tests of modules drive one by one."""
+
+SUITES = ("parity", "checkpoint", "policies")
+"""Folders with a file ``test_cells.py``. Each runs a third of the cover in `make test`, so that every possible pair is run
+once there, and the whole cover, with others drawn from the product, in `make check`."""
+
+Pair = tuple[tuple[str, Any], tuple[str, Any]]
+
+
+def pairs_of(case: Case) -> set[Pair]:
     """Return all pairs of values of a case."""
-    return {frozenset(pair) for pair in itertools.combinations(case.items(), 2)}
+    return set(itertools.combinations(case.items(), 2))
+
+
+def refusal_of(case: Case) -> str | None:
+    """Return the words with which the product refuses a case, or a part of one; None where it does not."""
+    for values, words in REFUSED:
+        if all(axis in case and case[axis] in some for axis, some in values.items()):
+            return words
+    return None
+
+
+def completed(given: Case, wanted: Collection[Pair] = (), axes: Axes = AXES) -> Case | None:
+    """Complete a part of a case with values of the other axes, such that it has many of the wanted pairs; None where none can."""
+    if refusal_of(given) is not None:
+        return None
+    left = [axis for axis in axes if axis not in given]
+    if not left:
+        return {axis: given[axis] for axis in axes}
+
+    def gain(value: Any) -> int:
+        whole = {**given, left[0]: value}
+        ordered = {axis: whole[axis] for axis in axes if axis in whole}
+        return len(pairs_of(ordered) & set(wanted))
+
+    for value in sorted(axes[left[0]], key=lambda value: -gain(value)):
+        found = completed({**given, left[0]: value}, wanted, axes)
+        if found is not None:
+            return found
+    return None
+
+
+def possible_pairs(axes: Axes = AXES) -> set[Pair]:
+    """Return the pairs of values that some case which is not refused has."""
+    pairs = (
+        ((a, x), (b, y)) for a, b in itertools.combinations(axes, 2) for x, y in itertools.product(axes[a], axes[b])
+    )
+    return {pair for pair in pairs if completed(dict(pair), (), axes) is not None}
+
+
+@cache
+def cover(loop: str = "runtime") -> list[Case]:
+    """Return cases of a loop in which every possible pair of values of its axes occurs; the same ones in each process."""
+    of_loop = list(AXES) if loop == "runtime" else ["loop", *OWN_LOOP]
+    axes = {axis: AXES[axis] for axis in AXES if axis in of_loop} | {"loop": (loop,)}
+    wanted, chosen = possible_pairs(axes), []
+    while wanted:
+        case = completed(dict(min(wanted, key=repr)), wanted, axes)
+        assert case is not None
+        chosen.append(case)
+        wanted -= pairs_of(case)
+    return chosen
+
+
+def share(suite: str) -> list[Case]:
+    """Return the cases of the runtime's cover that a suite runs in `make test`."""
+    return cover()[SUITES.index(suite) :: len(SUITES)]
+
+
+def left_to_check(suite: str) -> set[Pair]:
+    """Return the possible pairs that a suite runs in `make check` only; other suites run them in `make test`."""
+    own = set().union(*map(pairs_of, share(suite)))
+    return set().union(*map(pairs_of, cover())) - own
+
+
+def drawn(number: int, seed: int) -> list[Case]:
+    """Draw cases of the runtime's product by a seed, none of which is refused."""
+    dice, found = random.Random(seed), []
+    while len(found) < number:
+        case = {axis: dice.choice(values) for axis, values in AXES.items()} | {"loop": "runtime"}
+        if refusal_of(case) is None:
+            found.append(case)
+    return found
+
+
+def cells(suite: str) -> pytest.MarkDecorator:
+    """Parametrize a test of a suite by its cases: its share of the cover, and in `make check` the rest and 100 drawn ones."""
+    own = share(suite)
+    cases = [*cover(), *drawn(100, SUITES.index(suite))]
+    named = [pytest.param(case, id=title(case), marks=[] if case in own else [pytest.mark.slow]) for case in cases]
+    return pytest.mark.parametrize("case", named)
+
+
+def title(case: Case) -> str:
+    return "-".join(name(value) for axis, value in case.items() if axis != "loop")
 
 
 # The product of a few axes -----------------------------------------------------------------------------------------------

@@ -15,16 +15,16 @@ from tests.matrix import each, grid
 
 @grid(lambda case: True, each, kind=list(KINDS))
 def test_a_finished_run_is_whole_and_a_copy_goes_on_without_touching_it(
-    kind: str, finished_run: Any, _finished_runs: FinishedRuns, capsys: pytest.CaptureFixture[str]
+    kind: str, finished_run: Any, shared_runs: FinishedRuns, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = finished_run(kind)
     summary = json.loads((out / "summary.json").read_text())
-    assert summary["steps"] == json.loads((_finished_runs.original(kind) / "summary.json").read_text())["steps"] > 0
+    assert summary["steps"] == json.loads((shared_runs.original(kind) / "summary.json").read_text())["steps"] > 0
     assert main(["checkpoint", "verify", str(out)]) == 0
     capsys.readouterr()
 
 
-def test_a_test_that_writes_to_a_shared_file_fails(tmp_path: Path, _finished_runs: FinishedRuns) -> None:
+def test_a_test_that_writes_to_a_shared_file_fails(tmp_path: Path) -> None:
     runs = FinishedRuns(tmp_path / "own")
     out = runs.copy("plain", tmp_path / "run")
     runs.check()

@@ -1,0 +1,26 @@
+"""Every pair of values of the product's axes, see ``tests.matrix``: a cell that is saved and resumed by a fresh run on the way
+ends as the unbroken one of all rows in memory, in one process, on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tests.cells import assert_same, plain_cell, train
+from tests.matrix import Case, cells
+
+
+@cells("checkpoint")
+def test_a_resumed_cell_ends_as_an_unbroken_plain_one(case: Case, tmp_path: Path, small_segments: None) -> None:
+    resumed, plain = train(case, tmp_path / "ours", stops=(5,)), train(plain_cell(case), tmp_path / "plain")
+    assert 0 < len(resumed.losses) < len(plain.losses)
+    plain.losses = plain.losses[-len(resumed.losses) :]
+    if case["precision"] != "float64" and (case["device"], case["ranks"]) != ("direct", 1):
+        unbroken = train(case, tmp_path / "unbroken")  # numbers of 32 bits drift from those of another device or more ranks
+        np.testing.assert_array_equal(resumed.losses, unbroken.losses[-len(resumed.losses) :])
+        for mine, theirs in zip(resumed.rows, unbroken.rows, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    else:
+        assert_same(resumed, plain, case)
+    assert resumed.totals["samples_seen"] == plain.totals["samples_seen"]
