@@ -160,7 +160,12 @@ def title(case: Case) -> str:
 # The product of a few axes -----------------------------------------------------------------------------------------------
 
 
-def product(axes: Axes, possible: Callable[[Case], bool] = lambda case: True) -> list[Case]:
+def always(case: Case) -> bool:
+    """Any case is possible."""
+    return True
+
+
+def product(axes: Axes, possible: Callable[[Case], bool] = always) -> list[Case]:
     cases = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
     return [case for case in cases if possible(case)]
 
@@ -189,12 +194,17 @@ def each(cases: Sequence[Case]) -> list[Case]:
     return chosen
 
 
+def only(*values: Any) -> Callable[[Sequence[Case]], list[Case]]:
+    """Choose the cases that have one of some values."""
+    return lambda cases: [case for case in cases if any(value in case.values() for value in values)]
+
+
 def name(value: Any) -> str:
     return str(getattr(value, "__name__", value)).removeprefix("torch.")
 
 
 def grid(
-    possible: Callable[[Case], bool] = lambda case: True,
+    possible: Callable[[Case], bool] = always,
     keep: Callable[[Sequence[Case]], list[Case]] = pairwise,
     indirect: Sequence[str] = (),
     /,

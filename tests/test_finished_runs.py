@@ -10,10 +10,10 @@ import pytest
 
 from adaptive_rec.cli import main
 from tests.finished_runs import KINDS, FinishedRuns
-from tests.matrix import each, grid
+from tests.matrix import always, each, grid
 
 
-@grid(lambda case: True, each, kind=list(KINDS))
+@grid(always, each, kind=list(KINDS))
 def test_a_finished_run_is_whole_and_a_copy_goes_on_without_touching_it(
     kind: str, finished_run: Any, shared_runs: FinishedRuns, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,14 @@ import pytest
 import torch
 
 import adaptive_rec
-from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.device import split_budget
 from adaptive_rec.policy.find import BUILT_IN, load_policy
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.steps import TrainingSteps
+from tests.matrix import Case, always, each, grid
+from tests.policies.worlds import WORLDS, World
 
 USERS = "example_policy:FirstRows"
 USERS_ORDER = "example_policy:EvenThenOdd"
@@ -30,38 +31,26 @@ ONLY_ARRANGING = ("cdlrm", "fae", "fae_released", "oracle", "slipstream_released
 ACTIONS = ("freeze", "drop", "subsample")
 GUARDED = {"adaptive": ("knobs.reclassify_every=4",)}
 """What lets a policy with a guard skip within 48 steps."""
-World = tuple[list[Batch], tuple[TableSpec, ...], tuple[FeatureSpec, ...]]
 KNOWN_OVER_BUDGET = "device_only"
 """The policy that ignores the hot budget, as documented."""
 
 
-def cases() -> list[Any]:
-    """List the cases; only policies that skip run under several actions. Each runs on one of the devices without a GPU, such that
-    policies that skip have each with every way of splitting, and on the other one in `make check-long`."""
-    found = []
-    for policy in POLICIES:
-        for number, action in enumerate(ACTIONS if policy in SKIPPING else ACTIONS[:1]):
-            for split in ("never",) if policy in ONLY_ARRANGING else ("always", "never"):  # those run batches whole
-                chosen = ("direct", "late")[(POLICIES.index(policy) + number + (split == "never")) % 2]
-                for device in ("direct", "late", "cuda"):
-                    name = f"{policy}-{action}-{split}-{device}"
-                    marks = {"cuda": [pytest.mark.gpu], chosen: []}.get(device, [pytest.mark.slow])
-                    found.append(pytest.param(policy, action, split, device, id=name, marks=marks))
-    return found
+DEVICES = ["direct", "late", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
-def over_devices(others: list[Any]) -> list[Any]:
-    """Combine policies, other values and devices. Policies take the devices without a GPU in turn, and the other one is slow. Of
-    those that only arrange the stream, which does not depend on the device, it is left out, and every second case is slow."""
-    found = []
-    for number, (policy, other) in enumerate(itertools.product(POLICIES, others)):
-        lean = policy in ONLY_ARRANGING
-        for device in ("direct", "late", "cuda"):
-            if not lean or device in (("direct", "late")[number // 2 % 2], "cuda"):
-                slow = number % 2 if lean else device == ("late", "direct")[(number + number // len(others)) % 2]
-                marks = [pytest.mark.gpu] * (device == "cuda") + [pytest.mark.slow] * slow
-                found.append(pytest.param(policy, other, device, id=f"{policy}-{other}-{device}", marks=marks))
-    return found
+def acts(case: Case) -> bool:
+    """Only policies that skip run under several actions, and those that only arrange the stream run batches whole."""
+    return (case["policy"] in SKIPPING or case["action"] == ACTIONS[0]) and (
+        case["policy"] not in ONLY_ARRANGING or case["split"] == "never"
+    )
+
+
+def in_turns(cases: Sequence[Case]) -> list[Case]:
+    """Each policy runs once under each action, the ways of splitting and the devices in turn."""
+    ways: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        ways.setdefault((case["policy"], case["action"]), []).append(case)
+    return [some[number % len(some)] for number, some in enumerate(ways.values())]
 
 
 def assert_contract(seen: Any) -> None:
@@ -119,7 +108,7 @@ def assert_equal_tables(seen: Any, plain: Any) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize(("policy", "action", "split", "device"), cases())
+@grid(acts, in_turns, policy=POLICIES, action=ACTIONS, split=["always", "never"], device=DEVICES)
 def test_every_policy_keeps_the_contract(
     watch: Any, plain: Any, policy: str, action: str, split: str, device: str
 ) -> None:
@@ -137,97 +126,17 @@ def test_every_policy_keeps_the_contract(
         assert not all(step.probe for step in seen.steps)
 
 
-@pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.parametrize("policy", SKIPPING)
+@grid(always, each, policy=SKIPPING, action=ACTIONS)
 def test_without_a_share_to_skip_results_equal_plain_steps(watch: Any, plain: Any, policy: str, action: str) -> None:
     seen = watch(policy, f"knobs.action={action}", "knobs.target_skip_ratio=0.0")
     assert_contract(seen)
     assert_equal_tables(seen, plain())
 
 
-# Odd worlds ----------------------------------------------------------------------------------------------------------
-
-
-def world(
-    shapes: list[tuple[int, int]], readers: list[tuple[int, str]], longest_bag: int = 1, batches: int = 20
-) -> World:
-    """Make batches of skewed ids, the last one smaller. Bags hold one id, or none up to `longest_bag`."""
-    random = np.random.default_rng(9)
-    tables = tuple(TableSpec(f"T{i}", rows, dim) for i, (rows, dim) in enumerate(shapes))
-    features = tuple(FeatureSpec(f"F{i}", table, pooling) for i, (table, pooling) in enumerate(readers))  # type: ignore[arg-type]
-    made = []
-    for number in range(batches):
-        size = 16 if number + 1 < batches else 3
-        bags = size * len(features)
-        lengths = np.ones(bags, np.int64) if longest_bag == 1 else random.integers(0, longest_bag + 1, bags)
-        limits = np.repeat([tables[f.table].rows for _ in range(size) for f in features], lengths)
-        ids = (random.random(len(limits)) ** 3 * limits).astype(np.int64)
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        labels = (random.random(size) < 0.4).astype(np.float32)
-        made.append(Batch(random.normal(size=(size, 2)).astype(np.float32), ids, offsets, labels))
-    return made, tables, features
-
-
-def all_rows_once() -> World:
-    """Make batches in which no row occurs twice, so that no row becomes popular in time."""
-    dense, labels = np.zeros((16, 2), np.float32), np.ones(16, np.float32)
-    batches = [Batch.one_hot(dense, ids_B[:, None], labels) for ids_B in np.arange(320).reshape(20, 16)]
-    return batches, (TableSpec("T", 320, 4),), (FeatureSpec("F", 0),)
-
-
-def nothing_looked_up() -> World:
-    """Make some batches of empty bags only: all their samples are popular, as they look up no cold row."""
-    batches, tables, features = world([(20, 4)], [(0, "mean")])
-    empty = [Batch(b.dense_BX, b.ids_N[:0], np.zeros(b.size + 1, np.int64), b.labels_B) for b in batches]
-    return [b if k % 3 else e for k, (b, e) in enumerate(zip(batches, empty, strict=True))], tables, features
-
-
-WORLDS = {
-    "bags with empty ones and mixed dims": world(
-        [(50, 4), (30, 2), (20, 4), (5, 3)],
-        [(0, "sum"), (1, "mean"), (2, "mean"), (0, "mean"), (3, "sum")],
-        longest_bag=3,
-    ),
-    "one table": world([(30, 4)], [(0, "sum")]),
-    "one row": world([(1, 4)], [(0, "sum")]),
-    "pool no feature reads": world([(9, 4), (30, 3), (9, 2)], [(0, "sum"), (2, "sum")]),
-    "no row comes back": all_rows_once(),
-    "nothing looked up": nothing_looked_up(),
-}
-
-
-@pytest.mark.parametrize(("policy", "name", "device"), over_devices(list(WORLDS)))
-def test_odd_worlds_keep_the_contract(watch: Any, plain: Any, policy: str, name: str, device: str) -> None:
-    changes = ("run.split=always", "knobs.action=drop", "knobs.hot_budget_bytes=1500", "knobs.prefetch_depth=3")
-    seen = watch(policy, *changes, device=device, world=WORLDS[name])
-    assert_contract(seen)
-    if seen.runtime.policy.exact:
-        assert_equal_tables(seen, plain(arranged(seen) or WORLDS[name]))
-    if name == "no row comes back" and policy in ("hybrid", "hotline", "slipstream", "random_skip"):
-        assert seen.totals["samples_popular"] == 0
-
-
-@pytest.mark.parametrize(("policy", "budget_bytes", "device"), over_devices([0, 1, 1 << 50]))
-def test_a_budget_of_nothing_and_one_beyond_all_rows_keep_the_contract(
-    watch: Any, policy: str, budget_bytes: int, device: str
-) -> None:
-    seen = watch(
-        policy, f"knobs.hot_budget_bytes={budget_bytes}", "knobs.action=drop", "run.split=always", device=device
-    )
-    assert_contract(seen)
-    rows = seen.runtime.store.space.rows
-    if policy == "device_only" or (policy == USERS and budget_bytes > 1):
-        assert seen.runtime.store.device.hot_rows == rows
-    elif policy in ("hybrid", "xdl") or budget_bytes <= 1:
-        assert seen.runtime.store.device_bytes == 0
-    else:
-        assert 0 < seen.runtime.store.device.hot_rows <= sum(seen.runtime.store.device.capacities) == rows
-
-
 # Skipping ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("action", ACTIONS)
+@grid(always, lambda cases: [cases[0], cases[-1]], action=ACTIONS)
 def test_random_skip_skips_about_the_wanted_share(watch: Any, action: str) -> None:
     target = 0.3
     long_run = ("run.steps=120", "run.batch_size=64", "data.synthetic.samples=8000")
