@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from adaptive_rec.embedding.staged import host_rows, travelling
+from tests.matrix import always, grid, only
 
 SKIPS = [
     "knobs.stale_threshold=1e9", "knobs.alpha=0.1", "knobs.min_probe_touches=1", "knobs.min_touch_ratio=0.0",
@@ -38,14 +39,20 @@ CASES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-devices = pytest.mark.parametrize("device", ["late", pytest.param("cuda", marks=pytest.mark.gpu)])
+def on_devices(cases: list[dict[str, Any]], kept: list[int]) -> pytest.MarkDecorator:
+    """Each case on the late device, some of them in `make check` only, and all on a real one."""
+    found = []
+    for number, case in enumerate(cases):
+        name = "-".join(map(str, case.values()))
+        found.append(pytest.param(case, "late", id=f"{name}-late", marks=[] if number in kept else [pytest.mark.slow]))
+        found.append(pytest.param(case, "cuda", id=f"{name}-cuda", marks=pytest.mark.gpu))
+    return pytest.mark.parametrize(("case", "device"), found)
 
 
-@devices
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
+@on_devices(CASES, [0, 6])
 def test_where_batches_are_classified_changes_no_bit(train: Any, case: dict[str, Any], device: str) -> None:
     """Skipping policies ask for lists, which come down. A placement of other rows changes the counts that are compared."""
-    settings = {"steps": 45, "device": device, "budget_bytes": 200_000, **case}
+    settings = {"steps": 30, "device": device, "budget_bytes": 200_000, **case}
     on_device, on_host = train(**settings, classify="device"), train(**settings)
     assert on_device.runtime.store.classifies
     assert not on_host.runtime.store.classifies
@@ -56,27 +63,26 @@ def test_where_batches_are_classified_changes_no_bit(train: Any, case: dict[str,
         assert skipped["row_updates_skipped"] > 0 or skipped["samples_trained"] < skipped["samples_seen"]
 
 
+@pytest.mark.slow
 def test_a_change_of_policy_to_one_that_skips_is_carried_out(train: Any) -> None:
     settings = {"steps": 40, "device": "late", "budget_bytes": 200_000, "depth": 3}
     changes = {12: [{"policy": "slipstream", "action": "freeze"}]}
     same_bits(*(train("hotline", **settings, at=changes, classify=where) for where in ("device", "host")))
 
 
-@devices
-@pytest.mark.parametrize(
-    "case",
-    [
-        {"policy": "hotline", "optimizer": "rowwise_adagrad", "bags": "sum", "depth": 4, "churn": True},
-        {"policy": "hotline", "optimizer": "lazy_adam", "bags": "mean", "depth": 2, "classify": "device", "split": "never"},
-        {"policy": "hybrid", "optimizer": "sgd", "bags": "one-hot", "depth": 3, "precision": "float32",
-         "settings": ["run.row_precision=bf16"]},
-    ],
-    ids=lambda case: "-".join(map(str, case.values())),
-)  # fmt: skip
+HOME: list[dict[str, Any]] = [
+    {"policy": "hotline", "optimizer": "rowwise_adagrad", "bags": "sum", "depth": 4, "churn": True},
+    {"policy": "hotline", "optimizer": "lazy_adam", "bags": "mean", "depth": 2, "classify": "device", "split": "never"},
+    {"policy": "hybrid", "optimizer": "sgd", "bags": "one-hot", "depth": 3, "precision": "float32",
+     "settings": ["run.row_precision=bf16"]},
+]  # fmt: skip
+
+
+@on_devices(HOME, [1])
 def test_rows_that_the_device_reads_in_host_memory_are_those_that_are_staged(
     train: Any, case: dict[str, Any], device: str
 ) -> None:
-    settings = {"steps": 45, "device": device, "budget_bytes": 200_000, **case}
+    settings = {"steps": 30, "device": device, "budget_bytes": 200_000, **case}
     same = settings.pop("settings", [])
     staged, direct, in_place = (
         train(**settings, settings=[*same, f"run.cold_rows={way}"]) for way in ("staged", "direct", "in_place")
@@ -88,7 +94,7 @@ def test_rows_that_the_device_reads_in_host_memory_are_those_that_are_staged(
     assert in_place.runtime.evaluate().quality.auc == staged.runtime.evaluate().quality.auc, "also after the run's end"
 
 
-@pytest.mark.parametrize("classify", ["host", "device"])
+@grid(always, only("device"), classify=["host", "device"])
 def test_threads_that_share_the_staging_change_no_bit(train: Any, classify: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However few rows there are, and also for an evaluation after the run has ended its threads."""
     for name in ("LEAST_FOUND", "LEAST_INDEXED"):

@@ -43,21 +43,25 @@ def test_ranks_with_rows_on_a_disk_are_those_in_memory(
 
 @pytest.mark.parametrize(
     ("policy", "settings"),
-    [("slipstream", ["knobs.action=freeze", "knobs.stale_threshold=search", *SKIPS]), ("hotline", ["run.transport=bf16"])],
+    [
+        pytest.param("slipstream", ["knobs.action=freeze", "knobs.stale_threshold=search", *SKIPS], marks=pytest.mark.slow),
+        ("hotline", ["run.transport=bf16"]),
+    ],
 )
 def test_ranks_skip_and_round_the_same_with_rows_on_a_disk(
     train: Any, small_segments: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, settings: list[str]  # noqa: F811
 ) -> None:
     """Where owners pool all bags."""
     monkeypatch.setattr(lines, "ROW_BYTES", 1_000_000)
-    arguments = {"budget_bytes": 100_000, "depth": 2, "ranks": 2, "steps": 60, "precision": "float32"}
+    arguments = {"budget_bytes": 100_000, "depth": 2, "ranks": 2, "steps": 40, "precision": "float32"}
 
     outcome = train(policy, "adagrad", "sum", **arguments, settings=[*settings, *on_disk(tmp_path)])
 
     assert_same_bits(outcome, train(policy, "adagrad", "sum", **arguments, settings=settings))
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 2])
 def test_ranks_with_rows_on_a_disk_are_those_in_memory_while_knobs_change(
     train: Any, small_segments: None, tmp_path: Path, times: int  # noqa: F811
 ) -> None:

@@ -1,17 +1,18 @@
 """Exact policies equal plain steps: losses to 1e-12 relative and rows to 1e-11 in float64 over 200 steps on real rows.
 
-The settings that could matter are covered pairwise: any two values of two settings occur together in some case. Here these cases
-make 100 steps; on a GPU and in `make check-long` they make 200, in the latter with all other combinations.
+The settings that matter inside of a run are covered value by value in `make test`, over 40 steps; on a GPU any two values of two
+settings occur together in some case of 200 steps, and in `make check` all combinations make 200. The axes of the product, pair
+by pair, are in `test_cells.py`.
 """
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.matrix import always, each, grid, pairwise, product, title
 from tests.settings import DEVICES
 
 gpu = pytest.mark.gpu
@@ -33,41 +34,10 @@ def possible(case: dict[str, Any]) -> bool:
     return not (case["policy"] == "device_only" and case["churn"]) and (case["device"], case["classify"]) != ("direct", "device")
 
 
-def full_product(devices: list[str]) -> list[dict[str, Any]]:
-    settings = SETTINGS | {"device": devices}
-    everything = [dict(zip(settings, values, strict=True)) for values in itertools.product(*settings.values())]
-    return [case for case in everything if possible(case)]
-
-
-def pairwise_cover(everything: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Greedily choose cases until every possible pair of values is in one."""
-
-    def pairs(case: dict[str, Any]) -> set[Any]:
-        return {((a, case[a]), (b, case[b])) for a, b in itertools.combinations(SETTINGS, 2)}
-
-    pairs_of = [pairs(case) for case in everything]
-    wanted = set().union(*pairs_of)
-    chosen = []
-    while wanted:
-        best = max(range(len(everything)), key=lambda number: len(pairs_of[number] & wanted))
-        chosen.append(everything[best])
-        wanted -= pairs_of[best]
-    return chosen
-
-
-def split_product(devices: list[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Cases that cover all pairs, and the others."""
-    everything = full_product(devices)
-    cover = pairwise_cover(everything)
-    return cover, [case for case in everything if case not in cover]
-
-
-COVER, OTHERS = split_product(["direct", "late"])
-CUDA_COVER, CUDA_OTHERS = split_product(["cuda"])
-
-
-def name(case: dict[str, Any]) -> str:
-    return "-".join(str(value) for value in case.values())
+CASES = product(SETTINGS | {"device": ["direct", "late"]}, possible)
+CUDA_CASES = product(SETTINGS | {"device": ["cuda"]}, possible)
+COVER, CUDA_COVER = pairwise(CASES), pairwise(CUDA_CASES)
+CUDA_OTHERS = [case for case in CUDA_CASES if case not in CUDA_COVER]
 
 
 _plain: dict[Any, Any] = {}
@@ -90,19 +60,19 @@ def assert_equal(one: Any, other: Any, device: str = "") -> None:
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=slack * 1e-11)
 
 
-@pytest.mark.parametrize("case", COVER, ids=name)
+@pytest.mark.parametrize("case", each(CASES), ids=title)
 def test_exact_policies_equal_plain_steps(train: Any, case: dict[str, Any]) -> None:
-    check_case(train, case, steps=100)
+    check_case(train, case, steps=40)
 
 
 @gpu
-@pytest.mark.parametrize("case", CUDA_COVER, ids=name)
+@pytest.mark.parametrize("case", CUDA_COVER, ids=title)
 def test_exact_policies_on_a_cuda_device_equal_plain_steps_on_the_cpu(train: Any, case: dict[str, Any]) -> None:
     check_case(train, case, steps=200)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [*COVER, *OTHERS, *(pytest.param(case, marks=gpu) for case in CUDA_OTHERS)], ids=name)
+@pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=gpu) for case in CUDA_OTHERS)], ids=title)
 def test_every_combination_over_200_steps(train: Any, case: dict[str, Any]) -> None:
     check_case(train, case, steps=200)
 
@@ -122,43 +92,40 @@ def check_case(train: Any, case: dict[str, Any], steps: int) -> None:
         assert (totals["device_to_host_bytes"] > 0) == (case["policy"] == "hotline")
 
 
-@pytest.mark.parametrize("optimizer", SETTINGS["optimizer"])
-@pytest.mark.parametrize("device", DEVICES)
+@grid(always, each, optimizer=SETTINGS["optimizer"], device=DEVICES[1:])
 def test_plain_steps_on_a_device_equal_those_on_the_cpu(train: Any, optimizer: str, device: str) -> None:
-    outcome = train(optimizer=optimizer, bags="mean", device=device, depth=3, steps=100)
+    outcome = train(optimizer=optimizer, bags="mean", device=device, depth=3, steps=40)
 
-    assert_equal(outcome, plain(train, optimizer, "mean", steps=100), device)
+    assert_equal(outcome, plain(train, optimizer, "mean", steps=40), device)
 
 
 @pytest.mark.parametrize("device", DEVICES[1:])
 @pytest.mark.parametrize("budget_bytes", [0, 1 << 40])
 def test_no_budget_and_one_for_everything(train: Any, budget_bytes: int, device: str) -> None:
-    settings = {"optimizer": "lazy_adam", "bags": "mean", "steps": 60}
+    settings = {"optimizer": "lazy_adam", "bags": "mean", "steps": 40}
     outcome = train("hotline", device=device, budget_bytes=budget_bytes, depth=3, **settings)
 
     assert_equal(outcome, plain(train, **settings), device)
     assert (outcome.runtime.reports.totals()["lookups_hot"] > 0) == (budget_bytes > 0)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("split", ["always", "never"])
+@grid(always, each, split=["always", "never"], device=DEVICES)
 def test_whole_or_split_the_step_is_the_same(train: Any, split: str, device: str) -> None:
-    settings = {"optimizer": "rowwise_adagrad", "bags": "one-hot", "steps": 60}
+    settings = {"optimizer": "rowwise_adagrad", "bags": "one-hot", "steps": 40}
     outcome = train("hotline", device=device, budget_bytes=2_000_000, depth=2, split=split, **settings)
 
     assert_equal(outcome, plain(train, **settings), device)
     assert outcome.runtime.reports.totals()["samples_popular"] > 0
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-5), ("bf16", 2e-2)])
-@pytest.mark.parametrize("optimizer", SETTINGS["optimizer"])
-@pytest.mark.parametrize("device", DEVICES)
-def test_one_step_parity(train: Any, optimizer: str, device: str, precision: str, tolerance: float) -> None:
+@grid(always, each, precision=["float32", "bf16"], optimizer=SETTINGS["optimizer"], device=DEVICES)
+def test_one_step_parity(train: Any, optimizer: str, device: str, precision: str) -> None:
     """From one and the same state a step differs by rounding only; over many steps it drifts, which is not gated.
 
     Adaptive rules divide by the gradient: where it is nothing but rounding, they make a whole step of that. A GPU's network
     rounds in another way than a CPU's, so these rules are compared with plain steps whose network is on the GPU as well.
     """
+    tolerance = {"float32": 1e-5, "bf16": 2e-2}[precision]
     first = plain(train, optimizer, "one-hot", precision, steps=1)
     other = train("device_only", optimizer=optimizer, precision=precision, steps=1, device=device)
 
@@ -169,7 +136,7 @@ def test_one_step_parity(train: Any, optimizer: str, device: str, precision: str
         np.testing.assert_allclose(mine, theirs, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize(("optimizer", "classify"), [("sgd", "host"), ("rowwise_adagrad", "host"), ("sgd", "device")])
+@grid(always, lambda cases: cases[:2], classify=["host", "device"], optimizer=["sgd", "rowwise_adagrad"])
 def test_reading_before_write_back_is_caught(
     train: Any, optimizer: str, classify: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,11 +145,11 @@ def test_reading_before_write_back_is_caught(
 
     stage = Stager.stage
     monkeypatch.setattr(Stager, "stage", lambda stager, work, earlier: stage(stager, work, []))
-    settings = {"optimizer": optimizer, "budget_bytes": 200_000, "depth": 4, "classify": classify, "steps": 100}
+    settings = {"optimizer": optimizer, "budget_bytes": 200_000, "depth": 4, "classify": classify, "steps": 60}
     broken = train("hotline", device="late", **settings)
 
     with pytest.raises(AssertionError):
-        assert_equal(broken, plain(train, optimizer, "one-hot", steps=100))
+        assert_equal(broken, plain(train, optimizer, "one-hot", steps=60))
 
 
 @pytest.mark.parametrize("classify", ["host", "device"])

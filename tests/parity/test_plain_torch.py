@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import nn
 
 from adaptive_rec.runtime.assemble import assemble
+from tests.matrix import always, each, grid
 
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05),
@@ -18,10 +18,9 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("bags", ["one-hot", "mean"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@grid(always, each, optimizer=list(OPTIMIZERS), bags=["one-hot", "mean"])
 def test_hybrid_equals_plain_pytorch(train: Any, optimizer: str, bags: str) -> None:
-    steps = 60
+    steps = 40
     ours = train(optimizer=optimizer, bags=bags, steps=steps)
     space, source = ours.runtime.store.space, ours.runtime.source
     fresh = assemble(ours.runtime.config, source)

@@ -21,6 +21,8 @@ from adaptive_rec.policies.hotline import Hotline
 from adaptive_rec.policy import AccessView, Policy, Wish
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
+from tests.matrix import always, each, grid, only
+from tests.settings import DEVICES
 
 SETTINGS = [
     "knobs.policy=hybrid", "run.split=never", "run.device=cpu", "run.threads=1", "run.batch_size=32", "run.steps=50",
@@ -29,8 +31,10 @@ SETTINGS = [
     "model.top_mlp=[8]", "knobs.reclassify_every=3", "knobs.hysteresis=0.0", "knobs.hot_budget_bytes=1500",
     "knobs.report_every=1",
 ]  # fmt: skip
-precisions = pytest.mark.parametrize("row_precision", ["bf16", "fp16"])
-rules = pytest.mark.parametrize("rule", ["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"])
+PRECISIONS, RULES = ["bf16", "fp16"], ["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"]
+precisions = pytest.mark.parametrize("row_precision", PRECISIONS)
+in_turn = grid(always, lambda cases: [cases[0], cases[-1]], rule=RULES, row_precision=PRECISIONS)
+"""The rule without state and the one with most, in each of the types; tests/parity/test_cells.py has the others."""
 
 
 class ChurningHotline(Hotline):
@@ -60,8 +64,7 @@ def assert_same(mine: list[Any], other: list[Any]) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-@precisions
-@rules
+@in_turn
 def test_the_tier_a_row_lives_in_changes_no_bit(rule: str, row_precision: str) -> None:
     settings = f"optimizer.embedding={rule}", f"run.row_precision={row_precision}"
     plain = outcome(build(*settings))
@@ -85,8 +88,7 @@ def test_rounded_rows_stay_near_exact_ones(row_precision: str) -> None:
     assert np.corrcoef(numbers.ravel(), rows[0].ravel())[0, 1] > 0.99
 
 
-@precisions
-@rules
+@in_turn
 def test_a_resumed_run_ends_where_a_straight_one_does(tmp_path: Path, rule: str, row_precision: str) -> None:
     settings = f"optimizer.embedding={rule}", f"run.row_precision={row_precision}"
     straight = build(*settings)
@@ -118,7 +120,7 @@ def test_a_checkpoint_holds_them_under_their_own_name(tmp_path: Path, row_precis
         checkpoint.load(build().parts, folder)
 
 
-@precisions
+@grid(always, only("bf16"), row_precision=PRECISIONS)
 def test_slipstream_measures_their_movement_in_32_bits(row_precision: str) -> None:
     runtime = build(f"run.row_precision={row_precision}", "knobs.policy=slipstream")
     outcome(runtime)
@@ -140,8 +142,7 @@ def test_the_movement_of_a_row_is_added_up_in_32_bits() -> None:
     assert monitor.measure(before).dtype == torch.float32
 
 
-@precisions
-@pytest.mark.parametrize("classify", ["host", "device"])
+@grid(always, each, classify=["host", "device"], row_precision=PRECISIONS)
 def test_a_device_has_the_rows_of_the_cpu(classify: str, row_precision: str) -> None:
     """Every bit: the dice depend on seed, step and row only, and a segment of one piece is summed in the same order."""
     settings = "optimizer.embedding=sgd", f"run.row_precision={row_precision}"
@@ -152,9 +153,7 @@ def test_a_device_has_the_rows_of_the_cpu(classify: str, row_precision: str) -> 
     assert runtime.store.classifies == (classify == "device")
 
 
-@precisions
-@pytest.mark.parametrize("device", ["late", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("rule", ["rowwise_adagrad", "adagrad", "lazy_adam"])
+@grid(always, each, rule=RULES[1:], device=DEVICES[1:], row_precision=PRECISIONS)
 def test_on_a_device_neither_tier_nor_timing_changes_a_bit(rule: str, device: str, row_precision: str) -> None:
     """Rules with state differ from the CPU's by roundings of float32, as Adam's correction is part of the rate there."""
 

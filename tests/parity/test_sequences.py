@@ -17,6 +17,7 @@ from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
+from tests.matrix import always, each, grid
 
 HISTORY, DENSE, BATCH, BATCHES = 5, 8, 48, 50
 TABLES = (TableSpec("item", 300, 8), TableSpec("kind", 20, 4), TableSpec("user", 90, 8))
@@ -59,7 +60,7 @@ def streams_of(device: str) -> Streams | None:
     return made[device]()
 
 
-devices = pytest.mark.parametrize("device", ["cpu", "late", pytest.param("cuda", marks=pytest.mark.gpu)])
+DEVICES = ["cpu", "late", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 def build(source: Any, policy: str, device: str = "cpu", **changes: str) -> Runtime:
@@ -89,8 +90,7 @@ def plain(source: Any) -> tuple[list[float], list[Any]]:
     return train(build(source, "hybrid"))
 
 
-@devices
-@pytest.mark.parametrize("policy", ["hotline", "device_only"])
+@grid(always, each, policy=["hotline", "device_only"], device=DEVICES)
 def test_exact_policies_equal_plain_steps(source: Any, plain: Any, policy: str, device: str) -> None:
     runtime = build(source, policy, device)
     losses, state = train(runtime)
@@ -140,14 +140,11 @@ def _bag(weight: nn.Parameter, bags: list[torch.Tensor]) -> torch.Tensor:
     )
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-5), ("bf16", 2e-2)])
-@pytest.mark.parametrize("rule", ["sgd", "adagrad"])
-@devices
-def test_one_step_parity(
-    source: Any, plain: Any, device: str, rule: str, precision: str, tolerance: float
-) -> None:
+@grid(always, each, device=DEVICES, rule=["sgd", "adagrad"], precision=["float32", "bf16"])
+def test_one_step_parity(source: Any, plain: Any, device: str, rule: str, precision: str) -> None:
     """Adagrad makes a whole step of a gradient that is nothing but rounding, in which a GPU's network differs from a CPU's:
     it is compared with plain steps whose network is on the GPU as well."""
+    tolerance = {"float32": 1e-5, "bf16": 2e-2}[precision]
     settings = {"run.precision": precision, "run.steps": "1", "optimizer.embedding": rule}
     losses, state = train(build(source, "device_only", device, **settings))
     first, expected = train(build(source, "hybrid", **settings))
