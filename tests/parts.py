@@ -136,11 +136,13 @@ def closing(parts: list[Part], left_out: list[str]) -> int:
     """Print skips by reason, the processor seconds and the counts of all parts; return the exit code."""
     counts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
-    broken = [part.name for part in parts if part.process is None or part.process.returncode not in (0, 1, 5)]
+    broken = []
     for part in parts:
-        counts.update(part.found.get("counts", {}))
+        own = part.found.get("counts", {})
+        counts.update(own)
         reasons.update(part.found.get("skipped", {}))
-        if not part.found and part.name not in broken:
+        code = None if part.process is None else part.process.returncode
+        if code not in (0, 1, 5) or not own or (code == 1 and not own["failed"]):
             broken.append(part.name)
     print("\nSkipped, by reason:")
     for reason, number in reasons.most_common():
@@ -150,7 +152,7 @@ def closing(parts: list[Part], left_out: list[str]) -> int:
     if left_out:
         print(f"ROOMS left out the tests of: {', '.join(left_out)}")
     for one in broken:
-        print(f"{one} did not end by itself: see {RESULTS / one}.log")
+        print(f"{one} ended with an error of its own: see {RESULTS / one}.log")
     counts["failed"] += len(broken)
     print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
     return 1 if counts["failed"] else 0

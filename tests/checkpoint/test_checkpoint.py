@@ -19,6 +19,7 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
+from tests.matrix import always, each, grid
 
 TINY = [
     "knobs.policy=hybrid", "run.split=always", "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=16",
@@ -57,8 +58,7 @@ DENSE = {
 }
 
 
-@pytest.mark.parametrize("embedding", ["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"])
-@pytest.mark.parametrize("dense", DENSE)
+@grid(always, each, dense=list(DENSE), embedding=["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"])
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path: Path, embedding: str, dense: str) -> None:
     """Stopped in mid-stream under hotline, gone on with under hotline with another budget: equal to plain steps throughout."""
     optimizer = [f"optimizer.embedding={embedding}", f"optimizer.dense={dense.split()[0]}", *DENSE[dense]]

@@ -83,14 +83,15 @@ def test_after_each_generation_the_newest_two_are_whole_and_an_unneeded_chain_is
                     [7, 40, 123, 180, 222, 260], [180, 222, 260, 300], [180, 222, 260, 300, 333]]  # fmt: skip
 
 
-def test_after_a_loss_of_power_the_newest_generation_is_found(written: tuple[SimFiles, History]) -> None:
-    """400 states, others each time; and in every tenth the run goes on: a generation more, of which the newest is found again."""
+@pytest.mark.parametrize("states_seen", [60, pytest.param(400, marks=pytest.mark.slow)])
+def test_after_a_loss_of_power_the_newest_generation_is_found(written: tuple[SimFiles, History], states_seen: int) -> None:
+    """Others each time. In every tenth the run goes on: a generation more, of which the newest is found again."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     files, history = written
     every = list(states(files, history, 256, random.Random(seed)))
-    sample = random.Random(seed).sample(every, min(400, len(every)))
-    assert len(sample) == 400, f"{len(every)} states"
+    sample = random.Random(seed).sample(every, min(states_seen, len(every)))
+    assert len(sample) == states_seen, f"{len(every)} states"
     for number, (tree, allowed) in enumerate(sample):
         assert not wrong(tree, allowed), f"seed {seed}, state {number}: {wrong(tree, allowed)}"
         if number % 10 == 0:
@@ -105,7 +106,7 @@ def test_after_a_loss_of_power_the_newest_generation_is_found(written: tuple[Sim
             assert after.names(CHECKPOINTS) == generations(after.names(CHECKPOINTS)), "drafts of before are gone"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_after_any_loss_of_power_the_newest_generation_is_found(written: tuple[SimFiles, History]) -> None:
     """Every state that there is, but where more than 10 things were not synced, of which 1,024 choices are looked at."""
@@ -120,6 +121,7 @@ def test_after_any_loss_of_power_the_newest_generation_is_found(written: tuple[S
     assert count >= 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_manifest", [False, True])
 def test_leftovers_of_a_kill_survive_a_loss_of_power_harmlessly(with_manifest: bool) -> None:
     """A draft of the same step, and a file of it, are removed by the next one; that need not be on the disk yet."""
@@ -139,7 +141,13 @@ def test_leftovers_of_a_kill_survive_a_loss_of_power_harmlessly(with_manifest: b
         assert not wrong(tree, allowed), wrong(tree, allowed)
 
 
-@pytest.mark.parametrize("left_out", range(len(SYNCS)), ids=lambda number: f"{number} {SYNCS[number][1]}")
+@pytest.mark.parametrize(
+    "left_out",
+    [
+        pytest.param(number, id=f"{number} {path}", marks=[] if number in range(8, 16) else [pytest.mark.slow])
+        for number, (_, path) in enumerate(SYNCS)
+    ],
+)
 def test_every_sync_is_needed_to_survive_a_loss_of_power(left_out: int) -> None:
     """So the states above are those that matter, and no sync is there in vain."""
     files = SimFiles()

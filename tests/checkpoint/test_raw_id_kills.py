@@ -103,12 +103,13 @@ def check(folder: Path, kills: Iterable[int], *where: str) -> None:
     assert {name for name in wanted.keys() | got.keys() if wanted.get(name) != got.get(name)} == set()
 
 
+@pytest.mark.slow
 def test_a_run_with_raw_ids_killed_three_times_ends_as_the_uninterrupted_one(tmp_path: Path) -> None:
     """While ids are about to leave, when their rows are cleared, and when the rows are given to others."""
     check(tmp_path, (95, 160, 215))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("where", ["run.host_memory=0", "run.host_memory=1MiB"], ids=["memory", "disk"])
 def test_a_run_with_raw_ids_killed_at_each_of_60_steps_ends_as_the_uninterrupted_one(tmp_path: Path, where: str) -> None:

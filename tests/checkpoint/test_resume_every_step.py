@@ -31,6 +31,7 @@ from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.stream import Stretch
 from adaptive_rec.tracking.horizon import MemoryTrials
 from adaptive_rec.tracking.popularity import PopularityTracker
+from tests.matrix import always, grid, only
 
 TINY = [
     "run.device=cpu", "run.threads=1", "run.batch_size=32", "run.steps=12", "run.split=always",
@@ -233,7 +234,7 @@ def assert_goes_on(run: Straight, name: str, step: int, *changes: str) -> None:
     assert evaluation.quality == run.quality
 
 
-@pytest.mark.parametrize("name", RUNS)
+@grid(always, only("hotline few moves", "slipstream search", "fae"), name=list(RUNS))
 def test_a_run_killed_at_any_step_ends_as_the_uninterrupted_one(name: str, tmp_path: Path) -> None:
     run = straight(name, tmp_path)
     assert run.runtime
@@ -284,7 +285,7 @@ def test_a_run_of_60_steps_killed_at_any_step_ends_as_the_uninterrupted_one(name
         assert_goes_on(run, name, step, *longer)
 
 
-@pytest.mark.parametrize("name", ["hotline", "slipstream", "fae_released"])
+@grid(always, only("slipstream"), name=["hotline", "slipstream", "fae_released"])
 def test_a_device_run_resumes_too(name: str, tmp_path: Path) -> None:
     """On a device that is as late as it may be: rows, placement and popularity as in the straight run."""
     first = build(name, "run.split=never", streams=LateStreams(seed=3), folder=tmp_path)

@@ -95,11 +95,12 @@ def check(tmp_path: Path, kills: int, policy: str, more: Sequence[str] = ()) -> 
     assert {name for name in wanted.keys() | got.keys() if wanted.get(name) != got.get(name)} == set()
 
 
-def test_a_run_killed_five_times_ends_as_the_uninterrupted_one(tmp_path: Path) -> None:
-    check(tmp_path, 5, "slipstream")
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_a_run_killed_some_times_ends_as_the_uninterrupted_one(tmp_path: Path, kills: int) -> None:
+    check(tmp_path, kills, "slipstream")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("policy", ["adaptive", "slipstream_released"])
 def test_a_run_killed_many_times_ends_as_the_uninterrupted_one(tmp_path: Path, policy: str) -> None:
@@ -123,11 +124,12 @@ def check_on_disk(tmp_path: Path, kills: int, policy: str) -> None:
     assert set(rows.resolve().rglob("*.rows")) == named
 
 
+@pytest.mark.slow
 def test_a_run_with_rows_on_a_disk_killed_twice_ends_as_the_uninterrupted_one(tmp_path: Path) -> None:
     check_on_disk(tmp_path, 2, "hotline")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("policy", ["hotline", "slipstream"])
 def test_a_run_with_rows_on_a_disk_killed_many_times_ends_as_the_uninterrupted_one(tmp_path: Path, policy: str) -> None:

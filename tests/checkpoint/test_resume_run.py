@@ -19,6 +19,7 @@ from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.run.resume import evaluate_run
 from adaptive_rec.run.training_run import TrainingRun
 from tests.checkpoint.contents import newest_contents
+from tests.matrix import always, grid, only
 
 SMALL = [
     "run.device=cpu", "run.threads=1", "run.steps=40", "run.batch_size=64", "data.synthetic.samples=6000",
@@ -99,7 +100,7 @@ def test_a_policy_that_looks_ahead_may_be_left_on_resume(tmp_path: Path) -> None
     assert again.runtime.policy.name == "hotline"
 
 
-@pytest.mark.parametrize("lost_at", [12, 14, 16, 23])
+@grid(always, only(14), lost_at=[12, 14, 16, 23])
 def test_a_killed_and_steered_run_ends_as_the_uninterrupted_one_and_can_be_replayed(
     tmp_path: Path, lost_at: int
 ) -> None:
@@ -123,7 +124,7 @@ def test_a_killed_and_steered_run_ends_as_the_uninterrupted_one_and_can_be_repla
     assert_same_end(tmp_path / "straight", tmp_path / "replayed")
 
 
-@pytest.mark.parametrize("stopped_at", [10, 13])
+@grid(always, only(13), stopped_at=[10, 13])
 def test_a_run_resumed_with_other_knobs_can_be_replayed(tmp_path: Path, stopped_at: int) -> None:
     """At the end of a window and within one; the change comes after the window's end, as it did."""
     run = begin(tmp_path / "run", f"run.steps={stopped_at}")
@@ -140,6 +141,7 @@ def test_a_run_resumed_with_other_knobs_can_be_replayed(tmp_path: Path, stopped_
     assert_same_end(tmp_path / "run", tmp_path / "replayed")
 
 
+@pytest.mark.slow
 def test_occasional_checkpoints_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     straight = begin(tmp_path / "straight")
     list(straight.events())
@@ -248,7 +250,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("changed", OTHERS)
+@grid(always, only("slipstream", "another budget"), changed=list(OTHERS))
 def test_a_checkpoint_of_hotline_resumes_under_any_policy_with_the_same_evaluation(
     tmp_path: Path, changed: str
 ) -> None:
@@ -276,6 +278,7 @@ def test_a_checkpoint_of_hotline_resumes_under_any_policy_with_the_same_evaluati
     assert found["eval"]["logloss"] == pytest.approx(wanted["logloss"], abs=1e-9)
 
 
+@pytest.mark.slow
 def test_a_replay_that_is_killed_goes_on_with_the_journal(tmp_path: Path) -> None:
     changes = {3: {"alpha": 0.2}, 10: {"hot_budget_bytes": 9000}, 12: {"alpha": 0.7}, 30: {"action": "freeze"}}
     first = begin(tmp_path / "run")

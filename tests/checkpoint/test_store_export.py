@@ -66,10 +66,13 @@ def trained(folder: Path, *settings: str, steps: tuple[int, ...] = STEPS) -> tup
 
 
 @pytest.mark.parametrize("settings", [
-    ("data.ids=raw", "knobs.admit_after=2", "data.shared_rows=3"),
-    ("data.ids=raw", "data.max_table_rows=60", "data.shared_rows=2", "run.host_memory=1MiB"),
-    ("run.row_precision=fp16",),
-], ids=["raw", "raw on a disk", "rows"])  # fmt: skip
+    pytest.param(("data.ids=raw", "knobs.admit_after=2", "data.shared_rows=3"), id="raw"),
+    pytest.param(
+        ("data.ids=raw", "data.max_table_rows=60", "data.shared_rows=2", "run.host_memory=1MiB"), id="raw on a disk",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(("run.row_precision=fp16",), id="rows", marks=pytest.mark.slow),
+])  # fmt: skip
 def test_a_full_export_and_what_changed_since_replayed_equal_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: ModuleType, settings: tuple[str, ...]
 ) -> None:
@@ -81,6 +84,7 @@ def test_a_full_export_and_what_changed_since_replayed_equal_the_model(
     assert [count > 0 for count in written] == [part["dense"] for part in parts] == [True, True, False, True]
 
 
+@pytest.mark.slow
 def test_ids_that_lost_their_rows_to_others_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: ModuleType
 ) -> None:
