@@ -29,6 +29,7 @@ CLIENTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", CLIENTS)
 def test_models_of_a_library_train_with_equal_losses(library: str) -> None:
     package, names = CLIENTS[library]

@@ -47,6 +47,7 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # The rehearsal -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_installed_rivals_take_turns_and_absent_ones_are_named(rehearsal: Path) -> None:
     cells = json.loads((rehearsal / "results.json").read_text())["cells"]
     assert set(cells) == {*SOME, "reading"}
@@ -65,6 +66,7 @@ def rival_of(name: str) -> str:
     return name.removesuffix(plan.TORCH_LAYERS)
 
 
+@pytest.mark.slow
 def test_ours_and_the_rivals_make_the_same_rows(rehearsal: Path) -> None:
     cells = json.loads((rehearsal / "results.json").read_text())["cells"]
     for name in ("kaggle-fp32", "embedding-mlperf"):
@@ -76,6 +78,7 @@ def test_ours_and_the_rivals_make_the_same_rows(rehearsal: Path) -> None:
         assert compared == fused | ({"hotline", "hotline split"} if name == "kaggle-fp32" else set())
 
 
+@pytest.mark.slow
 def test_rows_are_tables_of_markdown_that_say_they_are_no_figures(rehearsal: Path) -> None:
     text = (rehearsal / "rows.md").read_text()
     assert "no figure of anything" in text
@@ -98,6 +101,7 @@ def test_cells_are_listed_and_unknown_ones_refused() -> None:
     assert "kagle-fp32" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_cell_is_taken_up_if_it_was_measured_with_these_sources(rehearsal: Path, tmp_path: Path) -> None:
     args, path = BENCH.arguments(["--rehearse", "--all"]), rehearsal / "cells" / "freezing.json"
     cell = next(cell for cell in BENCH.chosen(args) if cell.name == "freezing")

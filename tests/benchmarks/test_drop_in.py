@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent.parent
 
 
+@pytest.mark.slow
 def test_all_loops_take_turns_and_agree(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.drop_in", "--rehearse", "--only", "adagrad", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)

@@ -56,11 +56,12 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # The rehearsal -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_cell_runs_and_every_contestant_takes_turns(rehearsal: Path) -> None:
     every_contestant_took_turns(rehearsal, {*SOME, "warm"})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_cells_of_the_first_run_are_rehearsed(tmp_path: Path) -> None:
     done = bench("--rehearse", "--out", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -87,6 +88,7 @@ def every_contestant_took_turns(out: Path, names: set[str]) -> None:
     assert set(steps["losses"]) == {"eager", "recorded"}
 
 
+@pytest.mark.slow
 def test_budgets_of_a_comparison_of_rules_are_the_same_bytes(rehearsal: Path) -> None:
     cells = json.loads((rehearsal / "results.json").read_text())["cells"]
     runs = cells["kaggle-2048-10pc-rules"]["result"]["runs"]
@@ -98,6 +100,7 @@ def test_budgets_of_a_comparison_of_rules_are_the_same_bytes(rehearsal: Path) ->
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_rehearsal_gives_no_rows_and_no_bars(rehearsal: Path) -> None:
     results = json.loads((rehearsal / "results.json").read_text())
     assert results["about"]["rehearsal"] == "fake"
@@ -123,6 +126,7 @@ def test_files_that_are_not_there_are_named(option: str) -> None:
     assert "nowhere" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_rows_of_such_results_can_be_written(rehearsal: Path) -> None:
     """As they would be, were it a GPU; all that happens here is that nothing is missing."""
     results = json.loads((rehearsal / "results.json").read_text())
@@ -137,6 +141,7 @@ def test_the_rows_of_such_results_can_be_written(rehearsal: Path) -> None:
     assert "### Tests" in text
 
 
+@pytest.mark.slow
 def test_traces_and_pictures_are_well_formed_and_say_what_they_are(rehearsal: Path) -> None:
     runs = json.loads((rehearsal / "results.json").read_text())["cells"]["timeline"]["result"]["runs"]
     assert {name: round(run["micro_batches_per_step"]) for name, run in runs.items()} == {
@@ -158,6 +163,7 @@ def test_traces_and_pictures_are_well_formed_and_say_what_they_are(rehearsal: Pa
 # What the command refuses, and what it takes up again -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_without_cuda_it_says_so_in_a_line() -> None:
     done = bench(CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 2
@@ -206,6 +212,7 @@ def test_the_long_one_is_taken_up_again_cell_by_cell(tmp_path: Path) -> None:
     assert set(json.loads((tmp_path / "results.json").read_text())["cells"]) == set(some)
 
 
+@pytest.mark.slow
 def test_a_cell_in_its_own_process_returns_its_results_or_its_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,25 +279,21 @@ def compared(*cases: tuple[str, tuple[str, ...]]) -> list[list[str]]:
     return [line.split() for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize(
-    ("rule", "names"),
-    [
-        ("adagrad", TORCHS_OWN),
-        pytest.param("sgd", TORCHS_OWN, marks=pytest.mark.slow),
-        pytest.param("lazy_adam", TORCHS_OWN, marks=pytest.mark.slow),
-        ("rowwise_adagrad", OTHERS),
-    ],
-)
+CASES = (("adagrad", TORCHS_OWN), ("sgd", TORCHS_OWN), ("lazy_adam", TORCHS_OWN), ("rowwise_adagrad", OTHERS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rule", "names"), CASES)
 def test_rivals_train_as_we_do(rule: str, names: tuple[str, ...]) -> None:
     """The same rows from the same batches: neither does less work than the other."""
     absent = [name for name in ("fbgemm_gpu", "torchrec") if importlib.util.find_spec(name) is None]
     if names == OTHERS and absent:
         pytest.skip(f"{absent[0]} is not installed here (make bench installs it)")
-    quick = (("adagrad", TORCHS_OWN), *([] if absent else [("rowwise_adagrad", OTHERS)]))
-    found = compared(*(quick if (rule, names) in quick else ((rule, names),)))
+    found = compared(*(CASES[:-1] if absent else CASES))
     assert [line for line in found if line[0] == rule] == [[rule, name, "True"] for name in names for _ in range(4)]
 
 
+@pytest.mark.slow
 def test_it_runs_without_the_libraries_it_never_uses() -> None:
     code = (
         "import sys\n"

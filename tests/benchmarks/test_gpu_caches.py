@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks.gpu import caches, unpack
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +49,7 @@ def compiled(where: Path) -> list[int]:
     return list(map(int, python(where, "-c", COMPILED).split()))
 
 
+@pytest.mark.slow
 def test_kernels_are_taken_from_what_another_checkout_has_packed(tmp_path: Path) -> None:
     one, other = (machine(tmp_path / name) for name in ("one", "other"))
     refused = subprocess.run(

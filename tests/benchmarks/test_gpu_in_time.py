@@ -115,6 +115,7 @@ def test_contestants_are_chosen_by_name() -> None:
         plan.chosen(arguments(["--only", *cells, "--contestants", "device_only", "fbgem"]))
 
 
+@pytest.mark.slow
 def test_a_cell_ends_in_its_time_however_slow_its_contestants_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_cell_ends_in_its_time_however_slow_its_contestants_are(
     assert has_ended(ready)
 
 
+@pytest.mark.slow
 def test_kernels_are_compiled_in_processes_of_their_own_and_not_longer_than_there_is_time(tmp_path: Path) -> None:
     args = arguments(["--rehearse", "cpu", "--only", "kaggle-2048-10pc-preloaded"])
     cell = plan.chosen(args)[0]
@@ -172,6 +174,7 @@ def test_kernels_are_compiled_in_processes_of_their_own_and_not_longer_than_ther
 # Rivals --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_rivals_train_on_the_batches_of_the_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "WARM_RATIO", 0.0)
     monkeypatch.setattr(measure, "turn_steps", lambda *_: 10)
@@ -196,6 +199,7 @@ for descriptor in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_batches_of_a_shelf_are_the_same_in_every_process() -> None:
     """Of one id each, and of bags."""
     shelves, made, given = [], list[Batch](), ""
@@ -223,6 +227,7 @@ def test_batches_of_a_shelf_are_the_same_in_every_process() -> None:
     assert done.stdout.splitlines() == [line(batch) for batch in made], done.stderr
 
 
+@pytest.mark.slow
 def test_a_rival_in_its_own_process_trains_too() -> None:
     rival = apart.Apart("plain", WORDS)
     rival.wait(time.perf_counter() + 60)
@@ -264,6 +269,7 @@ serve(ValueError("it fell"), write)
 """
 
 
+@pytest.mark.slow
 def test_a_rival_whose_reader_has_gone_ends_without_a_word() -> None:
     done = subprocess.run([sys.executable, "-c", UNHEARD], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent.parent
 
 
+@pytest.mark.slow
 def test_every_kernel_has_its_roof_and_its_time(tmp_path: Path) -> None:
     for attempt in range(3):  # a busy machine now and then makes a tiny copy slower than the kernel that it bounds
         out = tmp_path / str(attempt)

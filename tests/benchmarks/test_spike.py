@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from adaptive_rec.run.training_run import TrainingRun
 from benchmarks.spike import made_up_lines, outcome, replays_alike, spoilt, train, write_data
 
@@ -27,6 +29,7 @@ def test_only_the_lines_of_the_spike_are_spoilt() -> None:
     assert all(a.split(b"\t")[14:] == b.split(b"\t")[14:] for a, b in zip(lines, found, strict=True))
 
 
+@pytest.mark.slow
 def test_a_rule_keeps_a_run_from_what_a_spike_does_to_it(tmp_path: Path) -> None:
     write_data(tmp_path, made_up_lines(16_000), FIRST_STEP * BATCH, STEPS * BATCH)
     clean, hit, watched = (train(tmp_path, name, 1, SMALL) for name in ("clean", "spike", "watched"))

@@ -12,9 +12,8 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.mark.parametrize(
-    "shape", [["--ngrams"], *(pytest.param(shape, marks=pytest.mark.slow) for shape in ([], ["--dense"]))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [["--ngrams"], [], ["--dense"]])
 def test_all_loops_take_turns_and_agree(shape: list[str]) -> None:
     ours = ["--only", "wrap", "wrap, prefetch"]
     command = [sys.executable, "-m", "benchmarks.unpooled", "--rehearse", *shape, *ours]

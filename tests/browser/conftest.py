@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,9 +20,12 @@ from urllib.request import Request, urlopen
 import pytest
 
 from adaptive_rec.live.sign_in_code import new_code
+from tests import forked
 
 START_SECONDS = 120
 TRAIN = ["train", "tiny", "--steps=0", "--set=data.synthetic.samples=1000000000"]
+PACED = "tests.live.paced"
+"""Runs without end make their steps slowly: nobody looks at most of them."""
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
@@ -70,30 +72,29 @@ class Served:
 
 @contextmanager
 def serving(run: Path, words: list[str]) -> Iterator[Served]:
-    """`adaptive-rec` with these words, from when its runtime file is there. The socket's path must be short."""
+    """`adaptive-rec` with these words, from when its runtime file is there. The socket's path must be short.
+
+    It begins with its libraries loaded; its sidecar is a fresh process.
+    """
     with socket.socket() as free, tempfile.TemporaryDirectory(prefix="ar") as runtime:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         free.close()
-        command = [sys.executable, "-m", "adaptive_rec", *words, f"--port={port}"]
-        process = subprocess.Popen(
-            command,
-            env={**os.environ, "XDG_RUNTIME_DIR": runtime},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        log, environment = Path(runtime) / "log.txt", {**os.environ, "XDG_RUNTIME_DIR": runtime}
+        with log.open("wb") as output:
+            first = PACED if words[: len(TRAIN)] == TRAIN else ""
+            process = forked.start([*words, f"--port={port}"], output.fileno(), environment, first=first)
         file = Path(runtime) / "adaptive-rec" / f"{process.pid}.json"
         try:
             wait_for(lambda: file.exists() or process.poll() is not None, "the runtime file", START_SECONDS)
-            assert process.poll() is None, process.communicate()[1]
+            assert process.poll() is None, log.read_text()
             values = json.loads(file.read_text())
             yield Served(process.pid, run, values["url"], values["control_token"], values["read_token"])
         finally:
             for name in (signal.SIGTERM, signal.SIGKILL):
                 process.send_signal(name)
                 try:
-                    process.communicate(timeout=15)
+                    process.wait(15)
                     break
                 except subprocess.TimeoutExpired:
                     continue

@@ -234,6 +234,7 @@ def test_a_link_that_signs_in_keeps_the_runs_of_the_address(page: Any, served: S
     assert page.current_url.endswith("/?runs=other&x=time")
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_run_has_its_own_name(page: Any, served: Served, tmp_path: Path) -> None:
     """Beside the run that it was copied from, which `run.json` still names."""
     for name in ("own", "copy"):
@@ -301,6 +302,7 @@ def test_x_by_time_is_kept_in_the_address(page: Any) -> None:
     wait_for(lambda: "over steps 10 to 500" in said(page, "Rate"), "x by step")
 
 
+@pytest.mark.slow
 def test_ticks_of_time_differ(page: Any) -> None:
     script = """
     const [ticks, done] = arguments;
@@ -384,6 +386,7 @@ def test_epochs_and_events_are_marked_and_said(page: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_no_epoch_begins_at_the_last_step(page: Any) -> None:
     script = """
     const done = arguments[0];
@@ -417,7 +420,7 @@ def test_all_script_is_small_and_the_first_paint_is_soon(page: Any) -> None:
     assert min(times) <= 300, f"of {len(times)} paints, on a machine that does other things"
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [pytest.param(1280, "light", marks=pytest.mark.slow), (400, "dark")])
 def test_every_screen_can_be_read_by_everybody(page: Any, width: int, scheme: str) -> None:
     """No violation of axe-core's rules, and nothing wider than the window."""
     axe = Path(pytest.importorskip("axe_core_python", reason="axe-core-python is not installed").__file__).parent

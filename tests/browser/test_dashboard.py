@@ -9,6 +9,7 @@ import shutil
 import signal
 import statistics
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -23,6 +24,16 @@ from .conftest import START_SECONDS, TRAIN, Served, serving, wait_for
 pytestmark = pytest.mark.alone
 
 HOSTILE = "<img src=x onerror=alert(1)>"
+RANK = {
+    **{"work_seconds": 1.0, "wait_seconds": 1.0, "sent_bytes": {"rows": 6000}},
+    **{"work_seconds_per_step": 0.04, "wait_seconds_per_step": 0.05, "hot_lookup_ratio": 0.75},
+    "sent_bytes_per_sample": {"rows": 1260.2, "dense": 5.0},
+}
+SLOW = {"rank": 1, "text": f"rank 1 holds up the others {HOSTILE}"}
+EVALUATIONS: list[dict[str, Any]] = [
+    {"event": "evaluation", "step": 10**9 + at, "auc": auc, "logloss": loss, "samples": 100}
+    for at, auc, loss in ((1, 0.7, 0.5), (2, 0.8, 0.46), (3, None, 0.4), (4, 0.75, 0.45))
+]
 SCREENS = ("now", "tables", "knobs", "events", "checkpoints", "runs")
 
 
@@ -65,6 +76,7 @@ def test_signing_in_swaps_the_code_for_a_cookie_no_script_can_read(browser: Any,
     assert browser.execute_script("return document.cookie") == ""
 
 
+@pytest.mark.slow
 def test_a_link_opened_by_who_is_signed_in_widens_the_session(browser: Any, training: Served) -> None:
     """Both as a page of its own and in a tab that shows the dashboard already, where only the fragment changes."""
     for tab in ("about:blank", training.url):
@@ -93,6 +105,7 @@ def test_signing_out_ends_the_session_of_this_browser(signed_in: Any, training: 
     wait_for(lambda: "access token" in text(signed_in, "body"), "the sign-in page again")
 
 
+@pytest.mark.slow
 def test_first_paint_comes_within_a_second(signed_in: Any) -> None:
     script = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
     times = []
@@ -102,6 +115,7 @@ def test_first_paint_comes_within_a_second(signed_in: Any) -> None:
     assert statistics.median(times) < 1000
 
 
+@pytest.mark.slow
 def test_coming_back_again_and_again_takes_no_longer(signed_in: Any, training: Served) -> None:
     """A browser keeps pages that were left as they are, and six connections to a host at most: none may keep its stream."""
     for _ in range(7):
@@ -137,25 +151,20 @@ def test_figures_move_by_themselves(signed_in: Any) -> None:
         wait_for(lambda each=selector, old=before: text(signed_in, each) not in (old, "–", ""), f"{selector} to move")
 
 
-def test_a_run_with_rows_on_a_disk_has_a_panel_for_it(browser: Any, signed_in: Any, tmp_path: Path) -> None:
+def test_a_run_with_rows_on_a_disk_has_a_panel_for_it_and_the_row_of_a_raw_id_is_found(
+    browser: Any, signed_in: Any, tmp_path: Path
+) -> None:
     assert text(signed_in, ".disk-card[hidden] h2") == "Rows on the disk", "all rows of this run are in memory"
-    on_disk = ["--set=run.host_memory=1MiB", "--set=knobs.hot_budget_bytes=8KiB"]
-    with serving(tmp_path / "run", [*TRAIN, *on_disk, f"--out={tmp_path / 'run'}"]) as served:
+    settings = ["data.ids=raw", "knobs.admit_after=2", "run.host_memory=1MiB", "knobs.hot_budget_bytes=8KiB"]
+    run = tmp_path / "run"
+    with serving(run, [*TRAIN, *(f"--set={each}" for each in settings), f"--out={run}"]) as served:
+        wait_for(lambda: served.get("/api/v1/status")["step"] > 20, "some steps", START_SECONDS)
         wait_for(lambda: served.get("/api/v1/stats")["disk"], "a report", START_SECONDS)
         browser.get(served.dashboard_url)
         wait_for(lambda: text(browser, ".disk-card:not([hidden]) b").endswith(" ms"), "the panel")
         figures = [each.text for each in browser.find_elements("css selector", ".disk-figures b")]
         assert all(figures)
         assert figures[-1].split(" / ")[0].endswith("iB")
-
-
-def test_the_row_of_a_raw_id_is_found(browser: Any, tmp_path: Path) -> None:
-    raw = ["--set=data.ids=raw", "--set=knobs.admit_after=2"]
-    with serving(tmp_path / "run", [*TRAIN, *raw, f"--out={tmp_path / 'run'}"]) as served:
-        wait_for(lambda: served.get("/api/v1/status")["step"] > 20, "some steps", START_SECONDS)
-        browser.get("about:blank")
-        browser.get(served.dashboard_url)
-        wait_for(lambda: "live" in text(browser, "#connection"), "the live stream")
         screen(browser, "tables/0")
         wait_for(lambda: browser.find_elements("css selector", ".search [aria-label='Raw id']"), "the box for raw ids")
         field = browser.find_element("css selector", ".search [aria-label='Raw id']")
@@ -381,7 +390,10 @@ def answers(training: Served) -> bool:
 @pytest.fixture
 def hostile_run(training: Served, tmp_path: Path) -> Path:
     """A finished run whose tables and events have names that would be markup."""
-    run = tmp_path / "run"
+    return make_hostile_run(training, tmp_path / "run")
+
+
+def make_hostile_run(training: Served, run: Path) -> Path:
     run.mkdir()
     for name in ("run.json", "config.toml", "metrics.jsonl", "events.jsonl"):
         shutil.copy(training.run / name, run / name)
@@ -394,27 +406,48 @@ def hostile_run(training: Served, tmp_path: Path) -> Path:
     return run
 
 
-def test_markup_in_names_is_shown_as_text(browser: Any, hostile_run: Path) -> None:
+@pytest.fixture(scope="module")
+def ended(training: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Such a run that is served, with evaluations, two ranks, and what a device took."""
+    run = make_hostile_run(training, tmp_path_factory.mktemp("ended") / "run")
+    with (run / "metrics.jsonl").open("r+") as metrics:
+        newest = next(each for each in map(json.loads, metrics) if each["event"] == "snapshot")
+        newest |= {"step": 10**9, "ranks": [RANK, {**RANK, "work_seconds_per_step": 0.08}], "straggler": SLOW}
+        metrics.seek(0, os.SEEK_END)
+        metrics.writelines(json.dumps(line) + "\n" for line in [newest, *EVALUATIONS])
+    choice = {"time": time.time(), "step": 1, "kind": "split", "text": "run whole", "details": {"whole_seconds": 0.00125}}
+    with (run / "events.jsonl").open("a") as events:
+        events.write(json.dumps(choice) + "\n")
+    memory = {"device_staging_bytes": 34 << 20, "device_peak_bytes": 3 << 29}
+    (run / "summary.json").write_text(json.dumps(memory))
+    with serving(run, ["serve", str(run)]) as served:
+        yield served
+
+
+def test_markup_in_names_is_shown_as_text(browser: Any, ended: Served) -> None:
     errors = pytest.importorskip("selenium.common.exceptions")
-    with serving(hostile_run, ["serve", str(hostile_run)]) as served:
-        browser.get(served.dashboard_url)
-        wait_for(lambda: "history" in text(browser, "#connection"), "the run's history")
-        screen(browser, "tables")
-        wait_for(lambda: HOSTILE in text(browser, "#screen-tables tbody"), "the table's name")
-        screen(browser, "tables/0")
-        wait_for(lambda: text(browser, "#table-title") == HOSTILE, "the table's rows")
-        screen(browser, "events")
-        wait_for(lambda: text(browser, "#screen-events dl").count(HOSTILE) == 2, "the event")
-        assert browser.execute_script("return document.querySelectorAll('img:not(.mark)').length") == 0
-        with pytest.raises(errors.NoAlertPresentException):
-            browser.switch_to.alert.dismiss()
+    browser.get("about:blank")
+    browser.get(ended.dashboard_url)
+    wait_for(lambda: "history" in text(browser, "#connection"), "the run's history")
+    screen(browser, "tables")
+    wait_for(lambda: HOSTILE in text(browser, "#screen-tables tbody"), "the table's name")
+    screen(browser, "tables/0")
+    wait_for(lambda: text(browser, "#table-title") == HOSTILE, "the table's rows")
+    screen(browser, "events")
+    warning = "ol.events li:has(.kind[data-kind=warning]) dl"
+    wait_for(lambda: text(browser, warning).count(HOSTILE) == 2, "the event")
+    assert browser.execute_script("return document.querySelectorAll('img:not(.mark)').length") == 0
+    with pytest.raises(errors.NoAlertPresentException):
+        browser.switch_to.alert.dismiss()
 
 
 ODD = {"a\u202eb": r"a\u202eb", "half\udcff": r"half\udcff", "  ": r"\x20\x20", "\x1b[2J\U000e0041": r"\x1b[2J\U000e0041"}
 """Names that cannot be seen as they are, and what is shown in their place."""
 
 
-@pytest.mark.parametrize("name", ODD, ids=lambda name: ascii(name))
+@pytest.mark.parametrize(
+    "name", [next(iter(ODD)), *(pytest.param(name, marks=pytest.mark.slow) for name in list(ODD)[1:])], ids=ascii
+)
 def test_what_cannot_be_seen_is_written_out(browser: Any, hostile_run: Path, name: str) -> None:
     about = json.loads((hostile_run / "run.json").read_text())
     about["tables"][0]["name"] = name
@@ -436,10 +469,6 @@ def test_what_cannot_be_seen_is_written_out(browser: Any, hostile_run: Path, nam
         assert text(browser, "#run-name") == ODD[name]
 
 
-def evaluation(step: int, auc: float | None, logloss: float) -> dict[str, Any]:
-    return {"event": "evaluation", "step": step, "auc": auc, "logloss": logloss, "samples": 100}
-
-
 def tile(browser: Any, name: str) -> tuple[str, ...]:
     """Label, value and small print of a tile that is shown."""
     script = "return [...document.querySelectorAll(`#tile-${arguments[0]}:not([hidden]) > *`)].map((e) => e.textContent)"
@@ -450,15 +479,11 @@ def said_of(kind: str, found: dict[str, Any]) -> tuple[str, ...]:
     return f"{kind} AUC", f"{found['auc']:.4f}", f"logloss {found['logloss']:.4f} at\xa0step\xa0{found['step']:,}"
 
 
-def test_an_ended_run_shows_its_final_and_its_best_evaluation(browser: Any, hostile_run: Path) -> None:
-    made = [evaluation(10**9 + at, auc, loss) for at, auc, loss in ((1, 0.7, 0.5), (2, 0.8, 0.46), (3, None, 0.4))]
-    made.append(evaluation(10**9 + 4, 0.75, 0.45))
-    with (hostile_run / "metrics.jsonl").open("a") as metrics:
-        metrics.writelines(json.dumps(line) + "\n" for line in made)
-    with serving(hostile_run, ["serve", str(hostile_run)]) as served:
-        browser.get(served.dashboard_url)
-        wait_for(lambda: tile(browser, "auc") == said_of("Final", made[3]), "the final evaluation")
-        wait_for(lambda: tile(browser, "best") == said_of("Best", made[1]), "the best evaluation")
+def test_an_ended_run_shows_its_final_and_its_best_evaluation(browser: Any, ended: Served) -> None:
+    browser.get("about:blank")
+    browser.get(ended.dashboard_url)
+    wait_for(lambda: tile(browser, "auc") == said_of("Final", EVALUATIONS[3]), "the final evaluation")
+    wait_for(lambda: tile(browser, "best") == said_of("Best", EVALUATIONS[1]), "the best evaluation")
 
 
 def test_a_run_that_failed_says_why(browser: Any, hostile_run: Path) -> None:
@@ -471,6 +496,7 @@ def test_a_run_that_failed_says_why(browser: Any, hostile_run: Path) -> None:
         assert text(browser, "#failure") == f"The run failed: ValueError: {HOSTILE}"
 
 
+@pytest.mark.slow
 def test_a_run_that_lingers_shows_its_final_and_its_best_evaluation(browser: Any, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = ["train", "tiny", "--steps=60", "--set=eval.every_steps=20", "--linger", f"--out={run}"]
@@ -487,55 +513,31 @@ def test_a_run_that_lingers_shows_its_final_and_its_best_evaluation(browser: Any
         assert browser.execute_script(buttons) == ["Stop"], "what else there was to steer is over"
 
 
-def test_ranks_are_shown_where_there_are_several(signed_in: Any, hostile_run: Path) -> None:
+def test_ranks_are_shown_where_there_are_several(signed_in: Any, ended: Served) -> None:
     assert signed_in.execute_script("return document.querySelector('.rank-card').hidden")
-    rank = {
-        **{"work_seconds": 1.0, "wait_seconds": 1.0, "sent_bytes": {"rows": 6000}},
-        **{"work_seconds_per_step": 0.04, "wait_seconds_per_step": 0.05, "hot_lookup_ratio": 0.75},
-        "sent_bytes_per_sample": {"rows": 1260.2, "dense": 5.0},
-    }
-    with (hostile_run / "metrics.jsonl").open("r+") as metrics:
-        newest = next(each for each in map(json.loads, metrics) if each["event"] == "snapshot")
-        slow = {"rank": 1, "text": f"rank 1 holds up the others {HOSTILE}"}
-        newest |= {"step": 10**9, "ranks": [rank, {**rank, "work_seconds_per_step": 0.08}], "straggler": slow}
-        metrics.seek(0, os.SEEK_END)
-        metrics.write(json.dumps(newest) + "\n")
-    with serving(hostile_run, ["serve", str(hostile_run)]) as served:
-        signed_in.get(served.dashboard_url)
-        wait_for(lambda: text(signed_in, ".straggler") == slow["text"], "the straggler's name")
-        lines = "[...document.querySelectorAll('.rank-card tr')]"
-        cells = "(line) => [...line.children].map((cell) => cell.textContent)"
-        assert signed_in.execute_script(f"return {lines}.map({cells})") == [
-            ["Rank", "Own work", "Waiting", "", "Hot lookups", "Sent", "rows", "dense"],
-            ["rank 0", "40.0 ms", "50.0 ms", "", "75.0%", "1.24 KiB", "1,260", "5"],
-            ["rank 1", "80.0 ms", "50.0 ms", "", "75.0%", "1.24 KiB", "1,260", "5"],
-        ]
-        assert text(signed_in, ".rank-card .slow th") == "rank 1"
+    signed_in.get(ended.dashboard_url)
+    wait_for(lambda: text(signed_in, ".straggler") == SLOW["text"], "the straggler's name")
+    lines = "[...document.querySelectorAll('.rank-card tr')]"
+    cells = "(line) => [...line.children].map((cell) => cell.textContent)"
+    assert signed_in.execute_script(f"return {lines}.map({cells})") == [
+        ["Rank", "Own work", "Waiting", "", "Hot lookups", "Sent", "rows", "dense"],
+        ["rank 0", "40.0 ms", "50.0 ms", "", "75.0%", "1.24 KiB", "1,260", "5"],
+        ["rank 1", "80.0 ms", "50.0 ms", "", "75.0%", "1.24 KiB", "1,260", "5"],
+    ]
+    assert text(signed_in, ".rank-card .slow th") == "rank 1"
 
 
-def test_what_a_device_took_and_how_batches_ran_is_shown(browser: Any, hostile_run: Path) -> None:
-    choice = {
-        "time": time.time(),
-        "step": 1,
-        "kind": "split",
-        "text": "run whole",
-        "details": {"whole_seconds": 0.00125},
-    }
-    with (hostile_run / "events.jsonl").open("a") as events:
-        events.write(json.dumps(choice) + "\n")
-    memory = {"device_staging_bytes": 34 << 20, "device_peak_bytes": 3 << 29}
-    (hostile_run / "summary.json").write_text(json.dumps(memory))
-    with serving(hostile_run, ["serve", str(hostile_run)]) as served:
-        browser.get(served.dashboard_url)
-        wait_for(lambda: "history" in text(browser, "#connection"), "the run's history")
-        screen(browser, "tables")
-        said = wait_for(
-            lambda: re.search("Staging memory(.*?)Hot rows", text(browser, "#screen-tables .summary")), "memory"
-        )
-        assert said[1] == "34.0 MiBwhole process at its peak: 1.50 GiB"
-        screen(browser, "events")
-        wait_for(lambda: "0.00125" in text(browser, "#screen-events dl"), "the times of the choice")
-        assert "whole or split" in text(browser, "#screen-events .filters [data-kind=split]")
+def test_what_a_device_took_and_how_batches_ran_is_shown(browser: Any, ended: Served) -> None:
+    browser.get("about:blank")
+    browser.get(ended.dashboard_url)
+    wait_for(lambda: "history" in text(browser, "#connection"), "the run's history")
+    screen(browser, "tables")
+    said = wait_for(lambda: re.search("Staging memory(.*?)Hot rows", text(browser, "#screen-tables .summary")), "memory")
+    assert said[1] == "34.0 MiBwhole process at its peak: 1.50 GiB"
+    screen(browser, "events")
+    choice = "ol.events li:has(.kind[data-kind=split]) dl"
+    wait_for(lambda: "0.00125" in text(browser, choice), "the times of the choice")
+    assert "whole or split" in text(browser, "#screen-events .filters [data-kind=split]")
 
 
 def test_a_run_goes_back_to_a_checkpoint_of_the_list(signed_in: Any, training: Served) -> None:

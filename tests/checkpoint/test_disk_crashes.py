@@ -73,6 +73,8 @@ class Recorded:
     expected: dict[int, Rows]
     """All rows at each checkpoint's step, from a run in memory."""
     rows_moved: int
+    calls: int
+    """How many there were, of all kinds."""
 
     def moments(self) -> list[tuple[int, int, int]]:
         """(step, entry of the log that shows it, entry behind which it stays) of each checkpoint."""
@@ -140,10 +142,12 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         out = folder / "run"
         with pytest.MonkeyPatch.context() as calls:
             recorder = RecordedCalls(out, ("checkpoints", "rows"), calls)
+            counted = FailingCalls(out, ("checkpoints", "rows"), calls)
             run = train(out, ON_DISK)
         store = run.runtime.store
         assert isinstance(store, DiskStore)
-        yield Recorded(out, recorder.files, expected, sum(log.counts.rows_moved for log in store.host.logs))
+        moved = sum(log.counts.rows_moved for log in store.host.logs)
+        yield Recorded(out, recorder.files, expected, moved, counted.done)
 
 
 def check(recorded: Recorded, count: int, most: int) -> int:
@@ -279,21 +283,20 @@ def check_faults(recorded: Recorded, folder: Path, count: int) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     dice, ended = random.Random(seed), 0
-    with pytest.MonkeyPatch.context() as patch:
-        calls = FailingCalls(folder / "whole", ("checkpoints", "rows"), patch)
-        train(folder / "whole", ON_DISK)
     for number in range(count):
-        failing, code = dice.randrange(int(0.8 * calls.done)), dice.choice((errno.EIO, errno.ENOSPC))
-        out = folder / f"{number}"
-        said = outcome_of(recorded, out, failing, code, lasting=number % 3 == 2, short=number % 2 == 1)
+        failing, code = dice.randrange(int(0.8 * recorded.calls)), dice.choice((errno.EIO, errno.ENOSPC))
+        out, lasting, short = folder / f"{number}", dice.random() < 1 / 3, dice.random() < 1 / 2
+        said = outcome_of(recorded, out, failing, code, lasting, short)
         ended += said != "went on"
         shutil.rmtree(out)
     print(f"{ended} of {count} runs ended early")
 
 
-@pytest.mark.slow
-def test_a_run_survives_a_failing_call_or_ends_and_goes_on_later(recorded: Recorded, tmp_path: Path) -> None:
-    check_faults(recorded, tmp_path, 4)
+@pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_run_survives_a_failing_call_or_ends_and_goes_on_later(
+    recorded: Recorded, tmp_path: Path, count: int
+) -> None:
+    check_faults(recorded, tmp_path, count)
 
 
 @pytest.mark.long
@@ -320,6 +323,6 @@ def test_every_sync_of_rows_is_needed(recorded: Recorded, what: str) -> None:
     left_out = {"files of segments": segments, "the folder of a pool": [pool], "the folder of all rows": [rows]}[what]
     files.root = recorded.files.root
     files.log = [step for step in log if step.kind != "sync" or step.node not in left_out]
-    without = Recorded(recorded.out, files, recorded.expected, 0)
+    without = Recorded(recorded.out, files, recorded.expected, 0, 0)
     states = without.states(6, random.Random(1))
     assert any(without.wrong(*found) for found in states)

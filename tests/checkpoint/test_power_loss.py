@@ -25,6 +25,7 @@ from tests.checkpoint.histories import (
     wrong,
 )
 from tests.checkpoint.sim_files import Meddling, SimFiles, Tree, choices, disk_after, frozen, state
+from tests.matrix import always, grid, only
 
 
 def every_sync() -> list[tuple[str, Path]]:
@@ -83,13 +84,15 @@ def test_after_each_generation_the_newest_two_are_whole_and_an_unneeded_chain_is
                     [7, 40, 123, 180, 222, 260], [180, 222, 260, 300], [180, 222, 260, 300, 333]]  # fmt: skip
 
 
-@pytest.mark.parametrize("states_seen", [60, pytest.param(400, marks=pytest.mark.slow)])
-def test_after_a_loss_of_power_the_newest_generation_is_found(written: tuple[SimFiles, History], states_seen: int) -> None:
+@pytest.mark.parametrize(("states_seen", "most"), [(60, 32), pytest.param(400, 256, marks=pytest.mark.slow)])
+def test_after_a_loss_of_power_the_newest_generation_is_found(
+    written: tuple[SimFiles, History], states_seen: int, most: int
+) -> None:
     """Others each time. In every tenth the run goes on: a generation more, of which the newest is found again."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     files, history = written
-    every = list(states(files, history, 256, random.Random(seed)))
+    every = list(states(files, history, most, random.Random(seed)))
     sample = random.Random(seed).sample(every, min(states_seen, len(every)))
     assert len(sample) == states_seen, f"{len(every)} states"
     for number, (tree, allowed) in enumerate(sample):
@@ -121,12 +124,11 @@ def test_after_any_loss_of_power_the_newest_generation_is_found(written: tuple[S
     assert count >= 10_000
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("with_manifest", [False, True])
-def test_leftovers_of_a_kill_survive_a_loss_of_power_harmlessly(with_manifest: bool) -> None:
+@grid(always, only(STEPS[:2]), steps=[STEPS[:2], STEPS], with_manifest=[False, True])
+def test_leftovers_of_a_kill_survive_a_loss_of_power_harmlessly(steps: tuple[int, ...], with_manifest: bool) -> None:
     """A draft of the same step, and a file of it, are removed by the next one; that need not be on the disk yet."""
     files, history = SimFiles(), History()
-    for step in STEPS:
+    for step in steps:
         started = len(files.log)
         draft = Draft(files, CHECKPOINTS, step)
         draft.json("state.json", {"step": step, "half": True})

@@ -73,11 +73,12 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     process.stdout.close()
 
 
-def test_a_killed_run_leaves_only_whole_checkpoints_visible(folder: Path) -> None:
+@pytest.mark.parametrize("most", [2, pytest.param(6, marks=pytest.mark.slow)])
+def test_a_killed_run_leaves_only_whole_checkpoints_visible(folder: Path, most: int) -> None:
     folder.parent.mkdir()
     seed = random.randrange(1 << 32)
     rng, kills = random.Random(seed), 0
-    while kills < 6:
+    while kills < most:
         process = start(folder)
         assert process.stdout is not None
         assert process.stdout.readline(), "the writer made a checkpoint"
@@ -95,11 +96,12 @@ def test_a_killed_run_leaves_only_whole_checkpoints_visible(folder: Path) -> Non
                 raise AssertionError(f"seed {seed}, kill {kills}") from error
 
 
+@pytest.mark.parametrize("times", [8, pytest.param(25, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", ["list", "verify", "export", "diff"])
 def test_commands_beside_a_run_that_removes_checkpoints_call_none_damaged(
-    command: str, written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], times: int
 ) -> None:
-    for number in range(25):
+    for number in range(times):
         words = [command, str(written.parent)]
         words += ["--out", str(tmp_path / f"export-{number}")] if command == "export" else []
         words += [str(written.parent)] if command == "diff" else []

@@ -77,10 +77,12 @@ def final_state(out: Path) -> dict[str, Any]:
     return newest_contents(out) | {"quality": json.loads((out / "summary.json").read_text())["eval"]}
 
 
-def check(tmp_path: Path, kills: int, policy: str, more: Sequence[str] = ()) -> None:
+def check(
+    tmp_path: Path, kills: int, policy: str, more: Sequence[str] = (), least_steps: int = LEAST_STEPS
+) -> None:
     seed = int(os.environ.get("ADAPTIVE_REC_KILL_SEED", random.randrange(1 << 30)))
     print(f"seed of the kills: {seed} (ADAPTIVE_REC_KILL_SEED={seed} makes them again)")
-    steps = max(LEAST_STEPS, STEPS_A_KILL * kills)
+    steps = max(least_steps, STEPS_A_KILL * kills)
     in_memory = [setting for setting in more if not setting.startswith("run.host_memory")]
     settings = [*SETTINGS, f"knobs.policy={policy}", f"run.steps={steps}", *in_memory]
     straight = TrainingRun(load_config("tiny", {}, settings), tmp_path / "straight")
@@ -95,9 +97,9 @@ def check(tmp_path: Path, kills: int, policy: str, more: Sequence[str] = ()) -> 
     assert {name for name in wanted.keys() | got.keys() if wanted.get(name) != got.get(name)} == set()
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
-def test_a_run_killed_some_times_ends_as_the_uninterrupted_one(tmp_path: Path, kills: int) -> None:
-    check(tmp_path, kills, "slipstream")
+@pytest.mark.parametrize(("kills", "least_steps"), [(1, 120), pytest.param(5, LEAST_STEPS, marks=pytest.mark.slow)])
+def test_a_run_killed_some_times_ends_as_the_uninterrupted_one(tmp_path: Path, kills: int, least_steps: int) -> None:
+    check(tmp_path, kills, "slipstream", least_steps=least_steps)
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -250,20 +251,29 @@ OTHERS = {
 }
 
 
-@grid(always, only("slipstream", "another budget"), changed=list(OTHERS))
-def test_a_checkpoint_of_hotline_resumes_under_any_policy_with_the_same_evaluation(
-    tmp_path: Path, changed: str
-) -> None:
-    """Taken over as it is, and trained on by plain steps: `slipstream` skips nothing on probe steps."""
-    exact = ["knobs.policy=hotline", "run.precision=float64"]
-    straight = begin(tmp_path / "straight", *exact)
-    list(straight.events())
-    wanted = straight.finish()["eval"]
+Stopped = tuple[Path, dict[str, float], dict[str, float]]
+"""A run's directory, its evaluation, and that of the run that went on to the end."""
 
-    first = begin(tmp_path / "run", *exact, "run.steps=17")
+
+@pytest.fixture(scope="module")
+def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
+    folder, exact = tmp_path_factory.mktemp("stopped"), ["knobs.policy=hotline", "run.precision=float64"]
+    straight = begin(folder / "straight", *exact)
+    list(straight.events())
+    first = begin(folder / "run", *exact, "run.steps=17")
     list(first.events())
     stopped = first.finish()["eval"]
     assert first.runtime.store.device.hot_rows
+    return folder / "run", stopped, straight.finish()["eval"]
+
+
+@grid(always, only("slipstream", "another budget"), changed=list(OTHERS))
+def test_a_checkpoint_of_hotline_resumes_under_any_policy_with_the_same_evaluation(
+    tmp_path: Path, stopped_run: Stopped, changed: str
+) -> None:
+    """Taken over as it is, and trained on by plain steps: `slipstream` skips nothing on probe steps."""
+    left, stopped, wanted = stopped_run
+    shutil.copytree(left, tmp_path / "run")
     taken_over = go_on(tmp_path / "run", *OTHERS[changed])
     evaluation = taken_over.runtime.evaluate()
     assert evaluation

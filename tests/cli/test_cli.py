@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -49,15 +50,17 @@ def finished(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """A run of the tiny preset, made with --json."""
     out = tmp_path_factory.mktemp("runs") / "tiny"
     words, texts = ["train", "tiny", "--json", "--no-serve", "--out", str(out)], tmp_path_factory.mktemp("texts")
-    with open(texts / "output", "wb") as output, open(texts / "errors", "wb") as errors:
-        code = forked.start(words, output.fileno(), dict(os.environ), errors=errors.fileno()).wait(WAIT_SECONDS)
+    with open(texts / "output", "w") as output, open(texts / "errors", "w") as errors, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdout", output)
+        patch.setattr("sys.stderr", errors)
+        code = main(words)
     return out, subprocess.CompletedProcess(words, code, *((texts / name).read_text() for name in ("output", "errors")))
 
 
 def test_help_is_fast():
     """Nothing heavy is imported for it: 60 to 100 ms where the machine is free."""
     seconds = []
-    for _ in range(5):
+    while len(seconds) < 5 and not (seconds and min(seconds) < 1.0):  # again only where the machine was busy
         start = time.perf_counter()
         result = command("--help")
         seconds.append(time.perf_counter() - start)
@@ -66,13 +69,18 @@ def test_help_is_fast():
     assert min(seconds) < 1.0
 
 
-@pytest.mark.parametrize("words", [[], ["train", "--help"], ["status"], ["knobs", "set", "alpha=1"], ["serve", "x"]])
-def test_help_imports_nothing_heavy(words):
+PARSED = [[], ["train", "--help"], ["status"], ["knobs", "set", "alpha=1"], ["serve", "x"]]
+
+
+def test_help_imports_nothing_heavy():
+    """One process parses all of them and tells after each what is loaded by then."""
     heavy = {"torch", "numba", "numpy", "pydantic", "rich", "fastapi", "uvicorn", "httpx2", "subprocess"}
-    parsing = f"try: adaptive_rec.cli.parse({words})\nexcept BaseException: pass"
-    code = f"import sys, adaptive_rec.cli\n{parsing}\nprint({heavy} & set(sys.modules))"
+    parsing = "    try: adaptive_rec.cli.parse(words)\n    except BaseException: pass\n"
+    telling = f"    print(f'after {{words}}:', {heavy} & set(sys.modules))\n"
+    code = f"import sys, adaptive_rec.cli\nfor words in {PARSED}:\n{parsing}{telling}"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_SECONDS)
-    assert result.stdout.splitlines()[-1] == "set()"
+    told = [line for line in result.stdout.splitlines() if line.startswith("after ")]
+    assert told == [f"after {words}: set()" for words in PARSED], result.stderr
 
 
 def test_typos_name_the_nearest_name(capsys, tmp_path):
@@ -158,6 +166,13 @@ def test_json_is_the_summary_and_nothing_else(finished):
     assert {path.name for path in out.iterdir()} == {*files, ".lock"}
 
 
+@pytest.mark.slow
+def test_json_is_all_that_a_process_prints(tmp_path):
+    result = command("train", "tiny", "--json", "--no-serve", "--steps=5", "--out", tmp_path / "run")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout) == json.loads((tmp_path / "run" / "summary.json").read_text())
+
+
 def test_eval_gives_the_figures_of_the_summary(finished, capsys):
     out, _ = finished
     assert main(["eval", str(out), "--json"]) == 0
@@ -224,8 +239,28 @@ def test_resume_without_a_checkpoint_is_reported(tmp_path, capsys):
     assert told not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("output", [[], pytest.param(["--json"], marks=pytest.mark.slow)])
+def test_a_run_continues_when_its_reader_goes_away(tmp_path, monkeypatch):
+    reading, writing = os.pipe()
+
+    def read_a_line():
+        with open(reading, encoding="utf-8") as shown:
+            first.append(shown.readline())
+
+    first, reader = [], threading.Thread(target=read_a_line)
+    reader.start()
+    with open(writing, "w", encoding="utf-8") as output:
+        monkeypatch.setattr("sys.stdout", output)
+        assert main(["train", "tiny", "--no-serve", "--steps=30", "--out", str(tmp_path / "run")]) == 0
+        assert os.fstat(output.fileno()).st_rdev == os.stat(os.devnull).st_rdev, "nobody has read what came after"
+    reader.join()
+    assert first[0].strip()
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("output", [[], ["--json"]])
 def test_a_run_continues_when_its_output_is_closed(tmp_path, output):
+    """As above, as a process."""
     train = ["train", "tiny", "--no-serve", "--steps=30", "--out", str(tmp_path / "run"), *output]
     reading, writing = os.pipe()
     process = forked.start(train, writing, dict(os.environ))

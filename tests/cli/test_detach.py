@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from adaptive_rec.cli import main
 from adaptive_rec.live.runtime_file import find, under_way
 
 pytestmark = pytest.mark.alone
@@ -34,6 +35,7 @@ def command(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=WAIT_SECONDS)
 
 
+@pytest.mark.slow
 def test_detach_returns_while_the_run_continues(wait_for, tmp_path, stopped_at_last):
     out = tmp_path / "deep" / "run"
     result = command(*ENDLESS, "--detach", "--json", "--out", out)
@@ -50,13 +52,13 @@ def test_detach_returns_while_the_run_continues(wait_for, tmp_path, stopped_at_l
     assert list(out.parent.iterdir()) == [out]
 
 
-def test_detach_shows_why_a_run_ended(tmp_path):
+def test_detach_shows_why_a_run_ended(tmp_path, capsys):
     bad = tmp_path / "bad.tsv"
     bad.write_text("not a Criteo row\n")
-    result = command("train", "--detach", "--data", bad, "--out", tmp_path / "run")
-    assert result.returncode == 3
-    assert "error: " in result.stderr
-    assert "ended with exit code 3" in result.stderr
+    assert main(["train", "--detach", "--data", str(bad), "--out", str(tmp_path / "run")]) == 3
+    complaints = capsys.readouterr().err
+    assert "error: " in complaints
+    assert "ended with exit code 3" in complaints
     assert list(tmp_path.iterdir()) == [bad]
 
 
@@ -66,6 +68,8 @@ def test_a_detached_run_is_seen_and_stopped_from_the_shell(
     out = tmp_path / "run"
     about = dict(re.findall(r"^  (\w+) +(.*)", told(*ENDLESS, "--detach", "--out", str(out)), flags=re.M))
     file = find(about["pid"])
+    assert os.getsid(file.pid) == file.pid
+    assert not (out / "summary.json").exists(), "the command has returned while the run goes on"
     assert about["dashboard"].startswith(f"{file.url}   (adaptive-rec dashboard")
     assert about["stop"].startswith("adaptive-rec stop ")
     assert told("dashboard").startswith(f"{file.url}/#c=")
@@ -84,6 +88,7 @@ def test_a_detached_run_is_seen_and_stopped_from_the_shell(
             assert file.read_token.encode() not in content, path
 
 
+@pytest.mark.slow
 def test_a_run_that_was_paused_stays_so_when_it_is_resumed(wait_for, tmp_path, told, stopped_at_last):
     """Though it writes no figures while it waits, the command returns."""
     out = tmp_path / "run"

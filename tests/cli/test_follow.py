@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from adaptive_rec.cli import main
 from adaptive_rec.dense.metrics import quality
 from adaptive_rec.runtime.progressive import logits_of_losses
+from tests import forked
 
 SETTINGS = ["--set", "data.max_table_rows=300", "--set", "run.batch_size=32", "--set", "eval.every_steps=5"]
 SETTINGS += ["--set", "model.bottom_mlp=[8]", "--set", "model.top_mlp=[8]", "--set", "knobs.report_every=1"]
@@ -30,7 +30,8 @@ def lines(count: int, seed: int) -> str:
     return "".join(f'{label},"item, {item}",{price}\n' for label, item, price in rows)
 
 
-def start(folder: Path, *more: str) -> subprocess.Popen[str]:
+def start(folder: Path, *more: str) -> Any:
+    """Start a run in a process of its own, which has its libraries loaded."""
     words = [
         "train",
         "--data",
@@ -41,7 +42,8 @@ def start(folder: Path, *more: str) -> subprocess.Popen[str]:
         str(folder / "runs" / "a"),
         *more,
     ]
-    return subprocess.Popen([sys.executable, "-m", "adaptive_rec", *words], stdout=subprocess.PIPE, text=True)
+    with (folder / "log.txt").open("ab") as log:
+        return forked.start(words, log.fileno(), dict(os.environ))
 
 
 def metrics(folder: Path, event: str, run: str = "a") -> list[dict[str, Any]]:
@@ -94,17 +96,14 @@ def test_a_run_follows_a_file_through_a_stop_and_a_kill(
 
 
 @pytest.mark.alone
-def test_a_run_that_waits_obeys_its_clients(tmp_path: Path, wait_for: WaitFor) -> None:
+def test_a_run_that_waits_obeys_its_clients(tmp_path: Path, wait_for: WaitFor, told: Callable[..., str]) -> None:
     (tmp_path / "clicks.csv").write_text("label,item,price\n" + lines(650, 1))
     process = start(tmp_path, "--port", "0", "--set", "checkpoint.every_seconds=1")
     wait_for(lambda: newest_step(tmp_path) == 20 or process.poll() is not None)
     run = str(tmp_path / "runs/a")
     wait_for(lambda: any((tmp_path / "runs/a/checkpoints").glob("step-000000020")))  # by the clock, while it waits
     for words in (["knobs", "set", "admit_after=3"], ["status"], ["stop"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "adaptive_rec", *words, "--run", run], capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, done.stderr
+        told(*words, "--run", run)
     assert process.wait(60) == 0
     summary = json.loads((tmp_path / "runs/a/summary.json").read_text())
     assert (summary["steps"], summary["followed"]) == (20, True)

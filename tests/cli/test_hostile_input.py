@@ -34,10 +34,17 @@ from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.run import journal
 from adaptive_rec.runtime.assemble import assemble, plan_run
+from tests.matrix import grid
 
 LONGEST_SECONDS = 5.0
 MOST_BYTES = 512 << 20
 FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def fuzzed(few: int, many: int) -> pytest.MarkDecorator:
+    """Give a test a number of examples: few in `make test`, many in `make check`."""
+    return pytest.mark.parametrize("examples", [few, pytest.param(many, marks=pytest.mark.slow)])
+
 
 KEYS = [key for key, _ in leaves(Config)]
 NASTY = [
@@ -63,21 +70,25 @@ def harmless() -> Iterator[None]:
 # Configurations ------------------------------------------------------------------------------------------------------
 
 
-@FUZZ
-@given(st.lists(st.tuples(st.sampled_from(KEYS), values), max_size=4))
-@example([("run.host_memory", math.inf)])
-def test_values_of_a_configuration_file(tmp_path: Path, chosen: list[tuple[str, Any]]) -> None:
-    tree: dict[str, Any] = {}
-    for key, value in chosen:
-        *sections, name = key.split(".")
-        part = tree
-        for section in sections:
-            part = part.setdefault(section, {})
-        part[name] = value
-    path = tmp_path / "run.toml"
-    path.write_text(tomli_w.dumps(tree), encoding="utf-8")
-    with harmless():
-        load_config(str(path), {})
+@fuzzed(40, 120)
+def test_values_of_a_configuration_file(tmp_path: Path, examples: int) -> None:
+    @settings(FUZZ, max_examples=examples)
+    @given(st.lists(st.tuples(st.sampled_from(KEYS), values), max_size=4))
+    @example([("run.host_memory", math.inf)])
+    def holds(chosen: list[tuple[str, Any]]) -> None:
+        tree: dict[str, Any] = {}
+        for key, value in chosen:
+            *sections, name = key.split(".")
+            part = tree
+            for section in sections:
+                part = part.setdefault(section, {})
+            part[name] = value
+        path = tmp_path / "run.toml"
+        path.write_text(tomli_w.dumps(tree), encoding="utf-8")
+        with harmless():
+            load_config(str(path), {})
+
+    holds()
 
 
 @FUZZ
@@ -216,23 +227,27 @@ def spoilt_copy(folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(folder, copy))
 
 
-@settings(FUZZ, max_examples=150)
-@given(data=st.data())
-def test_values_of_meta_json(folder: Path, tmp_path: Path, data: st.DataObject) -> None:
-    copy = spoilt_copy(folder, tmp_path)
-    meta = json.loads((copy / "meta.json").read_text())
-    del meta["meta_sha256"]  # which would find everything
-    *path, last = data.draw(st.sampled_from(list(places(meta))))
-    part = meta
-    for key in path:
-        part = part[key]
-    if data.draw(st.booleans()) and isinstance(part, dict):
-        del part[last]
-    else:
-        part[last] = data.draw(values | st.none())
-    (copy / "meta.json").write_text(json.dumps(meta))
-    with harmless():
-        train_from(copy)
+@fuzzed(50, 150)
+def test_values_of_meta_json(folder: Path, tmp_path: Path, examples: int) -> None:
+    @settings(FUZZ, max_examples=examples)
+    @given(data=st.data())
+    def holds(data: st.DataObject) -> None:
+        copy = spoilt_copy(folder, tmp_path)
+        meta = json.loads((copy / "meta.json").read_text())
+        del meta["meta_sha256"]  # which would find everything
+        *path, last = data.draw(st.sampled_from(list(places(meta))))
+        part = meta
+        for key in path:
+            part = part[key]
+        if data.draw(st.booleans()) and isinstance(part, dict):
+            del part[last]
+        else:
+            part[last] = data.draw(values | st.none())
+        (copy / "meta.json").write_text(json.dumps(meta))
+        with harmless():
+            train_from(copy)
+
+    holds()
 
 
 @pytest.mark.parametrize(
@@ -268,22 +283,26 @@ HEADERS = [
 ]  # fmt: skip
 
 
-@settings(FUZZ, max_examples=150)
-@given(data=st.data())
-def test_headers_of_arrays(folder: Path, tmp_path: Path, data: st.DataObject) -> None:
+@fuzzed(50, 150)
+def test_headers_of_arrays(folder: Path, tmp_path: Path, examples: int) -> None:
     """The file keeps its size, which is checked before: only what it says of itself changes."""
-    copy = spoilt_copy(folder, tmp_path)
-    path = data.draw(st.sampled_from(sorted(copy.glob("*.npy"))))
-    content = bytearray(path.read_bytes())
-    if data.draw(st.booleans()):
-        header = data.draw(st.sampled_from(HEADERS) | st.text(max_size=80)).encode("latin-1", "replace")[:117]
-        content[10:128] = header.ljust(117) + b"\n"
-    else:
-        for _ in range(data.draw(st.integers(1, 4))):
-            content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    path.write_bytes(bytes(content))
-    with harmless():
-        train_from(copy)
+    @settings(FUZZ, max_examples=examples)
+    @given(data=st.data())
+    def holds(data: st.DataObject) -> None:
+        copy = spoilt_copy(folder, tmp_path)
+        path = data.draw(st.sampled_from(sorted(copy.glob("*.npy"))))
+        content = bytearray(path.read_bytes())
+        if data.draw(st.booleans()):
+            header = data.draw(st.sampled_from(HEADERS) | st.text(max_size=80)).encode("latin-1", "replace")[:117]
+            content[10:128] = header.ljust(117) + b"\n"
+        else:
+            for _ in range(data.draw(st.integers(1, 4))):
+                content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+        path.write_bytes(bytes(content))
+        with harmless():
+            train_from(copy)
+
+    holds()
 
 
 @pytest.mark.parametrize(
@@ -310,20 +329,24 @@ EVENTS = [
 ]  # fmt: skip
 
 
-@settings(FUZZ, max_examples=200)
-@given(data=st.data())
-def test_values_of_a_journal(tmp_path: Path, data: st.DataObject) -> None:
-    events = json.loads(json.dumps(EVENTS))
-    *path, last = data.draw(st.sampled_from(list(places(events))))
-    part = events
-    for key in path:
-        part = part[key]
-    part[last] = data.draw(
-        values | st.none() | st.recursive(st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
-    )
-    (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    with harmless():
-        check_commands(tmp_path)
+@fuzzed(50, 200)
+def test_values_of_a_journal(tmp_path: Path, examples: int) -> None:
+    @settings(FUZZ, max_examples=examples)
+    @given(data=st.data())
+    def holds(data: st.DataObject) -> None:
+        events = json.loads(json.dumps(EVENTS))
+        *path, last = data.draw(st.sampled_from(list(places(events))))
+        part = events
+        for key in path:
+            part = part[key]
+        part[last] = data.draw(
+            values | st.none() | st.recursive(st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+        )
+        (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+        with harmless():
+            check_commands(tmp_path)
+
+    holds()
 
 
 def check_commands(run: Path) -> None:
@@ -392,9 +415,7 @@ def test_bytes_of_data_files(tmp_path: Path, content: bytes, on_bad_row: str, id
         read_file(path, on_bad_row, ids)
 
 
-@pytest.mark.parametrize("ids", ["hash", "contiguous"])
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
-@pytest.mark.parametrize("fill", [b"\0", b"\n", b"1\t"])
+@grid(fill=[b"\0", b"\n", b"1\t"], suffix=[".gz", ".zst"], ids=["hash", "contiguous"])
 def test_small_files_that_unpack_to_large_ones(tmp_path: Path, suffix: str, fill: bytes, ids: str) -> None:
     """64 MiB in a few kilobytes: one line without an end, or nothing but lines."""
     content = fill * ((64 << 20) // len(fill))

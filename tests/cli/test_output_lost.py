@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from adaptive_rec.cli import main
 from tests import forked
 
 TRAIN = ["train", "tiny", "--no-serve"]
@@ -28,11 +29,18 @@ def saved(run: Path) -> bool:
     return any((run / "checkpoints").iterdir()) and (run / "summary.json").exists()
 
 
-@pytest.mark.parametrize("words", [pytest.param([], marks=pytest.mark.slow), ["--json"]])
-def test_a_log_on_a_full_disk_loses_nothing_but_the_log(tmp_path: Path, words: list[str]) -> None:
+@pytest.mark.parametrize("words", [[], ["--json"]])
+@pytest.mark.parametrize("in_a_process", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_log_on_a_full_disk_loses_nothing_but_the_log(
+    tmp_path: Path, words: list[str], in_a_process: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     with open("/dev/full", "w") as full:
-        code, errors = ended_with([*TRAIN, "--out", str(run), *words], full.fileno(), tmp_path)
+        if in_a_process:
+            code, errors = ended_with([*TRAIN, "--out", str(run), *words], full.fileno(), tmp_path)
+        else:
+            monkeypatch.setattr(sys, "stdout", full)
+            code, errors = main([*TRAIN, "--out", str(run), *words]), capsys.readouterr().err
     assert "Traceback" not in errors
     assert "the output cannot be written" in errors
     assert code == (1 if words else 0)
@@ -50,8 +58,34 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
     assert saved(run)
 
 
-@pytest.mark.parametrize("under_nohup", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("under_nohup", [False, True])
+def test_sighup_saves_a_run_unless_it_is_ignored(tmp_path: Path, under_nohup: bool) -> None:
+    """A process begins as it would under nohup, or as it would without."""
+    run, log = tmp_path / "run", tmp_path / "log.txt"
+    steps = ["--steps", "200000", "--set", "data.epochs=10000"]
+    environment = {**os.environ, "SIGHUP_AT_THE_START": "SIG_IGN" if under_nohup else "SIG_DFL"}
+    with log.open("wb") as output:
+        child = forked.start([*TRAIN, *steps, "--out", str(run)], output.fileno(), environment, first="tests.cli.sighup")
+    try:
+        end = time.monotonic() + 120
+        while "\nstep " not in log.read_text():
+            assert child.poll() is None, log.read_text()
+            assert time.monotonic() < end, log.read_text()
+            time.sleep(0.02)
+        child.send_signal(signal.SIGHUP)
+        if under_nohup:
+            time.sleep(0.3)
+            child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == 128 + (signal.SIGTERM if under_nohup else signal.SIGHUP)
+    finally:
+        child.kill()
+    assert saved(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("under_nohup", [False, True])
 def test_sighup_saves_like_sigterm(tmp_path: Path, under_nohup: bool) -> None:
+    """As above, with nohup itself."""
     run = tmp_path / "run"
     command = [*(["nohup"] if under_nohup else []), sys.executable, "-m", "adaptive_rec", *TRAIN]
     steps = ["--steps", "200000", "--set", "data.epochs=10000"]

@@ -8,14 +8,13 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from adaptive_rec.cli import main
+from tests import forked
 
 WORDS = ["--no-serve", "--set", "data.ids=raw", "--set", "data.max_table_rows=300", "--set", "run.batch_size=32"]
 WORDS += ["--set", "model.bottom_mlp=[8]", "--set", "model.top_mlp=[8]", "--set", "knobs.admit_after=2"]
@@ -89,9 +88,8 @@ def test_a_killed_run_goes_on_bit_by_bit(
     clicks: Path, capsys: pytest.CaptureFixture[str], wait_for: Callable[[Callable[[], bool]], None]
 ) -> None:
     words = [*train_words(clicks, "killed"), "--label", "label", "--set", "checkpoint.every_steps=10"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "adaptive_rec", *words], stdout=subprocess.DEVNULL, env={**os.environ}
-    )
+    with open(os.devnull, "wb") as nothing:
+        process = forked.start(words, nothing.fileno(), dict(os.environ))
     checkpoints = clicks / "runs" / "killed" / "checkpoints"
     wait_for(lambda: any(checkpoints.glob("step-*0/MANIFEST.json")) or process.poll() is not None)
     process.send_signal(signal.SIGKILL)

@@ -51,6 +51,12 @@ def told(capsys: pytest.CaptureFixture[str]) -> Any:
     return run
 
 
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans of rows on a disk count the bytes of the working directory, of which a checkout has a million."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
+
+
 # The command ---------------------------------------------------------------------------------------------------------
 
 
@@ -414,6 +420,7 @@ def test_what_a_compiler_took_is_not_counted(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_a_rehearsed_plan_is_near_the_peak_of_a_run(told: Any) -> None:
     """As near as a busy machine lets it be; the real bar is held by `test_plan_peaks`."""
     found = told("--samples", "0")

@@ -60,7 +60,7 @@ def compare(preset: str, settings: list[str], out: Path) -> tuple[dict[str, Any]
     return planned, adaptive_rec("train", preset, settings, "--no-serve", "--out", str(out))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", RUNS)
 def test_a_plan_is_within_five_percent_of_the_peak(name: str, tmp_path: Path) -> None:

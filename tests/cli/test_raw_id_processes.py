@@ -13,7 +13,7 @@ import pytest
 from adaptive_rec.cli.client import connect
 from tests.cli.test_processes import COMMAND, LONG, SAVED, ranks_of, start, summary_of, tables_that_differ
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
 RAW = ["--set=data.ids=raw", "--set=knobs.admit_after=2", "--set=data.shared_rows=4"]
 NEW_IDS = ["--set=data.table_rows=[200000, 300, 200, 12]", "--set=data.max_table_rows=200000"]
@@ -31,7 +31,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("killed", "words"),
-    [([1], ON_DISK), pytest.param([0], [], marks=pytest.mark.slow), pytest.param([0, 1], [], marks=pytest.mark.slow)],
+    [([1], ON_DISK), ([0], []), ([0, 1], [])],
 )
 def test_a_killed_run_ends_as_if_unbroken(
     wait_for: Callable[..., None], tmp_path: Path, whole: Path, killed: list[int], words: list[str]

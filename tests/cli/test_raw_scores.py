@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -93,7 +94,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("where", ["memory", "disk"])
+@pytest.mark.parametrize("where", [pytest.param("memory", marks=pytest.mark.slow), "disk"])
 def test_a_file_scores_as_in_the_run_also_while_ids_are_leaving(place: Path, where: str) -> None:
     """Bit by bit, in another order of columns, in Parquet, and without the data that was trained on."""
     run = train(place, f"full-{where}", *FULL, *(ON_DISK if where == "disk" else []))
@@ -164,24 +165,36 @@ def test_lists_where_values_were_single_and_broken_texts_are_refused(
 
 
 @pytest.mark.parametrize("run", ["plain", "full-disk"])
+@pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_an_exported_model_scores_alike_without_this_package(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], run: str
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], run: str, fresh: bool
 ) -> None:
+    """In a fresh process, or in this one, where the package is hidden meanwhile."""
     train(place, "full-disk", *FULL, *ON_DISK)
     out, scores = tmp_path / "model", tmp_path / "scores.parquet"
     assert main(["export", str(place / "runs" / run), "--to", str(out), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["checked_rows"] == 10_000
     assert told["largest_difference"] <= 1e-6
-    barred = "import sys; sys.modules['adaptive_rec'] = None; import runpy; sys.argv = sys.argv[1:]; "
-    barred += "runpy.run_path(sys.argv[0], run_name='__main__')"
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, "-c", barred, str(out / "model.py"), str(place / "unlabelled.csv")]
-    scored = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=tmp_path)
     data = str(place / "unlabelled.csv")
+    script = str(out / "model.py")
+    if fresh:
+        barred = "import sys; sys.modules['adaptive_rec'] = None; import runpy; sys.argv = sys.argv[1:]; "
+        barred += "runpy.run_path(sys.argv[0], run_name='__main__')"
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        command = [sys.executable, "-c", barred, script, data]
+        scored = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=tmp_path).stdout
+    else:
+        with pytest.MonkeyPatch.context() as patch:
+            for name in [name for name in sys.modules if name.partition(".")[0] == "adaptive_rec"]:
+                patch.setitem(sys.modules, name, None)
+            patch.setattr(sys, "argv", [script, data])
+            with pytest.raises(SystemExit, match="^0$"):
+                runpy.run_path(script, run_name="__main__")
+        scored = capsys.readouterr().out
     assert main(["predict", str(place / "runs" / run), "--data", data, "--out", str(scores)]) == 0
     ours = pa.parquet.read_table(scores).column("score").to_numpy()
-    np.testing.assert_allclose(np.array(scored.stdout.split(), dtype=float), ours, atol=1e-6)
+    np.testing.assert_allclose(np.array(scored.split(), dtype=float), ours, atol=1e-6)
     loaded, row = model.Model(out), {"item": ["item, 1"], "kinds": [["new"]], "price": [None]}
     for user in (2**63, -(2**63), 1.5, "x"):
         with pytest.raises(ValueError, match="column 'user_id', row 1: must be a whole number"):

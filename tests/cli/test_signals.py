@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import time
 import pytest
 
 from adaptive_rec.live.runtime_file import under_way
+from tests import forked
 
 pytestmark = pytest.mark.alone
 
@@ -20,22 +22,36 @@ ENDLESS = ["train", "tiny", "--steps=0", "--set=data.synthetic.samples=100000000
 WAIT_SECONDS = 120
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_in_good_order_and_soon(wait_for, lines_of, tmp_path, number):
-    out = tmp_path / "run"
+@pytest.mark.parametrize(
+    ("number", "fresh"),
+    [
+        (signal.SIGINT, False),
+        *(pytest.param(number, True, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGTERM)),
+    ],
+)
+def test_a_signal_ends_the_run_in_good_order_and_soon(wait_for, lines_of, tmp_path, number, fresh):
+    out, printed = tmp_path / "run", tmp_path / "printed.txt"
     words = [
         *ENDLESS,
         "--set=data.synthetic.test_samples=500000000",
         "--out",
         str(out),
     ]  # hours of evaluation, left out
-    with subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        wait_for(lambda: lines_of(out / "metrics.jsonl") >= 2)
+    with printed.open("wb") as output:
+        if fresh:
+            process = subprocess.Popen([*COMMAND, *words], stdout=output, stderr=output)
+        else:
+            process = forked.start(words, output.fileno(), dict(os.environ))
+    try:
+        wait_for(lambda: lines_of(out / "metrics.jsonl") >= 2 or process.poll() is not None)
         process.send_signal(number)
         start = time.monotonic()
-        text, _ = process.communicate(timeout=WAIT_SECONDS)
+        code = process.wait(WAIT_SECONDS)
         seconds = time.monotonic() - start
-    assert process.returncode == 128 + number
+    finally:
+        process.kill()
+    text = printed.read_text()
+    assert code == 128 + number, text
     assert seconds < 15
     summary = json.loads((out / "summary.json").read_text())
     assert summary["eval"] is None

@@ -47,6 +47,8 @@ LOOKING = (
     "checkpoint list {run}", "checkpoint verify {run}", "checkpoint diff {run} {run}",
     "checkpoint export {run} --out {out}/tables",
 )  # fmt: skip
+QUICK = tuple(command for command in LOOKING if not command.startswith(("eval", "predict", "export")))
+"""Those that load torch in part at most; the others load what takes seconds, and would import the same planted modules."""
 WITHOUT_A_RUN = ("status", "knobs")
 """They end with an error, as no run is under way."""
 
@@ -122,11 +124,12 @@ print("ENDED", codes, int(numba.config.OPT), repr(numba.config.CUDA_DRIVER))
 """
 
 
+@pytest.mark.parametrize("looking", [QUICK, pytest.param(LOOKING, marks=pytest.mark.slow)], ids=["quick", "all"])
 def test_looking_from_inside_executes_nothing(
-    stranger: Path, executed: Callable[[], list[str]], tmp_path: Path
+    stranger: Path, executed: Callable[[], list[str]], tmp_path: Path, looking: tuple[str, ...]
 ) -> None:
     """The script of the package, whose first place of modules is its own folder."""
-    commands = [words_of(command, ".", tmp_path) for command in LOOKING]
+    commands = [words_of(command, ".", tmp_path) for command in looking]
     script = tmp_path / "bin" / "adaptive-rec"
     script.parent.mkdir()
     script.write_text(SCRIPT.format(commands=commands))

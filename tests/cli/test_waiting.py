@@ -17,6 +17,7 @@ import pytest
 
 from adaptive_rec.cli import COMMANDS, main
 from adaptive_rec.cli.parser import Parser
+from tests import forked
 
 LIMIT_SECONDS = 3.0
 """Limit of the wait for the first output: generous, as machines of tests are shared; alone it takes at most 0.5 s."""
@@ -68,6 +69,8 @@ OF_A_RUN = {
     "checkpoint",
 }  # fmt: skip
 """Commands to a run, which load nothing large; without a run their error is the first output."""
+FIRST = ("train --data", "compare", "predict", "checkpoint list", "plan", "status")
+"""Beginnings of the commands that `make test` starts: those that load the most and the least, each by a way of its own."""
 
 
 def all_commands() -> set[str]:
@@ -78,13 +81,16 @@ def all_commands() -> set[str]:
     return set(subparsers.choices)
 
 
-def on_a_terminal(words: list[str], folder: Path, runtime: Path) -> Iterator[tuple[float, bytes]]:
-    """Execute a command on a terminal; yield when it prints what."""
+def on_a_terminal(words: list[str], folder: Path, runtime: Path, fresh: bool = True) -> Iterator[tuple[float, bytes]]:
+    """Execute a command on a terminal, in a fresh process or in one that has its libraries loaded; yield when it prints what."""
     terminal, stream = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "XDG_RUNTIME_DIR": str(runtime), "COLUMNS": "100"}
     started = time.monotonic()
-    command = [sys.executable, "-m", "adaptive_rec", *words]
-    child = subprocess.Popen(command, cwd=folder, env=environment, stdin=stream, stdout=stream, stderr=stream)
+    if fresh:
+        command = [sys.executable, "-m", "adaptive_rec", *words]
+        child = subprocess.Popen(command, cwd=folder, env=environment, stdin=stream, stdout=stream, stderr=stream)
+    else:
+        child = forked.start(words, stream, environment, folder)
     os.close(stream)
     try:
         while select.select([terminal], [], [], 120)[0]:
@@ -104,7 +110,13 @@ def test_no_command_is_left_out() -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("line", SLOW + sorted(OF_A_RUN - {"checkpoint"}))
+@pytest.mark.parametrize(
+    "line",
+    [
+        line if line.startswith(FIRST) else pytest.param(line, marks=pytest.mark.slow)
+        for line in SLOW + sorted(OF_A_RUN - {"checkpoint"})
+    ],
+)
 def test_a_command_says_at_once_what_it_does(line: str, place: Path, tmp_path: Path) -> None:
     waits = []
     for _ in range(TRIES):
@@ -121,36 +133,40 @@ def test_a_command_says_at_once_what_it_does(line: str, place: Path, tmp_path: P
     ("line", "end"),
     [
         ("train tiny --no-serve --steps 3 --out runs/shown", "report.html"),
-        ("data prepare rows.csv --label label --out shown", "adaptive-rec train"),
+        pytest.param("data prepare rows.csv --label label --out shown", "adaptive-rec train", marks=pytest.mark.slow),
         ("data verify prepared", "prepared is whole"),
-        ("compare tiny --policies hybrid,hotline --seeds 1 --steps 3 --out runs/shown-too", "compare.json"),
+        pytest.param(
+            "compare tiny --policies hybrid,hotline --seeds 1 --steps 3 --out runs/shown-too", "compare.json",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_command_with_a_live_display_works_on_a_terminal(line: str, end: str, place: Path, tmp_path: Path) -> None:
-    text = b"".join(part for _, part in on_a_terminal(line.split(), place, tmp_path)).decode()
+    words = line.split()
+    text = b"".join(part for _, part in on_a_terminal(words, place, tmp_path, fresh=words[0] == "data")).decode()
     assert "Traceback" not in text
     assert end in text
 
 
-def loaded_by(place: Path, *words: str) -> dict[str, object]:
-    """Execute a command in a process of its own: its exit code, and which large modules it has loaded."""
-    asked = (
-        "import json, sys; from adaptive_rec.cli import main; code = main(sys.argv[1:]); "
-        "print(json.dumps({'code': code, 'loaded': [name for name in ('torch', 'numba') if name in sys.modules]}))"
-    )
-    done = subprocess.run([sys.executable, "-c", asked, *words], cwd=place, capture_output=True, text=True, check=True)
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+LIGHT = [
+    "train --print-config", "checkpoint list runs/one", "checkpoint verify runs/one", "checkpoint diff runs/one runs/other",
+    "checkpoint export runs/one --out tables-of-one",
+]  # fmt: skip
+EACH_IN_TURN = """
+import sys
+from adaptive_rec.cli import main
+for line in sys.argv[1:]:
+    code = main(line.split())
+    print("AFTER", line, code, [name for name in ("torch", "numba") if name in sys.modules])
+"""
 
 
-@pytest.mark.parametrize(
-    "line", ["list runs/one", "verify runs/one", "diff runs/one runs/other", "export runs/one --out tables-of-one"]
-)
-def test_work_on_checkpoints_loads_no_torch(line: str, place: Path) -> None:
-    assert loaded_by(place, "checkpoint", *line.split()) == {"code": 0, "loaded": []}
-
-
-def test_a_configuration_is_printed_without_torch_and_numba(place: Path) -> None:
-    assert loaded_by(place, "train", "--print-config") == {"code": 0, "loaded": []}
+def test_configurations_and_work_on_checkpoints_load_neither_torch_nor_numba(place: Path) -> None:
+    """One process executes all of them and tells after each what is loaded by then."""
+    command = [sys.executable, "-c", EACH_IN_TURN, *LIGHT]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=True)
+    told = [line for line in done.stdout.splitlines() if line.startswith("AFTER ")]
+    assert told == [f"AFTER {line} 0 []" for line in LIGHT], done.stderr
 
 
 def test_standard_output_has_the_answer_alone(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

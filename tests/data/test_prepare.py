@@ -10,9 +10,6 @@ import json
 import math
 import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -39,6 +36,7 @@ from adaptive_rec.data.tabular.schema import parse_schema
 from adaptive_rec.errors import AdaptiveRecError, DataError, UsageError
 from adaptive_rec.kernels.reference.number_keys import number_keys
 from adaptive_rec.kernels.reference.parse import check_fields
+from tests import forked
 
 SURELY_GOOD = re.compile(rb"[01](\t(-?[0-9]{1,9})?){13}(\t[0-9a-f]{0,8}){26}")
 BAD_LINES = [
@@ -188,15 +186,18 @@ def real_rows_with_damage(sample: Path, count: int) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
+@pytest.mark.parametrize(
+    ("count", "slot_bytes"), [(12_000, 2 << 16), pytest.param(100_000, 2 << 18, marks=pytest.mark.slow)]
+)
 def test_real_rows_equal_the_plain_reference(
-    tmp_path: Path, criteo_sample: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, criteo_sample: Path, monkeypatch: pytest.MonkeyPatch, count: int, slot_bytes: int
 ) -> None:
-    """100,000 rows in three files, plain and packed; few slots, so that large columns take several partitions."""
-    monkeypatch.setattr(prepare_module, "HASH_TABLES_BYTES", 2 << 18)
-    monkeypatch.setattr(prepare_number, "CHUNK_KEYS", 9_999)
-    text = real_rows_with_damage(criteo_sample, 100_000)
-    lines = text.splitlines(keepends=True)
-    parts = [b"".join(lines[:40_000]), b"".join(lines[40_000:40_007]), b"".join(lines[40_007:])]
+    """In three files, plain and packed; few slots, so that large columns take several partitions."""
+    monkeypatch.setattr(prepare_module, "HASH_TABLES_BYTES", slot_bytes)
+    monkeypatch.setattr(prepare_number, "CHUNK_KEYS", count // 10 - 1)
+    text = real_rows_with_damage(criteo_sample, count)
+    lines, cut = text.splitlines(keepends=True), count * 2 // 5
+    parts = [b"".join(lines[:cut]), b"".join(lines[cut : cut + 7]), b"".join(lines[cut + 7 :])]
     names = ("day_0", "day_1.gz", "day_2.tsv.zst")
     sources = [write(tmp_path / name, part) for name, part in zip(names, parts, strict=True)]
     plain = plain_rows(text)
@@ -263,12 +264,27 @@ def test_all_that_is_published_or_marked_as_done_outlasts_a_loss_of_power(
 keys_of_files = st.lists(st.lists(st.integers(0, 40) | st.integers(0, 2**64 - 1), max_size=40), min_size=1, max_size=3)
 
 
-@settings(deadline=None, max_examples=60)
-@given(keys_of_files, st.integers(1, 4), st.sampled_from([4, 8, 64]), st.sampled_from([4, 8]))
+numberings = given(keys_of_files, st.integers(1, 4), st.sampled_from([4, 8, 64]), st.sampled_from([4, 8]))
+
+
+@settings(deadline=None, max_examples=30)
+@numberings
 def test_numbering_equals_its_plain_twin(
     tmp_path_factory: pytest.TempPathFactory, lists: list[list[int]], min_count: int, slots: int, key_bytes: int
 ) -> None:
-    folder = tmp_path_factory.mktemp("numbering")
+    assert_numbered(tmp_path_factory.mktemp("numbering"), lists, min_count, slots, key_bytes)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=300)
+@numberings
+def test_numbering_equals_its_plain_twin_in_many_cases(
+    tmp_path_factory: pytest.TempPathFactory, lists: list[list[int]], min_count: int, slots: int, key_bytes: int
+) -> None:
+    assert_numbered(tmp_path_factory.mktemp("numbering"), lists, min_count, slots, key_bytes)
+
+
+def assert_numbered(folder: Path, lists: list[list[int]], min_count: int, slots: int, key_bytes: int) -> None:
     lists = [[key % 2 ** (8 * key_bytes) for key in keys] for keys in lists]
     files = []
     for k, keys in enumerate(lists):
@@ -449,34 +465,28 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    "kill_at", [pytest.param("reading day_1", marks=SLOW), "numbering", pytest.param("writing", marks=SLOW)]
+    ("kill_at", "count"),
+    [
+        ("numbering", 9_000),
+        *(pytest.param(stage, 30_000, marks=SLOW) for stage in ("reading day_1", "numbering", "writing")),
+    ],
 )
-def test_killed_processes_leave_what_can_be_gone_on_with(tmp_path: Path, kill_at: str) -> None:
-    """kill -9 from outside, at a stage; the same command makes the same arrays as one that was left alone."""
-    text = [rows(30_000), rows(20_000, 30_000)]
+def test_killed_processes_leave_what_can_be_gone_on_with(tmp_path: Path, kill_at: str, count: int) -> None:
+    """kill -9 from outside, at a stage; what goes on with it makes the same arrays as one that was left alone."""
+    text = [rows(count), rows(count * 2 // 3, count)]
     sources = [write(tmp_path / f"day_{k}.tsv", part) for k, part in enumerate(text)]
-    command = [
-        sys.executable,
-        "-u",
-        "-m",
-        "adaptive_rec",
-        "data",
-        "prepare",
-        *map(str, sources),
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith(kill_at):
-            break
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    command = ["data", "prepare", *map(str, sources), "--out", str(tmp_path / "out")]
+    reading, writing = os.pipe()
+    with open(reading) as told, open(writing, "w") as output:
+        process = forked.start(command, output.fileno(), {**os.environ, "PYTHONUNBUFFERED": "1"})
+        output.close()
+        for line in told:
+            if line.startswith(kill_at):
+                break
+        process.kill()
+        process.wait(60)
     if not (tmp_path / "out").exists():  # the kill may have come after the end
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
+        made(tmp_path / "out", *sources)
     made(tmp_path / "alone", *sources)
     for file in load_meta(tmp_path / "alone").array_files():
         assert (tmp_path / "out" / file.name).read_bytes() == (tmp_path / "alone" / file.name).read_bytes()

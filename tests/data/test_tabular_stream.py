@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from adaptive_rec.data.tabular.stream import TabularSource
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.reference.hash_texts import hash_text
 from adaptive_rec.runtime.assemble import assemble
+from tests.matrix import Case, always, grid
 
 SCHEMA: dict[str, Any] = {
     "label": "clicked",
@@ -130,10 +132,19 @@ def assert_equal(ours: list[Batch], theirs: list[Batch], without: tuple[str, ...
                 np.testing.assert_array_equal(getattr(mine, field.name), getattr(other, field.name), err_msg=field.name)
 
 
-@pytest.mark.usefixtures("in_pieces")
-@pytest.mark.parametrize("form", ["csv", "gz", "zst", "tsv", "utf-16", "parquet", "folder"])
-def test_batches_are_those_of_the_prepared_folder_with_keys_in_place_of_numbers(tmp_path: Path, form: str) -> None:
-    data, schema = write(tmp_path, form, rows_of(211))
+def in_pieces_or_csv(cases: Sequence[Case]) -> list[Case]:
+    """Each form in pieces, where most can go wrong, and one of them whole; of few rows."""
+    return [case for case in cases if (case["in_pieces"] or case["form"] == "csv") and case["count"] < 120]
+
+
+@grid(
+    always, in_pieces_or_csv, ("in_pieces",),
+    form=["csv", "gz", "zst", "tsv", "utf-16", "parquet", "folder"], in_pieces=[False, True], count=[61, 211],
+)  # fmt: skip
+def test_batches_are_those_of_the_prepared_folder_with_keys_in_place_of_numbers(
+    tmp_path: Path, form: str, in_pieces: None, count: int
+) -> None:
+    data, schema = write(tmp_path, form, rows_of(count))
     source: Source = TabularSource(config_of(tmp_path, data, schema))
     other: Source = PreparedSource(prepared_config(tmp_path, data, schema))
     assert [table.name for table in source.tables] == ["user", "city", "tags"]
@@ -153,12 +164,16 @@ def test_batches_are_those_of_the_prepared_folder_with_keys_in_place_of_numbers(
         assert cities - {MISSING} <= {value - 2**64 * (value >= 2**63) for value in hashes}
 
 
-@pytest.mark.usefixtures("in_pieces")
-@pytest.mark.parametrize("form", ["csv", "zst", "parquet", "folder"])
-def test_reading_goes_on_from_any_position_with_the_same_batches(tmp_path: Path, form: str) -> None:
-    rows = rows_of(120)
+@grid(
+    always, in_pieces_or_csv, ("in_pieces",),
+    form=["csv", "zst", "parquet", "folder"], in_pieces=[False, True], count=[60, 120],
+)  # fmt: skip
+def test_reading_goes_on_from_any_position_with_the_same_batches(
+    tmp_path: Path, form: str, in_pieces: None, count: int
+) -> None:
+    rows = rows_of(count)
     if form != "parquet":
-        for place in (0, 1, 30, 31, 32, 60, 100):
+        for place in (0, 1, count // 4, count // 4 + 1, count // 4 + 2, count // 2, count * 5 // 6):
             rows[place] = [7, *rows[place][1:]] if place % 2 else rows[place][:4]
     data, schema = write(tmp_path, form, rows)
     config = config_of(tmp_path, data, schema, "data.on_bad_row=skip", "data.epochs=2", "data.train_range=[0.1,0.9]")
@@ -229,7 +244,7 @@ def test_a_row_has_at_most_4_mib(tmp_path: Path, size: int) -> None:
 def test_training_equals_training_on_the_prepared_folder_where_ids_are_its_numbers(tmp_path: Path, form: str) -> None:
     dice = random.Random(3)
     rows: list[list[Any]] = []
-    for k in range(3000):  # an id comes first after all smaller ones, so preparing numbers it by itself
+    for k in range(1500):  # an id comes first after all smaller ones, so preparing numbers it by itself
         newest = 2 + k // 5
         ids = [newest if k % 5 == 0 else dice.randint(2, newest) for _ in range(2)]
         rows.append([dice.randint(0, 1), *ids, round(dice.gauss(3, 9), 3)])
@@ -242,12 +257,12 @@ def test_training_equals_training_on_the_prepared_folder_where_ids_are_its_numbe
     kind = {"type": "integer"} if form == "csv" else {}
     schema = {"label": "clicked", "dense": [{"column": "price", "transform": "standard"}],
               "sparse": [{"column": "user", **kind}, {"column": "item", **kind}]}  # fmt: skip
-    numbered = prepared_config(tmp_path, data, schema, "data.max_table_rows=602")
+    numbered = prepared_config(tmp_path, data, schema, "data.max_table_rows=302")
     tables = PreparedSource(numbered).tables
-    assert {table.rows for table in tables} == {602}
+    assert {table.rows for table in tables} == {302}
     losses = []
     settings = [
-        "data.max_table_rows=602",
+        "data.max_table_rows=302",
         "run.precision=float64",
         "run.batch_size=64",
         "knobs.hot_budget_bytes=8KiB",

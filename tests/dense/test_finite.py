@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from adaptive_rec.live.telemetry import Event
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
+from tests.matrix import Case, each, grid
 
 SMALL = [
     "knobs.policy=hotline", "run.device=cpu", "run.threads=1", "run.batch_size=4", "run.steps=0", "data.table_rows=[9, 5]",
@@ -77,9 +79,7 @@ def assert_same(one: list[np.ndarray], other: list[np.ndarray]) -> None:
 # On the CPU ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("split", ["never", "always"])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "lazy_adam"])
+@grid(value=[np.nan, np.inf], split=["never", "always"], optimizer=["sgd", "rowwise_adagrad", "lazy_adam"])
 def test_a_bad_number_stops_the_run_before_anything_is_updated(
     memory_source: Any, value: float, split: str, optimizer: str
 ) -> None:
@@ -129,8 +129,15 @@ def test_a_parameter_whose_gradient_overflows_is_named(memory_source: Any) -> No
         list(runtime.run())
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"])
-@pytest.mark.parametrize("size", [1e13, 1e18, 3e18, 1e25])
+def large_and_small_for_each(cases: Sequence[Case]) -> list[Case]:
+    """The sizes on both sides of the limit for each optimizer, and the others for one."""
+    return [case for case in cases if case["size"] in (1e18, 3e18) or case["optimizer"] == "sgd"]
+
+
+@grid(
+    lambda case: True, large_and_small_for_each,
+    optimizer=["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"], size=[1e13, 1e18, 3e18, 1e25],
+)  # fmt: skip
 def test_what_an_update_makes_of_large_gradients_is_finite_or_refused(
     memory_source: Any, optimizer: str, size: float
 ) -> None:
@@ -202,8 +209,7 @@ def test_a_batch_left_out_at_a_probe_step_is_not_measured(memory_source: Any, sp
     assert all(np.isfinite(part).all() for part in [*state(whole), *measured(whole)])
 
 
-@pytest.mark.parametrize("on_nan", ["stop", "skip_batch"])
-@pytest.mark.parametrize("policy", ["hybrid", "device_only"])
+@grid(lambda case: True, each, policy=["hybrid", "device_only"], on_nan=["stop", "skip_batch"])
 def test_a_row_too_large_for_half_precision_ends_the_run_and_is_named(
     memory_source: Any, tmp_path: Path, policy: str, on_nan: str
 ) -> None:
@@ -293,8 +299,7 @@ def test_gradients_whose_squares_overflow_are_found_though_they_are_numbers(
 # On a device ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("at", [1, 7, 25, 30])
+@grid(lambda case: True, each, at=[1, 7, 25, 30], seed=range(4))
 def test_on_a_device_the_run_stops_a_few_steps_later_and_names_the_step(memory_source: Any, at: int, seed: int) -> None:
     stream = batches(30, {at: np.nan})
     runtime = build(memory_source, stream, late=seed)

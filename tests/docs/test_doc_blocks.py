@@ -115,7 +115,7 @@ def commands_of(block: Block) -> list[list[str]]:
 # Run in make check-long ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("page", RUNNING, ids=name_of)
 def test_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     run_pages([page], tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_the_tutorial_runs_in_under_twenty_minutes(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the tutorial's plots take matplotlib (pip install 'adaptive-rec[docs]')")

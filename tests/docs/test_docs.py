@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,10 @@ from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.service.metric_names import EVENT_KINDS
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "docs" / "tools"))
+
+from reference import pages  # noqa: E402
+
 README = (ROOT / "README.md").read_text()
 
 
@@ -88,19 +93,52 @@ def test_files_linked_from_the_documents_exist() -> None:
         assert [link for link in links if link not in made and not (path.parent / link).exists()] == [], path
 
 
+def anchors_of(page: Path) -> set[str]:
+    """The anchors of a page's headings, as Python-Markdown makes them."""
+    toc = pytest.importorskip("markdown.extensions.toc", reason="Markdown comes with mkdocs, which is not installed")
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.S | re.M)
+    found: set[str] = set(re.findall(r"""(?:<\w+ id="|\{ ?#)([\w-]+)""", text))
+    for heading in re.findall(r"^#+ +(.+)$", text, flags=re.M):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", re.sub(r"[`*]", "", re.sub(r"\s*\{[^}]*\}$", "", heading)))
+        toc.unique(toc.slugify(words, "-"), found)
+    return found
+
+
+def test_headings_linked_from_the_documents_exist() -> None:
+    """Building the site, in `make check`, finds them too."""
+    wrong, number = [], 0
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        prose = re.sub(r"^ *```.*?^ *```|`[^`\n]+`", "", path.read_text(), flags=re.S | re.M)
+        for link, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", prose):
+            target = path.parent / link if link else path
+            if target.suffix != ".md" or not target.exists():
+                continue  # a page that is made when the site is built
+            number += 1
+            if anchor not in anchors_of(target):
+                wrong.append(f"{path.relative_to(ROOT)}: {link}#{anchor}")
+    assert wrong == []
+    assert number > 10
+
+
+def test_every_page_is_in_the_menu() -> None:
+    menu = set(re.findall(r"^ +- (?:[^:\n]+: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M))
+    written = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    assert written | set(pages()) == menu
+
+
 def test_rooms_named_in_the_architecture_exist_and_none_is_missing() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     rooms = {p.name for p in (ROOT / "adaptive_rec").iterdir() if p.suffix == ".py" and not p.name.startswith("__")}
     assert sorted(room for room in rooms if f"`{room}`" not in text) == []
 
 
-# The site ------------------------------------------------------------------------------------------------------------
-
-
 def test_the_tests_that_the_page_on_security_names_exist() -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)`", (ROOT / "docs" / "security.md").read_text())
     assert len(named) > 15
     assert [path for path in named if not (ROOT / path).is_file()] == []
+
+
+# The site ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +156,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_every_page_is_in_the_site_and_linked_from_its_menu(site: Path) -> None:
     menu = (site / "index.html").read_text()
     for page in (ROOT / "docs").rglob("*.md"):
@@ -126,6 +165,7 @@ def test_every_page_is_in_the_site_and_linked_from_its_menu(site: Path) -> None:
         assert f'href="{path}"' in menu, f"{page} is not in mkdocs.yml"
 
 
+@pytest.mark.slow
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     """Pages are read from a disk, without a network: only links that a reader clicks may lead elsewhere."""
     loaded = re.compile(r"""(?:src|srcset)=["']?(?:https?:)?//|<link[^>]+href=["']?(?:https?:)?//""")
@@ -141,8 +181,18 @@ def page_text(site: Path, name: str) -> str:
     return html.unescape(re.sub(r"<[^>]+>", "", (site / "reference" / f"{name}.html").read_text()))
 
 
-def test_the_reference_has_every_knob_and_key_with_default_and_range(site: Path) -> None:
-    knobs, keys = page_text(site, "knobs"), page_text(site, "config")
+@pytest.fixture(params=["made", pytest.param("built", marks=pytest.mark.slow)])
+def reference(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """The text of a generated page of the reference: as it is handed to MkDocs, or as it is in the site."""
+    if request.param == "built":
+        site = request.getfixturevalue("site")
+        return lambda name: page_text(site, name)
+    made = pages()
+    return lambda name: re.sub(r"(?<!\\)\|", " ", made[f"reference/{name}.md"].replace("`", "")).replace("\\|", "|")
+
+
+def test_the_reference_has_every_knob_and_key_with_default_and_range(reference: Callable[[str], str]) -> None:
+    knobs, keys = reference("knobs"), reference("config")
     assert [
         name for name, field in Knobs.model_fields.items() if name not in knobs or field.description not in knobs
     ] == []
@@ -151,11 +201,11 @@ def test_the_reference_has_every_knob_and_key_with_default_and_range(site: Path)
     assert re.search(r"run.precision\s+name\s+\"float32\"\s+float32, tf32, bf16, float64", keys)
 
 
-def test_the_reference_has_every_command_and_option(site: Path) -> None:
+def test_the_reference_has_every_command_and_option(reference: Callable[[str], str]) -> None:
     from adaptive_rec.cli import parse
     from adaptive_rec.errors import UsageError
 
-    text = page_text(site, "cli")
+    text = reference("cli")
     listed = re.search(r"commands: (.*)\)", str(pytest.raises(UsageError, parse, ["no-such-command"]).value))
     assert listed is not None
     names = listed[1].split(", ")
@@ -173,12 +223,12 @@ def test_the_reference_has_every_command_and_option(site: Path) -> None:
     assert sorted(option for option in options if option not in text) == []
 
 
-def test_the_reference_has_every_route_and_metric(site: Path) -> None:
-    routes, described = page_text(site, "http"), json.loads((ROOT / "docs" / "openapi.json").read_text())
+def test_the_reference_has_every_route_and_metric(reference: Callable[[str], str]) -> None:
+    routes, described = reference("http"), json.loads((ROOT / "docs" / "openapi.json").read_text())
     named = [f"{method.upper()} {path}" for path, methods in described["paths"].items() for method in methods]
     assert len(named) > 15
     assert [route for route in named if route not in routes] == []
-    metrics = page_text(site, "metrics")
+    metrics = reference("metrics")
     source = "".join((ROOT / "service" / name).read_text() for name in ("metrics.py", "metric_names.py"))
     made = re.findall(
         r'(?:gauges?|counters?|per_table)\("(\w+)"|^    "(\w+)": "',
@@ -190,6 +240,21 @@ def test_the_reference_has_every_route_and_metric(site: Path) -> None:
     assert sorted(name for name in names if not re.search(rf"adaptive_rec_{name}(_total)?\s", metrics)) == []
 
 
+def test_the_python_reference_lists_every_public_name() -> None:
+    import adaptive_rec
+    from adaptive_rec import errors, policy
+
+    listed = set(re.findall(r"^::: ([\w.]+)$", page("reference/python.md"), flags=re.M))
+    names = [name for name in adaptive_rec.__all__ if not name.startswith("_")]
+    assert {"wrap", "AdaptiveEmbeddingBag", "EmbeddingRuntime"} <= set(names)
+    wanted = {f"adaptive_rec.{name}": getattr(adaptive_rec, name) for name in names}
+    wanted |= {f"adaptive_rec.policy.{name}": getattr(policy, name) for name in policy.__all__ if name != "HOLD"}
+    wanted["adaptive_rec.errors"] = errors  # with all that is in it
+    assert sorted(wanted.keys() - listed) == []
+    assert [name for name, found in wanted.items() if callable(found) and not found.__doc__] == []
+
+
+@pytest.mark.slow
 def test_the_reference_has_every_public_name_with_its_docstring(site: Path) -> None:
     import adaptive_rec
     from adaptive_rec import errors, policy

@@ -85,9 +85,10 @@ def seeds_of(some: list[int]) -> list[int]:
     return [int(CHOSEN)] if CHOSEN else some
 
 
+@pytest.mark.parametrize("steps", [150, pytest.param(400, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("seed", seeds_of([0, 8, 16, 18, 20]))
-def test_a_store_and_its_checkpoints_equal_plain_arrays(seed: int) -> None:
-    drive(seed, 400)
+def test_a_store_and_its_checkpoints_equal_plain_arrays(seed: int, steps: int) -> None:
+    drive(seed, steps)
 
 
 @pytest.mark.slow
@@ -175,8 +176,8 @@ def remove_what_is_built_on(patch: pytest.MonkeyPatch) -> None:
         (leave_flags_on_the_device, KINDS[8]),
         (leave_flags_in_slots_that_become_free, KINDS[8]),
         (flag_no_row_that_comes_home, KINDS[8]),
-        (keep_no_row, KINDS[20]),
-        (leave_flags_on_the_device, KINDS[20]),
+        pytest.param(keep_no_row, KINDS[20], marks=pytest.mark.slow),
+        pytest.param(leave_flags_on_the_device, KINDS[20], marks=pytest.mark.slow),
         (flag_no_row_in_place, KINDS[20]),
         (remove_what_is_built_on, KINDS[0]),
     ],
@@ -189,6 +190,8 @@ def test_a_mistake_is_found(
     monkeypatch.setattr(World, "check_marks", lambda world: None)
     monkeypatch.setattr(World, "check_flags", lambda world, found_R, expected_R: None)
     errors: list[Exception | None] = []
-    while len(errors) < 3 and not any(isinstance(error, AssertionError | CheckpointError) for error in errors):
-        errors.append(run(kind, len(errors), drawn(len(errors), 400))[0])
+    for seed in (4, 3, 1):  # with the first one each of them is found within about 100 operations
+        errors.append(run(kind, seed, drawn(seed, 400))[0])
+        if isinstance(errors[-1], AssertionError | CheckpointError):
+            break
     assert isinstance(errors[-1], AssertionError | CheckpointError), errors

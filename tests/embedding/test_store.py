@@ -29,6 +29,7 @@ from adaptive_rec.kernels.reference import step as reference
 from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.saved import Saved
+from tests.matrix import always, each, grid
 
 NONE = np.empty(0, dtype=np.int64)
 LR = 0.05
@@ -47,7 +48,10 @@ SHAPES = {
 }
 
 
-@pytest.fixture(params=["direct", *STAGED, "in_place", pytest.param("in_place_cuda", marks=pytest.mark.gpu)])
+KINDS = ["direct", *STAGED, "in_place", pytest.param("in_place_cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -206,35 +210,33 @@ def slots_for(store: EmbeddingStore, rows: int) -> list[int]:
     return split_budget(store.space, store.row_bytes, rows * max(store.row_bytes))
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("rule", RULES)
-def test_any_order_of_steps_moves_and_resizes_equals_plain_tables(kind: str, shape: str, rule: str) -> None:
+@grid(kind=KINDS, shape=list(SHAPES), rule=list(RULES), seed=range(3))
+def test_any_order_of_steps_moves_and_resizes_equals_plain_tables(kind: str, shape: str, rule: str, seed: int) -> None:
     """Batches are staged up to three ahead, so placement and rows change between staging and use."""
-    for seed in range(3):
-        random = np.random.default_rng([seed, 17])
-        store = make_store(kind, shape, rule, monitored=bool(seed % 2))
-        store.resize(slots_for(store, int(random.integers(0, 20))), NONE)
-        plain = PlainTables(store)
-        ahead: list[ClassifiedBatch] = []
-        gathered = []
-        for step in range(1, 41):
-            while len(ahead) < random.integers(1, 4):
-                ahead.append(prepare(store, random_batch(store.space, random)))
-            work = ahead.pop(0)
-            samples, vectors, update = train(store, work, step, random)
-            pools = range(len(store.space.pools))
-            gathered.append((vectors, [plain.pooled(work.batch, samples, pool) for pool in pools]))
-            plain.apply(work, samples, update)
-            if random.random() < 0.4:
-                store.migrate(random_migration(store, random))
-            if random.random() < 0.1:
-                store.resize(slots_for(store, int(random.integers(0, 20))), random.permutation(store.space.rows))
-        assert store.placement.version > 3
-        assert_same(export(store), plain.export(), exact=False)
-        for vectors, expected in gathered:
-            for mine, theirs in zip(vectors, expected, strict=True):
-                np.testing.assert_allclose(mine[: len(theirs)], theirs, rtol=0, atol=1e-12)
-                assert not mine[len(theirs) :].any(), "padding is zero"
+    random = np.random.default_rng([seed, 17])
+    store = make_store(kind, shape, rule, monitored=bool(seed % 2))
+    store.resize(slots_for(store, int(random.integers(0, 20))), NONE)
+    plain = PlainTables(store)
+    ahead: list[ClassifiedBatch] = []
+    gathered = []
+    for step in range(1, 41):
+        while len(ahead) < random.integers(1, 4):
+            ahead.append(prepare(store, random_batch(store.space, random)))
+        work = ahead.pop(0)
+        samples, vectors, update = train(store, work, step, random)
+        pools = range(len(store.space.pools))
+        gathered.append((vectors, [plain.pooled(work.batch, samples, pool) for pool in pools]))
+        plain.apply(work, samples, update)
+        if random.random() < 0.4:
+            store.migrate(random_migration(store, random))
+        if random.random() < 0.1:
+            store.resize(slots_for(store, int(random.integers(0, 20))), random.permutation(store.space.rows))
+    assert store.placement.version > 3
+    assert_same(export(store), plain.export(), exact=False)
+    for vectors, expected in gathered:
+        for mine, theirs in zip(vectors, expected, strict=True):
+            np.testing.assert_allclose(mine[: len(theirs)], theirs, rtol=0, atol=1e-12)
+            assert not mine[len(theirs) :].any(), "padding is zero"
 
 
 def test_only_the_copy_in_a_rows_own_tier_is_ever_read(kind: str) -> None:
@@ -274,7 +276,7 @@ def trained_store(kind: str, rule: str = "lazy_adam", shape: str = "mixed") -> A
     return store
 
 
-@pytest.mark.parametrize("rule", RULES)
+@grid(always, each, kind=KINDS, rule=list(RULES))
 def test_a_migration_changes_no_value(kind: str, rule: str) -> None:
     store = trained_store(kind, rule)
     store.resize(slots_for(store, 14), NONE)
@@ -298,7 +300,7 @@ def assert_tiers_agree(store: EmbeddingStore) -> None:
     assert sum(pairs) == store.device.hot_rows
 
 
-@pytest.mark.parametrize("rows", [0, 1, 3, 9, 30, 1000])
+@grid(always, each, kind=KINDS, rows=[0, 1, 3, 9, 30, 1000])
 def test_another_budget_keeps_every_value_and_is_never_exceeded(kind: str, rows: int) -> None:
     store = trained_store(kind)
     store.resize(slots_for(store, 8), np.arange(store.space.rows))

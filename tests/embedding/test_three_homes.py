@@ -246,11 +246,14 @@ def drive(folder: Path, kind: tuple[str, str], seed: int, steps: int = STEPS) ->
     return homes.counts
 
 
+@pytest.mark.parametrize("steps", [STEPS // 2, pytest.param(STEPS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("precision", "rule"), [("float64", "sgd"), ("float32", "sgd"), ("float32", "adagrad"), ("float64", "lazy_adam")]
 )
-def test_rows_in_three_homes_equal_plain_arrays(tmp_path: Path, small_parts: None, precision: str, rule: str) -> None:
-    counts = drive(tmp_path, (precision, rule), 3)
+def test_rows_in_three_homes_equal_plain_arrays(
+    tmp_path: Path, small_parts: None, precision: str, rule: str, steps: int
+) -> None:
+    counts = drive(tmp_path, (precision, rule), 3, steps)
     assert min(counts[name] for name in ("to memory", "from memory", "hot", "saved", "failed")) > 0
 
 
@@ -308,7 +311,7 @@ def test_a_mistake_is_found(tmp_path: Path, small_parts: None, monkeypatch: pyte
     mistake(monkeypatch)
 
     def drives() -> Iterator[None]:
-        for seed in range(6):
+        for seed in (2, 3, 4, 5, 0, 1):  # the first one finds each of them
             drive(tmp_path / str(seed), ("float64", "sgd"), seed)
             yield
 

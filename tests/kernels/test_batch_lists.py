@@ -73,11 +73,22 @@ def find_lists(
     return out
 
 
-@pytest.mark.parametrize("longest", [1, 6])
-@pytest.mark.parametrize(("wide", "pool_per_table"), [(False, False), (True, False), (False, True)])
-def test_lists_and_places_are_those_of_the_host(form: Any, longest: int, wide: bool, pool_per_table: bool) -> None:
+SPACES = [(longest, wide, per_table) for longest in (1, 6) for wide, per_table in ((False, False), (True, False), (False, True))]
+
+
+@pytest.mark.parametrize(
+    ("longest", "wide", "pool_per_table", "sizes"),
+    [
+        *((*space, (1, 2, 40)) for space in SPACES),
+        (6, False, False, (300,)),
+        *(pytest.param(*space, (1, 2, 40, 300), marks=pytest.mark.slow) for space in SPACES),
+    ],
+)
+def test_lists_and_places_are_those_of_the_host(
+    form: Any, longest: int, wide: bool, pool_per_table: bool, sizes: tuple[int, ...]
+) -> None:
     space = space_of(wide, pool_per_table)
-    for seed, samples in enumerate([1, 2, 40, 300]):
+    for seed, samples in enumerate(sizes):
         check_all(draw(seed, space, samples, longest), space, form.device.type, longest == 1, seed, form.kernels)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
@@ -19,8 +20,10 @@ from adaptive_rec.kernels import classify, jit, pooling, row_update
 from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.kernels.reference import step as reference
 from adaptive_rec.placement import RowSpace
+from tests.kernels.examples import few_or_many
+from tests.matrix import Case, always, each, grid, pairwise
 
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW, MANY = 20, 60
 DTYPES = [np.float32, np.float64]
 DENSE_RULES = {
     "momentum": RowRule(row_update.MOMENTUM, 0.0, 0.9, 0.0, decay=0.1, dampening=0.2),
@@ -89,17 +92,21 @@ def worlds(draw: Any) -> World:
     return World(RowSpace.of(tables, features), batch, seed + 1)
 
 
-@quick
-@given(st.lists(st.integers(0, 6), max_size=8), st.integers(0, 6), st.sampled_from([np.int32, np.int64]))
-def test_rises_says_whether_offsets_rise_from_0_to_the_lookups(given_: list[int], lookups: int, dtype: type) -> None:
-    for numbers in (given_, [0, *sorted(given_), lookups]):
+@few_or_many(
+    FEW,
+    MANY,
+    some=st.lists(st.integers(0, 6), max_size=8),
+    lookups=st.integers(0, 6),
+    dtype=st.sampled_from([np.int32, np.int64]),
+)
+def test_rises_says_whether_offsets_rise_from_0_to_the_lookups(some: list[int], lookups: int, dtype: type) -> None:
+    for numbers in (some, [0, *sorted(some), lookups]):
         expected = bool(numbers) and numbers[0] == 0 and numbers[-1] == lookups and numbers == sorted(numbers)
         assert bool(classify.rises(np.array(numbers, dtype), lookups)) == expected
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-@quick
-@given(world=worlds())
+@few_or_many(FEW, MANY, world=worlds())
 def test_find_distinct_equals_its_twin(parts: int, world: World) -> None:
     space, batch = world.space, world.batch
     if usable_threads(parts) < parts:
@@ -124,22 +131,19 @@ def segments(world: World) -> list[tuple[int, int]]:
     return list(zip(world.segments_U1[:-1].tolist(), world.segments_U1[1:].tolist(), strict=True))
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("wrong", [-1, -(1 << 40), 3, 1 << 40])
-@pytest.mark.parametrize("lookup", [0, 2, 5])
+@grid(wrong=[-1, -(1 << 40), 3, 1 << 40], lookup=[0, 2, 5], parts=[1, 2])
 def test_an_id_outside_its_table_is_refused(
-    wrong: int, lookup: int, threads: int, monkeypatch: pytest.MonkeyPatch
+    wrong: int, lookup: int, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     space = RowSpace.of((TableSpec("A", 3, 2), TableSpec("B", 3, 4)), (FeatureSpec("a", 0), FeatureSpec("b", 1)))
     batch = Batch.one_hot(np.zeros((3, 1), np.float32), np.zeros((3, 2), np.int64), np.zeros(3, np.float32))
     batch.ids_N[lookup] = wrong
     monkeypatch.setattr(jit, "MIN_LOOKUPS", 0)
     with pytest.raises(DataError, match=rf"ids of table {'AB'[lookup % 2]} .* got {wrong} \(sample {lookup // 2} "):
-        ClassifiedBatch(batch, space, usable_threads(threads))
+        ClassifiedBatch(batch, space, usable_threads(parts))
 
 
-@quick
-@given(worlds())
+@few_or_many(FEW, MANY, world=worlds())
 def test_find_sources_equals_its_twin(world: World) -> None:
     rows = world.distinct_U, world.pool_ends, world.space.pool_first_row
     assert world.source_U.tolist() == reference.find_sources(*rows, world.slot_of_row).tolist()
@@ -148,8 +152,7 @@ def test_find_sources_equals_its_twin(world: World) -> None:
     assert source_U.tolist() == reference.find_sources(*rows, cold_R).tolist()
 
 
-@quick
-@given(worlds())
+@few_or_many(FEW, MANY, world=worlds())
 def test_spread_sources_equals_its_twin(world: World) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jit, "MIN_LOOKUPS", 0)
@@ -178,14 +181,12 @@ def spread_equals_its_twin(world: World, threads: int) -> None:
     assert [part.tolist() for part in mine] == [part.tolist() for part in twins]
 
 
-@quick
-@given(worlds())
+@few_or_many(FEW, MANY, world=worlds())
 def test_one_hot_means_one_id_in_every_bag(world: World) -> None:
     assert world.one_hot == bool(np.all(np.diff(world.batch.offsets) == 1))
 
 
-@quick
-@given(worlds())
+@few_or_many(FEW, MANY, world=worlds())
 def test_count_flagged_equals_its_twin(world: World) -> None:
     flag_U = world.random.random(len(world.distinct_U)) < 0.5
     count_B = np.empty(world.batch.size, dtype=np.int64)
@@ -196,7 +197,7 @@ def test_count_flagged_equals_its_twin(world: World) -> None:
     )
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture
 def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """On one thread, and cut into parts for two."""
     if usable_threads(request.param) < request.param:
@@ -205,12 +206,18 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return int(request.param)
 
 
-shared_fixtures = settings(quick, suppress_health_check=[*HealthCheck])
+THREADS = [1, 2]
+COMBINATIONS = [*itertools.product(DTYPES, THREADS)]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@shared_fixtures
-@given(world=worlds(), padding=st.integers(0, 2))
+def combined(cases: Sequence[Case]) -> list[Case]:
+    """Choose each rule once, with the combinations of type and threads in turn."""
+    chosen = {rule: COMBINATIONS[number % len(COMBINATIONS)] for number, rule in enumerate(ROW_RULES)}
+    return [case for case in cases if (case["dtype"], case["threads"]) == chosen[case["rule"]]]
+
+
+@grid(always, pairwise, ["threads"], dtype=DTYPES, threads=THREADS)
+@few_or_many(FEW, MANY, world=worlds(), padding=st.integers(0, 2))
 def test_gather_pooled_equals_its_twin(dtype: Any, threads: int, world: World, padding: int) -> None:
     """For any samples, in any order: a micro-batch need not be sorted. Padding lines are zero."""
     chosen = world.random.permutation(world.batch.size)[: world.random.integers(1, world.batch.size + 1)]
@@ -228,10 +235,8 @@ def test_gather_pooled_equals_its_twin(dtype: Any, threads: int, world: World, p
         np.testing.assert_allclose(out, twin, rtol=EXACTNESS[dtype], atol=EXACTNESS[dtype])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rule", ROW_RULES)
-@settings(shared_fixtures, max_examples=25)
-@given(world=worlds(), step=st.integers(1, 2000), everyone=st.booleans())
+@grid(always, combined, ["threads"], dtype=DTYPES, rule=list(ROW_RULES), threads=THREADS)
+@few_or_many(10, 25, world=worlds(), step=st.integers(1, 2000), everyone=st.booleans())
 def test_update_rows_equals_its_twin(
     dtype: Any, rule: str, threads: int, world: World, step: int, everyone: bool
 ) -> None:
@@ -251,8 +256,8 @@ def test_update_rows_equals_its_twin(
         tiers = world.tiers(pool, row_rule.state_width(spec.dim), dtype)
         before, twins = [tier.copy() for tier in tiers], [tier.copy() for tier in tiers]
         changed = [np.zeros(space.rows, np.bool_) for _ in range(2)]
-        for each in changed:
-            each[others := np.setdiff1d(np.arange(space.rows), world.distinct_U)[::2]] = True
+        for flags in changed:
+            flags[others := np.setdiff1d(np.arange(space.rows), world.distinct_U)[::2]] = True
         before_changed = len(others)
         counts = row_update.update_rows(
             code, hyper, row_update.RowSegments(span.start, world.segments_U1, world.segment_bag_N),
@@ -280,10 +285,8 @@ def test_update_rows_equals_its_twin(
             assert np.array_equal(tier[still], old[still]), "what is frozen, skipped or in the other tier must not move"
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rule", ROW_RULES)
-@settings(quick, max_examples=25)
-@given(world=worlds(), step=st.integers(1, 2000))
+@grid(always, each, dtype=DTYPES, rule=list(ROW_RULES))
+@few_or_many(10, 25, world=worlds(), step=st.integers(1, 2000))
 def test_apply_rows_equals_its_twin(dtype: Any, rule: str, world: World, step: int) -> None:
     row_rule = ROW_RULES[rule]
     code = row_rule.code

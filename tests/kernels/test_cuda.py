@@ -16,7 +16,7 @@ from adaptive_rec.kernels.reference import rows16
 from adaptive_rec.kernels.reference import staging as reference_staging
 from adaptive_rec.kernels.reference import step as reference
 from tests.kernels.conftest import FORMS
-from tests.matrix import grid, pairwise
+from tests.matrix import always, grid, pairwise
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 DIMS = [1, 3, 16, 64, 128]
@@ -29,7 +29,7 @@ SEED = 12345678901
 
 def form_grid(**axes: Any) -> pytest.MarkDecorator:
     """Each form of the calls with some values; see ``tests.matrix.grid``."""
-    return grid(lambda case: True, pairwise, ["form"], form=FORMS, **axes)
+    return grid(always, pairwise, ["form"], form=FORMS, **axes)
 
 
 class Drawn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from adaptive_rec.kernels.missed_steps import product_of_steps, set_step
 from adaptive_rec.kernels.reference.step import apply_row
 from adaptive_rec.kernels.row_update import ADAGRAD, LAZY_ADAM, MOMENTUM, RMSPROP, SGD, TierArrays
 
-DIM, ROWS = 3, 40
+DIM = 3
 LINEAR = {
     "decay": RowRule(SGD, 0.0, 0.0, 0.0, catches_up=True, decay=0.1),
     "momentum": RowRule(MOMENTUM, 0.0, 0.9, 0.0, catches_up=True),
@@ -32,10 +33,17 @@ STEPWISE = {  # where it is centred, eps keeps the root of a small difference fr
 }
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("first", [0, 70])
-@pytest.mark.parametrize("name", [*LINEAR, *STEPWISE])
-def test_rows_catch_up_as_if_every_step_had_been_made(name: str, first: int, dtype: Any) -> None:
+CASES = [*itertools.product([*LINEAR, *STEPWISE], (0, 70), (np.float64, np.float32))]
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "dtype", "rows"),
+    [
+        *((*CASES[4 * number + number % 4], 12) for number in range(len(CASES) // 4)),
+        *(pytest.param(*case, 40, marks=pytest.mark.slow) for case in CASES),
+    ],
+)
+def test_rows_catch_up_as_if_every_step_had_been_made(name: str, first: int, dtype: Any, rows: int) -> None:
     rule: RowRule = {**LINEAR, **STEPWISE}[name]
     steps, dice = GROWTH + 300, np.random.default_rng(1)
     lr_S = 0.01 * (1 + np.sin(np.arange(steps) / 7))  # to 0 and back
@@ -45,23 +53,23 @@ def test_rows_catch_up_as_if_every_step_had_been_made(name: str, first: int, dty
     for number, lr in enumerate(lr_S, first + 1):
         assert missed.announce(float(lr)) == number
         missed.complete()
-    done_R = first + np.concatenate([[0, 1, steps, steps - 1, steps - 2], dice.integers(0, steps, ROWS - 5)])
-    weights = dice.normal(size=(ROWS, DIM)).astype(dtype)
-    state = np.abs(dice.normal(size=(ROWS, rule.state_width(DIM)))).astype(dtype)
+    done_R = first + np.concatenate([[0, 1, steps, steps - 1, steps - 2], dice.integers(0, steps, rows - 5)])
+    weights = dice.normal(size=(rows, DIM)).astype(dtype)
+    state = np.abs(dice.normal(size=(rows, rule.state_width(DIM)))).astype(dtype)
     if rule.flag and rule.code == RMSPROP:
         state[:, DIM : 2 * DIM] = 0.1 * np.sqrt(state[:, :DIM])  # a mean whose square is below the mean of squares
     state[:, -1] = done_R
     expected, kept = weights.astype(np.float64), state.astype(np.float64)
-    for r in range(ROWS):
+    for r in range(rows):
         for number in range(done_R[r] + 1, first + steps + 1):
             apply_row(rule.code, rule.at(number, lr_S[number - first - 1]), expected[r], kept[r, :-1], np.zeros(DIM))
     kept[:, -1] = first + steps
-    slots = np.full(ROWS, -1, dtype=np.int32)
+    slots = np.full(rows, -1, dtype=np.int32)
     slots[::3] = np.arange(len(slots[::3]))[::-1]
     hot = slots >= 0
     tiers = TierArrays(np.zeros((hot.sum(), DIM), dtype), np.zeros((hot.sum(), state.shape[1]), dtype), weights, state)
     tiers.hot_HD[slots[hot]], tiers.hot_state_HK[slots[hot]] = weights[hot], state[hot]
-    twice = np.concatenate([np.arange(ROWS), np.arange(ROWS)])
+    twice = np.concatenate([np.arange(rows), np.arange(rows)])
     assert missed.make(twice, slots, 0, tiers) == np.count_nonzero(done_R < first + steps)
     found = np.where(hot[:, None], tiers.hot_HD[slots], tiers.cold_RD)
     found_state = np.where(hot[:, None], tiers.hot_state_HK[slots], tiers.cold_state_RK)

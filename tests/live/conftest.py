@@ -25,22 +25,29 @@ ENDLESS = [
 ]  # fmt: skip
 
 
-class Job:
-    """One `adaptive-rec train`, and what a client needs to talk to it."""
+PACED, AT_FULL_SPEED = "tests.live.paced", ""
+STEP_PAUSE = "PAUSE_SECONDS_OF_TESTS"
+"""Variable with the seconds between two steps of a paced run, for a test that waits for something else for long."""
 
-    def __init__(self, folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
+
+class Job:
+    """One `adaptive-rec train`, and what a client needs to talk to it. `first` is imported in its process."""
+
+    def __init__(
+        self, folder: Path, *arguments: str, environment: dict[str, str] | None = None, first: str = PACED, fresh: bool = False
+    ) -> None:
         self.out = folder / "run"
         self.log = folder / "output.txt"
         self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder), **(environment or {})}
         words = ["train", f"--out={self.out}", *ENDLESS, *arguments]
         with open(self.log, "wb") as log:
-            if "PYTHONPATH" in (environment or {}):  # with modules that a process imports at its start
+            if fresh:  # it imports a sitecustomize as all processes do
                 command = [sys.executable, "-m", "adaptive_rec", *words]
                 self.process: Any = subprocess.Popen(
                     command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self.environment, start_new_session=True
                 )
             else:
-                self.process = forked.start(words, log.fileno(), self.environment)
+                self.process = forked.start(words, log.fileno(), self.environment, first=first)
         self.runtime_file = folder / "adaptive-rec" / f"{self.process.pid}.json"
         self.about: dict[str, Any] = {}
 
@@ -110,7 +117,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> float:
     began = time.monotonic()
     while not condition():
         assert time.monotonic() - began < seconds, f"waited {seconds} s in vain"
-        time.sleep(0.02)
+        time.sleep(0.1)  # what is asked for is often an answer of the sidecar, which takes its time
     return time.monotonic() - began
 
 
@@ -125,10 +132,10 @@ def start(proc: None, tmp_path: Path) -> Iterator[Callable[..., Job]]:
     """Start a job that goes on until it is told to stop; all are ended with the test."""
     jobs: list[Job] = []
 
-    def begin(*arguments: str, served: bool = True, environment: dict[str, str] | None = None) -> Job:
+    def begin(*arguments: str, served: bool = True, **more: Any) -> Job:
         folder = tmp_path / str(len(jobs))
         folder.mkdir()
-        jobs.append(Job(folder, *arguments, environment=environment))
+        jobs.append(Job(folder, *arguments, **more))
         return jobs[-1].wait_until_served() if served else jobs[-1]
 
     yield begin
@@ -136,7 +143,7 @@ def start(proc: None, tmp_path: Path) -> Iterator[Callable[..., Job]]:
         job.end()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lasting(proc: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     job = Job(tmp_path_factory.mktemp("lasting"))
     try:
@@ -147,7 +154,7 @@ def lasting(proc: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jo
 
 @pytest.fixture
 def job(lasting: Job) -> Iterator[Job]:
-    """A job for tests that leave it going, one for all of them. It trains only while a test looks at it."""
+    """A job for tests that leave it going, one for all of a module. It trains only while a test looks at it."""
     with lasting.client(unix=True) as client:
         wait_for(lambda: client.post("/api/v1/control/resume").status_code == 200)
         yield lasting

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -18,29 +19,22 @@ from .conftest import Job, wait_for
 pytestmark = pytest.mark.alone
 
 JUMP_SECONDS = 3.15e8
-JUMPING = f"""
-import time
-
-def jumping(real=time.time):
-    return real() + (1 if int(2 * time.monotonic()) % 2 else -1) * {JUMP_SECONDS}
-
-time.time = jumping
-"""
-"""A module that Python imports at its start, for every process of the run."""
-
 WATCHED_SECONDS = 3.0
 
 
-@pytest.fixture
-def job(start: Callable[..., Job], tmp_path: Path) -> Job:
-    (tmp_path / "sitecustomize.py").write_text(JUMPING)
-    place = f"{tmp_path}:{Path(__file__).parents[2]}"
-    return start("--set=checkpoint.every_seconds=1", "--set=knobs.report_every=20", environment={"PYTHONPATH": place})
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["forked", "fresh"])
+def job(request: pytest.FixtureRequest, start: Callable[..., Job], tmp_path: Path) -> Job:
+    """A forked run has a clock that jumps from its second import on, a fresh one from its start; both sidecars are fresh."""
+    shutil.copy(Path(__file__).with_name("jumping.py"), tmp_path / "sitecustomize.py")
+    place = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
+    words = ("--set=checkpoint.every_seconds=1", "--set=knobs.report_every=20")
+    return start(*words, environment=place, first="tests.live.jumping_and_paced", fresh=request.param)
 
 
 def test_a_run_goes_on_as_if_the_wall_clock_stood_still(job: Job) -> None:
     with job.client() as client:
         wait_for(lambda: client.get("/api/v1/status").json()["checkpoint"] is not None)
+        wait_for(lambda: client.get("/api/v1/status").json()["steps_per_second"] is not None)
         began, saved = time.monotonic(), len(job.events("checkpoint"))
         while time.monotonic() - began < WATCHED_SECONDS:
             assert client.get("/livez").status_code == 200

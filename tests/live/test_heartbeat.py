@@ -24,7 +24,7 @@ from adaptive_rec.live.heartbeat import (
     main_thread,
 )
 
-from .conftest import Job, alive, wait_for
+from .conftest import STEP_PAUSE, Job, alive, wait_for
 from .test_scrapes import Clock, phase_at
 
 Start = Callable[..., Job]
@@ -150,11 +150,12 @@ def step_now(job: Job) -> int:
 
 @pytest.mark.alone
 def test_a_sidecar_that_hangs_is_killed_and_replaced(start: Start) -> None:
-    job = start()
+    job = start(environment={STEP_PAUSE: "0.2"})
     about, step = job.about, step_now(job)
     with stopped(job) as sidecar:
-        took = wait_for(partial(is_back, job, sidecar))
-        assert took > HUNG_SECONDS - 2 * BEAT_SECONDS
+        time.sleep(HUNG_SECONDS - 2 * BEAT_SECONDS)
+        assert alive(sidecar)
+        wait_for(partial(is_back, job, sidecar))
         assert not alive(sidecar)
     assert {name: job.about[name] for name in about} == about, "the port and the tokens are the same"
     assert step_now(job) > step, "training went on meanwhile"
@@ -168,7 +169,9 @@ def test_a_sidecar_that_hangs_is_killed_and_replaced(start: Start) -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
+)
 def test_a_signal_does_not_wait_for_a_sidecar_that_hangs(start: Start, number: int, code: int) -> None:
     """Not even where a scraper reads the run, for which it would stay 20 seconds."""
     job = start()
@@ -184,9 +187,10 @@ def test_a_signal_does_not_wait_for_a_sidecar_that_hangs(start: Start, number: i
     assert "the sidecar does not answer, so the scraper cannot see" in job.log.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_a_run_that_is_done_does_not_wait_for_a_sidecar_that_hangs(start: Start) -> None:
-    job = start("--steps=1200")
+    job = start("--steps=200")
     assert phase_at(job) == "training"
     with stopped(job) as sidecar:
         wait_for((job.out / "summary.json").exists, 60)
@@ -196,6 +200,7 @@ def test_a_run_that_is_done_does_not_wait_for_a_sidecar_that_hangs(start: Start)
         assert not alive(sidecar)
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_a_pause_of_both_costs_the_sidecar_nothing(start: Start) -> None:
     """As Ctrl-Z, a debugger or a frozen container do it; the sidecar continues last."""

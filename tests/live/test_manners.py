@@ -11,8 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from adaptive_rec.cli import main
 from adaptive_rec.live.sign_in_code import new_code
 
 from .conftest import Job, alive, wait_for
@@ -51,37 +52,23 @@ def sign_in(client: httpx2.Client, code: str) -> int:
     return status
 
 
-def test_killing_the_sidecar_loses_no_step_and_no_knob(start: Start) -> None:
-    job = start()
-    asked, steps = 0, []
+@contextmanager
+def keeps_knobs(job: Job, asked: int) -> Iterator[None]:
+    """A knob that was changed just before is in effect afterwards, and sign-in codes stay used."""
     with job.client() as client:
-        for kill in range(20 if os.environ.get("ADAPTIVE_REC_LONG") else 3):
-            asked = 100 + kill
-            response = patch(client, min_probe_touches=asked)
-            assert response.status_code in (200, 202)
-            before = job.sidecar()
-            assert before is not None
-            used = new_code(job.about["control_token"])
-            assert sign_in(client, used) == 204
-            os.kill(before, signal.SIGKILL)
-            wait_for(partial(is_back, job, before))
-            assert [sign_in(client, code) for code in (used, new_code(job.about["control_token"]))] == [401, 204]
-            knob = client.get("/api/v1/knobs").json()["knobs"]["min_probe_touches"]
-            assert (knob["desired"], knob["effective"]) == (asked, asked)
-            steps.append(client.get("/api/v1/status").json()["step"])
-    assert steps == sorted(steps)
-    job.process.terminate()
-    assert job.process.wait(60) == 143
-    metrics = [json.loads(line) for line in (job.out / "metrics.jsonl").read_text().splitlines()]
-    snapshots = [line["step"] for line in metrics if line["event"] == "snapshot"]
-    assert snapshots[:-1] == list(range(20, 20 * len(snapshots), 20)), "every step was reported"
-    assert [event["details"]["changed"]["min_probe_touches"]["new"] for event in job.events("knobs")] == [
-        100 + kill for kill in range(asked - 99)
-    ]
-    assert len(job.events("sidecar")) == asked - 99
+        response = patch(client, min_probe_touches=asked)
+        assert response.status_code in (200, 202)
+        used = new_code(job.about["control_token"])
+        assert sign_in(client, used) == 204
+        yield
+        assert [sign_in(client, code) for code in (used, new_code(job.about["control_token"]))] == [401, 204]
+        knob = client.get("/api/v1/knobs").json()["knobs"]["min_probe_touches"]
+        assert (knob["desired"], knob["effective"]) == (asked, asked)
 
 
-def test_sessions_outlive_the_sidecar_and_signing_out_does_too(job: Job) -> None:
+@contextmanager
+def keeps_sessions(job: Job) -> Iterator[None]:
+    """Sessions outlive the sidecar, and signing out does, too."""
     origin, replies = {"Origin": job.about["url"]}, []
     for _ in range(2):
         with job.client() as client:  # each has cookies of its own
@@ -94,16 +81,47 @@ def test_sessions_outlive_the_sidecar_and_signing_out_does_too(job: Job) -> None
         return httpx2.request(method, job.about["url"] + path, headers=headers, trust_env=False, verify=False).status_code
 
     assert [ask(out), ask(kept), ask(out, "DELETE", "/api/v1/session")] == [200, 200, 204]
+    yield
+    assert [ask(out), ask(kept)] == [401, 200]
+
+
+def kill_sidecar(job: Job) -> int:
+    """Kill the sidecar and wait until the next one answers. Return the step of the run then."""
     before = job.sidecar()
     assert before is not None
     os.kill(before, signal.SIGKILL)
     wait_for(partial(is_back, job, before))
-    assert [ask(out), ask(kept)] == [401, 200]
+    with job.client() as client:
+        return int(client.get("/api/v1/status").json()["step"])
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_ends_the_run_in_good_order_with_streams_open(start: Start, number: int, code: int) -> None:
-    job = start()
+def has_lost_nothing(job: Job, kills: int) -> None:
+    """Every step was reported and every change of the knob, and each death of a sidecar; to be asked when the run has ended."""
+    metrics = [json.loads(line) for line in (job.out / "metrics.jsonl").read_text().splitlines()]
+    snapshots = [line["step"] for line in metrics if line["event"] == "snapshot"]
+    assert snapshots == sorted(set(snapshots))
+    regular = [step for step in snapshots if step % 20 == 0]  # a pause and the end are reported, too
+    assert regular == list(range(20, snapshots[-1] + 1, 20)), "every step was reported"
+    changed = [event["details"]["changed"]["min_probe_touches"]["new"] for event in job.events("knobs")]
+    assert changed == [100 + kill for kill in range(kills)]
+    assert len(job.events("sidecar")) == kills
+
+
+@pytest.mark.slow
+def test_killing_the_sidecar_loses_no_step_and_no_knob(start: Start) -> None:
+    job, steps = start(), []
+    kills = 20 if os.environ.get("ADAPTIVE_REC_LONG") else 3
+    for kill in range(kills):
+        with keeps_knobs(job, 100 + kill):
+            steps.append(kill_sidecar(job))
+    assert steps == sorted(steps)
+    job.process.terminate()
+    assert job.process.wait(60) == 143
+    has_lost_nothing(job, kills)
+
+
+def ends_in_good_order(job: Job, number: int, code: int) -> None:
+    """A signal ends a run in good order, also with streams open."""
     sidecar = job.sidecar()
     assert sidecar is not None
     with ExitStack() as stack:
@@ -127,6 +145,135 @@ def test_a_signal_ends_the_run_in_good_order_with_streams_open(start: Start, num
         client.get("/livez")
 
 
+@pytest.mark.slow
+def test_ctrl_c_ends_the_run_in_good_order_with_streams_open(start: Start) -> None:
+    ends_in_good_order(start(), signal.SIGINT, 130)
+
+
+def listens_on_loopback_only(job: Job) -> None:
+    inodes = set()
+    for pid in (job.process.pid, job.sidecar()):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                found = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(link))
+            except OSError:
+                continue
+            inodes |= {found[1]} if found else set()
+    listening = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                listening.append(fields[1].split(":")[0])
+    assert listening == ["0100007F"]
+
+
+def keeps_its_tokens_to_itself(job: Job) -> None:
+    """No answer has a token, nor what others see of a process."""
+    token, read_token = job.about["control_token"], job.about["read_token"]
+    with job.client() as client:
+        for path in (
+            "/metrics",
+            "/api/v1/status",
+            "/api/v1/nothing",
+            "/api/v1/openapi.json",
+            "/api/v1/events",
+            f"/{token}",
+        ):
+            assert token not in client.get(path).text
+        assert client.post("/api/v1/control/pause").status_code == 200
+        assert client.post("/api/v1/control/resume").status_code == 200
+        client.get("/api/v1/status", headers={"Authorization": "Bearer wrong"})
+        sidecar = job.sidecar()
+        for pid in (job.process.pid, sidecar):
+            for name in ("cmdline", "environ"):
+                content = Path(f"/proc/{pid}/{name}").read_bytes()
+                assert token.encode() not in content
+                assert read_token.encode() not in content
+
+
+def has_left_no_token(job: Job, folder: Path) -> None:
+    """To be asked when the run has ended, which takes the runtime file away."""
+    tokens = [job.about[name].encode() for name in ("control_token", "read_token")]
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert job.log in files
+    for path in files:
+        content = path.read_bytes()
+        assert not [token for token in tokens if token in content], path
+
+
+def gives_way(job: Job) -> None:
+    """The sidecar is nice, and the trainer is not."""
+    sidecar = job.sidecar()
+    assert sidecar is not None
+    assert os.getpriority(os.PRIO_PROCESS, sidecar) == max(12, os.getpriority(os.PRIO_PROCESS, 0))
+    group = Path(f"/proc/{sidecar}/autogroup")
+    if group.exists() and Path("/proc/sys/kernel/sched_autogroup_enabled").read_text() == "1\n":
+        assert group.read_text().endswith("nice 12\n"), "niceness counts within a session only"
+    assert os.getpriority(os.PRIO_PROCESS, job.process.pid) == os.getpriority(os.PRIO_PROCESS, 0)
+
+
+@contextmanager
+def systemd_hears(folder: Path) -> Iterator[tuple[dict[str, str], list[str]]]:
+    """Give the environment of a service of systemd, and what it tells systemd."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(folder / "notify"))
+        heard: list[str] = []
+
+        def listen() -> None:
+            systemd.settimeout(0.2)
+            while not done.is_set():
+                try:
+                    heard.append(systemd.recv(4096).decode())
+                except TimeoutError:
+                    continue
+
+        done = threading.Event()
+        thread = threading.Thread(target=listen)
+        thread.start()
+        try:
+            yield {"NOTIFY_SOCKET": str(folder / "notify"), "WATCHDOG_USEC": "400000"}, heard
+        finally:
+            time.sleep(0.3)
+            done.set()
+            thread.join()
+
+
+def is_well_while_paused(job: Job, heard: list[str]) -> None:
+    with job.client() as client:
+        client.post("/api/v1/control/pause").raise_for_status()
+        paused_at = heard.count("WATCHDOG=1")
+        time.sleep(1)
+        assert heard.count("WATCHDOG=1") >= paused_at + 3, "a paused run is well"
+        client.post("/api/v1/control/resume").raise_for_status()
+
+
+def test_a_served_run_from_its_start_to_its_end(start: Start, tmp_path: Path) -> None:
+    """All that does not need a run of its own, of one run that systemd has started where its port was taken."""
+    with ExitStack() as stack:
+        environment, heard = stack.enter_context(systemd_hears(tmp_path))
+        port = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+        job = start(f"--port={port}", environment=environment)
+        served = int(job.about["url"].rpartition(":")[2])
+        assert port < served < port + 50
+        assert re.search(rf"port {port} is taken.*{served}", job.log.read_text()), "the next free one is said"
+        listens_on_loopback_only(job)
+        gives_way(job)
+        with job.client() as client:
+            step = client.get("/api/v1/status").json()["step"]
+        with keeps_knobs(job, 100), keeps_sessions(job):
+            assert kill_sidecar(job) >= step
+        keeps_its_tokens_to_itself(job)
+        is_well_while_paused(job, heard)
+        ends_in_good_order(job, signal.SIGTERM, 143)
+    has_lost_nothing(job, kills=1)
+    has_left_no_token(job, tmp_path)
+    assert heard[0].startswith("READY=1")
+    assert heard.count("WATCHDOG=1") > 3
+    assert sum("READY=1" in message for message in heard) == 1, "the sidecar says nothing to systemd"
+
+
+@pytest.mark.slow
 def test_a_second_signal_ends_everything_at_once(start: Start) -> None:
     job = start("--set=data.table_rows=[3000000, 40, 9]", "--set=data.max_table_rows=3000000")  # slow to write
     sidecar = job.sidecar()
@@ -149,6 +296,7 @@ def test_a_killed_trainer_leaves_no_process_behind(start: Start) -> None:
     job.process.wait()
 
 
+@pytest.mark.slow
 def test_a_sidecar_that_hangs_does_not_hold_up_training(start: Start) -> None:
     job = start()
     sidecar = job.sidecar()
@@ -167,111 +315,11 @@ def test_a_sidecar_that_hangs_does_not_hold_up_training(start: Start) -> None:
     wait_for(lambda: not alive(sidecar))
 
 
-def test_where_the_port_is_taken_the_next_free_one_is_said(start: Start) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        job = start(f"--port={port}")
-        served = int(job.about["url"].rpartition(":")[2])
-        assert port < served < port + 50
-        assert re.search(rf"port {port} is taken.*{served}", job.log.read_text())
-
-
-def test_only_loopback_is_listened_on(job: Job) -> None:
-    inodes = set()
-    for pid in (job.process.pid, job.sidecar()):
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                found = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(link))
-            except OSError:
-                continue
-            inodes |= {found[1]} if found else set()
-    listening = []
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and fields[9] in inodes:
-                listening.append(fields[1].split(":")[0])
-    assert listening == ["0100007F"]
-
-
-def test_the_token_is_nowhere_but_in_the_runtime_file(start: Start, tmp_path: Path) -> None:
-    job = start()
-    token, read_token = job.about["control_token"], job.about["read_token"]
-    with job.client() as client:
-        for path in (
-            "/metrics",
-            "/api/v1/status",
-            "/api/v1/nothing",
-            "/api/v1/openapi.json",
-            "/api/v1/events",
-            f"/{token}",
-        ):
-            assert token not in client.get(path).text
-        assert client.post("/api/v1/control/pause").status_code == 200
-        assert client.post("/api/v1/control/resume").status_code == 200
-        client.get("/api/v1/status", headers={"Authorization": "Bearer wrong"})
-        sidecar = job.sidecar()
-        for pid in (job.process.pid, sidecar):
-            for name in ("cmdline", "environ"):
-                content = Path(f"/proc/{pid}/{name}").read_bytes()
-                assert token.encode() not in content
-                assert read_token.encode() not in content
-    job.process.terminate()
-    job.process.wait(60)
-    for path in tmp_path.rglob("*"):
-        if path.is_file():
-            content = path.read_bytes()
-            assert token.encode() not in content, path
-            assert read_token.encode() not in content, path
-
-
-def test_the_sidecar_is_nice_and_the_trainer_is_not(job: Job) -> None:
-    sidecar = job.sidecar()
-    assert sidecar is not None
-    assert os.getpriority(os.PRIO_PROCESS, sidecar) == max(12, os.getpriority(os.PRIO_PROCESS, 0))
-    group = Path(f"/proc/{sidecar}/autogroup")
-    if group.exists() and Path("/proc/sys/kernel/sched_autogroup_enabled").read_text() == "1\n":
-        assert group.read_text().endswith("nice 12\n"), "niceness counts within a session only"
-    assert os.getpriority(os.PRIO_PROCESS, job.process.pid) == os.getpriority(os.PRIO_PROCESS, 0)
-
-
-def test_systemd_gets_readiness_and_watchdog_messages(start: Start, tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.bind(str(tmp_path / "notify"))
-        heard: list[str] = []
-
-        def listen() -> None:
-            systemd.settimeout(0.2)
-            while not done.is_set():
-                try:
-                    heard.append(systemd.recv(4096).decode())
-                except TimeoutError:
-                    continue
-
-        done = threading.Event()
-        thread = threading.Thread(target=listen)
-        thread.start()
-        job = start(environment={"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "400000"})
-        with job.client() as client:
-            client.post("/api/v1/control/pause").raise_for_status()
-            paused_at = heard.count("WATCHDOG=1")
-            time.sleep(1)
-            assert heard.count("WATCHDOG=1") >= paused_at + 3, "a paused run is well"
-        job.process.terminate()
-        job.process.wait(60)
-        time.sleep(0.3)
-        done.set()
-        thread.join()
-    assert heard[0].startswith("READY=1")
-    assert heard.count("WATCHDOG=1") > 3
-    assert sum("READY=1" in message for message in heard) == 1, "the sidecar says nothing to systemd"
-
-
 def test_a_run_lingers_until_it_is_stopped(start: Start) -> None:
-    job = start("--linger", "--steps=200")
+    job = start("--linger", "--steps=60")
     with job.client() as client:
         wait_for(lambda: client.get("/api/v1/status").json()["phase"] == "finished")
-        assert client.get("/api/v1/status").json()["step"] == 200
+        assert client.get("/api/v1/status").json()["step"] == 60
         assert client.get("/api/v1/placement").json()["tables"][0]["hot"] > 0
         assert client.post("/api/v1/control/pause").status_code == 409
         assert patch(client, alpha=0.5).status_code == 409
@@ -279,7 +327,20 @@ def test_a_run_lingers_until_it_is_stopped(start: Start) -> None:
     assert job.process.wait(60) == 0
 
 
-def test_training_works_without_the_web_framework(tmp_path: Path) -> None:
+def test_training_works_without_the_web_framework(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As if fastapi were not installed: said, and that is all."""
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert main(["train", "tiny", "--steps=20", f"--out={tmp_path / 'run'}"]) == 0
+    printed = capsys.readouterr()
+    assert "fastapi" in printed.out + printed.err
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
+@pytest.mark.slow
+def test_a_fresh_process_trains_without_the_web_framework(tmp_path: Path) -> None:
     """As if fastapi were not installed: said, and that is all."""
     hidden = tmp_path / "sitecustomize.py"
     hidden.write_text("import sys\nsys.modules['fastapi'] = None\n")

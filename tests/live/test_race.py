@@ -90,10 +90,10 @@ def race(job: Job, changes: int) -> None:
 
 
 def test_no_change_is_lost_in_a_race(job: Job) -> None:
-    race(job, 5)
+    race(job, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_no_change_is_lost_in_a_long_race(job: Job) -> None:
     race(job, 100)

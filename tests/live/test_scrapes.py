@@ -118,6 +118,7 @@ def test_a_stopped_run_is_scraped_once_more(start: Start) -> None:
     assert "to the scraper of its metrics" in job.log.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_a_second_signal_ends_the_wait(start: Start) -> None:
     job = start()
@@ -140,6 +141,7 @@ def test_a_signal_ends_the_wait_of_a_run_that_was_stopped_by_a_client(start: Sta
     assert not job.runtime_file.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_a_second_stop_ends_the_wait(start: Start) -> None:
     job = start()
@@ -166,6 +168,7 @@ def test_a_failed_run_is_scraped_once_more(start: Start) -> None:
     assert len(job.events("failed")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_a_run_resumed_meanwhile_gets_the_port(start: Start, tmp_path: Path) -> None:
     first = start("--port=0")

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from adaptive_rec.data.raw import raw_ids
 from adaptive_rec.kernels.reference.fill import fill_rows
+from adaptive_rec.modules import loop_ids, loop_keys
 
 from .training import QUICK_WINDOWS
 
@@ -43,6 +46,12 @@ def first_values(keys: NDArray[np.int64], table: int = 0, dim: int = DIM, dtype:
 def options(where: Path | None = None, **more: Any) -> dict[str, Any]:
     disk = {} if where is None else {"host_memory": "1MiB", "disk": where / "rows"}
     return {"budget": 6000, "knobs": {**QUICK_WINDOWS, **more.pop("knobs", {})}, "seed": SEED, **disk, **more}
+
+
+def leave_sooner(patch: pytest.MonkeyPatch, factor: float) -> None:
+    """Make the steps fewer that pass between the choice of the ids that leave and their leaving."""
+    for module in (raw_ids, loop_ids, loop_keys):
+        patch.setattr(module, "LATER", round(module.LATER * factor))
 
 
 def numbered(batches: Iterable[Tensor]) -> NDArray[np.int64]:

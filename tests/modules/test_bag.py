@@ -9,16 +9,14 @@ import torch
 
 from adaptive_rec import AdaptiveEmbeddingBag
 from adaptive_rec.errors import AdaptiveRecError
+from tests.matrix import grid
 
-from .both import ERRORS, INTEGERS, Both, each_kind, each_mode, fused
+from .both import ERRORS, INTEGERS, KINDS, Both, each_kind, each_mode, fused
 
 # Shapes --------------------------------------------------------------------------------------------------------------
 
 
-@each_kind
-@each_mode
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize(("ids_type", "offsets_type"), [*itertools.product(INTEGERS, INTEGERS)])
+@grid(kind=KINDS, mode=["sum", "mean"], sparse=[False, True], ids_type=INTEGERS, offsets_type=INTEGERS)
 def test_a_known_example(kind: str, mode: str, sparse: bool, ids_type: torch.dtype, offsets_type: torch.dtype) -> None:
     """With empty bags at the beginning, in the middle and at the end; the same in 2-D; and nothing but empty bags."""
     weight = torch.arange(1.0, 11.0).view(5, 2)
@@ -66,10 +64,7 @@ def test_2d_input_without_lookups(kind: str, mode: str) -> None:
         assert torch.equal(pooled, torch.zeros(3, 3))
 
 
-@each_kind
-@each_mode
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize(("ids_type", "offsets_type"), [*itertools.product(INTEGERS, INTEGERS)])
+@grid(kind=KINDS, mode=["sum", "mean"], sparse=[False, True], ids_type=INTEGERS, offsets_type=INTEGERS)
 def test_no_ids_at_all(kind: str, mode: str, sparse: bool, ids_type: torch.dtype, offsets_type: torch.dtype) -> None:
     both = Both(kind, 4, 3, mode=mode, sparse=sparse)
     for bags in (1, 2, 5):
@@ -108,9 +103,7 @@ def test_other_precisions_are_refused_by_name(kind: str, dtype: torch.dtype) -> 
 # The last offset -----------------------------------------------------------------------------------------------------
 
 
-@each_kind
-@each_mode
-@pytest.mark.parametrize("integers", INTEGERS)
+@grid(kind=KINDS, mode=["sum", "mean"], integers=INTEGERS)
 def test_offsets_may_include_the_last_one(kind: str, mode: str, integers: torch.dtype) -> None:
     ids = torch.tensor([3, 1, 1, 1, 4, 0], dtype=integers)
     offsets = torch.tensor([0, 0, 3, 3, 6], dtype=integers)
@@ -139,10 +132,10 @@ def test_ids_after_the_last_offset_are_ignored(kind: str) -> None:
     assert torch.equal(pooled[1], torch.zeros(3)) or torch.equal(pooled[1], before[3])
 
 
-@each_kind
-@each_mode
-@pytest.mark.parametrize("padding_idx", [7, 3, -1])
-@pytest.mark.parametrize("offsets", [[0, 3, 3], [0, 3, 4], [0, 5], [0, 5, 5], [0, 2, 2, 5]])
+@grid(
+    kind=KINDS, mode=["sum", "mean"], padding_idx=[7, 3, -1],
+    offsets=[[0, 3, 3], [0, 3, 4], [0, 5], [0, 5, 5], [0, 2, 2, 5]],
+)  # fmt: skip
 def test_with_a_padding_id_the_last_bag_has_all_ids_that_are_left(
     kind: str, mode: str, padding_idx: int, offsets: list[int]
 ) -> None:
@@ -154,10 +147,7 @@ def test_with_a_padding_id_the_last_bag_has_all_ids_that_are_left(
 # Weights of lookups --------------------------------------------------------------------------------------------------
 
 
-@each_kind
-@pytest.mark.parametrize("trained", [True, False])
-@pytest.mark.parametrize("last", [True, False])
-@pytest.mark.parametrize(("ids_type", "offsets_type"), [*itertools.product(INTEGERS, INTEGERS)])
+@grid(kind=KINDS, trained=[True, False], last=[True, False], ids_type=INTEGERS, offsets_type=INTEGERS)
 def test_weights_of_lookups(
     kind: str, trained: bool, last: bool, ids_type: torch.dtype, offsets_type: torch.dtype
 ) -> None:
@@ -178,8 +168,7 @@ def test_weights_of_lookups_in_2d(kind: str, sparse: bool) -> None:
         both.check_often(torch.randint(rows, (bags, length)), None, scale)
 
 
-@each_kind
-@pytest.mark.parametrize(("bag_learns", "scale_learns"), [*itertools.product([True, False], repeat=2)])
+@grid(kind=KINDS, bag_learns=[True, False], scale_learns=[True, False])
 def test_gradients_reach_rows_and_weights_of_lookups_as_required(
     kind: str, bag_learns: bool, scale_learns: bool
 ) -> None:
@@ -210,10 +199,7 @@ def test_weights_of_lookups_have_a_gradient_only_on_request(kind: str) -> None:
 # Padding -------------------------------------------------------------------------------------------------------------
 
 
-@each_kind
-@each_mode
-@pytest.mark.parametrize("last", [True, False])
-@pytest.mark.parametrize("padding", [0, 3, 11, -1, -12])
+@grid(kind=KINDS, mode=["sum", "mean"], last=[True, False], padding=[0, 3, 11, -1, -12])
 def test_lookups_of_the_padding_row_are_ignored(kind: str, mode: str, last: bool, padding: int) -> None:
     both = Both(kind, 12, 3, mode=mode, padding_idx=padding, include_last_offset=last)
     dice = torch.Generator().manual_seed(padding % 12)
@@ -223,11 +209,11 @@ def test_lookups_of_the_padding_row_are_ignored(kind: str, mode: str, last: bool
     offsets = lengths.cumsum(0) - lengths
     both.check_often(ids, torch.cat([offsets, lengths.sum()[None]]) if last else offsets)
     both.check_often(torch.full((7,), padding % 12), torch.tensor([0, 2, 2, 7] if last else [0, 2, 2]))
-    grid = torch.randint(12, (6, 4), generator=dice)
-    grid[2] = padding % 12
-    both.check_often(grid)
+    ids = torch.randint(12, (6, 4), generator=dice)
+    ids[2] = padding % 12
+    both.check_often(ids)
     if mode == "sum":
-        both.check_often(grid, None, torch.randn(6, 4).requires_grad_())
+        both.check_often(ids, None, torch.randn(6, 4).requires_grad_())
     assert both.ours.padding_idx == both.theirs.padding_idx
 
 

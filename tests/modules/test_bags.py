@@ -15,6 +15,8 @@ from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.modules.bags import NO_CALL, BagBatch, Bags, PoolTables
 from adaptive_rec.placement import RowSpace
 
+from .cases import failures
+
 SPACE = RowSpace.by_pool(
     tuple(TableSpec(f"t{n}", rows, dim) for n, (rows, dim) in enumerate([(9, 4), (5, 2), (30, 4), (7, 2)]))
 )
@@ -35,9 +37,12 @@ def drawn(rng: np.random.Generator, tables: list[int], in_turn: bool = True) -> 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("in_turn", [True, False])
-@pytest.mark.parametrize("seed", range(20))
-def test_distinct_rows_and_their_bags(seed: int, in_turn: bool, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distinct_rows_and_their_bags(in_turn: bool, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jit, "MIN_LOOKUPS", 0)
+    assert failures(range(20), lambda seed: check_distinct_rows(seed, in_turn, threads)) == {}
+
+
+def check_distinct_rows(seed: int, in_turn: bool, threads: int) -> None:
     rng = np.random.default_rng(seed)
     choices = [[0], [2], [0, 2], [2, 0], [1], [3], [3, 1, 1]]
     parts = [drawn(rng, choices[number]) for number in rng.integers(0, len(choices), size=int(rng.integers(0, 6)))]

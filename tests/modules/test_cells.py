@@ -17,7 +17,7 @@ from tests.matrix import REFUSED, Case, cover, product, title
 
 from .ranks import Trained, patch_ranks, train
 
-STEPS = 12
+STEPS = 9
 
 
 def trained(group: Any, case: Case, folder: Path | None = None) -> Trained:

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from adaptive_rec import AdaptiveEmbeddingBagCollection, EmbeddingBagConfig
+from tests.matrix import pairwise
 
+from .cases import few_or_many_steps
 from .jagged import Jagged, LengthsOnly, OffsetsOnly, draw
 from .training import QUICK_WINDOWS, RULES, assert_moved
 
@@ -74,15 +76,13 @@ def loss_of(parts: list[Tensor]) -> Tensor:
     return torch.stack([(part + 0.1 * number).tanh().square().mean() for number, part in enumerate(parts)]).sum()
 
 
-@pytest.mark.parametrize("prefetch", [True, False], ids=["prefetch", "in line"])
-@pytest.mark.parametrize("kind", ["one-hot", "multi-hot", "weighted"])
-@pytest.mark.parametrize("rule", RULES)
-def test_it_reads_and_updates_as_bags_of_torch(rule: str, kind: str, prefetch: bool) -> None:
+@few_or_many_steps(16, 40, pairwise, rule=RULES, kind=["one-hot", "multi-hot", "weighted"], prefetch=[True, False])
+def test_it_reads_and_updates_as_bags_of_torch(rule: str, kind: str, prefetch: bool, steps: int) -> None:
     weighted = kind == "weighted"
     lr = {"sgd": 0.05, "adagrad": 0.05, "sparse_adam": 0.01}[rule]
     ours = collection(weighted, optimizer=RULE_NAMES[rule], lr=lr)
     theirs = Plain(ours, rule)
-    batches = [draw(FEATURES, 24, seed, weighted=weighted, one_hot=kind == "one-hot") for seed in range(40)]
+    batches = [draw(FEATURES, 24, seed, weighted=weighted, one_hot=kind == "one-hot") for seed in range(steps)]
     for kjt in ours.runtime.prefetch(batches, sparse=lambda kjt: kjt) if prefetch else batches:
         expected, out = theirs(kjt, weighted), ours(kjt)
         torch.testing.assert_close(out.values(), torch.cat(expected, dim=1), rtol=1e-11, atol=1e-13)

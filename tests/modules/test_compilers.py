@@ -52,7 +52,10 @@ def train(read: str, adaptive: bool, compiled: str) -> Tensor:
     return model.table.weight.detach() + 0
 
 
-@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize(
+    "read",
+    ["the module", "a slice", "all rows", *(pytest.param(read, marks=pytest.mark.slow) for read in ("functional", "rows"))],
+)
 def test_a_compiled_model_may_read_its_weight_in_any_way(read: str) -> None:
     torch.testing.assert_close(train(read, True, "model"), train(read, False, ""), rtol=0, atol=1e-12)
 

@@ -14,6 +14,7 @@ from adaptive_rec.embedding.adam_steps import FIRST_SERIES_STEP
 from adaptive_rec.errors import AdaptiveRecError, ConfigError
 from adaptive_rec.modules.dense_steps import DenseSteps
 
+from .cases import few_or_many_steps
 from .training import QUICK_WINDOWS, wrapped
 
 ROWS, DIM = 400, 6
@@ -57,6 +58,29 @@ def same(theirs: Any, ours: Any, atol: float = 1e-12) -> None:
 
 
 @each_kind
+def test_steps_late_in_a_training_are_those_of_torch(kind: str) -> None:
+    """From the step on from which many missed steps are made at once, under a schedule. Most steps before it are said, not made:
+    moments are what they would be had all gradients been like the first ones."""
+    models = [model_of(), model_of()]
+    optimizers = [KINDS[kind](model.parameters()) for model in models]
+    for model, optimizer in zip(models, optimizers, strict=True):
+        train(model, optimizer, range(10))
+        for state in optimizer.state.values():
+            for name, beta in zip(("exp_avg", "exp_avg_sq"), optimizer.param_groups[0]["betas"], strict=True):
+                state[name] /= 1 - beta**10
+            state["step"] += FIRST_SERIES_STEP
+    wrapped(models[1], optimizers[1], budget=4000)
+    losses = []
+    for model, optimizer in zip(models, optimizers, strict=True):
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+        losses.append(train(model, optimizer, range(10, 100), scheduler))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-9)
+    same(*models, atol=1e-11)
+    assert models[1]["table"].weight.runtime.stats().migrated_rows > 0
+
+
+@pytest.mark.slow
+@each_kind
 def test_thousands_of_steps_are_those_of_torch(kind: str) -> None:
     """Beyond the step from which many missed steps are made at once, under a schedule."""
     losses, pairs, steps = [], both(kind), FIRST_SERIES_STEP + 500
@@ -75,28 +99,27 @@ def test_a_missed_catch_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert train(ours, own, range(60)) != pytest.approx(train(theirs, optimizer, range(60)), rel=1e-6)
 
 
-@each_kind
-def test_a_state_that_was_handed_over_goes_on(kind: str) -> None:
+@few_or_many_steps(15, 40, kind=KINDS)
+def test_a_state_that_was_handed_over_goes_on(kind: str, steps: int) -> None:
     models = [model_of(), model_of()]
     optimizers = [KINDS[kind](model.parameters()) for model in models]
     for model, optimizer in zip(models, optimizers, strict=True):
-        train(model, optimizer, range(40))
+        train(model, optimizer, range(steps))
     wrapped(models[1], optimizers[1], budget=4000)
-    losses = [train(model, optimizer, range(40, 120)) for model, optimizer in zip(models, optimizers, strict=True)]
+    losses = [train(model, optimizer, range(steps, 3 * steps)) for model, optimizer in zip(models, optimizers, strict=True)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-10)
     same(*models)
     adaptive_rec.unwrap(models[1], optimizers[1])
-    losses = [train(model, optimizer, range(120, 160)) for model, optimizer in zip(models, optimizers, strict=True)]
+    losses = [train(model, optimizer, range(3 * steps, 4 * steps)) for model, optimizer in zip(models, optimizers, strict=True)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-10)
     same(*models)
 
 
-@each_kind
-@pytest.mark.parametrize("runtime_first", [True, False])
-def test_a_saved_state_goes_on(kind: str, runtime_first: bool) -> None:
+@few_or_many_steps(30, 70, kind=KINDS, runtime_first=[True, False])
+def test_a_saved_state_goes_on(kind: str, runtime_first: bool, steps: int) -> None:
     (theirs, optimizer), (ours, own) = both(kind)
     for model, one in ((theirs, optimizer), (ours, own)):
-        train(model, one, range(70))
+        train(model, one, range(steps))
     runtime = ours["table"].weight.runtime
     parts = {"runtime": runtime.state_dict, "model": ours.state_dict}
     saved = {name: parts[name]() for name in (parts if runtime_first else reversed(parts))}
@@ -108,7 +131,7 @@ def test_a_saved_state_goes_on(kind: str, runtime_first: bool) -> None:
     again.load_state_dict(saved["model"])
     its.load_state_dict(dense)
     resumed.load_state_dict(saved["runtime"])
-    found, wanted = train(again, its, range(70, 140)), train(theirs, optimizer, range(70, 140))
+    found, wanted = (train(*one, range(steps, 2 * steps)) for one in ((again, its), (theirs, optimizer)))
     assert found == pytest.approx(wanted, rel=1e-10)
     same(theirs, again)
 

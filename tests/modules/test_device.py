@@ -19,6 +19,7 @@ from adaptive_rec.modules import bag, collection, options, wrap
 from adaptive_rec.modules.step_parts import StepParts
 
 from . import raw_keys
+from .cases import few_or_many_steps
 from .training import CASES, Loop, assert_moved, assert_same, plain
 
 
@@ -44,26 +45,31 @@ def _device(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "setup_from", on_device)
 
 
-STEPS = 40
+FEW, MANY = 20, 40
+each_size = few_or_many_steps(FEW, MANY)
 
 
 @pytest.mark.usefixtures("_device")
-@pytest.mark.parametrize("prefetch", [True, False], ids=["prefetch", "in line"])
-@pytest.mark.parametrize(
-    ("case", "rule"), [("dlrm", "adagrad"), ("dlrm", "sparse_adam"), ("two_tower", "sgd"), ("deepfm", "adagrad")]
+@few_or_many_steps(
+    FEW,
+    MANY,
+    model=[("dlrm", "adagrad"), ("dlrm", "sparse_adam"), ("two_tower", "sgd"), ("deepfm", "adagrad")],
+    prefetch=[True, False],
 )
-def test_a_loop_on_a_device_equals_plain_pytorch(case: str, rule: str, prefetch: bool) -> None:
+def test_a_loop_on_a_device_equals_plain_pytorch(model: tuple[str, str], prefetch: bool, steps: int) -> None:
     """A table that is used twice is updated once; tables of several dims travel in one flight."""
-    ours = Loop(CASES[case], rule, {}, prefetch=prefetch).run(STEPS)
+    case, rule = model
+    ours = Loop(CASES[case], rule, {}, prefetch=prefetch).run(steps)
     assert ours.runtime.store.stages_ahead
-    assert_same(ours, plain(case, rule, STEPS))
+    assert_same(ours, plain(case, rule, steps))
     assert_moved(ours.runtime)
     assert ours.runtime.store.traffic.host_to_device_bytes > 0
     assert (ours.runtime.stats().looked_up_ahead_ratio == 1) is prefetch
 
 
 @pytest.mark.usefixtures("_device")
-def test_evaluating_between_steps_does_not_change_prefetched_rows() -> None:
+@each_size
+def test_evaluating_between_steps_does_not_change_prefetched_rows(steps: int) -> None:
     """Evaluation between two steps, and a batch that is looked up and never trained."""
     loop = Loop(CASES["dlrm"], "adagrad", {}, prefetch=True)
 
@@ -75,12 +81,13 @@ def test_evaluating_between_steps_does_not_change_prefetched_rows() -> None:
         return loss
 
     loop.step = look_first
-    ours = loop.run(STEPS)
-    assert_same(ours, plain("dlrm", "adagrad", STEPS))
+    ours = loop.run(steps)
+    assert_same(ours, plain("dlrm", "adagrad", steps))
 
 
 @pytest.mark.usefixtures("_device")
-def test_a_table_loaded_after_a_step_is_read_by_the_next_one() -> None:
+@each_size
+def test_a_table_loaded_after_a_step_is_read_by_the_next_one(steps: int) -> None:
     """Though the next batches were sent ahead with its former rows, and none of them was hot."""
     losses = []
     for given in (None, {"policy": "hybrid"}):
@@ -96,12 +103,13 @@ def test_a_table_loaded_after_a_step_is_read_by_the_next_one() -> None:
             return loss
 
         loop.step = load_behind
-        losses.append(loop.run(STEPS).losses)
+        losses.append(loop.run(steps).losses)
     assert losses[1] == pytest.approx(losses[0], rel=1e-12)
 
 
 @pytest.mark.usefixtures("_device")
-def test_a_nested_prefetch_loop_looks_up_in_its_forward_calls() -> None:
+@each_size
+def test_a_nested_prefetch_loop_looks_up_in_its_forward_calls(steps: int) -> None:
     loop = Loop(CASES["dlrm"], "adagrad", {}, prefetch=True)
 
     def look_around(model: Any, batch: Any, own: Loop) -> torch.Tensor:
@@ -113,13 +121,14 @@ def test_a_nested_prefetch_loop_looks_up_in_its_forward_calls() -> None:
         return loss
 
     loop.step = look_around
-    ours = loop.run(STEPS)
-    assert_same(ours, plain("dlrm", "adagrad", STEPS))
+    ours = loop.run(steps)
+    assert_same(ours, plain("dlrm", "adagrad", steps))
     assert ours.runtime.stats().looked_up_ahead_ratio == 1
 
 
 @pytest.mark.usefixtures("_device")
-def test_a_failed_step_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+@each_size
+def test_a_failed_step_leaves_nothing_behind(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is short once, before anything was updated: the batch is left out, and that is all."""
     joined, left_out = StepParts._whole, 5
 
@@ -145,7 +154,7 @@ def test_a_failed_step_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) ->
             return loss
 
         loop.step = leave_one_out
-        trained = loop.run(STEPS)
+        trained = loop.run(steps)
         losses.append(trained.losses)
         weights.append(trained.weights)
     assert losses[1] == pytest.approx(losses[0], rel=1e-12)
@@ -181,9 +190,9 @@ def test_an_interrupted_update_is_reported(monkeypatch: pytest.MonkeyPatch, capl
 
 
 @pytest.mark.usefixtures("_device")
-@pytest.mark.parametrize("announced", ["of others", "and skipped"])
+@few_or_many_steps(FEW, MANY, announced=["of others", "and skipped"])
 def test_announced_rows_that_are_never_used_are_released_while_they_are_sent(
-    announced: str, monkeypatch: pytest.MonkeyPatch
+    announced: str, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker is slow, so that batches are given up in the middle of it."""
     loop, dice = Loop(CASES["dlrm"], "adagrad", {}, prefetch=False), random.Random(5)
@@ -195,14 +204,14 @@ def test_announced_rows_that_are_never_used_are_released_while_they_are_sent(
         return stage(*arguments)
 
     monkeypatch.setattr(loop.runtime.store._stager, "stage", late)
-    steps = list(CASES["dlrm"].batches(STEPS))
-    others = {id(batch): other for batch, other in zip(steps, reversed(steps), strict=True)}
+    batches = list(CASES["dlrm"].batches(steps))
+    others = {id(batch): other for batch, other in zip(batches, reversed(batches), strict=True)}
 
-    def announced(batch: Any) -> Any:
+    def lookups(batch: Any) -> Any:
         return CASES["dlrm"].lookups(others[id(batch)] if announced == "of others" else batch)
 
     losses, expected = [], Loop(CASES["dlrm"], "adagrad")
-    for number, batch in enumerate(loop.runtime.prefetch(steps, sparse=announced)):
+    for number, batch in enumerate(loop.runtime.prefetch(batches, sparse=lookups)):
         time.sleep(dice.random() * 0.006)
         if announced == "and skipped" and number % 3 == 1:
             continue
@@ -217,11 +226,12 @@ def test_announced_rows_that_are_never_used_are_released_while_they_are_sent(
     assert not [slot for slot in store.ring._slots if slot._users]
 
 
-@pytest.mark.parametrize("policy", ["hotline", "device_only"])
-@pytest.mark.parametrize("prefetch", [True, False], ids=["prefetch", "in line"])
-def test_raw_ids_on_a_device_train_as_in_memory(policy: str, prefetch: bool, request: pytest.FixtureRequest) -> None:
+@few_or_many_steps(FEW, MANY, policy=["hotline", "device_only"], prefetch=[True, False])
+def test_raw_ids_on_a_device_train_as_in_memory(
+    policy: str, prefetch: bool, steps: int, request: pytest.FixtureRequest
+) -> None:
     """New rows travel ahead of their step, and those that are on the device before an id has them begin alike."""
-    batches, found = [raw_keys.keys_at(places) for places in raw_keys.drawn(STEPS)], []
+    batches, found = [raw_keys.keys_at(places) for places in raw_keys.drawn(steps)], []
     for device in (False, True):
         if device:
             request.getfixturevalue("_device")

@@ -21,9 +21,10 @@ from adaptive_rec.modules.rates import named_rates
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.system.group import Alone
 
+from .cases import few_or_many_steps
 from .ranks import patch_ranks, train
 from .test_resume import BREAK, STEPS, only, restore, states, through_file
-from .training import CASES, QUICK_WINDOWS, Loop, Trained, assert_moved
+from .training import CASES, QUICK_WINDOWS, Loop, Trained, assert_moved, fewer_rows
 
 pytestmark = pytest.mark.usefixtures("small_segments")
 
@@ -39,24 +40,30 @@ def assert_same_bits(ours: Trained, theirs: Trained) -> None:
     assert all(torch.equal(mine[name], others[name]) for name in others)
 
 
+LOOPS: list[tuple[str, str, bool, dict[str, Any]]] = [
+    ("dlrm", "adagrad", True, {}),
+    ("dlrm", "sgd", False, {"update": "backward"}),
+    ("two_tower", "sparse_adam", True, {"prefetch_depth": 4}),
+    ("sasrec", "adagrad", True, {}),
+    ("sasrec", "sparse_adam", False, {}),
+    ("kjt", "sgd", True, {"policy": "hybrid"}),
+    ("dlrm", "adagrad", True, {"policy": "slipstream", "target_skip_ratio": 0.8, "min_touch_ratio": 0.0, "probe_ratio": 0.5}),
+]
+
+
 @pytest.mark.parametrize(
-    ("case", "rule", "prefetch", "more"),
-    [
-        ("dlrm", "adagrad", True, {}),
-        ("dlrm", "sgd", False, {"update": "backward"}),
-        ("two_tower", "sparse_adam", True, {"prefetch_depth": 4}),
-        ("sasrec", "adagrad", True, {}),
-        pytest.param("sasrec", "sparse_adam", False, {}, marks=pytest.mark.slow),
-        ("kjt", "sgd", True, {"policy": "hybrid"}),
-        ("dlrm", "adagrad", True, {"policy": "slipstream", "target_skip_ratio": 0.8, "min_touch_ratio": 0.0, "probe_ratio": 0.5}),
-    ],
+    ("case", "rule", "prefetch", "more", "steps"),
+    [*((*LOOPS[number], 20) for number in (0, 1)), *(pytest.param(*loop, STEPS, marks=pytest.mark.slow) for loop in LOOPS)],
 )
 def test_rows_on_a_disk_are_those_in_memory(
-    case: str, rule: str, prefetch: bool, more: dict[str, Any], on_disk: dict[str, Any]
-) -> None:
-    ours = Loop(CASES[case], rule, {**more, **on_disk}, prefetch=prefetch).run(STEPS)
+    case: str, rule: str, prefetch: bool, more: dict[str, Any], steps: int, on_disk: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if steps < STEPS:
+        fewer_rows(monkeypatch)
+    ours = Loop(CASES[case], rule, {**more, **on_disk}, prefetch=prefetch).run(steps)
 
-    assert_same_bits(ours, Loop(CASES[case], rule, more, prefetch=prefetch).run(STEPS))
+    assert_same_bits(ours, Loop(CASES[case], rule, more, prefetch=prefetch).run(steps))
     store = ours.runtime.store
     assert isinstance(store, DiskStore)
     store.close()  # nothing is compacted any more
@@ -70,17 +77,29 @@ def test_rows_on_a_disk_are_those_in_memory(
         assert_moved(ours.runtime)
 
 
-@pytest.mark.parametrize("then_on_disk", [True, False], ids=["disk", "memory"])
-def test_a_state_resumes_on_the_disk_and_in_memory(then_on_disk: bool, on_disk: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("then_on_disk", "stop", "steps"),
+    [
+        (True, 7, 13),
+        pytest.param(True, BREAK, STEPS, marks=pytest.mark.slow),
+        pytest.param(False, BREAK, STEPS, marks=pytest.mark.slow),
+    ],
+    ids=["disk, few steps", "disk", "memory"],
+)
+def test_a_state_resumes_on_the_disk_and_in_memory(
+    then_on_disk: bool, stop: int, steps: int, on_disk: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if steps < STEPS:
+        fewer_rows(monkeypatch)
     common: dict[str, Any] = {"rule": "adagrad", "prefetch": True}
-    unbroken = Loop(only("dlrm", 0, STEPS), options={}, **common)
-    expected = unbroken.run(STEPS)
-    first = Loop(only("dlrm", 0, BREAK), options=on_disk, **common)
-    losses = first.run(BREAK).losses
+    unbroken = Loop(only("dlrm", 0, steps), options={}, **common)
+    expected = unbroken.run(steps)
+    first = Loop(only("dlrm", 0, stop), options=on_disk, **common)
+    losses = first.run(stop).losses
     saved = through_file(states(first))
-    second = Loop(only("dlrm", BREAK, STEPS), options=on_disk if then_on_disk else {}, **common)
+    second = Loop(only("dlrm", stop, steps), options=on_disk if then_on_disk else {}, **common)
     restore(second, saved)
-    losses += second.run(STEPS).losses
+    losses += second.run(steps).losses
     assert losses == expected.losses
     theirs, ours = unbroken.model.state_dict(), second.model.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -97,38 +116,48 @@ OPTIMIZERS: dict[str, Any] = {
 """The last four move every row at every step."""
 
 
-@pytest.mark.parametrize("prefetch", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["prefetch", "in line"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_rows_on_a_disk_make_the_steps_of_those_in_memory(name: str, prefetch: bool, on_disk: dict[str, Any]) -> None:
-    ours, theirs = (train(Alone(), OPTIMIZERS[name], 30, prefetch=prefetch, **where) for where in (on_disk, {}))
+@pytest.mark.parametrize(
+    ("name", "prefetch", "steps"),
+    [
+        *((name, True, 12) for name in ("two rates", "momentum")),
+        *(pytest.param(name, prefetch, 30, marks=pytest.mark.slow) for name in OPTIMIZERS for prefetch in (True, False)),
+    ],
+)
+def test_rows_on_a_disk_make_the_steps_of_those_in_memory(
+    name: str, prefetch: bool, steps: int, on_disk: dict[str, Any]
+) -> None:
+    ours, theirs = (train(Alone(), OPTIMIZERS[name], steps, prefetch=prefetch, **where) for where in (on_disk, {}))
     assert ours.losses == theirs.losses
     assert all(torch.equal(ours.weights[key], theirs.weights[key]) for key in theirs.weights)
     assert ours.runtime.stats().migrated_rows > 0
 
 
-@pytest.mark.parametrize("name", ["adam", pytest.param("adagrad", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("name", "ranks", "steps"),
+    [("adam", 2, 8), *(pytest.param(name, 3, 25, marks=pytest.mark.slow) for name in ("adam", "adagrad"))],
+)
 def test_ranks_with_rows_on_a_disk_are_those_in_memory(
-    name: str, monkeypatch: pytest.MonkeyPatch, on_disk: dict[str, Any]
+    name: str, ranks: int, steps: int, monkeypatch: pytest.MonkeyPatch, on_disk: dict[str, Any]
 ) -> None:
     on_ranks, make = patch_ranks(monkeypatch), OPTIMIZERS[name]
-    found = on_ranks(3, lambda group: train(group, make, 25, **on_disk))
-    expected = on_ranks(3, lambda group: train(group, make, 25))
+    found = on_ranks(ranks, lambda group: train(group, make, steps, **on_disk))
+    expected = on_ranks(ranks, lambda group: train(group, make, steps))
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.losses == theirs.losses
         assert all(torch.equal(ours.weights[key], theirs.weights[key]) for key in theirs.weights)
         assert isinstance(ours.runtime.store, DiskStore)
-    assert len(list(on_disk["disk"].iterdir())) == 3
+    assert len(list(on_disk["disk"].iterdir())) == ranks
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_modules_of_their_own_are_those_in_memory(dtype: torch.dtype, on_disk: dict[str, Any]) -> None:
+@few_or_many_steps(12, 30, dtype=[torch.float32, torch.bfloat16])
+def test_modules_of_their_own_are_those_in_memory(dtype: torch.dtype, steps: int, on_disk: dict[str, Any]) -> None:
     def train(**where: Any) -> list[torch.Tensor]:
         torch.manual_seed(3)
         options: dict[str, Any] = {"optimizer": "adagrad", "lr": 0.1, "dtype": dtype, "knobs": QUICK_WINDOWS, **where}
         bags = adaptive_rec.AdaptiveEmbeddingBag(3000, 8, mode="mean", **options)
         rows = adaptive_rec.AdaptiveEmbedding(2000, 8, padding_idx=0, **options)
         found = []
-        for _ in range(30):
+        for _ in range(steps):
             ids, history = (torch.rand(40).square() * 2000).long(), (torch.rand(40, 5).square() * 3000).long()
             both = bags(history) * rows(ids)
             both.float().sum().backward()
@@ -142,7 +171,10 @@ def test_modules_of_their_own_are_those_in_memory(dtype: torch.dtype, on_disk: d
     assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
-def test_a_budget_follows_from_the_memory_and_a_model_is_unwrapped(on_disk: dict[str, Any]) -> None:
+def test_a_budget_follows_from_the_memory_and_a_model_is_unwrapped(
+    on_disk: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fewer_rows(monkeypatch)
     loop = Loop(CASES["dlrm"], "adagrad", {**on_disk, "budget": None})
     loop.run(5)
     assert loop.runtime.knobs.hot_budget_bytes == 7 << 17

@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 import adaptive_rec
 
 from . import training
+from .cases import few_or_many_steps
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 NAMES = ["dlrm", "two_tower", "deepfm", "sasrec", "kjt"]
@@ -72,22 +73,27 @@ def quick_windows(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     handle.remove()
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("name", NAMES)
-def test_both_train_to_the_same_losses(
-    name: str, rule: str, quick_windows: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@few_or_many_steps(15, 40, name=NAMES, rule=RULES)
+def test_both_train_to_the_same_losses(name: str, rule: str, steps: int, quick_windows: list[Any]) -> None:
     losses = []
     for kind in ("plain", "adaptive"):
         script = training.load(f"{name}_{kind}")
-        losses.append(script.train(40, rule if name == "kjt" else RULES[rule]))
+        losses.append(script.train(steps, rule if name == "kjt" else RULES[rule]))
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-12, atol=0)
     (runtime,) = quick_windows
     training.assert_moved(runtime)
-    assert runtime.step_number == 40
+    assert runtime.step_number == steps
     assert runtime.stats().looked_up_ahead_ratio > 0.9
 
 
+def test_losses_are_printed_by_fifty_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    training.data.print_losses([3.0] * 50 + [1.0] * 50)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in lines] == ["steps", "steps"]
+    assert [float(line[-1]) for line in lines] == [3.0, 1.0]
+
+
+@pytest.mark.slow
 def test_a_script_runs_and_prints_its_losses() -> None:
     """As a user runs it."""
     script = EXAMPLES / "dlrm_adaptive.py"

@@ -13,10 +13,14 @@ from torch.utils.checkpoint import checkpoint
 import adaptive_rec
 from adaptive_rec.modules import reading
 
+from .cases import few_or_many_steps
 from .training import CASES, RULES, Case, Loop, assert_moved, assert_same, data, plain
 
+FEW, MANY = 20, 40
+each_size = few_or_many_steps(FEW, MANY)
 
-def both_ways(case: Case, rule: str, step: Any = None, steps: int = 40, prefetch: bool = True, **options: Any) -> Any:
+
+def both_ways(case: Case, rule: str, step: Any = None, steps: int = MANY, prefetch: bool = True, **options: Any) -> Any:
     theirs = Loop(case, rule, step=step).run(steps)
     ours = Loop(case, rule, options, prefetch=prefetch, step=step).run(steps)
     assert_same(ours, theirs)
@@ -24,7 +28,8 @@ def both_ways(case: Case, rule: str, step: Any = None, steps: int = 40, prefetch
     return ours.runtime
 
 
-def test_a_table_unused_in_some_steps() -> None:
+@few_or_many_steps(FEW, MANY, rule=RULES)
+def test_a_table_unused_in_some_steps(rule: str, steps: int) -> None:
     """In every third batch two tables are not looked up at all, and in every fifth all bags of one are empty."""
 
     class Skipping(CASES["dlrm"].make):  # type: ignore[misc, name-defined]
@@ -33,7 +38,7 @@ def test_a_table_unused_in_some_steps() -> None:
             pooled = [emb(*bag) if bag else torch.zeros_like(x) for emb, bag in zip(self.emb_l, bags, strict=True)]
             return self.top_l(self.interact(x, pooled)).squeeze(1)
 
-    batches = list(data.clicks(40, 32))
+    batches = list(data.clicks(steps, 32))
     for number, batch in enumerate(batches):
         if number % 3 == 0:
             batch.bags[0] = batch.bags[2] = None  # type: ignore[call-overload]
@@ -44,13 +49,11 @@ def test_a_table_unused_in_some_steps() -> None:
         Skipping, lambda steps: iter(batches), dlrm.loss,
         lambda batch: {f"emb_l.{number}": bag for number, bag in enumerate(batch.bags) if bag},
     )  # fmt: skip
-    for rule in RULES:
-        both_ways(case, rule)
+    both_ways(case, rule, steps=steps)
 
 
-@pytest.mark.parametrize("prefetch", [True, False], ids=["prefetch", "in line"])
-@pytest.mark.parametrize("rule", RULES)
-def test_two_backward_passes_are_two_updates(rule: str, prefetch: bool) -> None:
+@few_or_many_steps(FEW, MANY, rule=RULES, prefetch=[True, False])
+def test_two_backward_passes_are_two_updates(rule: str, prefetch: bool, steps: int) -> None:
     """Each over half of the batch; the second half reads what the first has written."""
 
     def step(model: nn.Module, batch: data.Views, loop: Loop) -> Tensor:
@@ -63,7 +66,7 @@ def test_two_backward_passes_are_two_updates(rule: str, prefetch: bool) -> None:
             total += loss.detach()
         return total
 
-    both_ways(CASES["two_tower"], rule, step, prefetch=prefetch)
+    both_ways(CASES["two_tower"], rule, step, steps, prefetch)
 
 
 def half_of(batch: data.Views, half: int) -> data.Views:
@@ -74,7 +77,8 @@ def half_of(batch: data.Views, half: int) -> data.Views:
     return data.Views(batch.users[part], batch.history[first:last], batch.offsets[part] - first, batch.candidates[part])
 
 
-def test_two_losses_of_one_forward_with_the_graph_retained() -> None:
+@each_size
+def test_two_losses_of_one_forward_with_the_graph_retained(steps: int) -> None:
     """Both passes go back through the same lookups, so rows are updated twice, from rows as they were at the forward."""
 
     def step(model: nn.Module, batch: data.Clicks, loop: Loop) -> Tensor:
@@ -85,22 +89,23 @@ def test_two_losses_of_one_forward_with_the_graph_retained() -> None:
         (loss * 2 / 3).backward()
         return loss
 
-    both_ways(CASES["dlrm"], "adagrad", step)
+    both_ways(CASES["dlrm"], "adagrad", step, steps)
 
 
-def test_two_losses_in_one_pass_are_one_update() -> None:
+@each_size
+def test_two_losses_in_one_pass_are_one_update(steps: int) -> None:
     def step(model: nn.Module, batch: data.Views, loop: Loop) -> Tensor:
         one, other = (loop.case.loss(model, half_of(batch, half)) for half in range(2))
         torch.autograd.backward([one, 2 * other])
         return one + other
 
-    runtime = both_ways(CASES["two_tower"], "adagrad", step)
-    assert runtime.step_number == 40
+    runtime = both_ways(CASES["two_tower"], "adagrad", step, steps)
+    assert runtime.step_number == steps
 
 
-@pytest.mark.parametrize("mode", ["no_grad", "inference_mode", "with gradients"])
-def test_evaluation_between_steps_changes_nothing(mode: str) -> None:
-    others = list(data.clicks(40, 32, seed=5))
+@few_or_many_steps(FEW, MANY, mode=["no_grad", "inference_mode", "with gradients"])
+def test_evaluation_between_steps_changes_nothing(mode: str, steps: int) -> None:
+    others = list(data.clicks(steps, 32, seed=5))
     context = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode, "with gradients": torch.enable_grad}
 
     def step(model: nn.Module, batch: data.Clicks, loop: Loop) -> Tensor:
@@ -118,11 +123,13 @@ def test_evaluation_between_steps_changes_nothing(mode: str) -> None:
         return loss
 
     seen: list[float] = []
-    both_ways(CASES["dlrm"], "adagrad", step)
-    assert seen[:20] == pytest.approx(seen[20:], rel=1e-12)
+    both_ways(CASES["dlrm"], "adagrad", step, steps)
+    assert len(seen) == steps
+    assert seen[: steps // 2] == pytest.approx(seen[steps // 2 :], rel=1e-12)
 
 
-def test_a_pass_that_does_not_reach_the_tables_updates_nothing() -> None:
+@each_size
+def test_a_pass_that_does_not_reach_the_tables_updates_nothing(steps: int) -> None:
     """`torch.autograd.grad` for parameters of the dense part only."""
 
     def step(model: nn.Module, batch: data.Clicks, loop: Loop) -> Tensor:
@@ -131,11 +138,12 @@ def test_a_pass_that_does_not_reach_the_tables_updates_nothing() -> None:
         loss.backward()
         return loss
 
-    runtime = both_ways(CASES["dlrm"], "adagrad", step)
-    assert runtime.step_number == 40
+    runtime = both_ways(CASES["dlrm"], "adagrad", step, steps)
+    assert runtime.step_number == steps
 
 
-def test_a_pass_that_fails_leaves_nothing_behind() -> None:
+@each_size
+def test_a_pass_that_fails_leaves_nothing_behind(steps: int) -> None:
     """An error in the middle of a pass, after bags had their gradients: the loop catches it and skips the batch."""
 
     class Failing(torch.autograd.Function):
@@ -158,11 +166,11 @@ def test_a_pass_that_fails_leaves_nothing_behind() -> None:
         loss.backward()
         return loss
 
-    both_ways(CASES["dlrm"], "adagrad", step)
+    both_ways(CASES["dlrm"], "adagrad", step, steps)
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_activation_checkpointing_looks_up_again_in_the_backward_pass(reentrant: bool) -> None:
+@few_or_many_steps(FEW, MANY, reentrant=[False, True])
+def test_activation_checkpointing_looks_up_again_in_the_backward_pass(reentrant: bool, steps: int) -> None:
     def step(model: nn.Module, batch: data.Clicks, loop: Loop) -> Tensor:
         dense = batch.dense.clone().requires_grad_()
         logits = checkpoint(lambda dense: model(dense, batch.bags), dense, use_reentrant=reentrant)
@@ -170,20 +178,22 @@ def test_activation_checkpointing_looks_up_again_in_the_backward_pass(reentrant:
         loss.backward()
         return loss
 
-    runtime = both_ways(CASES["dlrm"], "adagrad", step)
-    assert runtime.step_number == 40
+    runtime = both_ways(CASES["dlrm"], "adagrad", step, steps)
+    assert runtime.step_number == steps
 
 
-def test_gradients_of_the_dense_part_may_be_clipped() -> None:
+@each_size
+def test_gradients_of_the_dense_part_may_be_clipped(steps: int) -> None:
     def step(model: nn.Module, batch: data.Clicks, loop: Loop) -> Tensor:
         loss = loop.case.loss(model, batch)
         loss.backward()
         nn.utils.clip_grad_norm_(loop.dense.param_groups[0]["params"], 0.1)
         return loss
 
-    both_ways(CASES["dlrm"], "sgd", step)
+    both_ways(CASES["dlrm"], "sgd", step, steps)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_looks_rows_up_uncompiled() -> None:
     """Compiled code breaks off where rows are looked up, and goes on behind it."""
     compiled = Loop(CASES["dlrm"], "adagrad", {})

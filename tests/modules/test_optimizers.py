@@ -15,6 +15,7 @@ from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.modules import dense_steps
 from adaptive_rec.modules.dense_steps import DenseSteps
 
+from .cases import few_or_many_steps
 from .training import wrapped
 
 ROWS, DIM = 300, 4
@@ -40,7 +41,8 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     ),
     "SparseAdam": partial(optim.SparseAdam, lr=0.01),
 }
-each_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
+IN_TURN = [list(OPTIMIZERS)[first::3] for first in range(3)]
+"""Names of a third of them each: `make test` takes one third through each of three tests, `make check` all."""
 CATCH_UP = [name for name in OPTIMIZERS if name not in ("SGD", "Adagrad", "Adagrad, rate decay", "SparseAdam")]
 
 
@@ -62,6 +64,10 @@ class Model(nn.Module):
         users = torch.randint(80, (6, 1), generator=dice)
         vectors = self.items(items).tanh().sum(1) + self.seen(items.flip(0)) + self.users(users)
         return (self.top(vectors).squeeze(-1) - torch.sin(users.double()).mean(1)).square().mean()
+
+
+def sizes(names: list[str], few: int, many: int) -> list[Any]:
+    return [*((name, few) for name in names), *(pytest.param(name, many, marks=pytest.mark.slow) for name in OPTIMIZERS)]
 
 
 class Run:
@@ -98,9 +104,9 @@ class Run:
             losses.append(loss.item())
         return losses
 
-    def change_budget(self, number: int) -> None:
-        if self.runtime is not None and number % 40 == 39:
-            self.runtime.set_knobs(hot_budget_bytes=[0, 6000, 1000][number // 40 % 3])
+    def change_budget(self, number: int, every: int) -> None:
+        if self.runtime is not None and number % every == every - 1:
+            self.runtime.set_knobs(hot_budget_bytes=[0, 6000, 1000][number // every % 3])
 
 
 def assert_same(ours: Run, theirs: Run) -> None:
@@ -119,7 +125,7 @@ def doubles() -> Any:
 @pytest.mark.parametrize(
     ("name", "accumulate", "steps"),
     [
-        *((name, 3, 45) if number % 2 else (name, 1, 125) for number, name in enumerate(OPTIMIZERS)),
+        *((name, 3, 9) if number % 2 else (name, 1, 24) for number, name in enumerate(IN_TURN[0])),
         *(pytest.param(name, 1, 200, marks=pytest.mark.slow) for name in OPTIMIZERS),
         *(pytest.param(name, 3, 60, marks=pytest.mark.slow) for name in OPTIMIZERS),
     ],
@@ -127,48 +133,57 @@ def doubles() -> Any:
 def test_many_steps_equal_those_of_torch(name: str, accumulate: int, steps: int) -> None:
     """Under a schedule, with clipping over rows and dense part together, budgets that change, and a table that is shared."""
     theirs, ours = Run(name, adaptive=False), Run(name, adaptive=True)
-    wanted = theirs.train(range(steps), accumulate)
-    assert ours.train(range(steps), accumulate, ours.change_budget) == pytest.approx(wanted, rel=1e-10, abs=1e-12)
+    wanted, every = theirs.train(range(steps), accumulate), min(40, steps // 3)
+    between = partial(ours.change_budget, every=every)
+    assert ours.train(range(steps), accumulate, between) == pytest.approx(wanted, rel=1e-10, abs=1e-12)
     assert_same(ours, theirs)
     assert ours.runtime.stats().migrated_rows > 0
 
 
-@each_optimizer
-def test_the_state_goes_in_and_out(name: str) -> None:
+@pytest.mark.parametrize(("name", "steps"), sizes(IN_TURN[1], 7, 12))
+def test_the_state_goes_in_and_out(name: str, steps: int) -> None:
     """An optimizer with steps behind it is handed over; unwrapped it goes on."""
     theirs, ours = Run(name, adaptive=False), Run(name, adaptive=False)
-    wanted = [theirs.train(range(low, low + 12)) for low in (0, 12, 24)]
-    losses = [ours.train(range(12))]
+    parts = [range(part * steps, (part + 1) * steps) for part in range(3)]
+    wanted = [theirs.train(part) for part in parts]
+    losses = [ours.train(parts[0])]
     wrapped(ours.model, ours.optimizers[0], budget=3000)
-    losses.append(ours.train(range(12, 24)))
+    losses.append(ours.train(parts[1]))
     adaptive_rec.unwrap(ours.model, ours.optimizers[0])
-    losses.append(ours.train(range(24, 36)))
+    losses.append(ours.train(parts[2]))
     assert sum(losses, []) == pytest.approx(sum(wanted, []), rel=1e-10, abs=1e-12)
     assert_same(ours, theirs)
 
 
-@each_optimizer
-def test_a_saved_loop_goes_on(name: str) -> None:
+@pytest.mark.parametrize(("name", "steps"), sizes(IN_TURN[2], 10, 20))
+def test_a_saved_loop_goes_on(name: str, steps: int) -> None:
     theirs, ours, again = Run(name, adaptive=False), Run(name, adaptive=True), Run(name, adaptive=True)
-    theirs.train(range(20))
-    ours.train(range(20))
+    theirs.train(range(steps))
+    ours.train(range(steps))
     again.train(range(3))  # it must all come from what is loaded
     again.model.load_state_dict(ours.model.state_dict())
     for one, other in zip(again.optimizers, ours.optimizers, strict=True):
         one.load_state_dict(other.state_dict())
     again.runtime.load_state_dict(ours.runtime.state_dict())
-    assert again.train(range(20, 45)) == pytest.approx(theirs.train(range(20, 45)), rel=1e-10, abs=1e-12)
+    rest = range(steps, 2 * steps + 5)
+    assert again.train(rest) == pytest.approx(theirs.train(rest), rel=1e-10, abs=1e-12)
     assert_same(again, theirs)
 
 
-@pytest.mark.parametrize("name", ["SGD", "SGD, momentum", "Adagrad", "Adam", "RMSprop"])
-def test_steps_with_infinite_gradients_are_left_out_by_a_scaler(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        *((name, 26) for name in ("SGD", "Adam")),
+        *(pytest.param(name, 60, marks=pytest.mark.slow) for name in ("SGD", "SGD, momentum", "Adagrad", "Adam", "RMSprop")),
+    ],
+)
+def test_steps_with_infinite_gradients_are_left_out_by_a_scaler(name: str, steps: int) -> None:
     found = []
     for adaptive in (False, True):
         run = Run(name, adaptive)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=10)
         losses = []
-        for number in range(60):
+        for number in range(steps):
             (optimizer,) = run.optimizers
             optimizer.zero_grad()
             loss = run.model(number)
@@ -183,8 +198,14 @@ def test_steps_with_infinite_gradients_are_left_out_by_a_scaler(name: str) -> No
     assert_same(found[1][1], found[0][1])
 
 
-@pytest.mark.parametrize("name", ["SGD, momentum", "Adam", "Adam, weight decay"])
-def test_every_row_moves_where_rows_are_updated_in_the_backward_pass(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("Adam, weight decay", 25),
+        *(pytest.param(name, 60, marks=pytest.mark.slow) for name in ("SGD, momentum", "Adam", "Adam, weight decay")),
+    ],
+)
+def test_every_row_moves_where_rows_are_updated_in_the_backward_pass(name: str, steps: int) -> None:
     """Without clipping: it does not concern the rows there."""
     found = []
     for adaptive in (False, True):
@@ -192,7 +213,7 @@ def test_every_row_moves_where_rows_are_updated_in_the_backward_pass(name: str) 
         if adaptive:
             wrapped(run.model, run.optimizers[0], budget=3000, update="backward")
         losses = []
-        for number in range(60):
+        for number in range(steps):
             run.optimizers[0].zero_grad()
             loss = run.model(number)
             loss.backward()
@@ -223,23 +244,29 @@ def test_an_option_that_changes_on_the_way_is_refused() -> None:
         ours.train(range(2, 3))
 
 
-@pytest.mark.parametrize("name", CATCH_UP)
-def test_a_missed_catch_up_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        *((name, 20) for name in ("SGD, momentum", "Adam")),
+        *(pytest.param(name, 40, marks=pytest.mark.slow) for name in CATCH_UP),
+    ],
+)
+def test_a_missed_catch_up_is_found(name: str, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison sees a fault that is planted: rows are read as their last step left them."""
     theirs, ours = Run(name, adaptive=False), Run(name, adaptive=True)
     monkeypatch.setattr(DenseSteps, "catch_up", lambda *given: None)
-    wanted, found = theirs.train(range(40)), ours.train(range(40))
+    wanted, found = theirs.train(range(steps)), ours.train(range(steps))
     assert found != pytest.approx(wanted, rel=1e-6)
 
 
-def waiting_gradients(drop: bool, adaptive: bool) -> tuple[list[float], int]:
+def waiting_gradients(steps: int, drop: bool, adaptive: bool) -> tuple[list[float], int]:
     """Losses of a loop in which the users' optimizer steps every third time, and the number of rows that moved. `drop`: gradients
     that wait are dropped when rows move."""
     model = Model(sparse=False)
     optimizers = [torch.optim.SGD(table.parameters(), lr=0.5) for table in (model.items, model.users)]
     runtime: Any = wrapped(model, torch.optim.SGD, budget=3000) if adaptive else None
     losses = []
-    for number in range(60):
+    for number in range(steps):
         loss = model(number)
         loss.backward()
         losses.append(loss.item())
@@ -252,17 +279,24 @@ def waiting_gradients(drop: bool, adaptive: bool) -> tuple[list[float], int]:
     return losses, runtime.stats().migrated_rows if adaptive else 0
 
 
-def test_gradients_that_wait_outlast_a_migration() -> None:
-    found, moved = waiting_gradients(drop=False, adaptive=True)
-    assert found == pytest.approx(waiting_gradients(drop=False, adaptive=False)[0], rel=1e-10)
+@few_or_many_steps(24, 60)
+def test_gradients_that_wait_outlast_a_migration(steps: int) -> None:
+    found, moved = waiting_gradients(steps, drop=False, adaptive=True)
+    assert found == pytest.approx(waiting_gradients(steps, drop=False, adaptive=False)[0], rel=1e-10)
     assert moved > 0
-    assert waiting_gradients(drop=True, adaptive=True)[0] != pytest.approx(found, rel=1e-6), "a planted fault"
+    assert waiting_gradients(steps, drop=True, adaptive=True)[0] != pytest.approx(found, rel=1e-6), "a planted fault"
 
 
-def test_the_memory_of_steps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense_steps, "LONGEST_HISTORY", 16)
-    for name in CATCH_UP:
-        theirs, ours = Run(name, adaptive=False), Run(name, adaptive=True)
-        assert ours.train(range(40)) == pytest.approx(theirs.train(range(40)), rel=1e-10, abs=1e-12)
-        assert_same(ours, theirs)
-        assert all(len(missed) <= 16 for missed in ours.runtime.dense_steps._missed.values())
+@pytest.mark.parametrize(
+    ("name", "longest", "steps"),
+    [
+        *((name, 6, 15) for name in ("SGD, momentum", "Adam")),
+        *(pytest.param(name, 16, 40, marks=pytest.mark.slow) for name in CATCH_UP),
+    ],
+)
+def test_the_memory_of_steps_is_bounded(name: str, longest: int, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense_steps, "LONGEST_HISTORY", longest)
+    theirs, ours = Run(name, adaptive=False), Run(name, adaptive=True)
+    assert ours.train(range(steps)) == pytest.approx(theirs.train(range(steps)), rel=1e-10, abs=1e-12)
+    assert_same(ours, theirs)
+    assert all(len(missed) <= longest for missed in ours.runtime.dense_steps._missed.values())

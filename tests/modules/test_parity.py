@@ -11,67 +11,67 @@ from torch import Tensor, nn
 import adaptive_rec
 from adaptive_rec.errors import AdaptiveRecError
 
+from .cases import few_or_many_steps
 from .training import CASES, QUICK_WINDOWS, RULES, Loop, assert_moved, assert_same, data, plain
 
-STEPS = 50
+STEPS, FEW = 50, 12
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("case", CASES)
-def test_a_model_trains_to_the_same_losses(case: str, rule: str) -> None:
-    ours = Loop(CASES[case], rule, {}, prefetch=True).run(STEPS)
-    assert_same(ours, plain(case, rule, STEPS))
+@few_or_many_steps(FEW, STEPS, case=CASES, rule=RULES)
+def test_a_model_trains_to_the_same_losses(case: str, rule: str, steps: int) -> None:
+    ours = Loop(CASES[case], rule, {}, prefetch=True).run(steps)
+    assert_same(ours, plain(case, rule, steps))
     assert_moved(ours.runtime)
-    assert ours.runtime.step_number == ours.runtime.stats().steps == STEPS
+    assert ours.runtime.step_number == ours.runtime.stats().steps == steps
 
 
-@pytest.mark.parametrize("prefetch", [True, False], ids=["prefetch", "in line"])
-@pytest.mark.parametrize(
-    ("policy", "knobs"),
-    [
-        ("hotline", {}),
-        ("hotline", {"reclassify_every": 1, "budget": 3000}),
-        ("hotline", {"budget": "1GiB"}),
-        ("hotline", {"budget": 0}),
-        ("hybrid", {}),
-        ("slipstream", {"target_skip_ratio": 0.0, "action": "freeze"}),
+@few_or_many_steps(
+    FEW,
+    STEPS,
+    options=[
+        {"policy": "hotline"},
+        {"policy": "hotline", "reclassify_every": 1, "budget": 3000},
+        {"policy": "hotline", "budget": "1GiB"},
+        {"policy": "hotline", "budget": 0},
+        {"policy": "hybrid"},
+        {"policy": "slipstream", "target_skip_ratio": 0.0, "action": "freeze"},
     ],
+    prefetch=[True, False],
 )
-def test_losses_are_the_same_under_any_exact_policy_and_budget(
-    policy: str, knobs: dict[str, Any], prefetch: bool
-) -> None:
-    ours = Loop(CASES["dlrm"], "adagrad", {"policy": policy, **knobs}, prefetch=prefetch).run(STEPS)
-    assert_same(ours, plain("dlrm", "adagrad", STEPS))
-    if policy != "hybrid" and knobs.get("budget") not in (0, "1GiB"):
+def test_losses_are_the_same_under_any_exact_policy_and_budget(options: dict[str, Any], prefetch: bool, steps: int) -> None:
+    ours = Loop(CASES["dlrm"], "adagrad", options, prefetch=prefetch).run(steps)
+    assert_same(ours, plain("dlrm", "adagrad", steps))
+    if options["policy"] != "hybrid" and options.get("budget") not in (0, "1GiB"):
         assert_moved(ours.runtime)
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("prefetch", [True, False], ids=["prefetch", "in line"])
-def test_losses_are_the_same_with_updates_in_the_backward_pass(case: str, prefetch: bool) -> None:
-    ours = Loop(CASES[case], "adagrad", {"update": "backward"}, prefetch=prefetch).run(STEPS)
-    assert_same(ours, plain(case, "adagrad", STEPS))
+@few_or_many_steps(FEW, STEPS, case=CASES, prefetch=[False, True])
+def test_losses_are_the_same_with_updates_in_the_backward_pass(case: str, prefetch: bool, steps: int) -> None:
+    ours = Loop(CASES[case], "adagrad", {"update": "backward"}, prefetch=prefetch).run(steps)
+    assert_same(ours, plain(case, "adagrad", steps))
     assert_moved(ours.runtime)
 
 
-@pytest.mark.parametrize("case", ["two_tower", "kjt"])
-def test_losses_are_the_same_without_prefetching(case: str) -> None:
-    ours = Loop(CASES[case], "sparse_adam", {}).run(STEPS)
-    assert_same(ours, plain(case, "sparse_adam", STEPS))
+@few_or_many_steps(FEW, STEPS, case=["two_tower", "kjt"])
+def test_losses_are_the_same_without_prefetching(case: str, steps: int) -> None:
+    ours = Loop(CASES[case], "sparse_adam", {}).run(steps)
+    assert_same(ours, plain(case, "sparse_adam", steps))
     assert_moved(ours.runtime)
 
 
-@pytest.mark.parametrize("depth", [0, 1, 7])
-def test_losses_are_the_same_at_any_prefetch_depth(depth: int) -> None:
-    ours = Loop(CASES["two_tower"], "adagrad", {"prefetch_depth": depth}, prefetch=True).run(STEPS)
-    assert_same(ours, plain("two_tower", "adagrad", STEPS))
+@few_or_many_steps(FEW, STEPS, depth=[0, 1, 7])
+def test_losses_are_the_same_at_any_prefetch_depth(depth: int, steps: int) -> None:
+    ours = Loop(CASES["two_tower"], "adagrad", {"prefetch_depth": depth}, prefetch=True).run(steps)
+    assert_same(ours, plain("two_tower", "adagrad", steps))
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_a_learning_rate_scheduler_keeps_working(rule: str) -> None:
-    ours = Loop(CASES["dlrm"], rule, {}, prefetch=True, scheduled=True).run(STEPS)
-    assert_same(ours, plain("dlrm", rule, STEPS, scheduled=True))
-    assert ours.losses != plain("dlrm", rule, STEPS).losses
+@pytest.mark.parametrize(
+    ("rule", "steps"), [("adagrad", FEW), *(pytest.param(rule, STEPS, marks=pytest.mark.slow) for rule in RULES)]
+)
+def test_a_learning_rate_scheduler_keeps_working(rule: str, steps: int) -> None:
+    ours = Loop(CASES["dlrm"], rule, {}, prefetch=True, scheduled=True).run(steps)
+    assert_same(ours, plain("dlrm", rule, steps, scheduled=True))
+    assert ours.losses != plain("dlrm", rule, steps).losses
 
 
 def test_an_approximate_policy_only_leaves_out_updates_of_stale_rows() -> None:

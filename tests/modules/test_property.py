@@ -212,15 +212,33 @@ def check(life: Life) -> None:
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-11)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[*HealthCheck])
+def examples(count: int) -> settings:
+    return settings(max_examples=count, deadline=None, suppress_health_check=[*HealthCheck])
+
+
+@examples(15)
 @given(life=lives())
 def test_rows_are_those_of_plain_pytorch(life: Life) -> None:
     check(life)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[*HealthCheck])
-@given(life=lives(), kind=st.sampled_from(["adam", "adamw"]))
+kinds = st.sampled_from(["adam", "adamw"])
+
+
+@examples(15)
+@given(life=lives(), kind=kinds)
 def test_rows_under_dense_adam_are_those_of_plain_pytorch(life: Life, kind: str) -> None:
+    under_dense_adam(life, kind)
+
+
+@pytest.mark.slow
+@examples(200)
+@given(life=lives(), kind=kinds)
+def test_rows_under_dense_adam_equal_torch_in_more_loops(life: Life, kind: str) -> None:
+    under_dense_adam(life, kind)
+
+
+def under_dense_adam(life: Life, kind: str) -> None:
     exact = {"slipstream": "hotline"}
     steps = tuple(
         replace(step, turn={name: exact.get(value, value) for name, value in step.turn.items()}) for step in life.steps
@@ -228,9 +246,16 @@ def test_rows_under_dense_adam_are_those_of_plain_pytorch(life: Life, kind: str)
     check(replace(life, rule=kind, policy=exact.get(life.policy, life.policy), steps=steps))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[*HealthCheck])
+@examples(8)
 @given(life=lives(), seed=st.integers(0, 99))
 def test_rows_on_a_device_equal_torch_in_random_training_loops(life: Life, seed: int) -> None:
+    on_late_device(life, seed)
+
+
+@pytest.mark.slow
+@examples(200)
+@given(life=lives(), seed=st.integers(0, 99))
+def test_rows_on_a_device_equal_torch_in_more_loops(life: Life, seed: int) -> None:
     on_late_device(life, seed)
 
 
@@ -244,7 +269,14 @@ def on_late_device(life: Life, seed: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=2000, deadline=None, suppress_health_check=[*HealthCheck])
+@examples(400)
+@given(life=lives())
+def test_rows_equal_torch_in_more_loops(life: Life) -> None:
+    check(life)
+
+
+@pytest.mark.long
+@examples(2000)
 @given(life=lives())
 def test_rows_equal_torch_in_random_training_loops(life: Life) -> None:
     check(life)

@@ -1,5 +1,5 @@
-"""Wrapped models on several ranks equal one process on the whole batch: losses to 1e-12, rows to 1e-11, over 40 or 60 steps, in
-`make check-long` over 120. A gradient that is lost shows within 20."""
+"""Wrapped models on several ranks equal one process on the whole batch: losses to 1e-12, rows to 1e-11, over FEW steps, in
+`make check` over 40 to 120. A gradient that is lost shows within FEW."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ import adaptive_rec
 from adaptive_rec.embedding.shared.asked_rows import AskedRows
 from adaptive_rec.system.group import Alone, Group
 
+from .cases import few_or_many_steps
 from .jagged import Jagged
 from .ranks import Trained, patch_ranks, train
 
-STEPS, MANY = 60, 120
+FEW, STEPS, MANY = 7, 60, 120
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": partial(torch.optim.SGD, lr=0.05),
     "adagrad": partial(torch.optim.Adagrad, lr=0.05),
@@ -43,7 +44,8 @@ def assert_same(found: list[Trained], expected: Trained) -> None:
 @pytest.mark.parametrize(
     ("name", "ranks", "steps"),
     [
-        ("sgd", 2, STEPS), ("adagrad", 3, STEPS), ("sparse_adam", 2, STEPS),
+        ("adagrad", 3, FEW),
+        *(pytest.param(*each, STEPS, marks=pytest.mark.slow) for each in (("sgd", 2), ("adagrad", 3), ("sparse_adam", 2))),
         *(pytest.param(name, ranks, MANY, marks=pytest.mark.slow) for name in OPTIMIZERS for ranks in (2, 3)),
     ],
 )  # fmt: skip
@@ -57,19 +59,27 @@ def test_several_ranks_equal_plain_pytorch_on_the_whole_batch(on_ranks: Any, nam
         assert 0 < stats.hot_lookup_ratio < 1
 
 
-@pytest.mark.parametrize("name", ["adagrad", "momentum"])
-def test_rows_that_are_looked_up_at_once_are_the_same(on_ranks: Any, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [("adagrad", FEW), *(pytest.param(name, 40, marks=pytest.mark.slow) for name in ("adagrad", "momentum"))],
+)
+def test_rows_that_are_looked_up_at_once_are_the_same(on_ranks: Any, name: str, steps: int) -> None:
     make = {**OPTIMIZERS, "momentum": partial(torch.optim.SGD, lr=0.05, momentum=0.9)}[name]
-    found = on_ranks(2, lambda group: train(group, make, 40, prefetch=True))
+    found = on_ranks(2, lambda group: train(group, make, steps, prefetch=True))
 
-    assert_same(found, train(Alone(), make, 40))
-    in_calls = on_ranks(2, lambda group: train(group, make, 40))
+    assert_same(found, train(Alone(), make, steps))
+    in_calls = on_ranks(2, lambda group: train(group, make, steps))
     sent, without = (sum(one[0].runtime.rows.group.meter.sent_bytes.values()) for one in (found, in_calls))
     assert 0 < sent < without
 
 
-@pytest.mark.parametrize("steps", [STEPS, pytest.param(MANY, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("rule", ["rowwise_adagrad", "lazy_adam"])
+@pytest.mark.parametrize(
+    ("rule", "steps"),
+    [
+        ("lazy_adam", FEW),
+        *(pytest.param(rule, n, marks=pytest.mark.slow) for rule in ("rowwise_adagrad", "lazy_adam") for n in (STEPS, MANY)),
+    ],
+)
 def test_rows_that_are_updated_in_the_backward_pass_equal_those_of_one_process(
     on_ranks: Any, rule: str, steps: int
 ) -> None:
@@ -78,84 +88,98 @@ def test_rows_that_are_updated_in_the_backward_pass_equal_those_of_one_process(
     assert_same(found, train(Alone(), None, steps, rule=rule))
 
 
+MISSED_STEPS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "momentum": partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+    "adam": partial(torch.optim.Adam, lr=0.01),
+    "weight decay": partial(torch.optim.Adagrad, lr=0.05, weight_decay=0.01),
+    "adamw": partial(torch.optim.AdamW, lr=0.01),
+    "rmsprop": partial(torch.optim.RMSprop, lr=0.01),
+}
+
+
 @pytest.mark.parametrize(
-    "make",
-    [
-        partial(torch.optim.SGD, lr=0.05, momentum=0.9),
-        partial(torch.optim.Adam, lr=0.01),
-        pytest.param(partial(torch.optim.Adagrad, lr=0.05, weight_decay=0.01), marks=pytest.mark.slow),
-        pytest.param(partial(torch.optim.AdamW, lr=0.01), marks=pytest.mark.slow),
-        pytest.param(partial(torch.optim.RMSprop, lr=0.01), marks=pytest.mark.slow),
-    ],
-    ids=["momentum", "adam", "weight decay", "adamw", "rmsprop"],
+    ("name", "steps"),
+    [("momentum", FEW), *(pytest.param(name, 40, marks=pytest.mark.slow) for name in MISSED_STEPS)],
 )
-def test_rows_make_the_steps_that_they_missed(on_ranks: Any, make: Any) -> None:
-    found = on_ranks(2, lambda group: train(group, make, 40))
+def test_rows_make_the_steps_that_they_missed(on_ranks: Any, name: str, steps: int) -> None:
+    """Those of Adam are made on ranks in `test_disk.py` too."""
+    make = MISSED_STEPS[name]
+    found = on_ranks(2, lambda group: train(group, make, steps))
 
-    assert_same(found, train(Alone(), make, 40))
+    assert_same(found, train(Alone(), make, steps))
 
 
-def test_the_same_ranks_repeat_bit_by_bit(on_ranks: Any) -> None:
-    once, again = (on_ranks(3, lambda group: train(group, OPTIMIZERS["adagrad"], 30), seed) for seed in (1, 2))
+@few_or_many_steps(FEW, 30)
+def test_the_same_ranks_repeat_bit_by_bit(on_ranks: Any, steps: int) -> None:
+    once, again = (on_ranks(3, lambda group: train(group, OPTIMIZERS["adagrad"], steps), seed) for seed in (1, 2))
 
     for name, weight in once[0].weights.items():
         assert torch.equal(weight, again[2].weights[name]), name
 
 
-def test_gradients_are_clipped_by_the_norm_of_their_average(on_ranks: Any) -> None:
-    found = on_ranks(3, lambda group: train(group, OPTIMIZERS["sgd"], 30, clip=0.05))
+@few_or_many_steps(FEW, 30)
+def test_gradients_are_clipped_by_the_norm_of_their_average(on_ranks: Any, steps: int) -> None:
+    found = on_ranks(3, lambda group: train(group, OPTIMIZERS["sgd"], steps, clip=0.05))
 
-    expected = train(Alone(), OPTIMIZERS["sgd"], 30, clip=0.05)
+    expected = train(Alone(), OPTIMIZERS["sgd"], steps, clip=0.05)
     assert_same(found, expected)
-    assert expected.losses != train(Alone(), OPTIMIZERS["sgd"], 30).losses
+    assert expected.losses != train(Alone(), OPTIMIZERS["sgd"], steps).losses
 
 
-@pytest.mark.parametrize("order", [1, 2.5, float("inf")])
-def test_a_norm_is_that_of_the_average(on_ranks: Any, order: float) -> None:
-    def norm(group: Group) -> tuple[float, float]:
+def test_a_norm_is_that_of_the_average(on_ranks: Any) -> None:
+    def norm(group: Group) -> list[tuple[float, float]]:
         table, plain = torch.nn.Embedding(9, 2), torch.nn.Embedding(9, 2)
         adaptive_rec.wrap(table, optimizer=torch.optim.SGD, budget=0)
         table(torch.tensor([1, 2 + group.rank])[: 1 + group.rank]).sum().backward()
         for ids in ([1], [1, 3]):  # of both ranks
             (plain(torch.tensor(ids)).sum() / 2).backward()
-        return float(table.weight.grad.norm(order)), float(plain.weight.grad.norm(order))  # type: ignore[union-attr]
+        found: list[Any] = [table.weight.grad, plain.weight.grad]
+        return [tuple(float(one.norm(order)) for one in found) for order in (1, 2.5, float("inf"))]  # type: ignore[misc]
 
-    for own, expected in on_ranks(2, norm):
+    for own, expected in (norms for of_rank in on_ranks(2, norm) for norms in of_rank):
         assert own == pytest.approx(expected, rel=1e-14)
 
 
-def test_a_loss_of_a_whole_weight_reaches_all_its_rows(on_ranks: Any) -> None:
+@few_or_many_steps(FEW, 30)
+def test_a_loss_of_a_whole_weight_reaches_all_its_rows(on_ranks: Any, steps: int) -> None:
     make = OPTIMIZERS["adagrad"]
-    found = on_ranks(2, lambda group: train(group, make, 30, penalty=0.1, clip=0.05))
+    found = on_ranks(2, lambda group: train(group, make, steps, penalty=0.1, clip=0.05))
 
-    assert_same(found, train(Alone(), make, 30, penalty=0.1, clip=0.05))
+    assert_same(found, train(Alone(), make, steps, penalty=0.1, clip=0.05))
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-@pytest.mark.parametrize("name", ["adagrad", "sparse_adam"])
-def test_any_number_of_ranks_resumes_what_two_have_saved(on_ranks: Any, name: str, ranks: int) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "name", "steps"),
+    [
+        (3, "sparse_adam", 6),
+        *(pytest.param(n, name, 20, marks=pytest.mark.slow) for n in (1, 3) for name in ("adagrad", "sparse_adam")),
+    ],
+)
+def test_any_number_of_ranks_resumes_what_two_have_saved(on_ranks: Any, name: str, ranks: int, steps: int) -> None:
+    """After a number of steps, for as many again."""
     make = OPTIMIZERS[name]
 
     def save(group: Group) -> Any:
-        trained = train(group, make, 20)
+        trained = train(group, make, steps)
         return trained.weights, trained.runtime.state_dict()
 
     model, runtime = on_ranks(2, save)[1]
     assert runtime["tables"]["sums"]["rows"] == len(runtime["optimizer"]["0"]) == 61
     state = {name: value.clone() for name, value in model.items()}, runtime
-    found = on_ranks(ranks, lambda group: train(group, make, 40, first=20, state=state))
+    found = on_ranks(ranks, lambda group: train(group, make, 2 * steps, first=steps, state=state))
 
-    expected = train(Alone(), make, 40, wrapped=False)
-    expected.losses = expected.losses[20:]
+    expected = train(Alone(), make, 2 * steps, wrapped=False)
+    expected.losses = expected.losses[steps:]
     assert_same(found, expected)
-    assert found[0].runtime.stats().steps == 40
+    assert found[0].runtime.stats().steps == 2 * steps
 
 
-def test_optimizers_show_and_take_the_state_of_whole_tables(on_ranks: Any) -> None:
+@few_or_many_steps(FEW, 10)
+def test_optimizers_show_and_take_the_state_of_whole_tables(on_ranks: Any, steps: int) -> None:
     make = OPTIMIZERS["adagrad"]
 
     def save_and_load(group: Group) -> Any:
-        trained = train(group, make, 10)
+        trained = train(group, make, steps)
         tables = trained.optimizers[0]
         saved = copy.deepcopy(tables.state_dict())
         for state in tables.state.values():
@@ -165,7 +189,7 @@ def test_optimizers_show_and_take_the_state_of_whole_tables(on_ranks: Any) -> No
         return copy.deepcopy(tables.state_dict())["state"]
 
     states = on_ranks(2, save_and_load)
-    theirs = train(Alone(), make, 10, wrapped=False).optimizers[0]
+    theirs = train(Alone(), make, steps, wrapped=False).optimizers[0]
     theirs.step()
     expected = theirs.state_dict()["state"]
     for number, state in expected.items():
@@ -197,18 +221,19 @@ def test_writes_to_a_weight_reach_the_owners_of_its_rows(on_ranks: Any) -> None:
             if step == 7:
                 model.means.weight.mul_(0.5)
 
-    found = on_ranks(3, lambda group: train(group, OPTIMIZERS["sgd"], 10, between=write))
+    found = on_ranks(3, lambda group: train(group, OPTIMIZERS["sgd"], 9, between=write))
 
-    assert_same(found, train(Alone(), OPTIMIZERS["sgd"], 10, wrapped=False, between=write))
+    assert_same(found, train(Alone(), OPTIMIZERS["sgd"], 9, wrapped=False, between=write))
 
 
-def test_an_unwrapped_model_has_all_rows_and_their_state(on_ranks: Any) -> None:
+@few_or_many_steps(FEW, 10)
+def test_an_unwrapped_model_has_all_rows_and_their_state(on_ranks: Any, steps: int) -> None:
     def unwrap(group: Group) -> Any:
-        trained = train(group, OPTIMIZERS["adagrad"], 10)
+        trained = train(group, OPTIMIZERS["adagrad"], steps)
         adaptive_rec.unwrap(trained.model, trained.optimizers[0])
         return trained.model.state_dict(), trained.optimizers[0].state[trained.model.means.weight]["sum"]
 
-    expected = train(Alone(), OPTIMIZERS["adagrad"], 10, wrapped=False)
+    expected = train(Alone(), OPTIMIZERS["adagrad"], steps, wrapped=False)
     for weights, sums in on_ranks(2, unwrap):
         torch.testing.assert_close(weights["means.weight"], expected.weights["means.weight"], rtol=0, atol=1e-11)
         state = expected.optimizers[0].state[expected.model.means.weight]["sum"]
@@ -232,10 +257,11 @@ def features_of(step: int, part: slice) -> Jagged:
     return Jagged(["a", "a2", "b", "b2"], ids[kept.reshape(-1).repeat_interleave(length_FB.reshape(-1))], length_FB[:, part])
 
 
-def test_a_collection_is_shared_too(on_ranks: Any) -> None:
+@few_or_many_steps(12, 20)
+def test_a_collection_is_shared_too(on_ranks: Any, steps: int) -> None:
     def run(group: Group) -> Any:
         bags = collection_of(group.rank)
-        for step in range(20):
+        for step in range(steps):
             features = features_of(step, group.part_of(12))
             (bags(features).values().square().sum() / 12 * group.ranks).backward()
         return bags.state_dict()
@@ -286,7 +312,7 @@ def lose_a_gradient(patch: pytest.MonkeyPatch) -> None:
 def test_planted_faults_are_found(on_ranks: Any, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
 
-    found = on_ranks(2, lambda group: train(group, OPTIMIZERS["sgd"], 20))
+    found = on_ranks(2, lambda group: train(group, OPTIMIZERS["sgd"], FEW))
 
     with pytest.raises(AssertionError):
-        assert_same(found, train(Alone(), OPTIMIZERS["sgd"], 20, wrapped=False))
+        assert_same(found, train(Alone(), OPTIMIZERS["sgd"], FEW, wrapped=False))

@@ -18,11 +18,11 @@ from adaptive_rec.system.group import Alone, Group
 
 from .jagged import Jagged
 from .ranks import patch_ranks
-from .raw_keys import DIM, KEYS, drawn, keys_at, options, rows_by_key
+from .raw_keys import DIM, KEYS, drawn, keys_at, leave_sooner, options, rows_by_key
 from .test_raw_ids import jagged, of_keys, tables
 from .test_resume import through_file
 
-STEPS, SIZE = 60, 24
+FEW, STEPS, SIZE = 30, 60, 24
 
 
 @pytest.fixture
@@ -83,24 +83,30 @@ def assert_same(found: Any, expected: Any) -> None:
             torch.testing.assert_close(rows[key], row, rtol=0, atol=1e-11)
 
 
+HOW = {"in line": (2, False, False), "ahead": (3, True, False), "disk": (2, True, True)}
+
+
 @pytest.mark.parametrize(
-    ("ranks", "prefetch", "on_disk"),
-    [(2, False, False), (3, True, False), (2, True, True)],
-    ids=["in line", "ahead", "disk"],
+    ("how", "rows", "steps"),
+    [
+        ("disk", 50, FEW),
+        *(pytest.param(how, 90, STEPS, marks=pytest.mark.slow) for how in HOW),
+    ],
 )
 def test_ranks_admit_the_ids_that_one_process_admits(
-    on_ranks: Any, tmp_path: Path, ranks: int, prefetch: bool, on_disk: bool
+    on_ranks: Any, tmp_path: Path, how: str, rows: int, steps: int
 ) -> None:
     """In tables that get full, after two lookups of an id."""
+    ranks, prefetch, on_disk = HOW[how]
 
     def work(group: Group) -> Any:
         where = tmp_path / f"{group.ranks}-{group.rank}" if on_disk else None
-        model = Two(90, **options(where, optimizer=torch.optim.Adagrad, knobs={"admit_after": 2}))
-        return train(group, model, items(group), prefetch)
+        model = Two(rows, **options(where, optimizer=torch.optim.Adagrad, knobs={"admit_after": 2}))
+        return train(group, model, items(group, steps), prefetch)
 
     expected = work(Alone())
-    for counts, rows, _ in expected[1]:
-        assert counts["keys"] == len(rows) == 90
+    for counts, row_of, _ in expected[1]:
+        assert counts["keys"] == len(row_of) == rows
         assert min(counts["refused"], counts["lookups_shared"]) > 20
     for found in on_ranks(ranks, work):
         assert_same(found, expected)
@@ -109,37 +115,43 @@ def test_ranks_admit_the_ids_that_one_process_admits(
 EVICTING = {"admit_after": 2, "evict_ratio": 0.25}
 
 
-def evicting(**more: Any) -> Two:
-    """Tables of a third of the ids that replace one another every 60 batches."""
-    return Two(80, **options(optimizer=torch.optim.Adagrad, knobs={**EVICTING, "reclassify_every": 20}, **more))
+def evicting(rows: int, every: int) -> Two:
+    """Tables of fewer rows than ids, which replace one another."""
+    return Two(rows, **options(optimizer=torch.optim.Adagrad, knobs={**EVICTING, "reclassify_every": every}))
 
 
-def test_the_same_ids_leave_on_all_ranks_and_one_process_goes_on(on_ranks: Any) -> None:
+@pytest.mark.parametrize(("rows", "every"), [(40, 5), pytest.param(80, 20, marks=pytest.mark.slow)])
+def test_the_same_ids_leave_on_all_ranks_and_one_process_goes_on(
+    on_ranks: Any, rows: int, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids are replaced every three times that the rows are classified."""
+    leave_sooner(monkeypatch, every / 20)
+
     def given(group: Group) -> list[tuple[Tensor, Tensor]]:
-        return items(group, 300, replaced_every=60)
+        return items(group, 15 * every, replaced_every=3 * every)
 
     def work(group: Group) -> Any:
-        model = evicting()
-        found = train(group, model, given(group)[:180])
+        model = evicting(rows, every)
+        found = train(group, model, given(group)[: 9 * every])
         runtimes = [one.runtime.state_dict() for one in (model.words, model.places)]
         return found, through_file([model.state_dict(), *runtimes])
 
-    alone = train(Alone(), evicting(), given(Alone())[:180])
+    alone = train(Alone(), evicting(rows, every), given(Alone())[: 9 * every])
     ends = on_ranks(2, work)
     for found, _ in ends:
         assert_same(found, ends[0][0])
-        for (counts, rows, _), (their_counts, *_) in zip(found[1], alone[1], strict=True):
+        for (counts, row_of, _), (their_counts, *_) in zip(found[1], alone[1], strict=True):
             assert counts["evicted"] > 20
-            assert counts["keys"] == len(rows)
+            assert counts["keys"] == len(row_of)
             assert counts["lookups"] == their_counts["lookups"]
 
-    model = evicting()
+    model = evicting(rows, every)
     for part, state in zip((model, model.words.runtime, model.places.runtime), ends[1][1], strict=True):
         part.load_state_dict(state)
-    _, tables = train(Alone(), model, given(Alone())[180:])
-    for (counts, rows, _), (before, *_) in zip(tables, ends[0][0][1], strict=True):
+    _, tables = train(Alone(), model, given(Alone())[9 * every :])
+    for (counts, row_of, _), (before, *_) in zip(tables, ends[0][0][1], strict=True):
         assert counts["evicted"] > before["evicted"]
-        assert counts["keys"] == len(rows)
+        assert counts["keys"] == len(row_of)
 
 
 def load(model: Two) -> None:

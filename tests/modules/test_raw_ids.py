@@ -25,7 +25,9 @@ from adaptive_rec.data.logs.movietweetings import LIKED_FROM, LOG_COLUMNS
 from adaptive_rec.kernels.reference.fill import fill_rows
 from adaptive_rec.runtime.assemble import assemble
 from tests.data.conftest import find
+from tests.matrix import always, grid
 
+from .cases import few_or_many_steps, in_turn
 from .jagged import Jagged, draw
 from .raw_keys import (
     DIM,
@@ -48,31 +50,25 @@ from .training import assert_moved
 pytestmark = pytest.mark.usefixtures("small_segments")
 
 
-@pytest.mark.parametrize(
-    ("dtype", "on_disk"),
-    [
-        (torch.float32, True),
-        (torch.float64, False),
-        pytest.param(torch.float64, True, marks=pytest.mark.slow),
-        pytest.param(torch.float32, False, marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize(
-    ("kind", "optimizer", "prefetch"),
-    [
+@few_or_many_steps(
+    20,
+    STEPS,
+    how=[
         ("sum", "adagrad", True),
         ("mean", torch.optim.SGD, False),
         ("rows", torch.optim.Adagrad, True),
         ("rows", "lazy_adam", False),
     ],
+    where=[(torch.float32, True), (torch.float64, False), (torch.float64, True), (torch.float32, False)],
 )
 def test_a_module_trains_as_with_ids_numbered_beforehand(
-    kind: str, optimizer: Any, prefetch: bool, dtype: torch.dtype, on_disk: bool, tmp_path: Path
+    how: tuple[str, Any, bool], where: tuple[torch.dtype, bool], steps: int, tmp_path: Path
 ) -> None:
     """The losses, and each id's row, to the last bit, from first values that are the trainer's."""
-    batches, seen = drawn(STEPS), numbered(drawn(STEPS))
+    (kind, optimizer, prefetch), (dtype, on_disk) = how, where
+    batches, seen = drawn(steps), numbered(drawn(steps))
     rule = {"lr": 0.1} if isinstance(optimizer, str) else {}
-    how = options(tmp_path if on_disk else None, optimizer=optimizer, dtype=dtype, **rule)
+    given = options(tmp_path if on_disk else None, optimizer=optimizer, dtype=dtype, **rule)
     make: Any = AdaptiveEmbedding if kind == "rows" else AdaptiveEmbeddingBag
     shape = {} if kind == "rows" else {"mode": kind}
     own = np.argsort(seen)[np.count_nonzero(seen < 0) :]  # places in KEYS by number
@@ -80,8 +76,8 @@ def test_a_module_trains_as_with_ids_numbered_beforehand(
     weight[: len(own)] = first_values(KEYS[own], dtype=dtype)
     found = []
     for ids_of, module in (
-        (keys_at, make(ROWS, DIM, **shape, **how, ids="raw")),
-        (lambda places: torch.from_numpy(seen)[places], make(ROWS, DIM, _weight=weight, **shape, **how)),
+        (keys_at, make(ROWS, DIM, **shape, **given, ids="raw")),
+        (lambda places: torch.from_numpy(seen)[places], make(ROWS, DIM, _weight=weight, **shape, **given)),
     ):
         tower = Tower(module, dtype)
         rows = None if isinstance(optimizer, str) else optimizer([module.weight], lr=0.1)
@@ -98,7 +94,7 @@ def test_a_module_trains_as_with_ids_numbered_beforehand(
         assert torch.equal(mine[int(KEYS[place])], plain.weight[number].detach())
     assert_moved(raw.runtime)
     counts = raw.runtime.stats().raw_ids
-    assert counts == {"keys": len(own), "evicted": 0, "refused": 0, "lookups": STEPS * 72, "lookups_shared": 0}
+    assert counts == {"keys": len(own), "evicted": 0, "refused": 0, "lookups": steps * 72, "lookups_shared": 0}
     assert f"{len(own)} raw ids have a row of their own, 0.0% of lookups share a row" in str(raw.runtime.stats())
     if kind == "sum":  # a step of several items is not looked up ahead as a whole
         assert raw.runtime.stats().looked_up_ahead_ratio == 1
@@ -156,9 +152,8 @@ def tables() -> list[EmbeddingBagConfig]:
     return [EmbeddingBagConfig(name, dim, ROWS, features, pooling=how) for (name, features), dim, how in given]
 
 
-@pytest.mark.parametrize("kind", ["bags", "weighted", "rows"])
-@pytest.mark.parametrize("prefetch", [True, False], ids=["prefetch", "in line"])
-def test_a_collection_trains_as_with_ids_numbered_beforehand(kind: str, prefetch: bool) -> None:
+@few_or_many_steps(12, 25, kind=["bags", "weighted", "rows"], prefetch=[True, False])
+def test_a_collection_trains_as_with_ids_numbered_beforehand(kind: str, prefetch: bool, steps: int) -> None:
     """Their numbers are their places in KEYS, in every table."""
     make: Any = AdaptiveEmbeddingCollection if kind == "rows" else AdaptiveEmbeddingBagCollection
     weighted = {"is_weighted": True} if kind == "weighted" else {}
@@ -174,7 +169,7 @@ def test_a_collection_trains_as_with_ids_numbered_beforehand(kind: str, prefetch
     losses: list[list[float]] = []
     for collection, given in ((raw, of_keys), (plain, lambda batch: batch)):
         losses.append([])
-        items: Any = [given(jagged(seed)) for seed in range(25)]
+        items: Any = [given(jagged(seed)) for seed in range(steps)]
         for batch in collection.runtime.prefetch(items, sparse=lambda batch: batch) if prefetch else items:
             vectors = collection(batch)
             loss = sum(one.values().sin().sum() for one in (vectors.values() if kind == "rows" else [vectors]))
@@ -201,8 +196,7 @@ def test_a_collection_trains_as_with_ids_numbered_beforehand(kind: str, prefetch
         assert torch.equal(one.values(), other.values())
 
 
-@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
-@pytest.mark.parametrize("prefetch", [True, False], ids=["prefetch", "in line"])
+@grid(always, in_turn, prefetch=[True, False], on_disk=[True, False])
 def test_rows_that_are_on_the_device_before_an_id_has_them_begin_alike(
     prefetch: bool, on_disk: bool, tmp_path: Path
 ) -> None:

@@ -20,7 +20,9 @@ from adaptive_rec import (
     EmbeddingBagConfig,
 )
 from adaptive_rec.errors import CheckpointError, ConfigError, ConflictError
+from tests.matrix import always, grid
 
+from .cases import in_turn
 from .raw_keys import (
     DIM,
     KEYS,
@@ -40,8 +42,7 @@ from .test_resume import through_file
 pytestmark = pytest.mark.usefixtures("small_segments")
 
 
-@pytest.mark.parametrize("prefetch", [True, False], ids=["prefetch", "in line"])
-@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+@grid(always, in_turn, prefetch=[True, False], on_disk=[True, False])
 def test_a_fresh_module_resumes_exactly(prefetch: bool, on_disk: bool, tmp_path: Path) -> None:
     """Its rows, its ids, and how often ids without a row were seen; whichever of the two states is loaded first."""
     batches = [keys_at(places) for places in drawn(STEPS)]
@@ -142,12 +143,12 @@ def in_use(module: Any, shared_rows: int = 2) -> dict[str, Tensor]:
     return {**state, "weight": state["weight"][: shared_rows + len(state["raw_ids"])]}
 
 
-def looked_up(depth: int | None, change: bool) -> tuple[list[Tensor], dict[str, int], dict[str, Tensor]]:
+def looked_up(depth: int | None, change: bool, steps: int, rows: int) -> tuple[list[Tensor], dict[str, int], dict[str, Tensor]]:
     """Train on two lookups of a table in each step, with evaluations in between. No `depth`: in line."""
-    shapes = drawn(110), drawn(110, (24, 1), seed=3)
+    shapes = drawn(steps), drawn(steps, (24, 1), seed=3)
     items = [(keys_at(history), keys_at(one)) for history, one in zip(*shapes, strict=True)]
     how = options(knobs={"admit_after": 4, "prefetch_depth": depth or 0}, optimizer="adagrad", lr=0.1)
-    table: Any = AdaptiveEmbeddingBag(300, DIM, mode="sum", ids="raw", shared_rows=2, **how)
+    table: Any = AdaptiveEmbeddingBag(rows, DIM, mode="sum", ids="raw", shared_rows=2, **how)
     loader = items if depth is None else table.runtime.prefetch(items, sparse=lambda item: {"weight": list(item)})
     found = []
     for number, (history, one) in enumerate(loader):
@@ -166,18 +167,19 @@ def looked_up(depth: int | None, change: bool) -> tuple[list[Tensor], dict[str, 
     return found, table.runtime.stats().raw_ids, in_use(table)
 
 
+@pytest.mark.parametrize(("steps", "rows"), [(40, 100), pytest.param(110, 300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("change", [False, True], ids=["same knobs", "a knob changes"])
-def test_looking_ahead_changes_nothing(change: bool) -> None:
-    expected, counts, state = looked_up(0, change)
+def test_looking_ahead_changes_nothing(change: bool, steps: int, rows: int) -> None:
+    expected, counts, state = looked_up(0, change, steps, rows)
     for depth in (1, 64):
-        found, ahead_counts, ahead_state = looked_up(depth, change)
+        found, ahead_counts, ahead_state = looked_up(depth, change, steps, rows)
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
         assert ahead_counts == counts
         assert all(torch.equal(value, state[name]) for name, value in ahead_state.items())
-    assert 0 < counts["lookups_shared"] < counts["lookups"] == 110 * 96
-    assert counts["keys"] == 300
+    assert 0 < counts["lookups_shared"] < counts["lookups"] == steps * 96
+    assert counts["keys"] == rows
     if not change:  # in line a knob changes at once
-        found, in_line_counts, in_line_state = looked_up(None, change)
+        found, in_line_counts, in_line_state = looked_up(None, change, steps, rows)
         assert in_line_counts == counts
         assert torch.equal(in_line_state["raw_ids"], state["raw_ids"])
         for one, other in zip(found, expected, strict=True):  # gradients of two calls are summed in another order

@@ -10,6 +10,7 @@ import torch
 
 from adaptive_rec.errors import AdaptiveRecError
 
+from .cases import few_or_many_steps
 from .training import CASES, RULES, Case, Loop, assert_moved, data
 
 STEPS, BREAK = 44, 23
@@ -44,36 +45,38 @@ def through_file(value: Any) -> Any:
     return torch.load(file, weights_only=True)
 
 
-@pytest.mark.parametrize("prefetch", [True, False], ids=["prefetch", "in line"])
-@pytest.mark.parametrize(
-    ("case", "rule", "policy"),
-    [
+@few_or_many_steps(
+    20,
+    STEPS,
+    how=[
         *(("dlrm", rule, "hotline") for rule in RULES),
         ("two_tower", "sparse_adam", "hotline"),
         ("deepfm", "adagrad", "hybrid"),
         ("dlrm", "adagrad", "slipstream"),
     ],
+    prefetch=[True, False],
 )
-def test_a_fresh_model_resumes_exactly(case: str, rule: str, policy: str, prefetch: bool) -> None:
+def test_a_fresh_model_resumes_exactly(how: tuple[str, str, str], prefetch: bool, steps: int) -> None:
     """Under slipstream too, which skips updates: what was seen of rows' movement is part of the state."""
+    (case, rule, policy), stop = how, BREAK * steps // STEPS
     options = {"policy": policy, "reclassify_every": 4}
     if policy == "slipstream":
         options |= {"target_skip_ratio": 0.8, "min_touch_ratio": 0.0, "probe_ratio": 0.5}
     common: dict[str, Any] = {"rule": rule, "options": options, "prefetch": prefetch, "scheduled": True}
-    unbroken = Loop(only(case, 0, STEPS), **common)
-    expected = unbroken.run(STEPS)
-    first = Loop(only(case, 0, BREAK), **common)
-    losses = first.run(BREAK).losses
+    unbroken = Loop(only(case, 0, steps), **common)
+    expected = unbroken.run(steps)
+    first = Loop(only(case, 0, stop), **common)
+    losses = first.run(stop).losses
     saved = through_file(states(first))
     torch.manual_seed(99)
-    second = Loop(only(case, BREAK, STEPS), **common)
+    second = Loop(only(case, stop, steps), **common)
     with torch.no_grad():
         for weight in second.model.parameters():
             weight.fill_(7.0)
     restore(second, saved)
-    assert second.runtime.step_number == BREAK
+    assert second.runtime.step_number == stop
     assert second.runtime.stats().hot_rows == first.runtime.stats().hot_rows
-    losses += second.run(STEPS).losses
+    losses += second.run(steps).losses
     assert losses == expected.losses
     theirs, ours = unbroken.model.state_dict(), second.model.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 import adaptive_rec
 from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.modules.row_gradient import RowGradient
+from tests.matrix import always, grid
 
+from .cases import few_or_many_steps, in_turn
 from .training import assert_moved, wrapped
 
 ITEMS, PLACES, USERS, SIZE = 3000, 20, 500, 32
-STEPS = 30
+FEW, MANY = 14, 30
 RULES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda weights: torch.optim.SGD(weights, lr=0.5),
     "adagrad": lambda weights: torch.optim.Adagrad(weights, lr=0.1, initial_accumulator_value=0.01),
@@ -83,7 +85,7 @@ class How:
     two_losses: bool = False
 
 
-def train(how: How, rule: str, adaptive: bool) -> tuple[list[float], dict[str, Tensor], Any]:
+def train(how: How, rule: str, adaptive: bool, steps: int) -> tuple[list[float], dict[str, Tensor], Any]:
     torch.manual_seed(0)
     model, runtime = Model(how.tied), None
     options = {"budget": 40 << 10}
@@ -94,7 +96,7 @@ def train(how: How, rule: str, adaptive: bool) -> tuple[list[float], dict[str, T
         runtime = wrapped(model, optimizer, **options)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10) if how.scaler else None
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.98) if how.scheduler else None
-    stream: Any = batches(STEPS)
+    stream: Any = batches(steps)
     if how.prefetch and runtime is not None:
         stream = runtime.prefetch(stream, sparse=lambda one: {"items": [one[0], one[2]], "users": one[1]})
 
@@ -173,13 +175,13 @@ LOOPS = {
 }
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("loop", LOOPS)
-def test_a_loop_trains_as_in_torch(loop: str, rule: str) -> None:
+@few_or_many_steps(FEW, MANY, loop=LOOPS, rule=RULES)
+def test_a_loop_trains_as_in_torch(loop: str, rule: str, steps: int) -> None:
     how = LOOPS[loop]
-    (theirs, rows, _), (ours, own_rows, runtime) = train(how, rule, False), train(how, rule, True)
+    (theirs, rows, _), (ours, own_rows, runtime) = (train(how, rule, adaptive, steps) for adaptive in (False, True))
     finite = [number for number, loss in enumerate(theirs) if loss < float("inf")]
-    assert len(finite) >= STEPS - 2
+    assert len(finite) >= steps - 2
+    assert not how.scaler or len(finite) < steps
     assert [ours[number] for number in finite] == pytest.approx([theirs[number] for number in finite], rel=1e-11)
     assert list(own_rows) == list(rows)
     for name, value in rows.items():
@@ -190,15 +192,16 @@ def test_a_loop_trains_as_in_torch(loop: str, rule: str) -> None:
     if how == How() or how.prefetch:
         assert stats.lookups == sum(
             int((viewed != 0).sum()) + PLACES + user.numel() + int((candidates != 0).sum())
-            for viewed, user, candidates in batches(STEPS)
+            for viewed, user, candidates in batches(steps)
         )
     if how.prefetch and how.accumulate == 1:
         assert stats.looked_up_ahead_ratio == 1.0
 
 
-def test_lookups_count_whatever_becomes_of_the_gradients() -> None:
+@few_or_many_steps(FEW, MANY)
+def test_lookups_count_whatever_becomes_of_the_gradients(steps: int) -> None:
     loops = ("as it is", "clipped by value", "a penalty on a weight")
-    assert len({train(LOOPS[name], "sgd", True)[2].stats().lookups for name in loops}) == 1
+    assert len({train(LOOPS[name], "sgd", True, steps)[2].stats().lookups for name in loops}) == 1
 
 
 # Gradients are seen ----------------------------------------------------------------------------------------------------
@@ -245,8 +248,7 @@ CHANGES: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("before", CHANGES)
-@pytest.mark.parametrize("change", CHANGES)
+@grid(always, in_turn, change=list(CHANGES), before=[*CHANGES][::-1])
 def test_a_gradient_of_rows_changes_in_place_as_a_dense_one(change: str, before: str) -> None:
     (_, theirs), (_, ours) = gradients(False), gradients(True)
     for one in (before, change):

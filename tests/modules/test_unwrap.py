@@ -14,21 +14,22 @@ from adaptive_rec.modules import loop_checks
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.weight import TieredWeight
 
+from .cases import few_or_many_steps
 from .training import CASES, RULES, Loop, assert_same, data, wrapped
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("case", ["sasrec", "two_tower"])
-def test_an_unwrapped_model_goes_on_as_if_it_had_never_been_wrapped(case: str, rule: str) -> None:
+@few_or_many_steps(8, 20, case=["two_tower", "sasrec"], rule=RULES)
+def test_an_unwrapped_model_goes_on_as_if_it_had_never_been_wrapped(case: str, rule: str, steps: int) -> None:
     theirs, ours = Loop(CASES[case], rule), Loop(CASES[case], rule, {})
-    first = [loop.run(20) for loop in (theirs, ours)]
+    first = [loop.run(steps) for loop in (theirs, ours)]
     assert_same(first[1], first[0])
     assert adaptive_rec.unwrap(ours.model, ours.sparse) is ours.model
     assert ours.runtime.closed
     assert {type(one) for one in ours.model.modules()} == {type(one) for one in theirs.model.modules()}
     assert all(type(one) is nn.Parameter for one in ours.model.parameters())
     ours.runtime = None
-    assert_same(ours.run(15), theirs.run(15))
+    more = 3 * steps // 4
+    assert_same(ours.run(more), theirs.run(more))
 
 
 def test_an_unwrapped_model_exports(tmp_path: Any) -> None:

@@ -17,6 +17,7 @@ import adaptive_rec
 from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.modules.weight import TieredWeight
 
+from .cases import failures
 from .training import QUICK_WINDOWS, wrapped
 
 ROWS, DIM = 40, 6
@@ -98,10 +99,7 @@ READS: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-@each_tier
-@pytest.mark.parametrize("read", READS)
-def test_reads_and_their_gradients_are_those_of_a_parameter(read: str, tier: str) -> None:
-    theirs, ours = modules(tier)
+def assert_same_read(theirs: nn.Embedding, ours: nn.Embedding, read: str) -> None:
     found = [READS[read](one.weight) for one in (theirs, ours)]
     torch.testing.assert_close(*found, rtol=1e-13, atol=0)
     assert found[0].requires_grad == found[1].requires_grad
@@ -115,6 +113,19 @@ def test_reads_and_their_gradients_are_those_of_a_parameter(read: str, tier: str
         assert ours.weight.grad is not None
         torch.testing.assert_close(ours.weight.grad + torch.zeros(ROWS, DIM), theirs.weight.grad, rtol=1e-12, atol=0)
     assert torch.equal(theirs.weight.detach(), ours.weight.detach() + 0), "reading changes nothing"
+
+
+@each_tier
+def test_reads_and_their_gradients_are_those_of_a_parameter(tier: str) -> None:
+    theirs, ours = modules(tier)
+    assert failures(READS, lambda read: assert_same_read(theirs, ours, read)) == {}
+
+
+@pytest.mark.slow
+@each_tier
+@pytest.mark.parametrize("read", READS)
+def test_a_read_before_any_other_is_that_of_a_parameter(read: str, tier: str) -> None:
+    assert_same_read(*modules(tier), read)
 
 
 def put(weight: Tensor, index: Any, value: Any) -> None:
@@ -199,10 +210,7 @@ WRITES: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-@each_tier
-@pytest.mark.parametrize("write", WRITES)
-def test_writes_reach_the_rows_and_training_goes_on_from_them(write: str, tier: str) -> None:
-    theirs, ours = modules(tier)
+def assert_same_write(theirs: nn.Embedding, ours: nn.Embedding, write: str) -> None:
     hot = ours.weight.runtime.stats().hot_rows
     with torch.no_grad():
         for one in (theirs, ours):
@@ -210,6 +218,27 @@ def test_writes_reach_the_rows_and_training_goes_on_from_them(write: str, tier: 
     assert torch.equal(theirs.weight.detach(), ours.weight.detach() + 0)
     assert ours.weight.runtime.stats().hot_rows == hot
     torch.testing.assert_close(ours(torch.arange(ROWS)), theirs(torch.arange(ROWS)), rtol=0, atol=0)
+
+
+@each_tier
+def test_writes_reach_the_rows_and_training_goes_on_from_them(tier: str) -> None:
+    theirs, ours = modules(tier)
+    first = theirs.weight.detach().clone()
+
+    def check(write: str) -> None:
+        with torch.no_grad():
+            for one in (theirs, ours):
+                one.weight.copy_(first)
+        assert_same_write(theirs, ours, write)
+
+    assert failures(WRITES, check) == {}
+
+
+@pytest.mark.slow
+@each_tier
+@pytest.mark.parametrize("write", WRITES)
+def test_a_write_before_any_other_reaches_the_rows(write: str, tier: str) -> None:
+    assert_same_write(*modules(tier), write)
 
 
 def test_a_write_under_autograd_is_refused_as_in_torch() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.packaging.conftest import ROOT, Built
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 WAIT_SECONDS = 900
 
 SCRIPT = """

@@ -64,6 +64,7 @@ def size_bytes(name: str) -> int:
     return sum(place.stat().st_size for place in places if place.is_file())
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
     """Policies, service and presets lie next to the package in the repository and are linked into it."""
     package = built.sources / "adaptive_rec"
@@ -80,6 +81,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
         assert [each.filename for each in archive.infolist() if (each.external_attr >> 28) == 0o12] == []
 
 
+@pytest.mark.slow
 def test_the_sdist_has_no_links_and_no_tests(built: Built) -> None:
     with tarfile.open(built.sdist) as archive:
         members = archive.getmembers()
@@ -89,6 +91,7 @@ def test_the_sdist_has_no_links_and_no_tests(built: Built) -> None:
     assert not top & {"tests", "benchmarks", "studies", "policies"}
 
 
+@pytest.mark.slow
 def test_extras_are_what_the_documents_say(built: Built) -> None:
     [info] = built.unpacked.glob("*.dist-info")
     found = Distribution.at(info)
@@ -99,6 +102,24 @@ def test_extras_are_what_the_documents_say(built: Built) -> None:
     assert names["torchrec"] - names[""] == {"torchrec"}
     given = (info / "entry_points.txt").read_text()
     assert "adaptive-rec = adaptive_rec.cli:main" in given
+
+
+def test_the_project_says_what_its_wheel_says() -> None:
+    """Without building one: extras, the command, and folders that lie beside the package and are linked into it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    assert set(extras) == {"data", "torchrec", "track", "docs", "dev"}
+    assert [{Requirement(text).name for text in extras[name]} for name in ("data", "track", "torchrec")] == [
+        {"pyarrow"}, {"tensorboard"}, {"torchrec"}
+    ]  # fmt: skip
+    assert project["scripts"] == {"adaptive-rec": "adaptive_rec.cli:main"}
+    package = ROOT / "adaptive_rec"
+    assert {"policies", "service", "configs"} <= {link.name for link in package.iterdir() if link.is_symlink()}
+    assert all(link.exists() for link in package.iterdir())
+    assert (package / "py.typed").is_file()
+
+
+def test_constraints_have_the_version_of_everything_that_tests_run_with() -> None:
     pinned = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     tested = [
@@ -106,9 +127,10 @@ def test_extras_are_what_the_documents_say(built: Built) -> None:
         *(each for extra in ("data", "dev", "docs", "track") for each in project["optional-dependencies"][extra]),
     ]
     unpinned = [text for text in tested if Requirement(text).name not in {*pinned, "adaptive-rec"}]
-    assert unpinned == [], "constraints.txt has the version of everything that tests run with"
+    assert unpinned == []
 
 
+@pytest.mark.slow
 def test_the_packages_added_to_the_users_own_are_small(built: Built) -> None:
     [info] = built.unpacked.glob("*.dist-info")
     added = needed(requirements(Distribution.at(info))) - needed([Requirement(name) for name in GIVEN])
@@ -120,6 +142,7 @@ def test_the_packages_added_to_the_users_own_are_small(built: Built) -> None:
     assert own + sum(sizes.values()) < ADDED_LIMIT_BYTES, sizes
 
 
+@pytest.mark.slow
 def test_the_command_line_runs_from_the_wheel(built: Built, tmp_path: Path) -> None:
     shown = python(built, "-c", "import adaptive_rec; print(adaptive_rec.__file__)", cwd=tmp_path)
     assert shown.stdout.strip() == str(built.unpacked / "adaptive_rec" / "__init__.py"), shown.stderr
@@ -131,6 +154,15 @@ def test_the_command_line_runs_from_the_wheel(built: Built, tmp_path: Path) -> N
     assert re.search(r"\d+\.\d+\.\d+", version)
 
 
+def test_importing_the_checkout_loads_nothing_heavy(tmp_path: Path) -> None:
+    """What the slow test below times, on the sources."""
+    heavy = {"torch", "numba", "numpy", "pydantic", "fastapi", "safetensors"}
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import adaptive_rec; print({heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_SECONDS)
+    assert done.stdout == "set()\n", done.stderr
+
+
+@pytest.mark.slow
 def test_importing_the_package_is_fast(built: Built, tmp_path: Path) -> None:
     """The import loads nothing heavy; heavy names are loaded when they are first used."""
     code = "import time; start = time.perf_counter(); import adaptive_rec; print(time.perf_counter() - start)"
@@ -148,6 +180,7 @@ wrong: int = adaptive_rec.__version__
 """
 
 
+@pytest.mark.slow
 def test_a_users_type_checker_sees_the_types(built: Built, tmp_path: Path) -> None:
     """mypy follows an installed package only where it has py.typed."""
     pytest.importorskip("mypy", reason="mypy is not installed: pip install 'adaptive-rec[dev]'")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -47,13 +48,12 @@ def stream(ticks: int, drifts: Callable[[int], bool]) -> list[Batch]:
     return batches
 
 
-CALM = stream(60, lambda tick: False)
-WILD_LATER = stream(60, lambda tick: tick >= 40)
+CALM = stream(48, lambda tick: False)
 
 Start = Callable[..., Runtime]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def start(memory_source: Any) -> Start:
     def build(policy: Policy, batches: list[Batch], *changes: str) -> Runtime:
         source = memory_source(batches, (TableSpec("A", ROWS, 2),), (FeatureSpec("a", 0),))
@@ -64,6 +64,43 @@ def start(memory_source: Any) -> Start:
 
 def events(runtime: Runtime, kind: str) -> Iterator[Event]:
     return (event for event in runtime.run() if isinstance(event, Event) and event.kind == kind)
+
+
+@dataclass
+class Wild:
+    """A stream that drifts after so many ticks, and what a run over it has done."""
+
+    calm_ticks: int
+    batches: list[Batch]
+    memories: list[Event] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    decayed: list[tuple[int, int | None]] = field(default_factory=list)
+    """Steps at which counts decayed, and by how many ticks."""
+
+
+@pytest.fixture(scope="module", params=[(40, 28), pytest.param((60, 40), marks=pytest.mark.slow)], ids=str)
+def wild(request: pytest.FixtureRequest, start: Start) -> Wild:
+    ticks, calm = request.param
+    return watched(start, Wild(calm, stream(ticks, lambda tick: tick >= calm)))
+
+
+def watched(start: Start, wild: Wild) -> Wild:
+    runtime = start(Adaptive(), wild.batches)
+    end = runtime.observer.end_window
+
+    def end_window(decay: float, migration: Migration) -> None:
+        memory, step = runtime.reclassifier.memory, runtime.step_number
+        assert memory
+        wild.decayed.append((step, round(math.log(decay) / math.log(memory.decay)) if memory.decay else None))
+        end(decay, migration)
+
+    runtime.observer.end_window = end_window  # type: ignore[method-assign]
+    for report in runtime.run():
+        if isinstance(report, Snapshot):
+            wild.losses.append(report.loss)
+        elif isinstance(report, Event) and report.kind == "memory":
+            wild.memories.append(report)
+    return wild
 
 
 def test_windows_grow_on_a_stream_that_stays_the_same(start: Start) -> None:
@@ -79,17 +116,17 @@ def test_windows_grow_on_a_stream_that_stays_the_same(start: Start) -> None:
     assert {b - a for a, b in zip(ends, ends[1:], strict=False)} == {max(INTERVALS_TICKS) * TICK_STEPS}
 
 
-def test_windows_shrink_when_a_stream_starts_to_drift(start: Start) -> None:
-    changes = list(events(start(Adaptive(), WILD_LATER), "memory"))
-    calm = [event for event in changes if event.step <= 40 * TICK_STEPS][-1].details
+def test_windows_shrink_when_a_stream_starts_to_drift(wild: Wild) -> None:
+    changes = wild.memories
+    calm = [event for event in changes if event.step <= wild.calm_ticks * TICK_STEPS][-1].details
     last = changes[-1].details
     assert last["memory"]["ticks"] < calm["memory"]["ticks"]
     assert last["memory"]["decay"] ** (1 / TICK_STEPS) < calm["memory"]["decay"] ** (1 / TICK_STEPS)
     assert last["caught_ratio"] > last["before_ratio"]
 
 
-def test_the_journal_says_what_a_change_gains(start: Start) -> None:
-    event = next(events(start(Adaptive(), WILD_LATER), "memory"))
+def test_the_journal_says_what_a_change_gains(wild: Wild) -> None:
+    event = wild.memories[0]
     steps, memory = event.details["window_steps"], event.details["memory"]
     decay = memory["decay"] ** memory["ticks"]
     assert event.text.startswith(f"windows of {steps} steps, decay {decay:.2g}: catches ")
@@ -98,19 +135,8 @@ def test_the_journal_says_what_a_change_gains(start: Start) -> None:
     assert 0 < before <= 1
 
 
-def test_counts_decay_by_the_ticks_of_the_window_that_ended(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = start(Adaptive(), WILD_LATER)
-    end, seen = runtime.observer.end_window, []
-
-    def end_window(decay: float, migration: Migration) -> None:
-        memory, step = runtime.reclassifier.memory, runtime.step_number
-        assert memory
-        seen.append((step, round(math.log(decay) / math.log(memory.decay)) if memory.decay else None))
-        end(decay, migration)
-
-    monkeypatch.setattr(runtime.observer, "end_window", end_window)
-    for _ in runtime.run():
-        pass
+def test_counts_decay_by_the_ticks_of_the_window_that_ended(wild: Wild) -> None:
+    seen = wild.decayed
     full = [(step, ticks) for step, ticks in seen if step % TICK_STEPS == 0]
     assert [step for step, _ in seen if step % TICK_STEPS] == [8], "as ever, the first window has a short one in it"
     lengths = [b - a for (a, _), (b, _) in zip(full, full[1:], strict=False)]
@@ -131,16 +157,15 @@ def test_every_lookup_is_counted_hot_or_cold(start: Start) -> None:
     assert set(trials._rows[: trials.held_rows][seen]) >= set(np.concatenate(runtime.store.device.row_of_slot)) - {-1}
 
 
-def test_results_are_those_of_hotline(start: Start) -> None:
-    losses = []
-    for policy in (Hotline(), Adaptive()):
-        losses.append([event.loss for event in start(policy, WILD_LATER).run() if isinstance(event, Snapshot)])
-    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-12)
+def test_results_are_those_of_hotline(start: Start, wild: Wild) -> None:
+    losses = [event.loss for event in start(Hotline(), wild.batches).run() if isinstance(event, Snapshot)]
+    np.testing.assert_allclose(losses, wild.losses, rtol=1e-12)
 
 
-def test_a_repeated_run_changes_its_memory_at_the_same_steps(start: Start) -> None:
-    found = [[(e.step, e.details) for e in events(start(Adaptive(), WILD_LATER), "memory")] for _ in range(2)]
-    assert found[0] == found[1]
+def test_a_repeated_run_changes_its_memory_at_the_same_steps(start: Start, wild: Wild) -> None:
+    again = watched(start, Wild(wild.calm_ticks, wild.batches))
+    assert len(wild.memories) > 3
+    assert [(e.step, e.details) for e in again.memories] == [(e.step, e.details) for e in wild.memories]
 
 
 def test_other_policies_follow_the_knobs(start: Start) -> None:

@@ -294,6 +294,13 @@ LOOSE = ("knobs.guard_max_logloss_increase=0.04", "knobs.guard_ratio=0.5")
 """A guard that can find a loss level before the teacher changes."""
 
 
+SHORT = (
+    "data.table_rows=[3000,1000,500,200]", "data.synthetic.samples=130000", "data.synthetic.test_samples=20000",
+    "data.synthetic.teacher_jump_at=100000", "knobs.reclassify_every=15", "knobs.guard_ratio=0.9",
+)  # fmt: skip
+"""A teacher that changes at sample 100,000, before which a guard of more samples finds the loss level, in smaller tables."""
+
+
 def train_planted(*settings: str) -> tuple[float, list[Event]]:
     """Return the held-out logloss after the last step, and the guard's events."""
     runtime = assemble(load_config(None, {}, [*PLANTED, *settings]))
@@ -303,14 +310,21 @@ def train_planted(*settings: str) -> tuple[float, list[Event]]:
     return evaluation.quality.logloss, events
 
 
-def test_where_skipping_hurts_the_guard_calls_it_off_and_the_loss_is_that_of_plain_training() -> None:
-    plain, _ = train_planted("knobs.policy=hybrid")
-    guarded, events = train_planted("knobs.policy=adaptive", *LOOSE)
-    unguarded, _ = train_planted("knobs.policy=slipstream")
+@pytest.mark.parametrize(
+    ("changes", "jump_step", "window"),
+    [(SHORT, 100_000 // 512, 15), pytest.param((), JUMP_STEP, 50, marks=pytest.mark.slow)],
+    ids=["short", "long"],
+)
+def test_where_skipping_hurts_the_guard_calls_it_off_and_the_loss_is_that_of_plain_training(
+    changes: tuple[str, ...], jump_step: int, window: int
+) -> None:
+    plain, _ = train_planted("knobs.policy=hybrid", *changes)
+    guarded, events = train_planted("knobs.policy=adaptive", *LOOSE, *changes)
+    unguarded, _ = train_planted("knobs.policy=slipstream", *changes)
 
     assert unguarded > plain + 0.003, "skipping hurts on this stream, or the test shows nothing"
     assert guarded < plain + 0.001
-    before, after = ([event for event in events if (event.step > JUMP_STEP) == late] for late in (False, True))
+    before, after = ([event for event in events if (event.step > jump_step) == late] for late in (False, True))
     assert before[-1].details["keep_probability"] < 1
     assert after[0].details["keep_probability"] == 1
-    assert after[0].step <= JUMP_STEP + 3 * 50, "within three windows"
+    assert after[0].step <= jump_step + 3 * window, "within three windows"

@@ -15,7 +15,7 @@ from adaptive_rec.cli.compare import make_folder
 from adaptive_rec.errors import CheckpointError, UsageError
 from adaptive_rec.run.new_directory import WRITTEN, sole_writer
 from adaptive_rec.system.own_files import open_own
-from tests.run.conftest import SETTINGS
+from tests.finished_runs import FinishedRun
 
 
 @pytest.fixture
@@ -192,12 +192,10 @@ def test_values_that_are_nested_too_deep_are_an_error_of_one_line(
 
 @pytest.mark.parametrize("what", ["link", "pipe"])
 def test_rows_on_a_disk_are_read_from_files_of_their_own(
-    tmp_path: Path, victim: Path, capsys: pytest.CaptureFixture[str], what: str
+    tmp_path: Path, finished_run: FinishedRun, victim: Path, capsys: pytest.CaptureFixture[str], what: str
 ) -> None:
     """A branch would have the file that a link leads to, with a name of its own."""
-    run = tmp_path / "run"
-    small = ("run.host_memory=48KiB", "knobs.hot_budget_bytes=4KiB")
-    assert main(["train", "--no-serve", "--out", str(run), *SETTINGS, *(f"--set={each}" for each in small)]) == 0
+    run = finished_run("disk")
     segment = sorted(run.glob("rows/pool-*/*.rows"))[0]
     size_bytes = segment.stat().st_size
     segment.unlink()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import subprocess
-import sys
 import weakref
 from collections.abc import Mapping
 from itertools import islice
@@ -29,9 +27,12 @@ from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.run import training_run
 from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.runtime.loop import Runtime
+from tests import forked
 from tests.checkpoint.test_resume_run import assert_same_end, begin, go_on, steered
+from tests.run import killed_after_answer
 
 EVERY_5 = "checkpoint.every_steps=5"
+SHORT = "run.steps=24"
 DISK_ROWS = ["run.host_memory=1MiB", "knobs.hot_budget_bytes=9000", "checkpoint.keep=9"]
 RAW = ["data.ids=raw", "knobs.evict_ratio=0.2", "data.max_table_rows=300", "knobs.admit_after=2"]
 
@@ -71,7 +72,7 @@ def replay(run: Path, out: Path) -> TrainingRun:
     return again
 
 
-@pytest.mark.parametrize("where", [[], DISK_ROWS], ids=["memory", "disk"])
+@pytest.mark.parametrize("where", [pytest.param([], marks=pytest.mark.slow), DISK_ROWS], ids=["memory", "disk"])
 def test_a_run_that_went_back_ends_as_one_that_never_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: list[str]
 ) -> None:
@@ -95,7 +96,9 @@ def test_a_run_that_went_back_ends_as_one_that_never_left(
 
 
 @pytest.mark.parametrize(
-    ("settings", "depth"), [([], 6), (RAW, 0), ([*RAW, *DISK_ROWS], 6)], ids=["rows", "raw", "raw-disk"]
+    ("settings", "depth"),
+    [([], 6), pytest.param(RAW, 0, marks=pytest.mark.slow), ([*RAW, *DISK_ROWS], 6)],
+    ids=["rows", "raw", "raw-disk"],
 )
 def test_the_replay_leaves_out_the_same_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: list[str], depth: int
@@ -130,7 +133,7 @@ def test_the_replay_leaves_out_the_same_data(
 
 
 def test_a_paused_run_stays_paused_and_commands_wait(tmp_path: Path) -> None:
-    run = begin(tmp_path / "run", EVERY_5)
+    run = begin(tmp_path / "run", EVERY_5, SHORT)
     client = Client()
     seen: list[tuple[str, int, bool]] = []
     for report in run.events():
@@ -158,10 +161,10 @@ REFUSED = [
 
 
 def test_what_cannot_be_is_refused_and_training_goes_on_unharmed(tmp_path: Path) -> None:
-    straight = begin(tmp_path / "straight")
+    straight = begin(tmp_path / "straight", SHORT)
     list(straight.events())
     straight.finish()
-    run = begin(tmp_path / "run", EVERY_5)
+    run = begin(tmp_path / "run", EVERY_5, SHORT)
     client = Client(step2={}, **{f"step{12 + number}": wanted for number, (wanted, _, _) in enumerate(REFUSED)})
     events = client.train(run)
     run.finish()
@@ -184,7 +187,7 @@ def test_values_of_other_types_are_refused_by_name(wrong: dict[str, Any]) -> Non
 
 
 def test_a_damaged_checkpoint_and_one_that_is_read_are_refused(tmp_path: Path) -> None:
-    run, answers = begin(tmp_path / "run", EVERY_5), []
+    run, answers = begin(tmp_path / "run", EVERY_5, SHORT), []
     folder = tmp_path / "run" / "checkpoints"
     for report in run.events():
         if not (
@@ -213,7 +216,7 @@ def test_a_checkpoint_under_way_is_written_first_and_is_the_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rollback comes right after its start."""
-    run, client = begin(tmp_path / "run", EVERY_5), Client()
+    run, client = begin(tmp_path / "run", EVERY_5, SHORT), Client()
     for report in run.events():
         if isinstance(report, Event) and report.kind == "saving" and report.step == 15 and not client.answers:
             client.send(run, {})
@@ -221,7 +224,7 @@ def test_a_checkpoint_under_way_is_written_first_and_is_the_newest(
 
 
 def test_memory_does_not_grow_and_nothing_keeps_an_old_runtime(tmp_path: Path) -> None:
-    run, client = begin(tmp_path / "run", EVERY_5), Client(**{f"step{step}": {} for step in (7, 12, 17)})
+    run, client = begin(tmp_path / "run", EVERY_5, SHORT), Client(**{f"step{step}": {} for step in (7, 12, 17)})
     seen: list[weakref.ref[Runtime]] = [weakref.ref(run.runtime)]
     alive: list[int] = []
     for report in run.events():
@@ -236,12 +239,12 @@ def test_memory_does_not_grow_and_nothing_keeps_an_old_runtime(tmp_path: Path) -
 
 
 def test_skipped_data_is_refused_where_the_stream_is_arranged(tmp_path: Path) -> None:
-    run, client = begin(tmp_path / "run", EVERY_5, "knobs.policy=cdlrm"), Client(step12={"skip_data": True}, step20={})
+    run, client = begin(tmp_path / "run", EVERY_5, SHORT, "knobs.policy=cdlrm"), Client(step12={"skip_data": True}, step20={})
     events = client.train(run)
     assert "skip_data must be false under a policy that arranges the stream" in str(client.answers[0])
     assert kinds(events, "rolled_back") == [("rolled_back", client.answers[1]["step"])]
     run.finish()
-    straight = begin(tmp_path / "straight", "knobs.policy=cdlrm")
+    straight = begin(tmp_path / "straight", SHORT, "knobs.policy=cdlrm")
     list(straight.events())
     straight.finish()
     assert_same_end(tmp_path / "straight", tmp_path / "run")
@@ -249,7 +252,7 @@ def test_skipped_data_is_refused_where_the_stream_is_arranged(tmp_path: Path) ->
 
 def test_a_signal_on_the_way_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes while no runtime trains."""
-    run, client = begin(tmp_path / "run", EVERY_5), Client(step12={})
+    run, client = begin(tmp_path / "run", EVERY_5, SHORT), Client(step12={})
     go_back = training_run.go_back
 
     def interrupted(present: Any, *rest: Any) -> Any:
@@ -268,7 +271,7 @@ def test_a_signal_on_the_way_ends_the_run(tmp_path: Path, monkeypatch: pytest.Mo
 def test_where_the_new_runtime_cannot_be_built_the_run_fails_and_can_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, client = begin(tmp_path / "run", EVERY_5), Client(step12={})
+    run, client = begin(tmp_path / "run", EVERY_5, SHORT), Client(step12={})
 
     def fail(*_: Any) -> None:
         raise AdaptiveRecError("no memory for it")
@@ -288,7 +291,7 @@ def test_where_the_new_runtime_cannot_be_built_the_run_fails_and_can_be_resumed(
 
 
 def test_of_a_replay_that_went_back_the_rest_is_replayed(tmp_path: Path) -> None:
-    first = begin(tmp_path / "first")
+    first = begin(tmp_path / "first", SHORT)
     list(steered(first, {9: {"alpha": 0.2}, 21: {"alpha": 0.8}}))
     first.finish()
     config = load_config(str(tmp_path / "first" / "config.toml"), {}, [EVERY_5])
@@ -300,30 +303,11 @@ def test_of_a_replay_that_went_back_the_rest_is_replayed(tmp_path: Path) -> None
     assert_same_end(tmp_path / "first", tmp_path / "run")
 
 
-KILLED = """
-import os, sys
-from pathlib import Path
-from adaptive_rec.live.rollback import rollback_command
-from adaptive_rec.live.telemetry import Event, Snapshot
-from tests.checkpoint.test_resume_run import begin
-
-run = begin(Path(sys.argv[1]), "checkpoint.every_steps=5")
-kill = lambda answer: os.kill(os.getpid(), 9)
-for report in run.events():
-    if isinstance(report, Snapshot) and report.step == 13:
-        run.present.mailbox.send(rollback_command(skip_data=True, knobs={"alpha": 0.7}, answer=kill))
-"""
-
-
 def test_a_kill_right_after_the_answer_loses_nothing(tmp_path: Path) -> None:
-    root = str(Path(__file__).parents[2])
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "run")],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": root},
-        timeout=120,
-    )
-    assert done.returncode == -9
+    environment = {**os.environ, killed_after_answer.RUN: str(tmp_path / "run")}
+    with open(tmp_path / "log.txt", "wb") as log:
+        code = forked.start([], log.fileno(), environment, first=killed_after_answer.__name__).wait(120)
+    assert code == -9, (tmp_path / "log.txt").read_text()
     again = go_on(tmp_path / "run")
     assert (again.started_at_step, again.runtime.knobs.alpha, again.runtime.state.position.offset) == (10, 0.7, 14 * 64)
     list(again.events())
@@ -333,7 +317,7 @@ def test_a_kill_right_after_the_answer_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_the_metrics_mark_the_abandoned_steps(tmp_path: Path) -> None:
-    run, client = begin(tmp_path / "run", EVERY_5), Client(step13={})
+    run, client = begin(tmp_path / "run", EVERY_5, SHORT), Client(step13={})
     client.train(run)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     steps = [(line["event"] == "rolled_back", line["step"]) for line in lines if line["event"] != "evaluation"]

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from adaptive_rec.cli import main
+from tests.run import spoilt
 from tests.run.spoilt import faults
 
-MUTATIONS, ALL = 12, 2000
+MUTATIONS, COMMANDS, ALL = 12, 3, 2000
+"""Spoilt files of a test, commands that it executes over each of the few, and many spoilt files."""
 SEED = 20261126
 
 
@@ -41,9 +43,25 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_no_spoilt_file_makes_a_command_fail(whole: Path, tmp_path: Path) -> None:
-    assert list(faults(whole, tmp_path, MUTATIONS, SEED)) == []
+    """Each command meets about as many of them."""
+    assert list(faults(whole, tmp_path, MUTATIONS, SEED, some=COMMANDS)) == []
+
+
+def test_a_command_that_reads_on_over_a_spoilt_file_is_found(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one that changes the run."""
+    monkeypatch.setattr(spoilt, "timed", lambda name, run, out: ("", (run / "new").write_text(name) and name, 0.0))
+    found = list(faults(whole, tmp_path, 2, SEED, names=["report", "resume"]))
+    assert [text.split(":")[0] for text in found] == ["0 report", "1 report"]
+    assert all("the run has changed" in text for text in found)
 
 
 @pytest.mark.slow
+def test_no_command_fails_over_any_of_some_spoilt_files(whole: Path, tmp_path: Path) -> None:
+    assert list(faults(whole, tmp_path, MUTATIONS, SEED)) == []
+
+
+@pytest.mark.long
 def test_none_of_2000_spoilt_files_makes_a_command_fail(whole: Path, tmp_path: Path) -> None:
     assert list(faults(whole, tmp_path, ALL, SEED + 1)) == []

@@ -211,10 +211,16 @@ def test_reclassify_moves_rows_at_once_and_lets_no_count_fade() -> None:
 # Policies ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def plain() -> tuple[list[float], list[np.ndarray]]:
+    """Losses and tables of plain steps on the same stream."""
+    runtime = build("knobs.policy=hybrid")
+    return [report.loss for report in runtime.run() if isinstance(report, Snapshot)], tables_of(runtime)
+
+
 @pytest.mark.parametrize("device", DEVICES)
-def test_exact_policies_taking_over_from_each_other_change_no_result(device: str) -> None:
-    plain = build("knobs.policy=hybrid")
-    losses = [report.loss for report in plain.run() if isinstance(report, Snapshot)]
+def test_exact_policies_taking_over_from_each_other_change_no_result(device: str, plain: Any) -> None:
+    losses, tables = plain
     turns = {10: "hybrid", 20: "device_only", 30: "hotline", 40: "hybrid", 50: "hotline"}
     runtime = build("knobs.prefetch_depth=3", device=device)
     seen, hot = [], {}
@@ -226,7 +232,7 @@ def test_exact_policies_taking_over_from_each_other_change_no_result(device: str
             if report.step % 10 == 9:
                 hot[report.step] = report.hot_rows
     np.testing.assert_allclose(seen, losses, rtol=1e-12)
-    for mine, theirs in zip(tables_of(runtime), tables_of(plain), strict=True):
+    for mine, theirs in zip(tables_of(runtime), tables, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-11)
     assert hot[19] == 0, "hybrid has no hot rows"
     assert hot[29] == 109, "device_only has no others"
@@ -302,11 +308,10 @@ class Faulty(Policy):
 
 @pytest.mark.parametrize("fault", ["policy", "memory"])
 def test_knobs_whose_placement_fails_are_refused_and_all_is_as_before(
-    fault: str, monkeypatch: pytest.MonkeyPatch
+    fault: str, plain: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run continues, with its old tier filled again and no result changed."""
-    plain = build("knobs.policy=hybrid")
-    losses = [report.loss for report in plain.run() if isinstance(report, Snapshot)]
+    losses, _ = plain
     runtime = build()
     answers, seen, hot = Answers(runtime), [], {}
     real = type(runtime.store)._device_tier
@@ -373,7 +378,7 @@ STEERING = {
 def test_a_run_made_again_from_its_journal_is_the_same_run(tmp_path: Path) -> None:
     """Knobs, budget, policy and windows changed on the way; every loss and every row is bit-equal."""
     config = load_config(
-        None, {}, [*HOTLINE, "knobs.policy=slipstream", "knobs.probe_ratio=0.5", "knobs.min_probe_touches=1"]
+        None, {}, [*HOTLINE, "run.steps=45", "knobs.policy=slipstream", "knobs.probe_ratio=0.5", "knobs.min_probe_touches=1"]
     )
     steered = TrainingRun(config, tmp_path / "steered")
     for report in steered.events():
@@ -403,7 +408,7 @@ def test_a_run_made_again_from_its_journal_is_the_same_run(tmp_path: Path) -> No
 
 
 def test_the_journal_has_steps_old_and_new_values(tmp_path: Path) -> None:
-    run = TrainingRun(load_config(None, {}, HOTLINE), tmp_path / "run")
+    run = TrainingRun(load_config(None, {}, [*HOTLINE, "run.steps=20"]), tmp_path / "run")
     run.runtime.mailbox.change_knobs(alpha=0.5, decay=0.1)
     list(run.events())
     run.finish()
@@ -433,10 +438,11 @@ def test_a_journal_that_cannot_be_read_says_which_line(tmp_path: Path) -> None:
 
 
 def test_a_replayed_run_reports_its_changes_to_the_mailbox(tmp_path: Path) -> None:
-    steered = TrainingRun(load_config(None, {}, HOTLINE), tmp_path / "steered")
+    config = load_config(None, {}, [*HOTLINE, "run.steps=10"])
+    steered = TrainingRun(config, tmp_path / "steered")
     steered.runtime.mailbox.change_knobs(alpha=0.25)
     list(steered.events())
-    again = TrainingRun(load_config(None, {}, HOTLINE), tmp_path / "again", replay=tmp_path / "steered")
+    again = TrainingRun(config, tmp_path / "again", replay=tmp_path / "steered")
     reported = []
     again.runtime.mailbox._knobs_changed = lambda: reported.append(again.runtime.mailbox.desired.alpha)
     list(again.events())
@@ -445,7 +451,7 @@ def test_a_replayed_run_reports_its_changes_to_the_mailbox(tmp_path: Path) -> No
 
 
 def test_a_torn_line_is_no_journal_unless_a_start_follows_it(tmp_path: Path) -> None:
-    config = load_config(None, {}, HOTLINE)
+    config = load_config(None, {}, [*HOTLINE, "run.steps=20"])
     run = TrainingRun(config, tmp_path / "run", resume=True)
     list(run.events())
     with open(tmp_path / "run" / "events.jsonl", "a") as journal:

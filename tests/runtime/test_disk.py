@@ -72,7 +72,7 @@ def test_a_folder_with_rows_of_another_run_is_refused(tmp_path: Path) -> None:
 def test_knobs_that_want_more_than_the_memory_are_refused_while_the_run_trains(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    settings = ["run.host_memory=30KiB", "knobs.hot_budget_bytes=24KiB"]
+    settings = ["run.host_memory=30KiB", "knobs.hot_budget_bytes=24KiB", "run.steps=12"]
     runtime = assemble(load_config("tiny", {}, settings), options=RunOptions(rows=tmp_path / "rows"))
     with pytest.raises(ConflictError, match="hot rows must fit in run.host_memory=30KiB, these knobs give them"):
         runtime.mailbox.change_knobs(**changes)
@@ -133,23 +133,26 @@ def test_counts_of_the_disk_go_on_with_a_resumed_run(tmp_path: Path) -> None:
         assert both[name] > first[name] > 0
 
 
+@pytest.mark.parametrize(
+    ("stops", "every"), [((10, 17, 23, 30), 3), pytest.param((20, 35, 45, 60), 7, marks=pytest.mark.slow)], ids=["short", "long"]
+)
 def test_a_run_resumes_on_the_disk_in_memory_and_on_the_disk_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stops: tuple[int, ...], every: int
 ) -> None:
     monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
     monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
-    budget = [f"--set={each}" for each in ("knobs.hot_budget_bytes=8KiB", "checkpoint.every_steps=7", *AS_IN_MEMORY)]
+    budget = [f"--set={each}" for each in ("knobs.hot_budget_bytes=8KiB", f"checkpoint.every_steps={every}", *AS_IN_MEMORY)]
 
     def train(name: str, steps: int, *words: str) -> None:
         words = ("train", "tiny", "--no-serve", "--set", f"run.steps={steps}", *budget, *words)
         assert main([*words, "--out", str(tmp_path / name)]) == 0
 
     disk, memory = ("--set", "run.host_memory=1MiB"), ("--set", "run.host_memory=0")
-    train("plain", 60)
-    train("run", 20, *disk)
-    train("run", 35, *disk, "--resume")
-    train("run", 45, *memory, "--resume")
-    train("run", 60, *disk, "--resume")
+    train("plain", stops[-1])
+    train("run", stops[0], *disk)
+    train("run", stops[1], *disk, "--resume")
+    train("run", stops[2], *memory, "--resume")
+    train("run", stops[3], *disk, "--resume")
 
     capsys.readouterr()
     assert main(["checkpoint", "diff", str(tmp_path / "plain"), str(tmp_path / "run")]) == 0

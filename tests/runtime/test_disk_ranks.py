@@ -25,6 +25,7 @@ from adaptive_rec.run.resume import trained_runtime
 from tests.runtime.test_processes import trained
 
 SMALL = ["knobs.hot_budget_bytes=1000", "checkpoint.every_steps=7"]
+OFTEN = "checkpoint.every_steps=3"
 ON_DISK = [*SMALL, "run.host_memory=1MiB"]
 
 
@@ -52,13 +53,21 @@ def segments_in_use(out: Path) -> set[Path]:
     }
 
 
+@pytest.mark.parametrize(
+    ("stops", "every"),
+    [((9, 14, 18, 0, 22, 26), OFTEN), pytest.param((20, 30, 38, 45, 52, 60), "checkpoint.every_steps=7", marks=pytest.mark.slow)],
+    ids=["short", "long"],
+)
 def test_the_same_ranks_go_on_bit_by_bit_on_a_disk_in_memory_and_elsewhere(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], stops: tuple[int, ...], every: str
 ) -> None:
-    trained(tmp_path / "whole", 2, *SMALL)
+    """At 0 it stays where it is: a short run goes on elsewhere right after it was in memory."""
+    trained(tmp_path / "whole", 2, *SMALL, every, f"run.steps={stops[-1]}")
     out, there = tmp_path / "run", f"run.disk={tmp_path / 'there'}"
-    for steps, changes in ((20, ON_DISK), (30, ON_DISK), (38, SMALL), (45, ON_DISK), (52, [*ON_DISK, there]), (60, ON_DISK)):
-        summary = trained(out, 2, *changes, f"run.steps={steps}", resume=steps > 20)
+    for steps, changes in zip(stops, (ON_DISK, ON_DISK, SMALL, ON_DISK, [*ON_DISK, there], ON_DISK), strict=True):
+        if not steps:
+            continue
+        summary = trained(out, 2, *changes, every, f"run.steps={steps}", resume=steps > stops[0])
         rows_of(out)
         assert bool(summary["disk"]) == ("run.host_memory=1MiB" in changes)
     for one, other in zip(rows_of(tmp_path / "whole"), rows_of(out), strict=True):
@@ -74,9 +83,9 @@ def test_the_same_ranks_go_on_bit_by_bit_on_a_disk_in_memory_and_elsewhere(
 
 def test_counts_of_the_disk_are_those_of_all_ranks_once_and_go_on_when_they_resume(tmp_path: Path) -> None:
     """The later counts of a run that was resumed are not far from those of a run that was not."""
-    out, whole = tmp_path / "run", trained(tmp_path / "whole", 2, *ON_DISK, "run.steps=40")["disk"]
-    for steps in (30, 40):
-        found = trained(out, 2, *ON_DISK, f"run.steps={steps}", "knobs.report_every=10", resume=steps > 30)["disk"]
+    out, whole = tmp_path / "run", trained(tmp_path / "whole", 2, *ON_DISK, "run.steps=20")["disk"]
+    for steps in (12, 20):
+        found = trained(out, 2, *ON_DISK, f"run.steps={steps}", "knobs.report_every=4", resume=steps > 12)["disk"]
         assert not json.loads((out / "run.json").read_text())["on_disk"], "no rank knows where the rows of others lie"
         sizes = [file.stat().st_size for file in (out / "rows").rglob("*.rows")]
         assert found["size_bytes"] == found["segments"] * max(sizes), "all files are of one size"
@@ -90,7 +99,7 @@ def test_counts_of_the_disk_are_those_of_all_ranks_once_and_go_on_when_they_resu
 
 def test_one_process_reads_a_copy_on_the_disk(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    trained(out, 3, *ON_DISK, "run.steps=20")
+    trained(out, 3, *ON_DISK, OFTEN, "run.steps=8")
     store = trained_runtime(out).store
     assert isinstance(store, DiskStore)
     tables = [part for table in range(len(store.space.tables)) for part in store.export_table(table)]
@@ -99,18 +108,19 @@ def test_one_process_reads_a_copy_on_the_disk(tmp_path: Path) -> None:
     store.close()
 
 
-def test_another_number_of_ranks_reads_the_rows_through(tmp_path: Path) -> None:
-    trained(tmp_path / "whole", 1)
+@pytest.mark.parametrize("turn", [6, pytest.param(15, marks=pytest.mark.slow)])
+def test_another_number_of_ranks_reads_the_rows_through(tmp_path: Path, turn: int) -> None:
+    trained(tmp_path / "whole", 1, f"run.steps={4 * turn}")
     out = tmp_path / "run"
-    for steps, ranks in ((15, 2), (30, 3), (45, 1), (60, 2)):
-        trained(out, ranks, *ON_DISK, f"run.steps={steps}", resume=steps > 15)
+    for number, ranks in enumerate((2, 3, 1, 2), start=1):
+        trained(out, ranks, *ON_DISK, OFTEN, f"run.steps={number * turn}", resume=number > 1)
         for name in newest_names(DISK, out / "checkpoints", 2):
             rows = SavedRows(DISK, out / "checkpoints" / name)
             for table in rows.tables:
                 rows.read(table, 0, table.rows)
     for one, other in zip(rows_of(tmp_path / "whole"), rows_of(out), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-11)
-    trained(out, 2, *ON_DISK, "run.steps=60", resume=True)  # nothing is left to do, but to remove what is not needed
+    trained(out, 2, *ON_DISK, OFTEN, f"run.steps={4 * turn}", resume=True)  # it removes what is not needed
     assert set((out / "rows").resolve().rglob("*.rows")) == segments_in_use(out)
 
 
@@ -123,7 +133,7 @@ def test_rows_that_other_ranks_request_are_read_ahead_of_the_step(tmp_path: Path
         read(self, pool, row_U, some, part)
 
     monkeypatch.setattr(DiskStore, "_read", counted)
-    trained(tmp_path / "run", 2, *ON_DISK, "knobs.prefetch_depth=4", "eval.max_samples=1")
+    trained(tmp_path / "run", 2, *ON_DISK, "run.steps=30", "knobs.prefetch_depth=4", "eval.max_samples=1")
     assert counts["ahead"] > 0.5 * sum(counts.values())
 
 

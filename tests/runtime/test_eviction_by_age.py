@@ -12,16 +12,21 @@ import pytest
 from adaptive_rec import checkpoint
 from adaptive_rec.batch import Batch
 from adaptive_rec.config.tree import Config
+from adaptive_rec.data.raw import raw_ids as raw
 from adaptive_rec.data.raw.eviction import AGED_PART
-from adaptive_rec.data.raw.raw_ids import LATER, RawIds
+from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.runtime import assemble as assembling
 from adaptive_rec.runtime.loop import Runtime
 from tests.runtime import test_eviction_ranks
+from tests.runtime.conftest import Pace
 from tests.runtime.test_eviction import ReplacedIds, outcome, run_of, trained
 
 AFTER, WINDOW = 30, 20
-BY_AGE = ["knobs.evict_ratio=0", f"knobs.evict_after={AFTER}", "run.steps=330"]
+
+
+def by_age(pace: Pace) -> list[str]:
+    return [*pace.settings(330), "knobs.evict_ratio=0", f"knobs.evict_after={pace(AFTER)}"]
 
 
 class RoomyIds(ReplacedIds):
@@ -33,7 +38,8 @@ class RoomyIds(ReplacedIds):
 
 
 @pytest.fixture(autouse=True)
-def roomy_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+def roomy_ids(pace: Pace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReplacedIds, "every", pace(ReplacedIds.every))
     monkeypatch.setattr(assembling, "open_source", lambda config, trains, left_out: RawIds(RoomyIds(config), config))
 
 
@@ -48,8 +54,8 @@ def lookups(batch: Batch, tables: int) -> list[list[int]]:
     return [np.concatenate(bags[table::tables]).tolist() for table in range(tables)]
 
 
-def test_ids_leave_by_the_age_of_a_plain_record_whether_their_table_is_full_or_not(tmp_path: Path) -> None:
-    runtime = run_of(tmp_path, *BY_AGE)
+def test_ids_leave_by_the_age_of_a_plain_record_whether_their_table_is_full_or_not(tmp_path: Path, pace: Pace) -> None:
+    runtime, after, window = run_of(tmp_path, *by_age(pace)), pace(AFTER), pace(WINDOW)
     raw_ids = runtime.state.input.raw_ids
     assert raw_ids is not None
     last: dict[tuple[int, int], int] = {}
@@ -63,7 +69,7 @@ def test_ids_leave_by_the_age_of_a_plain_record_whether_their_table_is_full_or_n
         leaving = choose(*args)
         for table, key in zip(leaving.table_L.tolist(), leaving.key_L.tolist(), strict=True):
             age = runtime.step_number - last[table, key]
-            assert AFTER <= age < 2 * AFTER + 2 * WINDOW
+            assert after <= age < 2 * after + 2 * window
             chosen[table, key] = runtime.step_number
         assert leaving.aged_L.all()
         return leaving
@@ -82,25 +88,25 @@ def test_ids_leave_by_the_age_of_a_plain_record_whether_their_table_is_full_or_n
     assert counts["evicted"] == counts["evicted_by_age"] > 200
     assert counts["refused"] == 0, "no table was ever full"
     assert sum(sum(event.details["by_age"].values()) for event in events) == len(chosen) >= counts["evicted"]
-    assert f"not looked up for {AFTER} steps" in events[0].text
-    old = {name for name, at in last.items() if steps - at > 2 * AFTER + WINDOW + LATER}
+    assert f"not looked up for {after} steps" in events[0].text
+    old = {name for name, at in last.items() if steps - at > 2 * after + window + raw.LATER}
     assert len(old) > 200
     assert not any(key in keys_of(runtime, table) for table, key in old)
-    young = {name for name, at in last.items() if steps - at <= AFTER and name not in chosen}
+    young = {name for name, at in last.items() if steps - at <= after and name not in chosen}
     assert all(key in keys_of(runtime, table) for table, key in young)
 
 
-def test_at_most_a_part_of_a_table_leaves_in_a_window(tmp_path: Path) -> None:
-    runtime = run_of(tmp_path, "knobs.evict_ratio=0", "knobs.evict_after=1", "run.steps=60")
+def test_at_most_a_part_of_a_table_leaves_in_a_window(tmp_path: Path, pace: Pace) -> None:
+    runtime = run_of(tmp_path, *pace.settings(60), "knobs.evict_ratio=0", "knobs.evict_after=1")
     most = 2000 * AGED_PART
     found = [report.details for report in runtime.run() if isinstance(report, Event) and report.kind == "evicted"]
     assert max(max(each["by_age"].values()) for each in found) <= most
 
 
 @pytest.mark.parametrize("windows", [3, pytest.param(7, marks=pytest.mark.slow)])
-def test_all_ids_have_their_turn_in_the_windows_of_so_many_steps(tmp_path: Path, windows: int) -> None:
-    settings = "knobs.evict_ratio=0", f"knobs.evict_after={windows * WINDOW}", f"run.steps={2 * windows * WINDOW}"
-    runtime = run_of(tmp_path, *settings)
+def test_all_ids_have_their_turn_in_the_windows_of_so_many_steps(tmp_path: Path, pace: Pace, windows: int) -> None:
+    settings = "knobs.evict_ratio=0", f"knobs.evict_after={windows * pace(WINDOW)}"
+    runtime = run_of(tmp_path, *pace.settings(2 * windows * WINDOW), *settings)
     raw_ids = runtime.state.input.raw_ids
     assert raw_ids is not None
     choose, turns = raw_ids._eviction.choose, []
@@ -116,12 +122,12 @@ def test_all_ids_have_their_turn_in_the_windows_of_so_many_steps(tmp_path: Path,
 
 
 @pytest.mark.parametrize("policy", ["device_only", pytest.param("hybrid", marks=pytest.mark.slow)])
-def test_the_same_ids_leave_however_far_is_read_ahead_and_after_a_resume(tmp_path: Path, policy: str) -> None:
-    settings = [*BY_AGE, f"knobs.policy={policy}", "knobs.hot_budget_bytes=2MiB"]
+def test_the_same_ids_leave_however_far_is_read_ahead_and_after_a_resume(tmp_path: Path, pace: Pace, policy: str) -> None:
+    settings = [*by_age(pace), f"knobs.policy={policy}", "knobs.hot_budget_bytes=2MiB"]
     expected = outcome(trained(tmp_path, *settings, "knobs.prefetch_depth=0"))
     assert expected[1]["evicted_by_age"] > 200
     folder, step = None, 0
-    for stop in (1, 57, 150, 209, None):
+    for stop in (1, pace(57), pace(150), pace(209), None):
         runtime = run_of(tmp_path, *settings, "knobs.prefetch_depth=9")
         if folder is not None:
             checkpoint.load(runtime.parts, folder)
@@ -136,28 +142,30 @@ def test_the_same_ids_leave_however_far_is_read_ahead_and_after_a_resume(tmp_pat
     assert outcome(runtime) == expected
 
 
-def test_ages_begin_when_the_knob_is_set_and_end_with_it(tmp_path: Path) -> None:
+def test_ages_begin_when_the_knob_is_set_and_end_with_it(tmp_path: Path, pace: Pace) -> None:
+    begin, end = pace(100), pace(250)
+
     def changed(depth: int) -> Any:
-        runtime = run_of(tmp_path, *BY_AGE, "knobs.evict_after=0", f"knobs.prefetch_depth={depth}")
+        runtime = run_of(tmp_path, *by_age(pace), "knobs.evict_after=0", f"knobs.prefetch_depth={depth}")
         told = []
         for report in runtime.run():
             if isinstance(report, Event) and report.kind == "evicted":
                 told.append(report.step)
-            if runtime.step_number in (100, 250):
-                after = AFTER if runtime.step_number == 100 else 0
+            if runtime.step_number in (begin, end):
+                after = pace(AFTER) if runtime.step_number == begin else 0
                 if runtime.knobs.evict_after != after:
                     runtime.mailbox.change_knobs(evict_after=after)
         return told, outcome(runtime)
 
     told, found = changed(0)
-    assert told[0] == 160, "ages begin at the end of the window, at step 120"
-    assert max(told) <= 260
+    assert told[0] == pace(160), "ages begin at the end of the window, at step 120"
+    assert max(told) <= pace(260)
     assert changed(9) == (told, found)
 
 
-def test_no_id_leaves_for_both_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_id_leaves_for_both_reasons(tmp_path: Path, pace: Pace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assembling, "open_source", lambda config, trains, left_out: RawIds(ReplacedIds(config), config))
-    runtime = run_of(tmp_path, "knobs.evict_ratio=0.5", f"knobs.evict_after={AFTER}", "run.steps=200")
+    runtime = run_of(tmp_path, *pace.settings(200), "knobs.evict_ratio=0.5", f"knobs.evict_after={pace(AFTER)}")
     raw_ids = runtime.state.input.raw_ids
     assert raw_ids is not None
     reasons, choose = set(), raw_ids._eviction.choose
@@ -173,8 +181,8 @@ def test_no_id_leaves_for_both_reasons(tmp_path: Path, monkeypatch: pytest.Monke
     assert reasons == {False, True}
 
 
-def test_several_processes_let_the_ids_leave_that_one_process_lets_leave(tmp_path: Path) -> None:
-    (_, counts, keys), _ = test_eviction_ranks.trained(tmp_path / "one", 1, *BY_AGE)
-    two = test_eviction_ranks.trained(tmp_path / "two", 2, *BY_AGE, "knobs.prefetch_depth=9", stops=(150,))
+def test_several_processes_let_the_ids_leave_that_one_process_lets_leave(tmp_path: Path, pace: Pace) -> None:
+    (_, counts, keys), _ = test_eviction_ranks.trained(tmp_path / "one", 1, *by_age(pace))
+    two = test_eviction_ranks.trained(tmp_path / "two", 2, *by_age(pace), "knobs.prefetch_depth=9", stops=(pace(150),))
     assert counts["evicted_by_age"] > 200
     assert two[0][1:] == (counts, keys)

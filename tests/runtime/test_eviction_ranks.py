@@ -18,7 +18,8 @@ from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.late_threads import LateThreads
-from tests.runtime.test_eviction import SETTINGS, replaced_ids  # noqa: F401
+from tests.runtime.conftest import Pace
+from tests.runtime.test_eviction import SETTINGS, STEPS, at_pace, replaced_ids  # noqa: F401
 from tests.settings import AS_IN_MEMORY
 
 ON_DISK = ["run.host_memory=1MiB", *AS_IN_MEMORY]
@@ -79,18 +80,21 @@ STOPS = 101, 121, 203
     ],
     ids=["both at once", "each for itself"],
 )
-def test_the_same_ids_leave_on_all_ranks_in_memory_on_a_disk_and_after_a_resume(tmp_path: Path, ways: list[Any]) -> None:
-    expected = trained(tmp_path / "whole", 2, "knobs.prefetch_depth=0")
+def test_the_same_ids_leave_on_all_ranks_in_memory_on_a_disk_and_after_a_resume(
+    tmp_path: Path, pace: Pace, ways: list[Any]
+) -> None:
+    steps = pace.settings(STEPS)
+    expected = trained(tmp_path / "whole", 2, *steps, "knobs.prefetch_depth=0")
     (_, counts, _), rows = expected
     assert counts["evicted"] > 100
     assert counts["keys"] == len(rows)
     for number, (*settings, stops) in enumerate(ways):
-        assert trained(tmp_path / str(number), 2, *settings, stops=stops) == expected
+        assert trained(tmp_path / str(number), 2, *steps, *settings, stops=list(map(pace, stops))) == expected
 
 
 @pytest.mark.parametrize("where", [pytest.param([], marks=pytest.mark.slow), ON_DISK], ids=["memory", "disk"])
-def test_a_row_begins_anew_with_each_id_at_its_owner(tmp_path: Path, where: list[str]) -> None:
-    (_, counts, _), rows = trained(tmp_path, 3, *where, "optimizer.embedding_lr=1e-300", "run.steps=190")
+def test_a_row_begins_anew_with_each_id_at_its_owner(tmp_path: Path, pace: Pace, where: list[str]) -> None:
+    (_, counts, _), rows = trained(tmp_path, 3, *pace.settings(190), *where, "optimizer.embedding_lr=1e-300")
     assert counts["evicted"] > 100
     for table in range(4):
         keys = np.array([key for of, key in rows if of == table])

@@ -22,16 +22,22 @@ from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime import assemble as assembling
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
+from tests.runtime.conftest import Pace
 from tests.runtime.test_eviction import SETTINGS, outcome, run_of, trained
 from tests.settings import AS_IN_MEMORY
 
-KEPT = ["knobs.evict_ratio=0", "knobs.evict_after=25", "data.keep_evicted=500", "run.steps=360"]
-SOME_KEPT = ["data.keep_evicted=12", "knobs.evict_ratio=0.25", "knobs.evict_after=40", "run.steps=360"]
-CHANGED_EVERY = 120
+STEPS = 360
+KEPT = ["knobs.evict_ratio=0", "data.keep_evicted=500"]
+SOME_KEPT = ["data.keep_evicted=12", "knobs.evict_ratio=0.25"]
+
+def settings_of(kept: list[str], pace: Pace) -> list[str]:
+    return [*kept, *pace.settings(STEPS), f"knobs.evict_after={pace(25 if kept is KEPT else 40)}"]
 
 
 class ReturningIds(Wrapped):
     """Synthetic samples with other ids for 120 batches, every other time those of before."""
+
+    every = 120
 
     def __init__(self, config: Config) -> None:
         super().__init__(SyntheticSource(config))
@@ -39,15 +45,30 @@ class ReturningIds(Wrapped):
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         for batch in self._source.train_batches(position, batch_size):
-            age = (batch.position.offset - 1) // (batch_size * CHANGED_EVERY)
+            age = (batch.position.offset - 1) // (batch_size * self.every)
             yield replace(batch, ids_N=batch.ids_N + age % 2 * 10**12)
 
 
 @pytest.fixture(autouse=True)
-def returning_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+def returning_ids(pace: Pace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReturningIds, "every", pace(ReturningIds.every))
     monkeypatch.setattr(assembling, "open_source", lambda config, trains, left_out: RawIds(ReturningIds(config), config))
     monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
     monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
+
+
+@pytest.fixture(scope="module")
+def _plain() -> dict[float, Any]:
+    return {}
+
+
+@pytest.fixture
+def plain(_plain: dict[float, Any], pace: Pace, returning_ids: None, tmp_path: Path) -> Any:
+    """What comes of a run that keeps some ids, has all rows in memory and reads no batch ahead; trained once for each pace."""
+    if pace.factor not in _plain:
+        settings = [*settings_of(SOME_KEPT, pace), "knobs.prefetch_depth=0"]
+        _plain[pace.factor] = outcome(trained(tmp_path / "plain", *settings))
+    return _plain[pace.factor]
 
 
 def counts_of(runtime: Runtime) -> dict[str, int]:
@@ -55,9 +76,13 @@ def counts_of(runtime: Runtime) -> dict[str, int]:
     return runtime.state.input.raw_ids.counts()
 
 
-@pytest.mark.parametrize("settings", [[], ["run.row_precision=bf16", "run.precision=float32"]], ids=["float64", "bf16"])
-def test_an_id_comes_back_with_the_values_that_it_left_with(tmp_path: Path, settings: list[str]) -> None:
-    runtime = run_of(tmp_path, *KEPT, *settings, "knobs.prefetch_depth=3")
+@pytest.mark.parametrize(
+    "settings",
+    [[], pytest.param(["run.row_precision=bf16", "run.precision=float32"], marks=pytest.mark.slow)],
+    ids=["float64", "bf16"],
+)
+def test_an_id_comes_back_with_the_values_that_it_left_with(tmp_path: Path, pace: Pace, settings: list[str]) -> None:
+    runtime = run_of(tmp_path, *settings_of(KEPT, pace), *settings, "knobs.prefetch_depth=3")
     raw_ids, store, kept_rows = runtime.state.input.raw_ids, runtime.store, runtime.state.input.kept_rows
     assert raw_ids is not None
     assert kept_rows is not None
@@ -87,24 +112,27 @@ def test_an_id_comes_back_with_the_values_that_it_left_with(tmp_path: Path, sett
     assert found["dropped"] == 0
 
 
-@pytest.mark.parametrize("settings", [pytest.param(KEPT, marks=pytest.mark.slow), SOME_KEPT], ids=["all", "some"])
+@pytest.mark.parametrize("kept", [pytest.param(KEPT, marks=pytest.mark.slow), SOME_KEPT], ids=["all", "some"])
 def test_the_same_ids_come_back_however_far_is_read_ahead_and_wherever_rows_are(
-    tmp_path: Path, settings: list[str]
+    tmp_path: Path, pace: Pace, plain: Any, kept: list[str]
 ) -> None:
-    expected = outcome(trained(tmp_path, *settings, "knobs.prefetch_depth=0"))
-    for others in (["knobs.prefetch_depth=64"], ["run.host_memory=1MiB", *AS_IN_MEMORY, "knobs.prefetch_depth=6"]):
-        assert outcome(trained(tmp_path, *settings, *others)) == expected
+    settings = settings_of(kept, pace)
+    expected = plain if kept is SOME_KEPT else outcome(trained(tmp_path, *settings, "knobs.prefetch_depth=0"))
+    for others in ([f"knobs.prefetch_depth={pace.ahead}"], ["run.host_memory=1MiB", *AS_IN_MEMORY, "knobs.prefetch_depth=6"]):
+        assert outcome(trained(tmp_path, *settings, *others)) == expected, others
     counts = expected[1]
     assert counts["came_back"] > 10
-    assert (counts["dropped"] > 50) == (settings is SOME_KEPT)
+    assert (counts["dropped"] > 50) == (kept is SOME_KEPT)
     lost = outcome(trained(tmp_path, *settings, "data.keep_evicted=0"))
     assert lost[0] != expected[0], "values that come back change the losses"
     assert lost[1]["kept"] == lost[1]["came_back"] == lost[1]["dropped"] == 0
 
 
-def test_they_come_back_on_a_device_too(tmp_path: Path) -> None:
+def test_they_come_back_on_a_device_too(tmp_path: Path, pace: Pace, plain: Any) -> None:
+    kept = settings_of(SOME_KEPT, pace)
+
     def on_device(depth: int) -> Any:
-        settings = [*SETTINGS, *SOME_KEPT, f"knobs.prefetch_depth={depth}", "run.cuda_graphs=false"]
+        settings = [*SETTINGS, *kept, f"knobs.prefetch_depth={depth}", "run.cuda_graphs=false"]
         config, streams = load_config("tiny", {}, settings), LateStreams(seed=depth)
         runtime = assembling.assemble(config, streams=streams, options=RunOptions(rows=tmp_path))
         list(runtime.run())
@@ -113,22 +141,23 @@ def test_they_come_back_on_a_device_too(tmp_path: Path) -> None:
     expected = on_device(0)
     assert expected[1]["came_back"] > 10
     assert on_device(9) == expected
-    assert outcome(trained(tmp_path, *SOME_KEPT))[1] == expected[1]
+    assert plain[1] == expected[1]
 
 
 @pytest.mark.parametrize(
-    ("settings", "where"),
+    ("kept", "where"),
     [
-        pytest.param(KEPT, "run.host_memory=0", id="all-memory"),
         pytest.param(SOME_KEPT, "run.host_memory=1MiB", id="some-disk"),
+        pytest.param(KEPT, "run.host_memory=0", id="all-memory", marks=pytest.mark.slow),
         pytest.param(SOME_KEPT, "run.host_memory=0", id="some-memory", marks=pytest.mark.slow),
         pytest.param(KEPT, "run.host_memory=1MiB", id="all-disk", marks=pytest.mark.slow),
     ],
 )
-def test_a_run_resumes_amid_ids_that_are_kept(tmp_path: Path, settings: list[str], where: str) -> None:
-    settings = [*settings, where, "knobs.prefetch_depth=7", "knobs.admit_after=2"]
+def test_a_run_resumes_amid_ids_that_are_kept(tmp_path: Path, pace: Pace, kept: list[str], where: str) -> None:
+    settings = [*settings_of(kept, pace), where, "knobs.prefetch_depth=7", "knobs.admit_after=2"]
     expected, folder, step = outcome(trained(tmp_path / "unbroken", *settings)), None, 0
-    for stop in (40, 141, 160, 199, 200, 251, 303, None):
+    end = pace(200)
+    for stop in (pace(40), pace(141), pace(160), end - 1, end, pace(251), pace(303), None):
         runtime = run_of(tmp_path / str(stop), *settings)
         if folder is not None:
             checkpoint.load(runtime.parts, folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from adaptive_rec.reclassify.window import Window
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from tests import settings
+from tests.matrix import each, grid
 from tests.settings import DEVICES
 
 TINY = [*settings.TINY, "knobs.policy=hotline", "run.split=always"]
@@ -56,25 +57,28 @@ class Unhurried(LateStreams):
         return bool(event.done)
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("report_every", [1, 3, 7])
-def test_a_loss_that_comes_late_is_that_of_its_step(seed: int, report_every: int) -> None:
+@pytest.mark.parametrize(
+    ("report_every", "seeds", "steps"),
+    [(1, [0], 22), (3, [1, 2], 22), (7, [3, 4], 22), *(pytest.param(n, range(6), 45, marks=pytest.mark.slow) for n in (1, 3, 7))],
+)
+def test_a_loss_that_comes_late_is_that_of_its_step(report_every: int, seeds: Sequence[int], steps: int) -> None:
     """Training does not wait for a report's loss; all reports come, in order, with the numbers of their steps."""
-    changes = (f"knobs.report_every={report_every}", "run.steps=45")
-    late = assemble(load_config(None, {}, [*TINY, *changes]), None, Unhurried(seed))
-    behind, mine = set(), []
-    for snapshot in stepping(late):
-        behind.add(late.step_number - snapshot.step)
-        mine.append(snapshot)
+    changes = (f"knobs.report_every={report_every}", f"run.steps={steps}")
     theirs = list(stepping(build(*changes)))
-    assert [snapshot.step for snapshot in mine] == [snapshot.step for snapshot in theirs]
-    np.testing.assert_allclose([s.loss for s in mine], [s.loss for s in theirs], rtol=1e-12)
-    for one, other in zip(mine, theirs, strict=True):
-        same = ("samples_trained", "lookups_hot", "row_updates", "steps")
-        assert [one.totals[name] for name in same] == [other.totals[name] for name in same]
-    if report_every > 1:
-        assert behind > {0}, "some came late"
-    assert max(behind) <= report_every
+    for seed in seeds:
+        late = assemble(load_config(None, {}, [*TINY, *changes]), None, Unhurried(seed))
+        behind, mine, named = set(), [], f"seed {seed}"
+        for snapshot in stepping(late):
+            behind.add(late.step_number - snapshot.step)
+            mine.append(snapshot)
+        assert [snapshot.step for snapshot in mine] == [snapshot.step for snapshot in theirs], named
+        np.testing.assert_allclose([s.loss for s in mine], [s.loss for s in theirs], rtol=1e-12, err_msg=named)
+        for one, other in zip(mine, theirs, strict=True):
+            same = ("samples_trained", "lookups_hot", "row_updates", "steps")
+            assert [one.totals[name] for name in same] == [other.totals[name] for name in same], named
+        if report_every > 1:
+            assert behind > {0}, f"some came late with {named}"
+        assert max(behind) <= report_every, named
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +110,7 @@ def test_a_knob_turned_takes_effect_at_the_next_step_boundary() -> None:
 
 
 def test_knobs_are_turned_from_another_thread() -> None:
-    runtime = build()
+    runtime = build("run.steps=8")
     thread = threading.Thread(target=runtime.mailbox.change_knobs, kwargs={"reclassify_every": 7})
     for snapshot in stepping(runtime):
         if snapshot.step == 2:
@@ -123,25 +127,28 @@ def test_several_changes_are_applied_in_the_order_of_their_requests() -> None:
     assert runtime.knobs.decay == 0.3
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"decay": 0.5, "alpha": 7.0}, "alpha"),
-        ({"decay": 0.5, "hot_budget_bytes": -1}, "hot_budget_bytes"),
-        ({"decay": 0.5, "decoy": 1}, "did you mean decay"),
-        ({"decay": math.nan}, "decay"),
-        ({"decay": 0.5, "action": "forget"}, "action"),
-    ],
-)
-def test_a_bad_change_is_refused_as_a_whole_where_it_is_requested(changes: dict[str, Any], named: str) -> None:
-    """The run continues with the knobs it had."""
-    runtime = build("run.steps=6")
-    before = runtime.knobs
+BAD_CHANGES: list[tuple[dict[str, Any], str]] = [
+    ({"decay": 0.5, "alpha": 7.0}, "alpha"),
+    ({"decay": 0.5, "hot_budget_bytes": -1}, "hot_budget_bytes"),
+    ({"decay": 0.5, "decoy": 1}, "did you mean decay"),
+    ({"decay": math.nan}, "decay"),
+    ({"decay": 0.5, "action": "forget"}, "action"),
+]
+
+
+def test_a_bad_change_is_refused_as_a_whole_where_it_is_requested() -> None:
+    """The run continues with the knobs it had. Each is requested after a step of its own."""
+    runtime = build("run.steps=8")
+    before, asked = runtime.knobs, []
     for snapshot in stepping(runtime):
-        if snapshot.step == 2:
+        assert runtime.knobs == before, asked[-1:]
+        if 2 <= snapshot.step < 2 + len(BAD_CHANGES):
+            changes, named = BAD_CHANGES[snapshot.step - 2]
+            asked.append(changes)
             with pytest.raises(ConfigError, match=named):
                 runtime.mailbox.change_knobs(**changes)
-    assert runtime.step_number == 6
+    assert len(asked) == len(BAD_CHANGES)
+    assert runtime.step_number == 8
     assert runtime.knobs == before
 
 
@@ -179,7 +186,7 @@ def test_the_best_rows_stay_hot_when_the_budget_shrinks() -> None:
     assert snapshot.hot_lookup_ratio > 0.3
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", [pytest.param("direct", marks=pytest.mark.slow), *DEVICES[1:]])
 def test_the_prefetch_depth_changed_live_changes_no_result(device: str, plain: Any) -> None:
     runtime = build("knobs.prefetch_depth=0", device=device)
     losses = []
@@ -312,13 +319,12 @@ def is_stale(runtime: Runtime, row: int) -> bool:
     return slot >= 0 and bool(runtime.store.device.stale[0][slot])
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("action", ["freeze", "drop", "subsample"])
+@grid(lambda case: True, each, action=["freeze", "drop", "subsample"], device=DEVICES)
 def test_a_stale_row_whose_effect_jumps_is_live_again_within_two_windows(
     memory_source: Any, action: str, device: str
 ) -> None:
     """A row that is frozen, or whose samples are dropped, moves on probe steps only; they alone must bring it back."""
-    jump_at = 10 * WINDOW
+    jump_at = 8 * WINDOW
     runtime = build(
         *SKIPPING, f"knobs.action={action}", "knobs.stale_threshold=0.004", "knobs.keep_probability=0.05",
         "knobs.stale_metric=max_abs",
@@ -361,9 +367,10 @@ def test_rows_that_went_stale_are_really_skipped(memory_source: Any) -> None:
 # Drift ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_hot_set_follows_a_sudden_drift_within_two_windows() -> None:
+@pytest.mark.parametrize("jump", [3, pytest.param(6, marks=pytest.mark.slow)])
+def test_the_hot_set_follows_a_sudden_drift_within_two_windows(jump: int) -> None:
     """Popularity moves to other rows between two windows; the window after next catches what the last one before did."""
-    window, batch, jump = 40, 256, 6
+    window, batch = 40, 256
     runtime = build(
         "run.split=never", f"run.steps={window * (jump + 4)}", f"run.batch_size={batch}", f"knobs.reclassify_every={window}",
         "data.table_rows=[3000, 2000, 1000, 500]", f"data.synthetic.samples={window * batch * 12}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.run import journal
 from adaptive_rec.run.line_file import LineFile
+from adaptive_rec.runtime import splitting
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
@@ -30,7 +31,7 @@ from adaptive_rec.runtime.splitting import BLOCK_STEPS, BLOCKS
 from tests.settings import TINY
 
 ADAGRAD = [
-    *TINY, "knobs.policy=hotline", "run.steps=40", "data.synthetic.samples=8000", "optimizer.embedding=adagrad",
+    *TINY, "knobs.policy=hotline", "run.steps=30", "data.synthetic.samples=8000", "optimizer.embedding=adagrad",
     "knobs.hot_budget_bytes=4000",
 ]  # fmt: skip
 
@@ -145,7 +146,7 @@ def test_a_policy_that_wants_no_less_stops_cleanly_before_the_run(device: SmallD
 LARGER = ["data.table_rows=[3000, 2000, 9]", "data.synthetic.samples=8000", "knobs.hot_budget_bytes=200000"]
 
 
-@pytest.mark.parametrize("split", ["always", "never"])
+@pytest.mark.parametrize("split", ["always", pytest.param("never", marks=pytest.mark.slow)])
 def test_a_step_that_runs_out_of_memory_is_made_with_half_the_budget(
     device: SmallDevice, tmp_path: Path, split: str
 ) -> None:
@@ -166,7 +167,7 @@ def test_a_step_that_runs_out_of_memory_is_made_with_half_the_budget(
     assert any("the hot budget is halved: CUDA out of memory" in event.text for event in events)
     assert "more lines" not in str([event.text for event in events])
     assert runtime.store.device_bytes <= 100_000
-    assert runtime.tally.counters.steps == 40
+    assert runtime.tally.counters.steps == 30
     plain = build(None, *LARGER)
     np.testing.assert_allclose(losses, run(plain)[0], rtol=1e-12)
     for mine, theirs in zip(tables_of(runtime), tables_of(plain), strict=True):
@@ -206,10 +207,10 @@ def test_memory_that_gives_out_in_an_update_stops_the_run(device: SmallDevice, m
 @pytest.mark.parametrize(
     ("policy", "at"),
     [
-        *(("hotline", at) for at in (0, 5)),
-        *(("slipstream", at) for at in (15, 20)),
-        *(pytest.param("hotline", at, marks=pytest.mark.slow) for at in (15, 20)),
-        *(pytest.param("slipstream", at, marks=pytest.mark.slow) for at in (0, 5)),
+        ("hotline", 0),
+        ("slipstream", 20),
+        *(pytest.param("hotline", at, marks=pytest.mark.slow) for at in (5, 15, 20)),
+        *(pytest.param("slipstream", at, marks=pytest.mark.slow) for at in (0, 5, 15)),
     ],
 )
 def test_a_run_that_gave_up_memory_is_made_again_wherever_that_was(
@@ -272,7 +273,7 @@ def test_batches_that_cannot_be_sent_ahead_give_one_warning(device: SmallDevice)
     losses, events = run(runtime, fill)
     warnings = [event.text for event in events if event.kind == "warning" and "cannot be sent ahead" in event.text]
     assert len(warnings) <= 1
-    assert len(losses) == 40
+    assert len(losses) == 30
 
 
 def test_a_larger_budget_that_does_not_fit_is_refused_and_training_continues(
@@ -345,18 +346,27 @@ def measuring(runtime: Runtime, split_is_quick: bool, monkeypatch: pytest.Monkey
     return runtime
 
 
-@pytest.mark.parametrize("quick", [True, False])
+@pytest.fixture(params=[8, pytest.param(BLOCK_STEPS, marks=pytest.mark.slow)])
+def block_steps(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Steps of a block of a trial, of which less than a half are not timed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(splitting, "BLOCK_STEPS", request.param)
+        patch.setattr(splitting, "UNTIMED_STEPS", splitting.UNTIMED_STEPS * request.param // BLOCK_STEPS)
+        yield request.param
+
+
+@pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_way_that_is_quicker_is_chosen_journaled_and_made_again(
-    quick: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick: bool, block_steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = "run.steps=140"
+    steps = f"run.steps={5 + block_steps * BLOCKS + 2 * block_steps}"
     runtime = measuring(build(LateStreams(seed=2), steps), quick, monkeypatch)
     losses, events = run(runtime)
     (choice,) = [event for event in events if event.kind == "split"]
     fast, slow = (choice.details[f"{way}_seconds"] for way in (("split", "whole") if quick else ("whole", "split")))
     assert (fast, slow) == (1.0, 2.0)
     assert choice.details["split"] == runtime.splitting.chosen == quick
-    assert choice.step == 5 + BLOCK_STEPS * BLOCKS, "after the first full window and a trial"
+    assert choice.step == 5 + block_steps * BLOCKS, "after the first full window and a trial"
     assert ("run first" if quick else "run whole") in choice.text
     monkeypatch.undo()
 
@@ -367,11 +377,12 @@ def test_the_way_that_is_quicker_is_chosen_journaled_and_made_again(
     assert [event.details for event in repeated if event.kind == "split"] == [choice.details]
 
 
-def test_another_budget_asks_for_another_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = measuring(build(LateStreams(seed=2), "run.steps=250"), True, monkeypatch)
+def test_another_budget_asks_for_another_trial(block_steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = 10 + (BLOCKS + 1) * block_steps
+    runtime = measuring(build(LateStreams(seed=2), f"run.steps={2 * changed}"), True, monkeypatch)
 
     def turn(snapshot: Snapshot) -> None:
-        if snapshot.step == 120:
+        if snapshot.step == changed:
             runtime.mailbox.send(Command("change_knobs", {"hot_budget_bytes": 2000}))
 
     _, events = run(runtime, turn)

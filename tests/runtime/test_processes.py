@@ -62,40 +62,43 @@ def trained(out: Path, ranks: int, *changes: str, resume: bool = False) -> dict[
     return found[0]
 
 
-def test_a_checkpoint_of_some_ranks_goes_on_under_any_other_number(tmp_path: Path) -> None:
-    whole = trained(tmp_path / "whole", 1)
-    began = trained(tmp_path / "2", 2, "run.steps=30", "checkpoint.every_steps=10")
+@pytest.mark.parametrize(("others", "steps"), [((1, 3), 24), pytest.param((1, 3, 2), 60, marks=pytest.mark.slow)], ids=str)
+def test_a_checkpoint_of_some_ranks_goes_on_under_any_other_number(tmp_path: Path, others: tuple[int, ...], steps: int) -> None:
+    all_steps, saved = f"run.steps={steps}", f"checkpoint.every_steps={steps // 6}"
+    whole = trained(tmp_path / "whole", 1, all_steps)
+    began = trained(tmp_path / "2", 2, f"run.steps={steps // 2}", saved)
     assert began["processes"] == 2
     assert checkpoint.find(tmp_path / "2" / "checkpoints").skipped == []
 
-    for ranks in (1, 3, 2):
+    for ranks in others:
         out = shutil.copytree(tmp_path / "2", tmp_path / f"2-{ranks}")
-        summary = trained(out, ranks, resume=True)
+        summary = trained(out, ranks, all_steps, resume=True)
         assert summary["samples_seen"] == whole["samples_seen"]
         assert summary["row_updates"] == whole["row_updates"]
         assert summary["train_logloss"] == pytest.approx(whole["train_logloss"], rel=1e-12)
         assert summary["eval"]["auc"] == pytest.approx(whole["eval"]["auc"], rel=1e-9)
         for one, other in zip(tables_of(tmp_path / "whole"), tables_of(out), strict=True):
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-11)
-    once, again = tables_of(tmp_path / "2-2"), trained(tmp_path / "unbroken", 2, "checkpoint.every_steps=10")
-    assert again["steps"] == 60
-    for one, other in zip(once, tables_of(tmp_path / "unbroken"), strict=True):
-        np.testing.assert_array_equal(one, other)
+    if 2 in others:
+        once, again = tables_of(tmp_path / "2-2"), trained(tmp_path / "unbroken", 2, all_steps, saved)
+        assert again["steps"] == steps
+        for one, other in zip(once, tables_of(tmp_path / "unbroken"), strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def test_evaluations_count_the_samples_of_all_ranks(tmp_path: Path) -> None:
-    trained(tmp_path / "run", 2, "eval.every_steps=10", "run.steps=30")
-    trained(tmp_path / "run", 2, "eval.every_steps=10", resume=True)
+    trained(tmp_path / "run", 2, "eval.every_steps=5", "run.steps=15")
+    trained(tmp_path / "run", 2, "eval.every_steps=5", "run.steps=30", resume=True)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     size = config().run.batch_size
     found = {line["step"]: line["samples_seen"] for line in lines if line["event"] == "evaluation"}
-    assert found == {step: step * size for step in range(10, 61, 10)}
+    assert found == {step: step * size for step in range(5, 31, 5)}
 
 
 def test_one_process_writes_what_several_read(tmp_path: Path) -> None:
-    trained(tmp_path / "run", 1, "run.steps=30")
-    trained(tmp_path / "run", 3, resume=True)
-    trained(tmp_path / "whole", 1)
+    trained(tmp_path / "run", 1, "run.steps=8")
+    trained(tmp_path / "run", 3, "run.steps=16", resume=True)
+    trained(tmp_path / "whole", 1, "run.steps=16")
     for one, other in zip(tables_of(tmp_path / "whole"), tables_of(tmp_path / "run"), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-11)
 
@@ -103,26 +106,33 @@ def test_one_process_writes_what_several_read(tmp_path: Path) -> None:
 SKIPPING = ["run.batch_size=24", "knobs.probe_ratio=0.5", "knobs.min_probe_touches=1", "knobs.target_skip_ratio=0.5"]
 
 
+ACTIONS = {"hotline": "freeze", "slipstream": "drop", "adaptive": "freeze", "random_skip": "subsample"}
+
+
 @pytest.mark.parametrize(
-    ("policy", "action"), [("hotline", "freeze"), ("slipstream", "drop"), ("adaptive", "freeze"), ("random_skip", "subsample")]
+    ("policy", "steps"), [("slipstream", 24), *(pytest.param(policy, 60, marks=pytest.mark.slow) for policy in ACTIONS)]
 )
-def test_the_same_number_of_ranks_goes_on_as_if_unbroken(policy: str, action: str, tmp_path: Path) -> None:
-    changes = [*SKIPPING, f"knobs.policy={policy}", f"knobs.action={action}", "knobs.hot_budget_bytes=1000"]
+def test_the_same_number_of_ranks_goes_on_as_if_unbroken(policy: str, steps: int, tmp_path: Path) -> None:
+    changes = [*SKIPPING, f"knobs.policy={policy}", f"knobs.action={ACTIONS[policy]}", "knobs.hot_budget_bytes=1000"]
+    changes += [f"run.steps={steps}"]
     whole = trained(tmp_path / "whole", 2, *changes)
-    trained(tmp_path / "run", 2, *changes, "run.steps=33")
+    trained(tmp_path / "run", 2, *changes, f"run.steps={steps // 2 + 3}")
     again = trained(tmp_path / "run", 2, *changes, resume=True)
-    assert again["resumed_at_step"] == 33
+    assert again["resumed_at_step"] == steps // 2 + 3
+    assert policy != "slipstream" or whole["samples_trained"] < whole["samples_seen"]
     for name in ("samples_trained", "row_updates", "row_updates_skipped", "hot_rows", "stale_rows", "migrated_rows", "eval"):
         assert again[name] == whole[name], name
     for one, other in zip(tables_of(tmp_path / "whole"), tables_of(tmp_path / "run"), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(("saved_by", "ranks"), [(1, 2), (2, 1), (3, 2), (2, 3)])
+@pytest.mark.parametrize(
+    ("saved_by", "ranks"), [(2, 1), (3, 2), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((1, 2), (2, 3)))]
+)
 def test_another_number_of_ranks_begins_with_the_rows_that_were_popular(saved_by: int, ranks: int, tmp_path: Path) -> None:
     """Within the same budget for all of them: 1200 bytes, for 37 of 109 rows."""
     budget = "knobs.hot_budget_bytes={}"
-    trained(tmp_path / "run", saved_by, "run.steps=33", budget.format(1200 // saved_by))
+    trained(tmp_path / "run", saved_by, "run.steps=18", budget.format(1200 // saved_by))
     changed = config(budget.format(1200 // ranks))
 
     def of_rank(group: Group) -> Snapshot:
@@ -131,7 +141,7 @@ def test_another_number_of_ranks_begins_with_the_rows_that_were_popular(saved_by
         return next(report for report in runtime.run() if isinstance(report, Snapshot))
 
     first = (LateThreads.train(ranks, of_rank) if ranks > 1 else [of_rank(Alone())])[0]
-    assert first.step == 34
+    assert first.step == 19
     assert first.hot_lookup_ratio > 0.5
 
 
@@ -153,9 +163,9 @@ def test_a_rank_that_cannot_write_leaves_no_checkpoint_and_training_goes_on(
     monkeypatch.setattr(module, "Writing", lambda parts, folder, journal: real(parts, folder, FullDisk(), journal))
 
     def of_rank(group: Group) -> list[Event]:
-        runtime = assemble(config("checkpoint.every_steps=20"), options=RunOptions(tmp_path / "c"), group=group)
+        runtime = assemble(config("checkpoint.every_steps=8", "run.steps=24"), options=RunOptions(tmp_path / "c"), group=group)
         events = [event for event in runtime.run() if isinstance(event, Event)]
-        assert runtime.step_number == 60
+        assert runtime.step_number == 24
         return events
 
     for events in LateThreads.train(2, of_rank):
@@ -184,12 +194,12 @@ def test_all_ranks_carry_out_a_command_at_the_same_step() -> None:
     answers: list[Any] = []
 
     def steer(runtime: Runtime, snapshot: Snapshot) -> None:
-        if snapshot.step == 10:
+        if snapshot.step == 6:
             runtime.mailbox.send(Command("change_knobs", {"hot_budget_bytes": 400, "alpha": 0.25}, answers.append))
-        if snapshot.step == 20:
+        if snapshot.step == 11:
             runtime.mailbox.send(Command("pause", {}, answers.append))
             runtime.mailbox.send(Command("resume", {}, answers.append))
-        if snapshot.step == 40:
+        if snapshot.step == 16:
             runtime.mailbox.send(Command("stop", {}, answers.append))
 
     found = steered(steer)
@@ -197,17 +207,17 @@ def test_all_ranks_carry_out_a_command_at_the_same_step() -> None:
     shown = [[(event.step, event.kind) for event in reports if isinstance(event, Event)] for _, reports in found]
     assert shown[0] == shown[1] == shown[2]
     assert [kind for _, kind in shown[0] if kind in ("knobs", "paused", "stopping")] == ["knobs", "paused", "stopping"]
-    assert {runtime.step_number for runtime, _ in found} == {41}
+    assert {runtime.step_number for runtime, _ in found} == {17}
     assert {runtime.knobs.alpha for runtime, _ in found} == {0.25}
-    assert [answer["step"] for answer in answers] == [11, 21, 21, 41]
+    assert [answer["step"] for answer in answers] == [7, 12, 12, 17]
 
 
-@pytest.mark.parametrize("changes", [{"hot_budget_bytes": 900}, {"policy": "hybrid"}])
+@pytest.mark.parametrize("changes", [{"hot_budget_bytes": 900}, pytest.param({"policy": "hybrid"}, marks=pytest.mark.slow)])
 def test_a_change_that_one_rank_cannot_make_is_made_by_none(changes: dict[str, Any]) -> None:
     answers: list[Any] = []
 
     def of_rank(group: Group) -> tuple[Any, ...]:
-        runtime, events = assemble(config(), group=group), []
+        runtime, events = assemble(config("run.steps=25"), group=group), []
         resize, refused = runtime.store.resize, [] if group.rank == 1 else ["only rank 1 has too little memory"]
 
         def resized(*where: Any) -> Any:
@@ -224,7 +234,7 @@ def test_a_change_that_one_rank_cannot_make_is_made_by_none(changes: dict[str, A
         return runtime.step_number, runtime.knobs, runtime.policy.name, runtime.store.device.capacities, events
 
     found = LateThreads.train(3, of_rank)
-    assert found[0][0] == 60
+    assert found[0][0] == 25
     assert found[0] == found[1] == found[2]
     assert found[0][1:3] == (config().knobs, "hotline")
     assert "rank 1: no room" in found[0][4][0]
@@ -235,19 +245,19 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step() -> None:
     def of_rank(group: Group) -> int:
         runtime = assemble(config(), group=group)
         for report in runtime.run():
-            if group.rank == 2 and isinstance(report, Snapshot) and report.step == 17:
+            if group.rank == 2 and isinstance(report, Snapshot) and report.step == 7:
                 runtime.hurry()
         assert runtime.state.hurried
         return runtime.step_number
 
     steps = LateThreads.train(3, of_rank)
     assert len(set(steps)) == 1
-    assert 17 <= steps[0] < 20
+    assert 7 <= steps[0] < 10
 
 
 def test_rank_0_shows_the_placement_of_all_ranks() -> None:
     def of_rank(group: Group) -> Any:
-        runtime = assemble(config(), group=group)
+        runtime = assemble(config("run.steps=20"), group=group)
         list(runtime.run())
         store = runtime.store
         assert isinstance(store, SharedStore)
@@ -265,7 +275,7 @@ def test_rank_0_shows_the_placement_of_all_ranks() -> None:
 
 def test_figures_of_placement_are_those_of_all_ranks() -> None:
     def of_rank(group: Group) -> Any:
-        runtime = assemble(config("knobs.hot_budget_bytes=1000"), group=group)
+        runtime = assemble(config("knobs.hot_budget_bytes=1000", "run.steps=20"), group=group)
         writer = runtime.publisher.open() if group.rank == 0 else None
         events = [report.details for report in runtime.run() if isinstance(report, Event) and report.kind == "reclassified"]
         return runtime.store, events, StateReader(writer.fd, writer.layout).board() if writer else {}
@@ -283,7 +293,7 @@ def test_rank_0_shows_no_more_slots_than_there_are_rows() -> None:
     """Each of three ranks has slots for a third of a table's rows, rounded up."""
 
     def of_rank(group: Group) -> Any:
-        runtime = assemble(config("knobs.policy=device_only"), group=group)
+        runtime = assemble(config("knobs.policy=device_only", "run.steps=12"), group=group)
         list(runtime.run())
         return runtime.store.shown_placement()
 

@@ -24,10 +24,13 @@ from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.group import Alone, Group
 from adaptive_rec.system.late_threads import LateThreads
+from tests.runtime.conftest import Pace
 from tests.runtime.test_processes import config, trained
 from tests.settings import AS_IN_MEMORY
 
 RAW = ["data.ids=raw", "knobs.admit_after=2", "data.shared_rows=3", "knobs.prefetch_depth=4", "checkpoint.every_steps=7"]
+
+ON_DISK = ["run.host_memory=1MiB", *AS_IN_MEMORY]
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +72,16 @@ def assert_same_keys(one: Path, other: Path) -> None:
         np.testing.assert_array_equal(np.stack(mine), np.stack(theirs))
 
 
-@pytest.mark.parametrize("where", [[], ["run.host_memory=1MiB", *AS_IN_MEMORY]], ids=["memory", "disk"])
-def test_ids_keep_their_rows_under_any_number_of_ranks(tmp_path: Path, full: list[str], where: list[str]) -> None:
-    whole = trained(tmp_path / "whole", 1, *full)
+@pytest.mark.parametrize(
+    ("where", "turn"),
+    [(ON_DISK, 7), *(pytest.param(where, 15, marks=pytest.mark.slow) for where in ([], ON_DISK))],
+    ids=["disk-short", "memory", "disk"],
+)
+def test_ids_keep_their_rows_under_any_number_of_ranks(tmp_path: Path, full: list[str], where: list[str], turn: int) -> None:
+    whole = trained(tmp_path / "whole", 1, *full, f"run.steps={4 * turn}")
     out = tmp_path / "run"
-    for steps, ranks in ((15, 2), (30, 3), (45, 1), (60, 2)):
-        summary = trained(out, ranks, *full, *where, f"run.steps={steps}", resume=steps > 15)
+    for number, ranks in enumerate((2, 3, 1, 2), start=1):
+        summary = trained(out, ranks, *full, *where, f"run.steps={number * turn}", resume=number > 1)
     assert summary["keys"] == whole["keys"]
     assert whole["keys"]["refused"] > 0
     assert whole["keys"]["lookups_shared"] > 0
@@ -85,12 +92,20 @@ def test_ids_keep_their_rows_under_any_number_of_ranks(tmp_path: Path, full: lis
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("policy", ["hotline", "slipstream"])
-def test_the_same_ranks_go_on_bit_by_bit(tmp_path: Path, policy: str) -> None:
+@pytest.mark.parametrize(
+    ("policy", "stops"),
+    [
+        ("slipstream", (6, 14, 26)),
+        pytest.param("slipstream", (11, 33, 60), marks=pytest.mark.slow),
+        pytest.param("hotline", (11, 33, 60), marks=pytest.mark.slow),
+    ],
+    ids=["slipstream-short", "slipstream", "hotline"],
+)
+def test_the_same_ranks_go_on_bit_by_bit(tmp_path: Path, policy: str, stops: tuple[int, ...]) -> None:
     changes = [*RAW, f"knobs.policy={policy}", "knobs.hot_budget_bytes=1000"]
-    whole = trained(tmp_path / "whole", 2, *changes)
-    for steps in (11, 33, 60):
-        again = trained(tmp_path / "run", 2, *changes, f"run.steps={steps}", resume=steps > 11)
+    whole = trained(tmp_path / "whole", 2, *changes, f"run.steps={stops[-1]}")
+    for steps in stops:
+        again = trained(tmp_path / "run", 2, *changes, f"run.steps={steps}", resume=steps > stops[0])
     for name in ("keys", "samples_trained", "row_updates", "hot_rows", "eval"):
         assert again[name] == whole[name], name
     assert_same_keys(tmp_path / "run", tmp_path / "whole")
@@ -98,7 +113,7 @@ def test_the_same_ranks_go_on_bit_by_bit(tmp_path: Path, policy: str) -> None:
         np.testing.assert_array_equal(mine, theirs)
 
 
-@pytest.mark.parametrize("where", [[], ["run.host_memory=1MiB", *AS_IN_MEMORY]], ids=["memory", "disk"])
+@pytest.mark.parametrize("where", [[], ON_DISK], ids=["memory", "disk"])
 def test_each_rank_draws_and_saves_the_rows_that_it_owns(tmp_path: Path, where: list[str]) -> None:
     """Rows 10 to 29 of the second table get first values of ids, as in one process, and are saved though no step changes them."""
     row_C, key_C = np.arange(10, 30), 7 ** np.arange(20)
@@ -127,7 +142,7 @@ def test_each_rank_draws_and_saves_the_rows_that_it_owns(tmp_path: Path, where: 
 
 def test_keys_are_saved_once_and_exported_with_their_rows(tmp_path: Path, full: list[str]) -> None:
     out = tmp_path / "run"
-    summary = trained(out, 2, *full)
+    summary = trained(out, 2, *full, "run.steps=30")
     newest = checkpoint.newest(out / "checkpoints")
     assert newest is not None
     assert saved_by(newest, 0, DISK).maybe("keys") is not None
@@ -144,14 +159,14 @@ def test_keys_are_saved_once_and_exported_with_their_rows(tmp_path: Path, full: 
         np.testing.assert_array_equal(weights[row_K], known_rows(out)[2 * table])
 
 
-def test_a_changed_knob_takes_effect_with_the_same_batch_on_all_ranks() -> None:
+def test_a_changed_knob_takes_effect_with_the_same_batch_on_all_ranks(pace: Pace) -> None:
     def of_rank(group: Group, depth: int) -> Any:
-        changes = ["data.ids=raw", "run.steps=160", "data.synthetic.samples=8000", "data.table_rows=[9000, 40, 9]"]
+        changes = ["data.ids=raw", f"run.steps={pace(160)}", "data.synthetic.samples=8000", "data.table_rows=[9000, 40, 9]"]
         runtime, losses = assemble(config(*changes, f"knobs.prefetch_depth={depth}"), group=group), []
         for report in runtime.run():
             if isinstance(report, Snapshot):
                 losses.append(report.loss)
-                if report.step == 20 and group.rank == 0:
+                if report.step == pace(20) and group.rank == 0:
                     runtime.mailbox.change_knobs(admit_after=40)
         raw_ids = runtime.state.input.raw_ids
         assert raw_ids is not None

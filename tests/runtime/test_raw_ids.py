@@ -19,6 +19,8 @@ from adaptive_rec.errors import ConfigError
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
+from tests.finished_runs import FinishedRun
+from tests.matrix import each, grid
 from tests.settings import AS_IN_MEMORY
 
 COMMON = ["run.precision=float64", "knobs.reclassify_every=10", "knobs.hot_budget_bytes=40KiB", "eval.max_samples=300"]
@@ -46,15 +48,13 @@ def assert_rows_of_keys(raw: Runtime, plain: Runtime) -> int:
     return known
 
 
-@pytest.mark.parametrize("policy", ["hotline", "hybrid", "slipstream", "device_only"])
-@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
-@pytest.mark.parametrize("depth", [0, 6])
+@grid(lambda case: True, each, policy=["hotline", "hybrid", "slipstream", "device_only"], on_disk=[False, True], depth=[0, 6])
 def test_admitting_all_ids_trains_as_ids_that_are_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, on_disk: bool, depth: int
 ) -> None:
     monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
     monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
-    settings = [f"knobs.policy={policy}", f"knobs.prefetch_depth={depth}", "run.steps=60"]
+    settings = [f"knobs.policy={policy}", f"knobs.prefetch_depth={depth}", "run.steps=30"]
     where = ["run.host_memory=1MiB", *AS_IN_MEMORY] if on_disk else []
     raw, plain = run_of(tmp_path, *settings, *RAW, *where), run_of(tmp_path, *settings)
     for runtime in (raw, plain):
@@ -69,19 +69,28 @@ def test_admitting_all_ids_trains_as_ids_that_are_rows(
     assert counts["lookups"] == raw.reports.totals()["lookups"]
 
 
-def test_a_changed_knob_takes_effect_with_the_same_batch_however_far_is_read_ahead(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("depths", "steps"), [((0, 64), 90), pytest.param((0, 9, 64), 160, marks=pytest.mark.slow)], ids=str)
+def test_a_changed_knob_takes_effect_with_the_same_batch_however_far_is_read_ahead(
+    tmp_path: Path, depths: tuple[int, ...], steps: int
+) -> None:
     found = []
-    for depth in (0, 9, 64):
-        runtime = run_of(tmp_path, *RAW, f"knobs.prefetch_depth={depth}", "run.steps=160", "data.synthetic.samples=40000")
+    for depth in depths:
+        runtime = run_of(tmp_path, *RAW, f"knobs.prefetch_depth={depth}", f"run.steps={steps}", "data.synthetic.samples=40000")
         for _ in runtime.run():
-            if runtime.step_number == 20:
+            if runtime.step_number == steps // 80 * 10:  # in force 68 batches later: none can have been read ahead so far
                 runtime.mailbox.change_knobs(admit_after=4)
         found.append((runtime.reports.totals()["loss_sum"], runtime.state.input.raw_ids.counts()))
-    assert found[0] == found[1] == found[2]
+    assert found == [found[0]] * len(depths)
     assert found[0][1]["lookups_shared"] > 0
 
 
-@pytest.mark.parametrize(("admit_after", "policy"), [(1, "hotline"), (3, "hotline"), (1, "random_skip"), (2, "slipstream")])
+@pytest.mark.parametrize(
+    ("admit_after", "policy"),
+    [
+        (2, "slipstream"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, "hotline"), (3, "hotline"), (1, "random_skip"))),
+    ],
+)
 def test_a_resumed_run_goes_on_bit_by_bit(tmp_path: Path, admit_after: int, policy: str) -> None:
     settings = [*RAW, f"knobs.policy={policy}", f"knobs.admit_after={admit_after}"]
     settings += ["data.shared_rows=4", "knobs.prefetch_depth=5"]
@@ -105,9 +114,20 @@ def test_a_resumed_run_goes_on_bit_by_bit(tmp_path: Path, admit_after: int, poli
             np.testing.assert_array_equal(mine[:taken], theirs[:taken])
 
 
-@pytest.mark.parametrize("where", [(), ("run.host_memory=1MiB", *AS_IN_MEMORY)], ids=["memory", "disk"])
+ON_DISK = ("run.host_memory=1MiB", *AS_IN_MEMORY)
+
+
+@pytest.mark.parametrize(
+    ("where", "stops"),
+    [(ON_DISK, (8, 15, 30)), *(pytest.param(where, (20, 35, 60), marks=pytest.mark.slow) for where in ((), ON_DISK))],
+    ids=["disk-short", "memory", "disk"],
+)
 def test_a_run_of_the_command_line_resumes_with_its_ids(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], where: tuple[str, ...]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    where: tuple[str, ...],
+    stops: tuple[int, ...],
 ) -> None:
     monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
     monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
@@ -119,10 +139,11 @@ def test_a_run_of_the_command_line_resumes_with_its_ids(
         assert main(["train", "tiny", "--set", f"run.steps={steps}", *words, *more, "--out", str(tmp_path / name)]) == 0
         return dict(json.loads((tmp_path / name / "summary.json").read_text())["keys"])
 
-    expected = train("plain", 60)
-    train("run", 20, *where)
-    train("run", 35, *where, "--resume")
-    assert train("run", 60, *where, "--resume") == expected
+    first, second, last = stops
+    expected = train("plain", last)
+    train("run", first, *where)
+    train("run", second, *where, "--resume")
+    assert train("run", last, *where, "--resume") == expected
     assert expected["lookups_shared"] > 0
 
     capsys.readouterr()
@@ -151,9 +172,10 @@ def test_what_cannot_have_raw_ids_is_refused_by_name(tmp_path: Path) -> None:
             run_of(tmp_path, *RAW, *settings)
 
 
-def test_commands_that_need_rows_by_number_refuse_raw_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    raw, run, tables = ["--set", "data.ids=raw"], tmp_path / "run", tmp_path / "tables"
-    assert main(["train", "tiny", *raw, "--steps", "5", "--no-serve", "--out", str(run)]) == 0
+def test_commands_that_need_rows_by_number_refuse_raw_ids(
+    tmp_path: Path, finished_run: FinishedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw, run, tables = ["--set", "data.ids=raw"], finished_run("raw"), tmp_path / "tables"
     assert main(["checkpoint", "export", str(run), "--out", str(tables)]) == 0
     named = [
         (["predict", str(run), "--data", str(run / "config.toml"), "--out", "x.csv"], "was trained on synthetic data"),

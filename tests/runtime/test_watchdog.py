@@ -155,9 +155,13 @@ def test_a_resumed_run_acts_as_one_that_was_never_stopped(tmp_path: Path) -> Non
 # Rollbacks -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_rollback_and_its_replay_end_with_the_same_bits(tmp_path: Path) -> None:
+STEPS = pytest.mark.parametrize("steps", [30, pytest.param(60, marks=pytest.mark.slow)])
+
+
+@STEPS
+def test_a_rollback_and_its_replay_end_with_the_same_bits(tmp_path: Path, steps: int) -> None:
     rule = f"{SPIKE}rollback skipping data with lr_factor*=0.5"
-    run = trained(tmp_path / "run", config(rule, more=("watch.max_rollbacks=20",)))
+    run = trained(tmp_path / "run", config(rule, more=("watch.max_rollbacks=20", f"run.steps={steps}")))
     back, knobs = journal(run.out, "rolled_back"), journal(run.out, "knobs")
     broken = journal(run.out, "watchdog")
     assert len(back) >= 1
@@ -169,13 +173,14 @@ def test_a_rollback_and_its_replay_end_with_the_same_bits(tmp_path: Path) -> Non
     again = trained(tmp_path / "again", run.config, replay=run.out)
     assert not journal(again.out, "watchdog", "rolled_back")
     assert all(np.array_equal(a, b) for a, b in zip(tables_of(run), tables_of(again), strict=True))
-    plain = trained(tmp_path / "plain", config())
+    plain = trained(tmp_path / "plain", config(more=(f"run.steps={run.runtime.step_number}",)))
     assert any(not np.array_equal(a, b) for a, b in zip(tables_of(run), tables_of(plain), strict=True))
 
 
-def test_knobs_that_are_changed_for_some_steps_are_then_as_before(tmp_path: Path) -> None:
+@STEPS
+def test_knobs_that_are_changed_for_some_steps_are_then_as_before(tmp_path: Path, steps: int) -> None:
     rule = f"{SPIKE}rollback skipping data with lr_factor*=0.5, clip_norm=3 for 5 steps"
-    run = trained(tmp_path / "run", config(rule, more=("watch.max_rollbacks=20",)))
+    run = trained(tmp_path / "run", config(rule, more=("watch.max_rollbacks=20", f"run.steps={steps}")))
     back = journal(run.out, "rolled_back")
     first, *_, last = journal(run.out, "knobs")
     assert {name: each["old"] for name, each in first["details"]["changed"].items()} == {"lr_factor": 1.0, "clip_norm": 0.0}
@@ -185,8 +190,8 @@ def test_knobs_that_are_changed_for_some_steps_are_then_as_before(tmp_path: Path
     again = trained(tmp_path / "again", run.config, replay=run.out)
     assert all(np.array_equal(a, b) for a, b in zip(tables_of(run), tables_of(again), strict=True))
     # And where the run ends and is resumed meanwhile.
-    steps = config(rule, more=("watch.max_rollbacks=20", f"run.steps={back[0]['details']['from_step']}"))
-    assert trained(tmp_path / "resumed", steps).runtime.knobs.lr_factor < 1
+    shorter = config(rule, more=("watch.max_rollbacks=20", f"run.steps={back[0]['details']['from_step']}"))
+    assert trained(tmp_path / "resumed", shorter).runtime.knobs.lr_factor < 1
     ended = trained(tmp_path / "resumed", run.config, resume=True)
     assert ended.runtime.knobs.lr_factor == 1
     assert all(np.array_equal(a, b) for a, b in zip(tables_of(run), tables_of(ended), strict=True))

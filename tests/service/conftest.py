@@ -12,9 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
+from email.message import Message
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
+import h11
 import httpx2 as httpx
 import numpy as np
 import pytest
@@ -330,6 +334,64 @@ def finished(tmp_path: Path) -> Client:
     return Client(FinishedRun(Hello.parse(fake.hello())))
 
 
+@dataclass
+class Reply:
+    status: int
+    headers: Message
+    body: bytes
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        assert self.headers["content-type"] == "application/problem+json"
+        found: dict[str, Any] = json.loads(self.body)
+        assert found["status"] == self.status
+        assert {"type", "title", "detail"} < set(found)
+        return found
+
+
+class Called:
+    """An application called as the server calls it, without a socket: h11 reads what is sent, as it does there."""
+
+    def __init__(self, app: Any, port: int) -> None:
+        self.app, self.port = app, port
+        self.runner = asyncio.Runner()
+
+    def answer(self, sent: bytes, unix: bool = False) -> Reply:
+        """The answer to one whole request."""
+        reader = h11.Connection(h11.SERVER)
+        reader.receive_data(sent)
+        request, body = reader.next_event(), b""
+        assert isinstance(request, h11.Request)
+        while isinstance(event := reader.next_event(), h11.Data):
+            body += bytes(event.data)
+        assert isinstance(event, h11.EndOfMessage), "a whole request, and no more"
+        path, _, query = request.target.partition(b"?")
+        scope = {
+            **{"type": "http", "http_version": "1.1", "scheme": "http", "root_path": "", "state": {}},
+            **{"method": request.method.decode(), "path": unquote(path.decode()), "raw_path": path, "query_string": query},
+            "headers": [(name.lower(), value) for name, value in request.headers],
+            "server": ("/run/s", None) if unix else ("127.0.0.1", self.port),
+        }
+        return self.runner.run(self._answer(scope, body))
+
+    async def _answer(self, scope: Values, body: bytes) -> Reply:
+        told: list[Values] = [{"type": "http.request", "body": body}]
+        sent: list[Values] = []
+
+        async def receive() -> Values:
+            return told.pop() if told else await asyncio.Future()
+
+        async def send(message: Values) -> None:
+            sent.append(message)
+
+        with suppress(RuntimeError):  # what a test plants; the server notes it in its log
+            await self.app(scope, receive, send)
+        headers = Message()
+        for name, value in sent[0]["headers"]:
+            headers[name.decode("latin1")] = value.decode("latin1")
+        return Reply(sent[0]["status"], headers, b"".join(message.get("body", b"") for message in sent[1:]))
+
+
 class Sidecar:
     """The real process, with a fake trainer at the other end of its link."""
 
@@ -346,7 +408,7 @@ class Sidecar:
         )
         theirs.close()
         self.say({**run.hello(self.port), "listeners": [{"fd": fds[1], "kind": "tcp"}]})
-        self.delay = 0.0
+        self.delay, self.answered = 0.0, 0
         threading.Thread(target=self._answer, daemon=True).start()
         headers = {"Authorization": f"Bearer {CONTROL}"}
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=headers, timeout=20)
@@ -355,12 +417,13 @@ class Sidecar:
         self.link.sendall(json.dumps(line).encode() + b"\n")
 
     def _answer(self) -> None:
-        with self.link.makefile("r") as lines:
+        with self.link.makefile("r") as lines, suppress(ConnectionResetError):  # it has ended with words unread
             for line in lines:
                 time.sleep(self.delay)
                 for reply in self.run.answer(json.loads(line)):
                     with suppress(BrokenPipeError):  # a test may have ended the process meanwhile
                         self.say(reply)
+                self.answered += 1
 
     def end(self) -> str:
         """Close the link as a dying trainer would; what the process had to say on stderr."""
@@ -378,6 +441,17 @@ def sidecar(run: FakeRun) -> Iterator[Sidecar]:
     if started.process.poll() is None:
         os.kill(started.process.pid, 9)
         started.process.wait()
+
+
+@pytest.fixture(scope="module")
+def lasting_sidecar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sidecar]:
+    """One for all tests of a module that leave it going."""
+    run = FakeRun(tmp_path_factory.mktemp("lasting"))
+    started = Sidecar(run)
+    yield started
+    started.process.kill()
+    started.process.wait()
+    run.writer.close()
 
 
 @pytest.fixture

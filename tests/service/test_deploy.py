@@ -197,8 +197,8 @@ def test_prometheus_evaluates_every_query(exported: Series, tmp_path: Path) -> N
 
 
 CHECKS = (
-    "check rules alerts.yml", "check rules rules.yml", "test rules alerts_test.yml", "test rules rules_test.yml",
-    "check config --syntax-only prometheus.yml",
+    "check rules alerts.yml", "check rules rules.yml", "test rules rules_test.yml", "check config --syntax-only prometheus.yml",
+    pytest.param("test rules alerts_test.yml", marks=pytest.mark.slow),
 )  # fmt: skip
 
 

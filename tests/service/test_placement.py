@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from adaptive_rec.kernels.reference.sketch import sketch_estimate
+from tests.matrix import Case, grid
 
-TABLES = [0, 1, 2]
+TABLES, CLASSES = [0, 1, 2], ["hot", "stale", "cold"]
 Rows = list[dict[str, Any]]
 
 
@@ -60,8 +62,12 @@ def walk(client: Any, table: int, limit: int, **query: Any) -> Rows:
     raise AssertionError("the pages have no end")
 
 
-@pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("wanted", ["hot", "stale", "cold"])
+def in_turn(cases: Sequence[Case]) -> list[Case]:
+    """Each class with one table, by turns."""
+    return [case for case in cases if case["table"] == CLASSES.index(case["wanted"])]
+
+
+@grid(lambda case: True, in_turn, wanted=CLASSES, table=TABLES)
 def test_pages_by_id(client: Any, run: Any, table: int, wanted: str) -> None:
     classes = {"hot": ("hot", "stale")}.get(wanted, (wanted,))
     expected = [row for row in truth(run, table) if row["class"] in classes]
@@ -70,9 +76,13 @@ def test_pages_by_id(client: Any, run: Any, table: int, wanted: str) -> None:
         assert walk(client, table, limit, **{"class": wanted}) == expected
 
 
-@pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("wanted", ["hot", "stale"])
-@pytest.mark.parametrize("limit", [1, 7, 1000])
+def few_pages(cases: Sequence[Case]) -> list[Case]:
+    """Each class and each size of a page with one table; one row at a time of the smallest."""
+    table_of = {("hot", 1): 1, ("hot", 7): 0, ("hot", 1000): 2, ("stale", 1): 1, ("stale", 7): 2, ("stale", 1000): 0}
+    return [case for case in cases if case["table"] == table_of[case["wanted"], case["limit"]]]
+
+
+@grid(lambda case: True, few_pages, limit=[1, 7, 1000], wanted=["hot", "stale"], table=TABLES)
 def test_pages_by_estimate(client: Any, run: Any, table: int, wanted: str, limit: int) -> None:
     classes = {"hot": ("hot", "stale")}.get(wanted, (wanted,))
     rows = [row for row in truth(run, table) if row["class"] in classes]
@@ -142,7 +152,7 @@ def test_tables_by_index_and_by_name(client: Any) -> None:
         assert (by_name.json()["index"], by_name.json()["table"]) == (index, name)
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", [1, *(pytest.param(table, marks=pytest.mark.slow) for table in (0, 2))])
 def test_cold_rows_are_on_the_disk_or_were_never_written(run_on_disk: Any, client_on: Any, table: int) -> None:
     client, everything = client_on(run_on_disk), truth_on_disk(run_on_disk, table)
     counted = client.get("/api/v1/placement").json()["tables"][table]
@@ -159,7 +169,7 @@ def test_cold_rows_are_on_the_disk_or_were_never_written(run_on_disk: Any, clien
     assert client.get(f"/api/v1/placement/{table}/rows/{expected[0]['id']}").json()["class"] == "disk"
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", [0, *(pytest.param(table, marks=pytest.mark.slow) for table in (1, 2))])
 def test_cold_rows_of_a_device_run_are_in_memory_too(run_in_three_homes: Any, client_on: Any, table: int) -> None:
     client, everything = client_on(run_in_three_homes), truth_on_disk(run_in_three_homes, table)
     counted = client.get("/api/v1/placement").json()["tables"][table]
@@ -243,22 +253,19 @@ def test_an_index_goes_before_a_name_that_looks_like_one(tmp_path: Any, make_run
         assert answer.json().get("index") == index, table
 
 
-@pytest.mark.parametrize(
-    "cursor",
-    ["", "x", "####", "bnVsbA", "W10", "WyJob3QiLCAiaWQiLCBbMV1d", "\udcff", "é", "A" * 200, "W1tbW1tbW1tbW1tbW1tb"],
-)
-def test_cursors_are_taken_only_where_they_came_from(client: Any, cursor: str) -> None:
-    answer = client.get("/api/v1/placement/0", params={"cursor": cursor.encode("utf-8", "replace").decode()})
-    assert answer.status_code == 422
+def test_cursors_are_taken_only_where_they_came_from(client: Any) -> None:
+    made_up = ["", "x", "####", "bnVsbA", "W10", "WyJob3QiLCAiaWQiLCBbMV1d", "\udcff", "é", "A" * 200, "W1tbW1tbW1tbW1tbW1tb"]
+    for cursor in made_up:
+        answer = client.get("/api/v1/placement/0", params={"cursor": cursor.encode("utf-8", "replace").decode()})
+        assert answer.status_code == 422, cursor
     real = client.get("/api/v1/placement/0", params={"limit": 1}).json()["cursor"]
     assert client.get("/api/v1/placement/0", params={"cursor": real}).status_code == 200
     for other in ({"sort": "estimate"}, {"class": "cold"}):
         assert client.get("/api/v1/placement/0", params={"cursor": real, **other}).status_code == 422
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
+def test_wrong_queries(client: Any) -> None:
+    for body, status in (
         ({"table": 0, "ids": [1000]}, 422),
         ({"table": 0, "ids": [-1]}, 422),
         ({"table": 0, "ids": [True]}, 422),
@@ -270,10 +277,8 @@ def test_cursors_are_taken_only_where_they_came_from(client: Any, cursor: str) -
         ({"table": "C9", "ids": [1]}, 404),
         ({"table": 0}, 422),
         ([], 422),
-    ],
-)
-def test_wrong_queries(client: Any, body: Any, status: int) -> None:
-    assert client.post("/api/v1/placement/query", json=body).status_code == status
+    ):
+        assert client.post("/api/v1/placement/query", json=body).status_code == status, body
 
 
 def test_a_placement_that_never_holds_still_is_503(client: Any, run: Any, view: Any, monkeypatch: Any) -> None:

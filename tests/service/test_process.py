@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 import subprocess
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from adaptive_rec.service import __main__ as sidecar_process
+
 pytestmark = pytest.mark.alone
 
 
@@ -21,54 +24,50 @@ def ready(sidecar: Any) -> None:
     assert sidecar.http.get("/readyz").status_code == 200
 
 
-def test_knobs_through_the_link(sidecar: Any) -> None:
-    seen = sidecar.http.get("/api/v1/knobs")
-    answer = sidecar.http.patch("/api/v1/knobs", json={"alpha": 0.8}, headers={"If-Match": seen.headers["etag"]})
+def test_knobs_through_the_link(lasting_sidecar: Any) -> None:
+    seen = lasting_sidecar.http.get("/api/v1/knobs")
+    answer = lasting_sidecar.http.patch("/api/v1/knobs", json={"alpha": 0.8}, headers={"If-Match": seen.headers["etag"]})
     assert answer.status_code == 200, answer.text
     assert answer.json()["effective"]["alpha"] == 0.8
-    elsewhere = {**sidecar.run.knobs, "decay": 0.1}
-    sidecar.say({"knobs": {"desired": elsewhere, "effective": sidecar.run.knobs, "step": 50}})
+    elsewhere = {**lasting_sidecar.run.knobs, "decay": 0.1}
+    lasting_sidecar.say({"knobs": {"desired": elsewhere, "effective": lasting_sidecar.run.knobs, "step": 50}})
     end = time.monotonic() + 5
-    while sidecar.http.get("/api/v1/knobs").json()["knobs"]["decay"]["desired"] != 0.1:
+    while lasting_sidecar.http.get("/api/v1/knobs").json()["knobs"]["decay"]["desired"] != 0.1:
         assert time.monotonic() < end
-    assert sidecar.http.get("/api/v1/knobs").json()["pending"]
+    assert lasting_sidecar.http.get("/api/v1/knobs").json()["pending"]
 
 
-def test_a_late_answer_is_202_first(sidecar: Any) -> None:
-    ready(sidecar)
-    sidecar.delay = 4.5
-    begun = time.monotonic()
-    answer = sidecar.http.post("/api/v1/control/pause")
+def test_a_late_answer_is_202_first(lasting_sidecar: Any) -> None:
+    ready(lasting_sidecar)
+    lasting_sidecar.delay = 4.5
+    begun, before = time.monotonic(), lasting_sidecar.answered
+    answer = lasting_sidecar.http.post("/api/v1/control/pause")
     assert (answer.status_code, answer.json()["command"], answer.json()["step"]) == (202, "pause", None)
     assert answer.json()["reason"].endswith("pause is carried out at the next step boundary")
     assert 1.9 < time.monotonic() - begun < 4.4
-    sidecar.delay = 0.0
-    time.sleep(2.7)  # the late answer comes and harms nothing
-    assert sidecar.http.post("/api/v1/control/resume").status_code == 200
+    lasting_sidecar.delay = 0.0
+    while lasting_sidecar.answered == before:  # the late answer comes and harms nothing
+        assert time.monotonic() < begun + 60
+        time.sleep(0.05)
+    assert lasting_sidecar.http.post("/api/v1/control/resume").status_code == 200
 
 
-def test_it_ends_with_the_link_even_while_streams_are_open(sidecar: Any) -> None:
-    with sidecar.http.stream("GET", "/api/v1/stream") as stream:
+def test_it_ends_with_the_link_even_while_streams_are_open_and_answers_a_request_under_way(sidecar: Any) -> None:
+    """The answer was a bare 500 of the web server."""
+    ready(sidecar)
+    sidecar.delay = 30.0
+    with ThreadPoolExecutor() as pool, sidecar.http.stream("GET", "/api/v1/stream") as stream:
         assert next(stream.iter_raw())
+        waiting = pool.submit(sidecar.http.post, "/api/v1/control/pause")
+        time.sleep(0.3)
         begun = time.monotonic()
         errors = sidecar.end()
         assert time.monotonic() - begun < 15
+        answer = waiting.result(timeout=20)
+    assert (answer.status_code, answer.json()["detail"]) == (503, "the trainer has ended, so the service ends")
     assert sidecar.process.returncode == 0
     assert "Traceback" not in errors
     assert "c" * 43 not in errors
-
-
-def test_a_request_under_way_is_answered_when_the_trainer_ends(sidecar: Any) -> None:
-    """It was a bare 500 of the web server."""
-    ready(sidecar)
-    sidecar.delay = 30.0
-    with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(sidecar.http.post, "/api/v1/control/pause")
-        time.sleep(0.3)
-        errors = sidecar.end()
-        answer = waiting.result(timeout=20)
-    assert (answer.status_code, answer.json()["detail"]) == (503, "the trainer has ended, so the service ends")
-    assert "Traceback" not in errors
 
 
 def test_sigterm_ends_it_and_ctrl_c_does_not(sidecar: Any) -> None:
@@ -80,17 +79,17 @@ def test_sigterm_ends_it_and_ctrl_c_does_not(sidecar: Any) -> None:
     assert sidecar.process.wait(timeout=60) == 0
 
 
-def test_it_is_nice_and_loads_no_trainer(sidecar: Any) -> None:
-    ready(sidecar)
-    stat = open(f"/proc/{sidecar.process.pid}/stat").read().rpartition(")")[2].split()
+def test_it_is_nice_and_loads_no_trainer(lasting_sidecar: Any) -> None:
+    ready(lasting_sidecar)
+    stat = open(f"/proc/{lasting_sidecar.process.pid}/stat").read().rpartition(")")[2].split()
     assert int(stat[16]) == 12
-    maps = open(f"/proc/{sidecar.process.pid}/maps").read()
+    maps = open(f"/proc/{lasting_sidecar.process.pid}/maps").read()
     assert "numpy" in maps
     assert "torch" not in maps
 
 
-def test_answers_do_not_name_the_web_server(sidecar: Any) -> None:
-    assert "server" not in sidecar.http.get("/livez").headers
+def test_answers_do_not_name_the_web_server(lasting_sidecar: Any) -> None:
+    assert "server" not in lasting_sidecar.http.get("/livez").headers
 
 
 def test_a_trainer_that_dies_before_the_first_line_leaves_nothing(sidecar: Any) -> None:
@@ -103,17 +102,21 @@ def test_a_trainer_that_dies_before_the_first_line_leaves_nothing(sidecar: Any) 
     assert process.wait(timeout=60) == 0
 
 
-def test_the_log_of_a_sidecar_is_bounded(tmp_path: Path) -> None:
+def test_the_log_of_a_sidecar_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """However much it has to say."""
-    script = (
-        "import logging, sys; from pathlib import Path; from adaptive_rec.service.__main__ import bound_log\n"
-        "bound_log(Path(sys.argv[1]) / 'sidecar.log')\n"
-        "for number in range(50_000): logging.getLogger('asyncio').error('line %d %s', number, 'x' * 100)\n"
-    )
+    assert sidecar_process.LOG_BYTES == 1 << 20
+    monkeypatch.setattr(sidecar_process, "LOG_BYTES", 100_000)  # a MiB takes seconds to fill
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.WARNING)
     (tmp_path / "sidecar.log").write_text("of the sidecar before\n")
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
+    sidecar_process.bound_log(tmp_path / "sidecar.log")
+    for number in range(3000):
+        logging.getLogger("asyncio").error("line %d %s", number, "x" * 100)
+    logging.root.handlers[0].close()
+    assert capfd.readouterr() == ("", "")
     sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
     assert set(sizes) == {"sidecar.log", "sidecar.log.1"}
-    assert max(sizes.values()) <= 1 << 20
-    assert "line 49999" in (tmp_path / "sidecar.log").read_text()
+    assert max(sizes.values()) <= 100_000
+    assert "line 2999" in (tmp_path / "sidecar.log").read_text()

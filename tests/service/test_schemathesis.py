@@ -6,12 +6,20 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from schemathesis import GenerationMode
+from schemathesis.config import SchemathesisConfig
 
-from .conftest import CONTROL, Sidecar
+from adaptive_rec.service.app import create_app
+from adaptive_rec.service.security import RequestLimits, Security
+
+from .conftest import CONTROL, READ, Sidecar
 
 SCHEMATHESIS = Path(sys.executable).parent / "schemathesis"
 RULES = Path(__file__).parent / "schemathesis.toml"
@@ -75,14 +83,61 @@ def accepted(report: dict[str, Any], operation: str) -> int:
     return sum(int(phase["accepted"]) for phase in report["valid_rates"][operation].values())
 
 
-def test_what_is_described_is_what_is_answered(sidecar: Sidecar, tmp_path: Path) -> None:
+FEW_EXAMPLES = 3
+RATES = [f"{kind}_{what}" for kind in ("reads", "writes", "failures") for what in ("per_second", "burst")]
+
+
+def answered(operation: Any, headers: dict[str, str], examples: int, mode: GenerationMode) -> list[int]:
+    """The status of each answer to requests that were made up, right ones or wrong ones; every answer is checked."""
+    statuses: list[int] = []
+
+    @seed(1)
+    @settings(
+        max_examples=examples, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def ask(case: schemathesis.Case) -> None:
+        answer = case.call(base_url="http://testserver", headers=headers)
+        statuses.append(answer.status_code)
+        case.validate_response(answer)
+
+    ask()
+    return statuses
+
+
+def test_what_is_described_is_what_is_answered(view: Any, run: Any) -> None:
+    """Of the application itself, without a server: its own checks repeat requests from `testserver` with other tokens."""
+    many = RequestLimits(**dict.fromkeys(RATES, 1e6))  # type: ignore[arg-type]
+    app = create_app(view, Security(CONTROL, READ, "127.0.0.1", 80, ("127.0.0.1", "testserver"), many))
+    schema = schemathesis.openapi.from_dict(app.openapi(), config=SchemathesisConfig.from_path(str(RULES)))
+    schema.app = app
+    before, statuses = run.knobs, Counter[tuple[str, int]]()
+    headers = {"Authorization": f"Bearer {CONTROL}"}
+    operations = [each.ok() for each in schema.exclude(path="/api/v1/stream").get_all_operations()]
+    assert len(operations) == 30
+    for operation in operations:
+        knobs = operation.label == "PATCH /api/v1/knobs"
+        own = {**headers, "If-Match": "*"} if knobs else headers
+        takes_something = [*operation.iter_parameters(), *operation.body]
+        examples = 10 * FEW_EXAMPLES if knobs else FEW_EXAMPLES if takes_something else 1
+        for mode in [GenerationMode.POSITIVE, *([GenerationMode.NEGATIVE] if takes_something else [])]:
+            statuses.update((operation.label, status) for status in answered(operation, own, examples, mode))
+    assert statuses["GET /api/v1/placement/{table}", 200] >= 1
+    assert statuses["PATCH /api/v1/knobs", 200] >= 3
+    assert run.knobs != before, "some changes were made, not only refused"
+    assert sum(statuses.values()) >= 100
+
+
+@pytest.mark.slow
+def test_what_is_described_is_what_is_answered_over_http(sidecar: Sidecar, tmp_path: Path) -> None:
     report = make_up_requests(sidecar, tmp_path / "report", QUICK_EXAMPLES, *WITHOUT_KNOBS, "--seed=1")
     assert report["operations"]["selected"] >= 17
     assert report["test_cases"]["generated"] >= 400
     assert accepted(report, "GET /api/v1/placement/{table}") >= 4
 
 
-def test_knobs_change_as_described(sidecar: Sidecar, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_knobs_change_as_described_over_http(sidecar: Sidecar, tmp_path: Path) -> None:
     before = sidecar.run.knobs
     report = make_up_requests(sidecar, tmp_path / "report", QUICK_EXAMPLES, *ONLY_KNOBS, "--seed=1")
     assert report["operations"]["selected"] == 1
@@ -90,7 +145,7 @@ def test_knobs_change_as_described(sidecar: Sidecar, tmp_path: Path) -> None:
     assert sidecar.run.knobs != before, "some changes were made, not only refused"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("options", "at_least"), [(EVERYTHING, 2000), (ONLY_KNOBS, 500)], ids=["all", "knobs"])
 def test_hundreds_of_requests_to_every_operation(

@@ -31,8 +31,6 @@ from adaptive_rec.service.protocol import protocol_for
 from adaptive_rec.service.security import RequestLimits, Security
 from adaptive_rec.service.sign_in import SignInCodes
 
-pytestmark = pytest.mark.alone
-
 CONTROL, READ = "control-0123456789abcdef", "read-0123456789abcdef"
 LIMITS = RequestLimits(reads_per_second=1e6, reads_burst=1e6)
 DASHBOARD = "<!doctype html><title>dashboard</title><h1>secret dashboard</h1>"
@@ -208,6 +206,7 @@ def signed_in(run: Site, authorization: str, method: str = "POST", path: str = "
         return error.code
 
 
+@pytest.mark.alone
 def test_a_code_signs_in_once_and_opens_nothing_else(run: Site) -> None:
     code = new_code(CONTROL)
     for method, path in (("GET", "/api/v1/status"), ("DELETE", "/api/v1/session"), ("POST", "/api/v1/control/pause")):
@@ -265,6 +264,7 @@ def test_a_replaced_sidecar_accepts_no_code_that_the_last_one_may_have_accepted(
     assert (codes.redeem(before), codes.redeem(new_code(CONTROL).encode())) == (None, "control")
 
 
+@pytest.mark.alone
 def test_the_page_comes_with_401_and_a_policy_for_its_own_script_only(run: Site) -> None:
     with pytest.raises(HTTPError) as caught:
         urlopen(run.url())
@@ -280,6 +280,7 @@ def test_the_page_comes_with_401_and_a_policy_for_its_own_script_only(run: Site)
     assert not re.search(r"\son\w+=|\sstyle=|<link(?! rel=\"icon\" href=\"data:)|\ssrc=", page)
 
 
+@pytest.mark.alone
 def test_only_the_front_door_shows_the_page(run: Site) -> None:
     for path in ("/index.html", "/api/v1/status", "//", "/?x#"):
         with pytest.raises(HTTPError) as caught:
@@ -288,6 +289,7 @@ def test_only_the_front_door_shows_the_page(run: Site) -> None:
         assert (caught.value.code, caught.value.headers["content-type"]) == (401, kind)
 
 
+@pytest.mark.alone
 def test_the_link_of_the_terminal_opens_the_dashboard_and_leaves_nothing_that_does(chromium: Browser, run: Site) -> None:
     sign_in_with(chromium, run)
     assert chromium.run("return location.href") == run.url()
@@ -301,6 +303,7 @@ def test_the_link_of_the_terminal_opens_the_dashboard_and_leaves_nothing_that_do
     assert "#" not in chromium.run("return location.href + document.referrer")
 
 
+@pytest.mark.alone
 def test_a_used_link_says_so_and_has_left_the_address_bar(chromium: Browser, run: Site) -> None:
     code = new_code(CONTROL)
     assert signed_in(run, f"Code {code}") == 204
@@ -313,7 +316,15 @@ def test_a_used_link_says_so_and_has_left_the_address_bar(chromium: Browser, run
     assert chromium.run("return document.activeElement.id") == "token"
 
 
-@pytest.mark.parametrize("pasted", [CONTROL, "  {token} ", "http://127.0.0.1:8470/#c={code}"])
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    "pasted",
+    [
+        "  {token} ",
+        pytest.param(CONTROL, marks=pytest.mark.slow),
+        pytest.param("http://127.0.0.1:8470/#c={code}", marks=pytest.mark.slow),
+    ],
+)
 def test_a_token_or_a_link_can_be_pasted(chromium: Browser, run: Site, pasted: str) -> None:
     chromium.open(run.url())
     chromium.forget()
@@ -326,6 +337,7 @@ def test_a_token_or_a_link_can_be_pasted(chromium: Browser, run: Site, pasted: s
     chromium.wait_for("document.title === 'dashboard'")
 
 
+@pytest.mark.alone
 def test_a_link_pasted_into_the_open_page_signs_in(chromium: Browser, run: Site) -> None:
     chromium.open(run.url())
     chromium.forget()
@@ -335,6 +347,7 @@ def test_a_link_pasted_into_the_open_page_signs_in(chromium: Browser, run: Site)
     chromium.wait_for("document.title === 'dashboard'")
 
 
+@pytest.mark.alone
 def test_a_link_on_another_page_opens_the_dashboard_for_who_is_signed_in(
     chromium: Browser, run: Site, elsewhere: Site
 ) -> None:
@@ -374,7 +387,10 @@ return heard.filter((text) => text !== "");
 """
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "evil.example"])
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", *(pytest.param(host, marks=pytest.mark.slow) for host in ("localhost", "evil.example"))]
+)
 def test_other_pages_read_nothing_and_change_nothing(chromium: Browser, run: Site, elsewhere: Site, host: str) -> None:
     """Pages of other ports of the same host are the hard case: for SameSite cookies they are the same site."""
     sign_in_with(chromium, run)
@@ -389,6 +405,7 @@ def test_other_pages_read_nothing_and_change_nothing(chromium: Browser, run: Sit
     assert (heard, run.done) == ([], [])
 
 
+@pytest.mark.alone
 def test_a_name_made_to_point_here_reads_nothing(chromium: Browser, run: Site) -> None:
     sign_in_with(chromium, run)
     run.done.clear()

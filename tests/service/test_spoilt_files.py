@@ -14,7 +14,7 @@ import pytest
 
 from adaptive_rec.service.event_stream import Feed
 from adaptive_rec.service.hello import Hello
-from adaptive_rec.service.metric_history import EventLog, MetricHistory
+from adaptive_rec.service.metric_history import WHOLE_BYTES, EventLog, MetricHistory
 from adaptive_rec.service.run_view import FinishedRun, memory_at_the_end
 from tests.quickest import quickest
 
@@ -81,6 +81,20 @@ def finished_view(run: Any, client_on: Any) -> Any:
     return type(client_on(run))(view)
 
 
+def test_spoilt_events_are_left_out(tmp_path: Path, run: Any, client: Any, client_on: Any) -> None:
+    """All at once, each before a good one; one at a time in make check."""
+    spoilt = [*EVENTS, NESTED]
+    for number, line in enumerate(spoilt, start=1):
+        append(tmp_path / "events.jsonl", line)
+        append(tmp_path / "events.jsonl", {**GOOD, "text": f"look {number}"})
+    shown = client.get("/api/v1/events?limit=500").json()["events"]
+    expected = [(number, f"look {number}") for number in range(1, len(spoilt) + 1)]
+    assert [(event["id"], event["text"]) for event in shown] == expected
+    answers(run, client)
+    answers(run, finished_view(run, client_on))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [*EVENTS, NESTED], ids=lambda line: str(line)[:60])
 def test_a_spoilt_event_is_left_out(tmp_path: Path, run: Any, client: Any, client_on: Any, line: Any) -> None:
     append(tmp_path / "events.jsonl", line)
@@ -91,9 +105,12 @@ def test_a_spoilt_event_is_left_out(tmp_path: Path, run: Any, client: Any, clien
     answers(run, finished_view(run, client_on))
 
 
-@pytest.mark.parametrize("wrong", SNAPSHOTS, ids=str)
+@pytest.mark.parametrize(
+    "wrong", [pytest.param(SNAPSHOTS, id="all"), *(pytest.param([one], id=str(one), marks=pytest.mark.slow) for one in SNAPSHOTS)]
+)
 def test_a_spoilt_snapshot_is_left_out(tmp_path: Path, run: Any, client: Any, client_on: Any, wrong: Any) -> None:
-    append(tmp_path / "metrics.jsonl", {"event": "snapshot", **run.snapshot(60), **wrong})
+    for one in wrong:
+        append(tmp_path / "metrics.jsonl", {"event": "snapshot", **run.snapshot(60), **one})
     append(tmp_path / "metrics.jsonl", {"event": "evaluation", "step": 40, "auc": "good"})
     answers(run, client)
     over = finished_view(run, client_on)
@@ -185,18 +202,27 @@ def test_a_knob_that_no_run_can_have_is_not_in_effect(tmp_path: Path, run: Any, 
     assert effective == {**run.knobs, "alpha": 0.8}
 
 
+SPOILT: list[tuple[dict[str, Any], str]] = [
+    ({"tables": None}, "NoneType"),
+    ({"tables": [{"name": "C1"}]}, "rows"),
+    ({"started": "yesterday"}, "started"),
+    ({"started": 1e300}, "started"),
+    ({"defaults": {"alpha": "x"}}, "knobs.alpha"),
+    ({"policies": [{"name": 1}]}, "policies"),
+    ({"run_name": None}, "run_name"),
+]
+
+
+def test_a_spoilt_description_is_an_error(run: Any) -> None:
+    """Of the kind that ends the process with one line."""
+    for wrong, named in SPOILT:
+        with pytest.raises(ValueError, match=named):
+            Hello.parse({**run.hello(), "mode": "finished", **wrong})
+
+
 @pytest.mark.parametrize(
     ("wrong", "named"),
-    [
-        ({"tables": None}, "NoneType"),
-        ({"tables": [{"name": "C1"}]}, "rows"),
-        ({"started": "yesterday"}, "started"),
-        ({"started": 1e300}, "started"),
-        ({"defaults": {"alpha": "x"}}, "knobs.alpha"),
-        ({"policies": [{"name": 1}]}, "policies"),
-        ({"run_name": None}, "run_name"),
-    ],
-    ids=str,
+    [pytest.param(*case, id=str(case[0]), marks=[pytest.mark.slow] if number else []) for number, case in enumerate(SPOILT)],
 )
 def test_a_spoilt_description_is_an_error_of_one_line(run: Any, wrong: dict[str, Any], named: str) -> None:
     run.live = False
@@ -205,6 +231,7 @@ def test_a_spoilt_description_is_an_error_of_one_line(run: Any, wrong: dict[str,
     assert named in errors
 
 
+@pytest.mark.slow
 def test_an_unfit_allowed_host_is_an_error_at_the_start(run: Any) -> None:
     assert "allowed host" in ended(run, allow_hosts=["http://a"])
 
@@ -229,11 +256,12 @@ def test_a_run_of_another_version_is_shown(run: Any) -> None:
     assert Hello.parse(values).defaults == {**run.knobs, "alpha": 0.5, "report_every": 10**9}
 
 
-def test_of_a_long_file_a_sample_is_read(tmp_path: Path, run: Any) -> None:
+@pytest.mark.parametrize("size", [2 * WHOLE_BYTES, pytest.param(120 << 20, marks=pytest.mark.slow)])
+def test_of_a_long_file_a_sample_is_read(tmp_path: Path, run: Any, size: int) -> None:
     path, step = tmp_path / "metrics.jsonl", 40
     text = json.dumps({"event": "snapshot", **run.snapshot(0, text="x" * 1000)})
     with open(path, "a") as file:
-        while file.tell() < 120 << 20:
+        while file.tell() < size:
             file.writelines(text.replace('"step": 0', f'"step": {step + 20 * n}') + "\n" for n in range(1, 1001))
             step += 20_000
     assert quickest(lambda: MetricHistory(tmp_path).refresh()) < 1

@@ -12,8 +12,6 @@ import pytest
 
 from adaptive_rec.service.event_stream import FRESH_SECONDS, Feed, LiveStream, StreamSlots, messages
 
-pytestmark = pytest.mark.alone
-
 CONTROL = b"c" * 43
 
 
@@ -117,23 +115,25 @@ def test_a_stream_ends_when_its_browser_signs_out() -> None:
     asyncio.run(end())
 
 
-def test_a_stream_of_a_session_ends_with_it(sidecar: Any) -> None:
-    origin = {"Origin": f"http://127.0.0.1:{sidecar.port}"}
-    cookie = sidecar.http.post("/api/v1/session", headers=origin).headers["set-cookie"].partition(";")[0]
-    with socket.create_connection(("127.0.0.1", sidecar.port), timeout=20) as stream:
-        request = f"GET /api/v1/stream?hz=10 HTTP/1.1\r\nHost: 127.0.0.1:{sidecar.port}\r\nCookie: {cookie}\r\n\r\n"
+@pytest.mark.alone
+def test_a_stream_of_a_session_ends_with_it(lasting_sidecar: Any) -> None:
+    origin = {"Origin": f"http://127.0.0.1:{lasting_sidecar.port}"}
+    cookie = lasting_sidecar.http.post("/api/v1/session", headers=origin).headers["set-cookie"].partition(";")[0]
+    with socket.create_connection(("127.0.0.1", lasting_sidecar.port), timeout=20) as stream:
+        request = f"GET /api/v1/stream?hz=10 HTTP/1.1\r\nHost: 127.0.0.1:{lasting_sidecar.port}\r\nCookie: {cookie}\r\n\r\n"
         stream.sendall(request.encode())
         received = stream.recv(4096)
         assert received.startswith(b"HTTP/1.1 200")
-        assert sidecar.http.delete("/api/v1/session", headers={"Cookie": cookie, **origin}).status_code == 204
+        assert lasting_sidecar.http.delete("/api/v1/session", headers={"Cookie": cookie, **origin}).status_code == 204
         while not received.endswith(b"\r\n0\r\n\r\n"):
             part = stream.recv(65536)
             assert part, "the stream ends as HTTP says"
             received += part
 
 
-def test_head_answers_the_headers_of_a_stream_and_ends(sidecar: Any) -> None:
-    answer = sidecar.http.head("/api/v1/stream")
+@pytest.mark.alone
+def test_head_answers_the_headers_of_a_stream_and_ends(lasting_sidecar: Any) -> None:
+    answer = lasting_sidecar.http.head("/api/v1/stream")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
 
 
@@ -148,20 +148,21 @@ def open_stream(port: int) -> socket.socket:
     return client
 
 
-def test_sixteen_streams_and_no_more(sidecar: Any) -> None:
-    clients = [open_stream(sidecar.port) for _ in range(16)]
+@pytest.mark.alone
+def test_sixteen_streams_and_no_more(lasting_sidecar: Any) -> None:
+    clients = [open_stream(lasting_sidecar.port) for _ in range(16)]
     assert all(client.recv(15) == b"HTTP/1.1 200 OK" for client in clients)
-    refused = sidecar.http.get("/api/v1/stream")
+    refused = lasting_sidecar.http.get("/api/v1/stream")
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
     assert refused.headers["content-type"] == "application/problem+json"
     for number in range(50):  # they read nothing while much is said
-        sidecar.run.report(60 + number)
+        lasting_sidecar.run.report(60 + number)
         time.sleep(0.01)
     for client in clients:
         client.close()
     end = time.monotonic() + 3
     while True:
-        client = open_stream(sidecar.port)
+        client = open_stream(lasting_sidecar.port)
         answered = client.recv(15)
         client.close()
         if answered == b"HTTP/1.1 200 OK":

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from adaptive_rec.kernels.jit import cache_folder
 from adaptive_rec.system.compiled_code import VARIABLE, keep_to_ourselves
 
@@ -20,13 +22,28 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 print("KEPT IN", cache_dir())
 """
 
+LOADING_TORCH = """
+import os, sys
 
-def test_a_run_that_compiles_keeps_the_code_in_the_users_folder(tmp_path: Path) -> None:
-    """As the import of torch settles the folder, all of the command is executed."""
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            print("KEPT IN", os.environ.get("TORCHINDUCTOR_CACHE_DIR"), flush=True)
+            os._exit(0)
+
+sys.meta_path.insert(0, Watch())
+from adaptive_rec.cli import main
+main(["train", "tiny", "--no-serve", "--steps=2", "--out", "run", "--set=run.device=cpu", "--set=run.compile=true"])
+"""
+
+
+@pytest.mark.parametrize("script", [LOADING_TORCH, pytest.param(SCRIPT, marks=pytest.mark.slow)], ids=["until torch", "whole"])
+def test_a_run_that_compiles_keeps_the_code_in_the_users_folder(tmp_path: Path, script: str) -> None:
+    """The import of torch settles the folder, so a process of its own shows what is named by then, and what torch takes."""
     kept = {name: value for name, value in os.environ.items() if name != VARIABLE}
     environment = {**kept, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
     environment.setdefault("NUMBA_CACHE_DIR", str(cache_folder()))
-    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert f"KEPT IN {tmp_path}/adaptive-rec/torch\n" in done.stdout, done.stderr[-2000:]
 
 

@@ -21,6 +21,11 @@ def crew() -> Crew:
     return Crew(4)
 
 
+def since(before: set[threading.Thread]) -> set[threading.Thread]:
+    """Return the threads that have started meanwhile and are there. Those of other tests may still be ending."""
+    return set(threading.enumerate()) - before
+
+
 @pytest.mark.parametrize("rows", [0, 1, 9, 10, 39, 40, 1001])
 def test_every_row_is_worked_on_once_in_parts_that_are_not_too_small(crew: Crew, rows: int) -> None:
     counts, parts = np.zeros(rows, np.int64), list[int]()
@@ -79,12 +84,12 @@ def test_an_error_is_raised_when_no_part_is_under_way_any_more(crew: Crew) -> No
 
 
 def test_threads_end_after_all_work_and_start_again(crew: Crew) -> None:
-    before, done = threading.active_count(), list[int]()
+    before, done = set(threading.enumerate()), list[int]()
     for _ in range(3):
         waits = [crew.start(lambda k=k: (time.sleep(0.005), done.append(k)), 40, 10) for k in range(20)]
-        assert threading.active_count() == before + 4
+        assert len(since(before)) == 4
         crew.close()
-        assert threading.active_count() == before
+        assert not since(before)
         assert sorted(done) == list(range(20))
         done.clear()
         for wait in waits:
@@ -106,7 +111,7 @@ def test_one_thread_does_the_work_when_its_result_is_asked_for() -> None:
 def test_an_interrupt_at_the_start_of_a_thread_leaves_a_crew_that_works_and_ends(
     crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, real, starts = threading.active_count(), threading.Thread.start, list[str]()
+    before, real, starts = set(threading.enumerate()), threading.Thread.start, list[str]()
 
     def interrupted(thread: threading.Thread) -> None:
         real(thread)
@@ -123,9 +128,9 @@ def test_an_interrupt_at_the_start_of_a_thread_leaves_a_crew_that_works_and_ends
     assert (counts == 20).all()
     crew.close()
     deadline = time.monotonic() + 10
-    while threading.active_count() > before and time.monotonic() < deadline:
+    while since(before) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert threading.active_count() == before
+    assert not since(before)
 
 
 def test_an_interrupt_is_raised_when_no_part_is_under_way_any_more(crew: Crew) -> None:
@@ -153,16 +158,16 @@ def test_an_interrupt_is_raised_when_no_part_is_under_way_any_more(crew: Crew) -
 
 
 def test_threads_of_a_crew_that_is_forgotten_end() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     for _ in range(3):
         forgotten = Crew(4)
         forgotten.share(lambda first, end: None, 40, 10)
         del forgotten
     deadline = time.monotonic() + 10
-    while threading.active_count() > before and time.monotonic() < deadline:
+    while since(before) and time.monotonic() < deadline:
         gc.collect()
         time.sleep(0.01)
-    assert threading.active_count() == before
+    assert not since(before)
 
 
 FORKED = """

@@ -31,14 +31,15 @@ def test_lines_of_any_length_keep_their_number_and_their_bytes(monkeypatch: pyte
         assert read == (b"%d bytes" % len(line) + b"\n" * line.endswith(b"\n") if long else line)
 
 
-def test_a_line_that_no_run_writes_takes_no_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size_bytes", [130 << 20, pytest.param(300 << 20, marks=pytest.mark.slow)])
+def test_a_line_that_no_run_writes_takes_no_memory(tmp_path: Path, size_bytes: int) -> None:
     """A file that a crash has filled with zeros, or that is a hole of any size."""
     for name in ("config.toml", "run.json"):
         (tmp_path / name).write_text("{}" if name == "run.json" else "")
     line = b'{"event": "snapshot", "step": 1, "seconds": 1.0, "loss": 0.5}\n'
     for name in ("metrics.jsonl", journal.NAME):
         (tmp_path / name).write_bytes(line)
-        os.truncate(tmp_path / name, 300 << 20)
+        os.truncate(tmp_path / name, size_bytes)
     tracemalloc.start()
     try:
         faults = read_run(tmp_path).faults

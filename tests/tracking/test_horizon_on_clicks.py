@@ -32,6 +32,7 @@ def by_day(replay: Any, day_S: Any) -> Any:
     return np.bincount(day_S, replay.hits_S) / np.bincount(day_S) / study.CLICKS_PER_STEP
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "window_steps", "decay"), [(0.01, 10, 0.6), (0.05, 10, 0.9)])
 def test_adaptive_windows_catch_nearly_what_the_best_fixed_ones_catch(
     news: tuple[Any, Any], share: float, window_steps: int, decay: float
@@ -48,7 +49,11 @@ def test_adaptive_windows_catch_nearly_what_the_best_fixed_ones_catch(
 
 @pytest.mark.parametrize("share", [0.01, 0.1])
 @pytest.mark.parametrize(
-    ("read", "name"), [(criteo, "criteo_kaggle_sample_137k.tsv.zst"), (scarab, "scarab-recs.trace.xz")]
+    ("read", "name"),
+    [
+        pytest.param(criteo, "criteo_kaggle_sample_137k.tsv.zst", marks=pytest.mark.slow),
+        (scarab, "scarab-recs.trace.xz"),
+    ],
 )
 def test_adaptive_windows_are_no_worse_where_the_defaults_do_well(read: Any, name: str, share: float) -> None:
     line = study.compare(read(needs(name)), share, seed=0)

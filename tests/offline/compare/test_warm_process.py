@@ -15,7 +15,11 @@ from typing import Any
 
 import pytest
 
+from adaptive_rec.cli import main
+from adaptive_rec.cli import warm as warm_command
+from adaptive_rec.offline.compare import warm_process
 from adaptive_rec.offline.compare.warm_process import WarmProcess, environment
+from tests import forked
 
 TRAIN = ["train", "tiny", "--device=cpu", "--steps=30", "--no-serve", "--set", "knobs.reclassify_every=10",
          "--set", "run.threads=2", "--set", "eval.count=3"]  # fmt: skip
@@ -23,8 +27,39 @@ ENDLESS = [*TRAIN, "--steps=1000000", "--set", "data.epochs=100000"]
 TIMED = ("seconds", "processor_seconds", "stage_seconds", "samples_per_second", "peak_rss_bytes", "rss_bytes")
 
 
+STAND_IN = """
+import sys, time
+from adaptive_rec.cli import warm
+command, warm.LOADED = warm.main, ()
+warm.main = lambda words: time.sleep(1000) if words[0] == "train" else command(words)
+sys.exit(warm.serve())
+"""
+"""A warm process that loads nothing for its runs, which sleep."""
+
+
+def standing_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have that started instead, and looked at more often."""
+    start = warm_process.subprocess.Popen
+
+    def start_other(command: list[str], **settings: Any) -> Any:
+        own = command == [sys.executable, "-m", "adaptive_rec.cli.warm"]
+        return start([sys.executable, "-c", STAND_IN] if own else command, **settings)
+
+    monkeypatch.setattr(warm_process.subprocess, "Popen", start_other)
+    monkeypatch.setattr(warm_process, "POLL_SECONDS", 0.05)
+
+
+@pytest.fixture(scope="module", params=["stand-in", pytest.param("real", marks=pytest.mark.slow)])
+def started(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Processes are started and killed, whatever they do meanwhile."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        if request.param == "stand-in":
+            standing_in(monkeypatch)
+        yield
+
+
 @pytest.fixture(scope="module")
-def warm() -> Iterator[WarmProcess]:
+def warm(started: None) -> Iterator[WarmProcess]:
     with tempfile.TemporaryFile() as lock, WarmProcess(lock) as made:
         yield made
 
@@ -60,19 +95,30 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_runs_equal_those_of_fresh_processes_also_after_other_runs_and_a_failed_one(
-    warm: WarmProcess, tmp_path: Path
-) -> None:
-    for name in ("adaptive", "hotline"):
-        words = [*TRAIN, f"--policy={name}"]
-        fresh, forked, log = tmp_path / name, tmp_path / f"{name}-forked", tmp_path / "log.txt"
-        command = [sys.executable, "-m", "adaptive_rec", *words, f"--out={fresh}"]
-        subprocess.run(command, check=True, env=environment(), capture_output=True)
-        assert warm.run([*words, f"--out={forked}"], log, lambda: None) == 0, log.read_text()
-        assert figures(forked) == figures(fresh)
-        assert sorted(path.name for path in forked.iterdir()) == sorted(path.name for path in fresh.iterdir())
-        assert warm.run([*words, "--set", "run.batch_size=-1", f"--out={tmp_path / 'none'}"], log, lambda: None) == 2
-        assert "run.batch_size" in log.read_text()
+def test_a_forked_run_equals_one_of_a_process_of_its_own(tmp_path: Path) -> None:
+    """Forked by tests.forked, which has loaded the same and is there already; the warm process itself is slow to start."""
+    words, log = [*TRAIN, "--policy=adaptive"], tmp_path / "log.txt"
+    with log.open("wb") as output:
+        run = forked.start([*words, f"--out={tmp_path / 'forked'}"], output.fileno(), environment())
+    assert main([*words, f"--out={tmp_path / 'here'}"]) == 0
+    assert run.wait(240) == 0, log.read_text()
+    assert set(warm_command.LOADED) <= set(forked.LOADED)
+    assert figures(tmp_path / "forked") == figures(tmp_path / "here")
+
+
+@pytest.mark.slow
+def test_runs_equal_those_of_fresh_processes_also_after_other_runs_and_a_failed_one(tmp_path: Path) -> None:
+    with tempfile.TemporaryFile() as lock, WarmProcess(lock) as warm:
+        for name in ("adaptive", "hotline"):
+            words = [*TRAIN, f"--policy={name}"]
+            fresh, one, log = tmp_path / name, tmp_path / f"{name}-forked", tmp_path / "log.txt"
+            assert warm.run([*words, "--set", "run.batch_size=-1", f"--out={tmp_path / 'none'}"], log, lambda: None) == 2
+            assert "run.batch_size" in log.read_text()
+            command = [sys.executable, "-m", "adaptive_rec", *words, f"--out={fresh}"]
+            subprocess.run(command, check=True, env=environment(), capture_output=True)
+            assert warm.run([*words, f"--out={one}"], log, lambda: None) == 0, log.read_text()
+            assert figures(one) == figures(fresh)
+            assert sorted(path.name for path in one.iterdir()) == sorted(path.name for path in fresh.iterdir())
 
 
 def test_a_run_that_is_killed_is_reported_and_the_next_one_is_made(warm: WarmProcess, tmp_path: Path) -> None:
@@ -83,6 +129,8 @@ def test_a_run_that_is_killed_is_reported_and_the_next_one_is_made(warm: WarmPro
 
     log = tmp_path / "log.txt"
     assert warm.run([*ENDLESS, f"--out={tmp_path / 'one'}"], log, kill) == -signal.SIGKILL
+    assert warm.run(["trian"], log, lambda: None) == 2
+    assert "did you mean train" in log.read_text()
     assert warm.run(["--version"], log, lambda: None) == 0
     assert log.read_text().startswith("adaptive-rec ")
 
@@ -104,7 +152,7 @@ def test_a_warm_process_that_is_killed_takes_its_run_along_and_is_started_again(
     assert warm.run(["--version"], log, lambda: None) == 0
 
 
-def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
+def test_an_interrupted_run_leaves_no_process(started: None, tmp_path: Path) -> None:
     found: list[int] = []
 
     def interrupt() -> None:

@@ -288,6 +288,7 @@ def criteo(path: Path, *settings: str) -> Config:
     return load_config("criteo_sample", {}, [f"data.source={path}", "data.shuffle=false", *settings])
 
 
+@pytest.mark.slow
 def test_the_skew_of_criteo_is_that_of_its_values(criteo_sample: Path, columns: list[list[bytes]]) -> None:
     """Over the training range, a missing value a row like any other."""
     made = measure(criteo(criteo_sample), 0, 10, quiet)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partialmethod
 from typing import Any
@@ -26,6 +27,7 @@ from adaptive_rec.placement import RowSpace
 from adaptive_rec.policies.hotline import Hotline
 from adaptive_rec.policy.find import BUILT_IN
 from adaptive_rec.runtime.assemble import assemble
+from tests.matrix import Case, grid
 
 SETTINGS = [
     "run.device=cpu", "run.threads=1", "run.steps=48", "run.batch_size=64", "knobs.target_skip_ratio=0", "eval.max_samples=64",
@@ -34,6 +36,7 @@ SETTINGS = [
 ]  # fmt: skip
 TWO_POOLS = ["model.table_dims=[8,4,8,4]", "data.synthetic.lookups_per_feature=2"]
 BUDGETS = [3000, 16 << 10]
+OTHERS = ["hotline", "slipstream", "cdlrm"]
 
 
 def quiet(what: str, done: int, total: int) -> None:
@@ -86,18 +89,29 @@ def plain() -> Replayed:
     return replayed(tiny())
 
 
-@pytest.mark.parametrize("budget", BUDGETS)
-@pytest.mark.parametrize("name", BUILT_IN)
+NO_BUDGET = ("device_only", "hybrid", "xdl")
+"""Policies that ignore the budget, so that one lane is replayed, for the first."""
+
+
+def in_turn(cases: Sequence[Case]) -> list[Case]:
+    """The budgets by turns, a policy each; the first for those that ignore it, and both for one of them."""
+    names = [name for name in BUILT_IN if name not in NO_BUDGET]
+    turn = {name: BUDGETS[number % len(BUDGETS)] for number, name in enumerate(names)}
+    return [case for case in cases if case["budget"] == turn.get(case["name"], BUDGETS[0]) or case["name"] == "hybrid"]
+
+
+@grid(lambda case: True, in_turn, name=list(BUILT_IN), budget=BUDGETS)
 def test_a_replay_equals_the_real_run(name: str, budget: int, plain: Replayed) -> None:
     lane = plain.lanes[name, budget]
     if budget != lane.budget_bytes:
+        assert name in NO_BUDGET
         assert plain.lanes[name, BUDGETS[0]] is lane
         assert lane.store.device.hot_rows in (0, lane.space.rows)
         return
     assert seen(lane) == real(tiny(), name, budget)
 
 
-@pytest.mark.parametrize("name", ["hotline", "adaptive", "slipstream", "cdlrm", "fae"])
+@pytest.mark.parametrize("name", ["adaptive", "fae", *(pytest.param(n, marks=pytest.mark.slow) for n in OTHERS)])
 def test_a_replay_equals_the_real_run_with_several_dims_and_bags(name: str) -> None:
     config = tiny(*TWO_POOLS, "run.steps=40")
     assert seen(replayed(config, [name], [4000]).lanes[name, 4000]) == real(config, name, 4000)
