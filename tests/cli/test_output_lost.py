@@ -60,7 +60,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("under_nohup", [False, True])
 def test_sighup_saves_a_run_unless_it_is_ignored(tmp_path: Path, under_nohup: bool) -> None:
-    """A process begins as it would under nohup, or as it would without."""
+    """A process begins as it would under nohup, or as it would without nohup."""
     run, log = tmp_path / "run", tmp_path / "log.txt"
     steps = ["--steps", "200000", "--set", "data.epochs=10000"]
     environment = {**os.environ, "SIGHUP_AT_THE_START": "SIG_IGN" if under_nohup else "SIG_DFL"}

@@ -8,6 +8,7 @@ import os
 import random
 import re
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -185,12 +186,14 @@ def test_an_exported_model_scores_alike_without_this_package(
         command = [sys.executable, "-c", barred, script, data]
         scored = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=tmp_path).stdout
     else:
+        pipes = signal.getsignal(signal.SIGPIPE)
         with pytest.MonkeyPatch.context() as patch:
             for name in [name for name in sys.modules if name.partition(".")[0] == "adaptive_rec"]:
                 patch.setitem(sys.modules, name, None)
             patch.setattr(sys, "argv", [script, data])
             with pytest.raises(SystemExit, match="^0$"):
                 runpy.run_path(script, run_name="__main__")
+        signal.signal(signal.SIGPIPE, pipes)  # the script is the program, so it lets a closed pipe end the process
         scored = capsys.readouterr().out
     assert main(["predict", str(place / "runs" / run), "--data", data, "--out", str(scores)]) == 0
     ours = pa.parquet.read_table(scores).column("score").to_numpy()

@@ -118,7 +118,6 @@ def test_a_stopped_run_is_scraped_once_more(start: Start) -> None:
     assert "to the scraper of its metrics" in job.log.read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.alone
 def test_a_second_signal_ends_the_wait(start: Start) -> None:
     job = start()
@@ -129,6 +128,7 @@ def test_a_second_signal_ends_the_wait(start: Start) -> None:
     assert job.process.wait(12) == 143
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_a_signal_ends_the_wait_of_a_run_that_was_stopped_by_a_client(start: Start) -> None:
     job = start()

@@ -97,8 +97,11 @@ def test_a_run_that_went_back_ends_as_one_that_never_left(
 
 @pytest.mark.parametrize(
     ("settings", "depth"),
-    [([], 6), pytest.param(RAW, 0, marks=pytest.mark.slow), ([*RAW, *DISK_ROWS], 6)],
-    ids=["rows", "raw", "raw-disk"],
+    [
+        pytest.param([], 6, id="rows", marks=pytest.mark.slow),
+        pytest.param(RAW, 0, id="raw", marks=pytest.mark.slow),
+        pytest.param([*RAW, *DISK_ROWS], 6, id="raw-disk"),
+    ],
 )
 def test_the_replay_leaves_out_the_same_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: list[str], depth: int

@@ -47,11 +47,14 @@ def test_no_spoilt_file_makes_a_command_fail(whole: Path, tmp_path: Path) -> Non
     assert list(faults(whole, tmp_path, MUTATIONS, SEED, some=COMMANDS)) == []
 
 
-def test_a_command_that_reads_on_over_a_spoilt_file_is_found(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With one that changes the run."""
-    monkeypatch.setattr(spoilt, "timed", lambda name, run, out: ("", (run / "new").write_text(name) and name, 0.0))
+def test_a_command_that_changes_the_run_is_found(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that trains may change it."""
+
+    def changes_it(name: str, run: Path, out: Path) -> tuple[str, str, float]:
+        (run / "new").write_text(name)
+        return "", "", 0.0
+
+    monkeypatch.setattr(spoilt, "timed", changes_it)
     found = list(faults(whole, tmp_path, 2, SEED, names=["report", "resume"]))
     assert [text.split(":")[0] for text in found] == ["0 report", "1 report"]
     assert all("the run has changed" in text for text in found)
