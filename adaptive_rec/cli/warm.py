@@ -8,6 +8,7 @@ code, negative for a signal. It ends with its input.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -30,6 +31,8 @@ def serve() -> int:
     keep_to_ourselves(os.environ)
     for name in LOADED:
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # else each command looks through all of it when it ends, which takes a second
     for line in sys.stdin:
         child = os.fork()
         if not child:

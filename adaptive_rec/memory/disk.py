@@ -45,9 +45,10 @@ def check_room(folder: Path, one_bytes: int) -> str:
     return f"{room}, and a long run keeps up to {MOST_KEPT}; one that finds no room is left out, and training continues"
 
 
-def free_room(folder: Path) -> int:
-    """Return the bytes that a folder, which need not exist, may have: those in it and what is free on its disk."""
-    return free_bytes(folder) + _bytes_in(folder)
+def free_room(folder: Path | None) -> int:
+    """Return the bytes that rows may take in a folder, which need not exist: those in it and what is free on its disk. None: a
+    folder to be made below the working directory, whose other files are not looked at."""
+    return free_bytes(Path(".")) if folder is None else free_bytes(folder) + _bytes_in(folder)
 
 
 def free_bytes(folder: Path) -> int:

@@ -122,7 +122,7 @@ def plan_run(config: Config, source: Source | None = None, memory: dict[Place, i
     device = choose_device(config)
     free: dict[Place, int] = {"host": available_bytes()}
     if config.run.host_memory:
-        free["disk"] = free_room(Path(config.run.disk or "."))
+        free["disk"] = free_room(Path(config.run.disk) if config.run.disk else None)
     if device.type == "cuda":
         free["device"] = torch.cuda.mem_get_info(device)[0]
     return plan_memory(config, source, policy, model, build_dense_optimizer, device, free, first_batch=True)
@@ -136,7 +136,7 @@ def _join(
     device = torch.device("cpu") if streams is None else streams.device
     free: dict[Place, int] = {"host": _share_of_host(group)}
     if config.run.host_memory:
-        free["disk"] = free_room(place_of_rows(config, options) or Path(".")) // (1 if group is None else group.ranks)
+        free["disk"] = free_room(place_of_rows(config, options)) // (1 if group is None else group.ranks)
     if streams is not None:
         free["device"] = streams.free_bytes()
     ranks = 1 if group is None else group.ranks

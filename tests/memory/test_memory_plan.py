@@ -20,6 +20,7 @@ from adaptive_rec.embedding.records import MicroBatch
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import MemoryPlanError
 from adaptive_rec.memory.dense import Living, living_bytes, optimizer_bytes
+from adaptive_rec.memory.disk import free_bytes, free_room
 from adaptive_rec.memory.parts import SCORED_BYTES, WHILE_TRAINING, own_bytes, peak_bytes
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan, needed_bytes
 from adaptive_rec.memory.rows import COPIES, JUDGED_BYTES, array_bytes
@@ -388,3 +389,17 @@ def test_mapped_arrays_are_not_held(tmp_path: Path) -> None:
             self.own = np.zeros(7, dtype=np.uint8)
 
     assert array_bytes(Source()) == 7
+
+
+def test_a_plan_counts_no_files_of_the_working_directory_as_room_for_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the folder that run.disk names are its own; the folder of a run without one is not there yet."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "named").mkdir()
+    for name in ("large", "named/large"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(1 << 40)  # sparse: nothing is written
+    before = free_bytes(tmp_path)
+    assert free_room(None) <= before + (1 << 30)
+    assert free_room(tmp_path / "named") >= before - (1 << 30) + (1 << 40)
