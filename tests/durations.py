@@ -2,7 +2,8 @@
 
 A test's processor seconds are those of all threads of its process, of processes that it waited for, and of commands that
 ``tests.forked`` ran for it. They hardly depend on what else the machine does; seconds on the clock do. The first test of a module
-also has the fixtures of the module, and the first of a part the compiling of kernels that no cache has.
+also has the fixtures of the module, and the first of a part the compiling of kernels that no cache has. What processes take that
+outlive a test, such as a browser, is added to the file in a line of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,26 +32,57 @@ def spent() -> tuple[float, float]:
     return times.user + times.system + times.children_user + times.children_system + forked.spent(), time.monotonic()
 
 
+def spent_with_living() -> float:
+    """Return the processor seconds so far of this process and of all below it, living ones too (Linux only)."""
+    times, tick = os.times(), os.sysconf("SC_CLK_TCK")
+    total = times.user + times.system + times.children_user + times.children_system
+    waiting = _children(os.getpid())
+    while waiting:
+        process = waiting.pop()
+        with suppress(OSError):  # it has ended meanwhile
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            total += sum(int(field) for field in fields[11:15]) / tick
+            waiting += _children(process)
+    return total
+
+
+def _children(process: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with suppress(OSError):
+                found += map(int, Path(f"/proc/{process}/task/{thread}/children").read_text().split())
+    return found
+
+
 class Durations:
     """A plugin of pytest that writes a table of the tests' seconds, their counts by outcome, and the skips by reason."""
 
     def __init__(self, table: Path) -> None:
         self._table = table
         self._began = spent()
+        self._file_began = spent_with_living()
+        self._of_file = 0.0
         self._tests: dict[str, dict[str, Any]] = {}
         self._counts: Counter[str] = Counter(passed=0, failed=0, skipped=0)
         self._skipped: Counter[str] = Counter()
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
         self._began = spent()
         yield
         processor, wall = spent()
-        self._tests[item.nodeid] = {
-            "processor": round(processor - self._began[0], 3),
-            "wall": round(wall - self._began[1], 3),
-            "slow": any(item.get_closest_marker(mark) for mark in ("slow", "long")),
-        }
+        slow = any(item.get_closest_marker(mark) for mark in ("slow", "long"))
+        self._note(item.nodeid, processor - self._began[0], wall - self._began[1], slow)
+        self._of_file += processor - self._began[0]
+        if nextitem is None or nextitem.path != item.path:
+            before, self._file_began = self._file_began, spent_with_living()
+            rest = max(self._file_began - before - self._of_file, -self._of_file)
+            self._note(f"{item.nodeid.partition('::')[0]}::(processes that outlive a test)", rest, 0.0, slow)
+            self._of_file = 0.0
+
+    def _note(self, test: str, processor: float, wall: float, slow: bool) -> None:
+        self._tests[test] = {"processor": round(processor, 3), "wall": round(wall, 3), "slow": slow}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.skipped:
