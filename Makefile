@@ -28,9 +28,10 @@ INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-inde
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train $(ARGS)
 
-# Every behaviour once. Tests of processes that talk to each other in real time (marker alone) run beside the others.
+# Ruff, mypy, and every behaviour once. Mypy runs beside the tests. Tests of processes that talk to each other in real time (marker alone) run beside the others.
 ROOMS ?=
-test: lint
+test: $(VENV)/installed-dev
+	$(BIN)/ruff check .
 	$(BIN)/python -m tests.parts --rooms "$(ROOMS)"
 
 # The heaviest files and tests of the last make test, in processor seconds.

@@ -42,9 +42,14 @@ class Part:
 
     name: str
     files: list[str]
-    marks: str
+    marks: str = ""
     process: subprocess.Popen[bytes] | None = None
     found: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def words(self) -> list[str]:
+        """The module that is run, with its arguments."""
+        return ["pytest", "-m", self.marks, f"--durations-table={self.table}", *self.files]
 
     @property
     def printed(self) -> Path:
@@ -56,7 +61,7 @@ class Part:
 
     def start(self, niceness: int, options: list[str]) -> None:
         self.table.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "pytest", "-m", self.marks, f"--durations-table={self.table}", *options, *self.files]
+        command = [sys.executable, "-m", *self.words, *options]
         with self.printed.open("wb") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
         with suppress(OSError):
@@ -72,6 +77,16 @@ class Part:
     def read(self) -> None:
         if self.table.exists():
             self.found = json.loads(self.table.read_text())
+
+
+class Types(Part):
+    """Mypy, beside the tests."""
+
+    words = ["mypy"]
+
+    def read(self) -> None:
+        found = 0 if self.process is not None and self.process.returncode == 0 else 1
+        self.found = {"counts": {"failed": found}}
 
 
 def files_of(rooms: list[str]) -> list[Path]:
@@ -174,13 +189,13 @@ def main() -> int:
     if not rooms:
         for old in RESULTS.glob(f"{marks}-*"):
             old.unlink()
-    parts = planned(rooms, marks, slow, known)
+    parts = [*planned(rooms, marks, slow, known), *([] if told.slow else [Types("types", [])])]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # all parts end with this process
     shared = tempfile.TemporaryDirectory()
     os.environ[COMMON_FOLDER] = shared.name
     try:
         for part in parts:
-            part.start(0 if "alone" in part.name else LOWER, told.options)
+            part.start(0 if "alone" in part.name else LOWER, [] if isinstance(part, Types) else told.options)
         wait_for(parts)
     finally:
         for part in parts:

@@ -124,6 +124,7 @@ def test_several_ranks_skip_what_one_skips(
         assert of_several.totals[count] == of_one.totals[count], count
 
 
+@pytest.mark.slow
 def test_rounded_transport_halves_the_bytes_and_stays_near(train: Any) -> None:
     exact, rounded = (
         train("hotline", "sgd", "sum", budget_bytes=200_000, depth=2, ranks=2, steps=30, precision="float32",

@@ -165,6 +165,7 @@ def rolled_back(run: TrainingRun, after: int, to_step: int) -> None:
     assert [event["step"] for event in events(run.out) if event["kind"] == "rolled_back"][-1] == to_step
 
 
+@pytest.mark.slow
 def test_parent_and_branch_may_go_back_and_the_replay_is_equal(tmp_path: Path) -> None:
     rolled_back(begin(tmp_path / "run", *SAVED, "run.steps=30"), 17, 10)
     branched(tmp_path / "run", tmp_path / "early", at="10")

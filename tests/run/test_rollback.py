@@ -226,6 +226,7 @@ def test_a_checkpoint_under_way_is_written_first_and_is_the_newest(
     assert [(each["checkpoint"], each["from_step"]) for each in client.answers] == [("step-000000015", 16)]
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_and_nothing_keeps_an_old_runtime(tmp_path: Path) -> None:
     run, client = begin(tmp_path / "run", EVERY_5, SHORT), Client(**{f"step{step}": {} for step in (7, 12, 17)})
     seen: list[weakref.ref[Runtime]] = [weakref.ref(run.runtime)]
@@ -241,6 +242,7 @@ def test_memory_does_not_grow_and_nothing_keeps_an_old_runtime(tmp_path: Path) -
     assert len(client.answers) == 3
 
 
+@pytest.mark.slow
 def test_skipped_data_is_refused_where_the_stream_is_arranged(tmp_path: Path) -> None:
     run, client = begin(tmp_path / "run", EVERY_5, SHORT, "knobs.policy=cdlrm"), Client(step12={"skip_data": True}, step20={})
     events = client.train(run)
@@ -271,6 +273,7 @@ def test_a_signal_on_the_way_ends_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     assert run.runtime.state.hurried
 
 
+@pytest.mark.slow
 def test_where_the_new_runtime_cannot_be_built_the_run_fails_and_can_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +296,7 @@ def test_where_the_new_runtime_cannot_be_built_the_run_fails_and_can_be_resumed(
     again.finish()
 
 
+@pytest.mark.slow
 def test_of_a_replay_that_went_back_the_rest_is_replayed(tmp_path: Path) -> None:
     first = begin(tmp_path / "first", SHORT)
     list(steered(first, {9: {"alpha": 0.2}, 21: {"alpha": 0.8}}))

@@ -178,6 +178,7 @@ def test_a_step_that_runs_out_of_memory_is_made_with_half_the_budget(
     assert all(np.array_equal(mine, theirs) for mine, theirs in zip(tables_of(again), tables_of(runtime), strict=True))
 
 
+@pytest.mark.slow
 def test_where_nothing_is_left_to_give_up_the_run_stops_with_the_rule(device: SmallDevice) -> None:
     runtime = build(device)
 
@@ -377,6 +378,7 @@ def test_the_way_that_is_quicker_is_chosen_journaled_and_made_again(
     assert [event.details for event in repeated if event.kind == "split"] == [choice.details]
 
 
+@pytest.mark.slow
 def test_another_budget_asks_for_another_trial(block_steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = 10 + (BLOCKS + 1) * block_steps
     runtime = measuring(build(LateStreams(seed=2), f"run.steps={2 * changed}"), True, monkeypatch)

@@ -177,6 +177,7 @@ def test_a_rollback_and_its_replay_end_with_the_same_bits(tmp_path: Path, steps:
     assert any(not np.array_equal(a, b) for a, b in zip(tables_of(run), tables_of(plain), strict=True))
 
 
+@pytest.mark.slow
 @STEPS
 def test_knobs_that_are_changed_for_some_steps_are_then_as_before(tmp_path: Path, steps: int) -> None:
     rule = f"{SPIKE}rollback skipping data with lr_factor*=0.5, clip_norm=3 for 5 steps"
