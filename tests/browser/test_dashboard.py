@@ -373,7 +373,8 @@ def test_it_is_live_again_within_five_seconds_of_a_sidecar_s_restart(signed_in: 
     wait_for(lambda: training.sidecar() not in (None, killed), "another sidecar")
     wait_for(lambda: answers(training), "an answer of the new sidecar")
     restarted = time.monotonic()
-    states = "return window.states.length > 0 && window.states[0] !== 'live' && window.states.at(-1) === 'live'"
+    # A message that came before the kill notes "live" once more.
+    states = "return window.states.some(state => state !== 'live') && window.states.at(-1) === 'live'"
     wait_for(lambda: signed_in.execute_script(states), "the live stream")
     step = text(signed_in, "#step")
     wait_for(lambda: text(signed_in, "#step") != step, "the step to move")
