@@ -32,6 +32,10 @@ def test_data_folder() -> Path:
 test_data_folder.__test__ = False  # type: ignore[attr-defined]
 
 
+NOT_PASSED = pytest.StashKey[bool]()
+"""Set for a test of which some phase failed or was skipped."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--passed-file", help="leave out the tests named in this file, and add those that pass to it")
     parser.addoption("--durations-table", help="write the seconds of each test, and the counts, to this file")
@@ -74,7 +78,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     outcome: Any = yield
     report, named = outcome.get_result(), item.config.getoption("--passed-file")
-    if named and report.when == "call" and report.passed:
+    if not report.passed:
+        item.stash[NOT_PASSED] = True
+    if named and report.when == "teardown" and not item.stash.get(NOT_PASSED, False):
         Path(named).parent.mkdir(parents=True, exist_ok=True)
         with open(named, "a") as passed:
             passed.write(item.nodeid + "\n")

@@ -101,12 +101,14 @@ class FinishedRuns:
         def one(source: str, target: str) -> None:
             path = Path(source)
             if links and path.suffix == ".safetensors" and checkpoints in path.parents:
-                self._sizes[path] = (path.stat().st_size, path.stat().st_mtime_ns)
+                self._sizes.setdefault(path, (path.stat().st_size, path.stat().st_mtime_ns))
                 os.link(path, target)
             else:
                 shutil.copy2(path, target)
 
-        shutil.copytree(original, to, symlinks=True, copy_function=one)
+        with (self._folder / f"{kind}.lock").open("w") as lock:  # nobody removes it meanwhile
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            shutil.copytree(original, to, symlinks=True, copy_function=one)
         if kind == "followed" and not (to.parent / FOLLOWED).exists():
             shutil.copy2(original.parent / FOLLOWED, to.parent / FOLLOWED)
         return to
@@ -117,7 +119,10 @@ class FinishedRuns:
             now = (path.stat().st_size, path.stat().st_mtime_ns) if path.exists() else None
             if now != before:
                 self._sizes.clear()
-                shutil.rmtree(path.parents[3], ignore_errors=True)  # the next test that needs one trains it anew
+                home = path.parents[3]
+                with (self._folder / f"{home.name}.lock").open("w") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                    shutil.rmtree(home, ignore_errors=True)  # the next test that needs one trains it anew
                 raise AssertionError(f"the test must not write to {path}, which other tests share: ask for links=False")
 
 

@@ -8,6 +8,7 @@ fresh process: use subprocess there.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
 import json
 import os
@@ -25,6 +26,8 @@ LOADED = (
     "adaptive_rec.run.training_run", "adaptive_rec.offline.report.run_report", "adaptive_rec.live.sidecar", "torch._dynamo",
 )  # fmt: skip
 
+
+PR_SET_PDEATHSIG = 1
 
 _spent = 0.0
 
@@ -177,6 +180,7 @@ def execute(order: dict[str, Any], output: int, errors: int) -> int:
 
     from adaptive_rec.cli import main
 
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # no command outlives the tests
     os.setsid()
     os.chdir(order["folder"])
     os.environ.clear()

@@ -1,6 +1,6 @@
 """Runs the tests in parts side by side, each a process of pytest with files of its own: ``python -m tests.parts``.
 
-`make test` and `make check` call it. A file is collected by one part only: importing and rewriting all of them takes a minute
+`make test` and `make check` call it. A file is collected by one part (two, if it has tests marked alone): rewriting all takes a minute
 of a processor, which every worker of a shared queue would spend. Tests of processes that talk to each other in real time (marker
 alone) are in parts of their own, one after the other; they wait more than they compute, so the other parts run beside them at a
 lower priority.
@@ -70,9 +70,14 @@ class Part:
             Path(f"/proc/{self.process.pid}/autogroup").write_text(str(niceness))
 
     def end(self) -> None:
-        if self.process is not None and self.process.poll() is None:
+        """End the process and its group, by SIGKILL where it does not end soon."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self.process is None or self.process.poll() is not None:
+                return
             with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGTERM)
+                os.killpg(self.process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(10)
 
     def read(self) -> None:
         if self.table.exists():
@@ -159,6 +164,7 @@ def closing(parts: list[Part], left_out: list[str]) -> int:
         code = None if part.process is None else part.process.returncode
         if code not in (0, 1, 5) or not own or (code == 1 and not own["failed"]):
             broken.append(part.name)
+            counts["failed"] += not own.get("failed")
     print("\nSkipped, by reason:")
     for reason, number in reasons.most_common():
         print(f"{number:6} {reason}")
@@ -167,8 +173,10 @@ def closing(parts: list[Part], left_out: list[str]) -> int:
     if left_out:
         print(f"ROOMS left out the tests of: {', '.join(left_out)}")
     for one in broken:
-        print(f"{one} ended with an error of its own: see {RESULTS / one}.log")
-    counts["failed"] += len(broken)
+        print(f"{one} ended before its tests were over, or with an error of its own: see {RESULTS / one}.log")
+    if not counts["passed"] + counts["failed"] + counts["skipped"]:
+        print("no test was selected")
+        counts["failed"] = 1
     print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
     return 1 if counts["failed"] else 0
 
@@ -190,7 +198,8 @@ def main() -> int:
         for old in RESULTS.glob(f"{marks}-*"):
             old.unlink()
     parts = [*planned(rooms, marks, slow, known), *([] if told.slow else [Types("types", [])])]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # all parts end with this process
+    for number in (signal.SIGTERM, signal.SIGHUP):  # all parts end with this process
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     shared = tempfile.TemporaryDirectory()
     os.environ[COMMON_FOLDER] = shared.name
     try:

@@ -43,5 +43,6 @@ def test_a_refused_cell_is_refused_by_name(number: int, monkeypatch: pytest.Monk
     values, words = REFUSED[number]
     for choice in product(values):
         case = {"policy": "hotline", "optimizer": "sgd", "ranks": 1, **choice}
-        with pytest.raises(AdaptiveRecError, match=words):
+        with pytest.raises(AdaptiveRecError, match=words):  # noqa: PT012
             patch_ranks(monkeypatch)(case["ranks"], partial(trained, case=case))
+            pytest.fail(f"not refused: {choice}")

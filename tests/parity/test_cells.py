@@ -24,3 +24,7 @@ def test_a_cell_trains_as_its_plain_cell_does(case: Case, tmp_path: Path, small_
         assert_same(ours, steps, {**case, "device": "other"})
     if case["policy"] in ("hotline", "device_only"):
         assert ours.totals["lookups_hot"] > 0
+    if case["policy"] in ("hotline", "slipstream", "random_skip", "adaptive"):
+        assert ours.totals["migrated_rows"] > 0
+    if case["policy"] in ("slipstream", "random_skip"):
+        assert ours.totals["samples_trained"] < ours.totals["samples_seen"]
