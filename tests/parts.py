@@ -1,9 +1,9 @@
 """Runs the tests in parts side by side, each a process of pytest with files of its own: ``python -m tests.parts``.
 
-`make test` and `make check` call it. A file is collected by one part (two, if it has tests marked alone): rewriting all takes a minute
-of a processor, which every worker of a shared queue would spend. Tests of processes that talk to each other in real time (marker
-alone) are in parts of their own, one after the other; they wait more than they compute, so the other parts run beside them at a
-lower priority.
+`make test` and `make check` call it. A file is collected by one part (two, if it has tests marked alone): rewriting all takes
+a minute of a processor, which every worker of a shared queue would spend. Tests of processes that talk to each other in real
+time (marker alone) are in parts of their own, one after the other; they wait more than they compute, so the other parts run
+beside them at a lower priority.
 """
 
 from __future__ import annotations
