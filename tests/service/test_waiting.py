@@ -58,9 +58,10 @@ def test_what_is_wrong_is_refused_while_the_run_is_busy(client: Any, run: Any) -
 def test_a_command_waits_for_the_trainer_to_accept_it(
     client: Any, view: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adaptive_rec.service.waiting.REPLY_SECONDS", 0.3)
+    """An answer comes at once where the trainer accepts, long before it is waited for in vain, also on a busy machine."""
     busy(run, "evaluating", 12)
-    for accepted, least in ((True, 0.0), (False, 0.3)):
+    for accepted, patience, least in ((True, 30.0, 0.0), (False, 0.3, 0.3)):
+        monkeypatch.setattr("adaptive_rec.service.waiting.REPLY_SECONDS", patience)
         view.link.answers = lambda message, accepted=accepted: (
             [{"id": message["id"], "accepted": {}}] if accepted else []
         )
@@ -68,7 +69,7 @@ def test_a_command_waits_for_the_trainer_to_accept_it(
         answer = client.post("/api/v1/control/pause")
         assert (answer.status_code, answer.json()["pending"]) == (202, True)
         assert answer.json()["reason"].startswith("the run has been evaluating for 1")
-        assert least <= time.monotonic() - begun < least + 0.25
+        assert least <= time.monotonic() - begun < 15
     view.link.answers = lambda message: [{"id": message["id"], "status": 409, "error": "the run is finishing"}]
     assert client.post("/api/v1/control/pause").status_code == 409
 
