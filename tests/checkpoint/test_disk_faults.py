@@ -25,18 +25,14 @@ from adaptive_rec.live.telemetry import Event
 from adaptive_rec.run.resume import evaluate_run
 from adaptive_rec.run.training_run import TrainingRun
 
+pytestmark = pytest.mark.usefixtures("small_segments")
+
 SMALL = [
     "run.device=cpu", "run.threads=1", "run.steps=40", "run.batch_size=64", "data.synthetic.samples=6000",
     "data.synthetic.test_samples=200", "knobs.report_every=10", "knobs.reclassify_every=5", "knobs.policy=hotline",
     "knobs.hot_budget_bytes=8KiB", "checkpoint.every_steps=5",
 ]  # fmt: skip
 ON_DISK = "run.host_memory=1MiB"
-
-
-@pytest.fixture(autouse=True)
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
-    monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
 
 
 def begin(out: Path, *changes: str, **options: Any) -> TrainingRun:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from adaptive_rec.embedding.disk import row_log
-
 
 @pytest.fixture(autouse=True)
 def double() -> Iterator[None]:
@@ -26,10 +24,3 @@ def double() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _closed(closed_runtimes: None) -> None:
     """No thread of a runtime outlives its test."""
-
-
-@pytest.fixture
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows on a disk go to files soon, and are read from there."""
-    monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
-    monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)

@@ -11,16 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.embedding.disk.disk_store import DiskStore
 from adaptive_rec.placement import Migration
 from tests.parity.test_processes import CHANGES, slower
-
-
-@pytest.fixture
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
-    monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
 
 
 def on_disk(folder: Path) -> list[str]:

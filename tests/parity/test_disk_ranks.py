@@ -9,7 +9,7 @@ import pytest
 
 from adaptive_rec.embedding.shared import lines
 from adaptive_rec.embedding.shared.shared_disk_store import SharedDiskStore
-from tests.parity.test_disk import assert_same_bits, on_disk, small_segments  # noqa: F401
+from tests.parity.test_disk import assert_same_bits, on_disk
 from tests.parity.test_parity import assert_equal, plain
 from tests.parity.test_processes import CHANGES, SKIPS, in_time, slower
 
@@ -26,7 +26,7 @@ from tests.parity.test_processes import CHANGES, SKIPS, in_time, slower
     ),
 )
 def test_ranks_with_rows_on_a_disk_are_those_in_memory(
-    train: Any, small_segments: None, tmp_path: Path, ranks: int, policy: str, optimizer: str, bags: str, depth: int,  # noqa: F811
+    train: Any, small_segments: None, tmp_path: Path, ranks: int, policy: str, optimizer: str, bags: str, depth: int,
     churn: bool, steps: int,
 ) -> None:  # fmt: skip
     arguments = {"budget_bytes": 100_000, "depth": depth, "churn": churn, "ranks": ranks, "steps": steps}
@@ -49,7 +49,7 @@ def test_ranks_with_rows_on_a_disk_are_those_in_memory(
     ],
 )
 def test_ranks_skip_and_round_the_same_with_rows_on_a_disk(
-    train: Any, small_segments: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, settings: list[str]  # noqa: F811
+    train: Any, small_segments: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, settings: list[str]
 ) -> None:
     """Where owners pool all bags."""
     monkeypatch.setattr(lines, "ROW_BYTES", 1_000_000)
@@ -63,7 +63,7 @@ def test_ranks_skip_and_round_the_same_with_rows_on_a_disk(
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
 def test_ranks_with_rows_on_a_disk_are_those_in_memory_while_knobs_change(
-    train: Any, small_segments: None, tmp_path: Path, times: int  # noqa: F811
+    train: Any, small_segments: None, tmp_path: Path, times: int
 ) -> None:
     arguments = {"budget_bytes": 200_000, "depth": 2, "at": slower(CHANGES, times), "ranks": 2, "steps": 100 * times}
 

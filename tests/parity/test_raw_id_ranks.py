@@ -10,7 +10,7 @@ import pytest
 
 from adaptive_rec.data.raw.raw_ids import RawIds, raw_ids_of
 from tests.parity.conftest import Outcome
-from tests.parity.test_disk import on_disk, small_segments  # noqa: F401
+from tests.parity.test_disk import on_disk
 from tests.parity.test_parity import assert_equal, plain
 
 RAW = "data.ids=raw"
@@ -39,7 +39,7 @@ def assert_same_keys(one: Outcome, other: Outcome) -> None:
     ],
 )  # fmt: skip
 def test_several_ranks_admitting_all_ids_equal_one_on_rows(
-    train: Any, small_segments: None, tmp_path: Path, ranks: int, policy: str, optimizer: str, bags: str, depth: int,  # noqa: F811
+    train: Any, small_segments: None, tmp_path: Path, ranks: int, policy: str, optimizer: str, bags: str, depth: int,
     where: str,
 ) -> None:  # fmt: skip
     settings = [RAW, *(on_disk(tmp_path) if where == "disk" else [])]

@@ -17,9 +17,7 @@ from adaptive_rec.embedding.disk.staged_disk_store import StagedDiskStore
 from adaptive_rec.embedding.staged.host_rows import RowCopier
 from adaptive_rec.placement import Migration
 from tests.matrix import always, grid, only
-from tests.parity.test_disk import assert_same_bits, small_segments
-
-__all__ = ["small_segments"]
+from tests.parity.test_disk import assert_same_bits
 
 CHANGES = {
     8: [{"hot_budget_bytes": 20_000}], 20: [{"prefetch_depth": 0}], 21: [{"prefetch_depth": 5}], 32: [{"policy": "hybrid"}],

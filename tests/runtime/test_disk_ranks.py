@@ -18,21 +18,16 @@ from adaptive_rec.checkpoint.generation import read_manifest
 from adaptive_rec.checkpoint.history import names_in_use, newest_names
 from adaptive_rec.checkpoint.rows import SavedRows
 from adaptive_rec.cli import main
-from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.embedding.disk.disk_store import DiskStore
 from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.run.resume import trained_runtime
 from tests.runtime.test_processes import trained
 
+pytestmark = pytest.mark.usefixtures("small_segments")
+
 SMALL = ["knobs.hot_budget_bytes=1000", "checkpoint.every_steps=7"]
 OFTEN = "checkpoint.every_steps=3"
 ON_DISK = [*SMALL, "run.host_memory=1MiB"]
-
-
-@pytest.fixture(autouse=True)
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
-    monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
 
 
 def rows_of(out: Path) -> list[np.ndarray]:

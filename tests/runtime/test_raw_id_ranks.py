@@ -16,7 +16,6 @@ from adaptive_rec.checkpoint.rows import SavedRows
 from adaptive_rec.checkpoint.saved_state import saved_by
 from adaptive_rec.cli import main
 from adaptive_rec.data.raw.raw_ids import RawIds
-from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.errors import CheckpointError, DataError
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.run.resume import trained_runtime
@@ -27,6 +26,8 @@ from adaptive_rec.system.late_threads import LateThreads
 from tests.runtime.conftest import Pace
 from tests.runtime.test_processes import config, trained
 from tests.settings import AS_IN_MEMORY
+
+pytestmark = pytest.mark.usefixtures("small_segments")
 
 RAW = ["data.ids=raw", "knobs.admit_after=2", "data.shared_rows=3", "knobs.prefetch_depth=4", "checkpoint.every_steps=7"]
 
@@ -41,12 +42,6 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     lines = ["\t".join(["1" if ids[0] % 3 == 0 else "0", "5", "7", *(f"{id_:08x}" for id_ in ids)]) for ids in ids_BF]
     path.write_text("\n".join(lines) + "\n")
     return [*RAW, f"data.source={path}", "data.max_table_rows=40", "data.test_range=[0.8,1.0]", "data.train_range=[0,0.8]"]
-
-
-@pytest.fixture(autouse=True)
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
-    monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
 
 
 def keys_of(out: Path) -> list[tuple[np.ndarray, np.ndarray]]:
