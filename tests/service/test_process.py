@@ -49,7 +49,9 @@ def test_a_late_answer_is_202_first(lasting_sidecar: Any) -> None:
     while lasting_sidecar.answered == before:  # the late answer comes and harms nothing
         assert time.monotonic() < begun + 60
         time.sleep(0.05)
-    assert lasting_sidecar.http.post("/api/v1/control/resume").status_code == 200
+    answer = lasting_sidecar.http.post("/api/v1/control/resume")  # 202 where a busy machine takes two seconds for it
+    assert answer.status_code in (200, 202)
+    assert answer.json()["command"] == "resume"
 
 
 def test_it_ends_with_the_link_even_while_streams_are_open_and_answers_a_request_under_way(sidecar: Any) -> None:
