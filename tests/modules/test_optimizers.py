@@ -300,3 +300,15 @@ def test_the_memory_of_steps_is_bounded(name: str, longest: int, steps: int, mon
     assert ours.train(range(steps)) == pytest.approx(theirs.train(range(steps)), rel=1e-10, abs=1e-12)
     assert_same(ours, theirs)
     assert all(len(missed) <= longest for missed in ours.runtime.dense_steps._missed.values())
+
+
+def test_a_learning_rate_that_is_set_on_the_runtime_is_that_of_the_optimizer() -> None:
+    model = nn.ModuleDict({"table": nn.Embedding(20, 3)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    runtime = wrapped(model, optimizer)
+    before = model["table"].weight.detach().clone()
+    runtime.lr = 0.5
+    model["table"](torch.tensor([4])).sum().backward()
+    optimizer.step()
+    assert optimizer.param_groups[0]["lr"] == runtime.lr == 0.5
+    torch.testing.assert_close(before[4] - model["table"].weight.detach()[4], torch.full((3,), 0.5))
