@@ -305,6 +305,7 @@ def test_the_keyboard_stays_in_the_form_of_knobs(signed_in: Any) -> None:
     for button in (".dock .primary", ".dock button[type=button]", "[data-knob=hysteresis] .icon"):
         field.clear()
         field.send_keys("0.25" if button == ".dock .primary" else "0.5")
+        wait_for(lambda: signed_in.execute_script(APPLIES), "the end of the change before")
         focus(signed_in, button)
         press(signed_in)
         if "icon" not in button:
@@ -336,6 +337,9 @@ def test_the_keyboard_stays_in_what_comes_and_goes(signed_in: Any) -> None:
     assert focused(signed_in) != "nothing"
 
 
+APPLIES = "return document.querySelector('.dock .primary').textContent === 'Apply'"
+"""Whether the form sends what is edited: not while it still loads what the change before has made of the knobs."""
+
 REFUSED_LATER = """
   const real = window.fetch;
   window.fetch = async (url, options) => {
@@ -355,6 +359,7 @@ def test_a_pending_change_that_is_refused_is_not_said_to_be_in_effect(signed_in:
     field = signed_in.find_element("css selector", "#knob-decay")
     field.clear()
     field.send_keys("0.125")
+    wait_for(lambda: signed_in.execute_script(APPLIES), "the end of the change before")
     signed_in.find_element("css selector", ".dock .primary").click()
     said = wait_for(lambda: text(signed_in, "#toasts .bad"), "the bad news")
     assert "did not take effect: decay is 0.6" in said

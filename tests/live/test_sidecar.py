@@ -82,7 +82,7 @@ def test_an_answer_goes_to_the_sidecar_that_sent_the_command(training: TrainingR
     with serve(training, notes):
         wait_for(lambda: training.runtime.mailbox._commands.qsize() >= 2)  # both wait for a step boundary
         wait_for(lambda: (tmp_path / "mark").exists() and len(notes) == 1)
-        time.sleep(0.5)
+        wait_for(lambda: told.exists() and b"accepted" in told.read_bytes())  # the second one's pause waits, too
         threading.Timer(1.0, training.runtime.hurry).start()
         list(training.events())
     answers = [message for message in map(json.loads, told.read_text().splitlines()) if "id" in message]
