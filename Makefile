@@ -28,7 +28,8 @@ INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-inde
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train $(ARGS)
 
-# Ruff, mypy, and every behaviour once. Mypy runs beside the tests. Tests of processes that talk to each other in real time (marker alone) run beside the others.
+# Ruff, mypy, and every behaviour once. Mypy and the tests of processes that talk to each other in real time (marker alone) run
+# beside the others.
 ROOMS ?=
 test: $(VENV)/installed-dev
 	$(BIN)/ruff check .

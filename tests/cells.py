@@ -114,8 +114,7 @@ def outcome(runtime: Any, losses: list[float]) -> Trained:
     rows = [part for table in range(len(ROWS)) for part in store.export_table(table)]
     store.settle()
     dense = [parameter.detach().cpu().numpy().copy() for parameter in runtime.dense.model.parameters()]
-    found = Trained(np.array(losses), rows, dense, runtime.reports.totals(), runtime)
-    return found
+    return Trained(np.array(losses), rows, dense, runtime.reports.totals(), runtime)
 
 
 def check_places(store: Any) -> None:
@@ -128,6 +127,16 @@ def check_places(store: Any) -> None:
         np.testing.assert_array_equal(store.device.row_of_slot[pool][slot_of_row[hot]], hot)
 
 
+def whole_table(stores: list[Any], table: int, parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """Return a table of which each rank has the rows that it owns, in `parts`; those that nobody owns are not numbers."""
+    count = stores[0].batch_space.tables[table].rows
+    whole = np.full((count, *parts[0].shape[1:]), np.nan, parts[0].dtype)
+    for store, part in zip(stores, parts, strict=True):
+        ids = store.ownership.owned_ids(table)
+        whole[ids[ids < count]] = part[ids < count]
+    return whole
+
+
 def joined(ranks: list[Trained]) -> Trained:
     """Join what several ranks have: losses and dense parts are the same, and each has rows of its own."""
     first = ranks[0]
@@ -135,15 +144,8 @@ def joined(ranks: list[Trained]) -> Trained:
         np.testing.assert_array_equal(first.losses, other.losses)
         for one, another in zip(first.dense, other.dense, strict=True):
             np.testing.assert_array_equal(one, another)
-    rows = []
-    for number in range(len(first.rows)):
-        table = number // 2
-        count = first.runtime.store.batch_space.tables[table].rows
-        whole = np.full((count, *first.rows[number].shape[1:]), np.nan, first.rows[number].dtype)
-        for rank in ranks:
-            ids = rank.runtime.store.ownership.owned_ids(table)
-            whole[ids[ids < count]] = rank.rows[number][ids < count]
-        rows.append(whole)
+    stores = [rank.runtime.store for rank in ranks]
+    rows = [whole_table(stores, number // 2, [rank.rows[number] for rank in ranks]) for number in range(len(first.rows))]
     return Trained(first.losses, rows, first.dense, first.totals, first.runtime)
 
 
@@ -152,25 +154,25 @@ DRIFT = {"float32": 1e-3, "bf16": 5e-2}
 
 
 def numbers(rows: NDArray[Any]) -> NDArray[Any]:
-    """Return rows as float32; those of 16 bits are kept as their patterns."""
+    """Return rows as numbers; those of 16 bits are exported as patterns."""
     return rows if rows.dtype.kind == "f" else as_tensor(rows).float().numpy()
 
 
 def assert_same(one: Trained, other: Trained, case: Case) -> None:
     """Compare a cell with another one that must equal it: to the bit where both compute alike, in float64 to a rounding, and
     in less to a rounding after one step, and then to what they may drift."""
-    precision = case["precision"]
+    precision, pairs = case["precision"], list(zip([*one.rows, *one.dense], [*other.rows, *other.dense], strict=True))
     if case["device"] == "direct" and case["ranks"] == 1:
         np.testing.assert_array_equal(one.losses, other.losses)
-        for mine, theirs in zip([*one.rows, *one.dense], [*other.rows, *other.dense], strict=True):
+        for mine, theirs in pairs:
             np.testing.assert_array_equal(mine, theirs)
     elif precision == "float64":
         np.testing.assert_allclose(one.losses, other.losses, rtol=1e-12, atol=0)
-        for mine, theirs in zip([*one.rows, *one.dense], [*other.rows, *other.dense], strict=True):
+        for mine, theirs in pairs:
             np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-11)
     else:
         np.testing.assert_allclose(one.losses[:1], other.losses[:1], rtol=1e-5 if precision == "float32" else 2e-2)
         drift = DRIFT[precision]
         np.testing.assert_allclose(one.losses, other.losses, rtol=drift)
-        for mine, theirs in zip([*one.rows, *one.dense], [*other.rows, *other.dense], strict=True):
+        for mine, theirs in pairs:
             np.testing.assert_allclose(numbers(mine), numbers(theirs), rtol=drift, atol=drift)

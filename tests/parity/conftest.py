@@ -24,6 +24,7 @@ from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.late_threads import LateThreads
+from tests.cells import whole_table
 
 STEPS = 200
 BATCH = 96
@@ -163,13 +164,9 @@ def joined(outcomes: list[Outcome]) -> Outcome:
         np.testing.assert_array_equal(first.losses, other.losses)
         for one, another in zip(first.dense, other.dense, strict=True):
             np.testing.assert_array_equal(one, another)
-    tables = []
-    for table, spec in enumerate(first.runtime.store.batch_space.tables):
-        whole = np.full((spec.rows, spec.dim), np.nan)
-        for outcome in outcomes:
-            store = outcome.runtime.store
-            assert isinstance(store, ExchangingStore)
-            ids = store.ownership.owned_ids(table)
-            whole[ids[ids < spec.rows]] = outcome.tables[table][ids < spec.rows]
-        tables.append(whole)
+    stores = [outcome.runtime.store for outcome in outcomes]
+    assert all(isinstance(store, ExchangingStore) for store in stores)
+    tables = [
+        whole_table(stores, table, [outcome.tables[table] for outcome in outcomes]) for table in range(len(first.tables))
+    ]
     return Outcome(first.losses, tables, first.dense, first.runtime)
