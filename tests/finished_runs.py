@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 SMALL = [
@@ -123,3 +124,7 @@ class FinishedRuns:
                     fcntl.flock(lock, fcntl.LOCK_EX)
                     shutil.rmtree(home, ignore_errors=True)  # the next test that needs one trains it anew
                 raise AssertionError(f"the test must not write to {path}, which other tests share: ask for links=False")
+
+
+FinishedRun = Callable[..., Path]
+"""The fixture ``finished_run``: a kind, and ``links=False`` where the test writes to tables; returns a copy of the run."""
