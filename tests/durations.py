@@ -1,9 +1,9 @@
 """Seconds of each test: recorded by every run of `make test`, shown by `make test-durations`, held to a budget by `make check`.
 
-A test's processor seconds are those of all threads of its process, of processes that it waited for, and of commands that
-``tests.forked`` ran for it. They hardly depend on what else the machine does; seconds on the clock do. The first test of a module
-also has the fixtures of the module, and the first of a part the compiling of kernels that no cache has. What processes take that
-outlive a test, such as a browser, is added to the file in a line of its own.
+A test's processor seconds are those of all threads of its process and of the processes below it, living ones included, such as a
+browser or a run that several tests watch. They hardly depend on what else the machine does; seconds on the clock do. The first
+test of a module also has the fixtures of the module, and the first of a part the compiling of kernels that no cache has. Fixtures
+of the session have lines of their own; the start of the process that forks commands (``tests.forked``) is left out.
 """
 
 from __future__ import annotations
@@ -26,24 +26,22 @@ BUDGET_SECONDS = 5.0
 """Most processor seconds that the tests of one file may take in `make test`, on two cores."""
 
 
+SESSION = "(session)"
+"""Stands for the file, in the table, of fixtures of the session."""
+
+
 def spent() -> tuple[float, float]:
-    """Return processor and wall seconds so far."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system + forked.spent(), time.monotonic()
-
-
-def spent_with_living() -> float:
-    """Return the processor seconds so far of this process and of all below it, living ones too (Linux only)."""
+    """Return processor seconds so far, of this process and of all below it (living ones on Linux only), and wall seconds."""
     times, tick = os.times(), os.sysconf("SC_CLK_TCK")
     total = times.user + times.system + times.children_user + times.children_system
-    waiting = _children(os.getpid())
+    waiting, server = _children(os.getpid()), forked.server_process()
     while waiting:
         process = waiting.pop()
         with suppress(OSError):  # it has ended meanwhile
             fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-            total += sum(int(field) for field in fields[11:15]) / tick
+            total += sum(int(field) for field in fields[13 if process == server else 11 : 15]) / tick
             waiting += _children(process)
-    return total
+    return total, time.monotonic()
 
 
 def _children(process: int) -> list[int]:
@@ -61,8 +59,6 @@ class Durations:
     def __init__(self, table: Path) -> None:
         self._table = table
         self._began = spent()
-        self._file_began = spent_with_living()
-        self._of_file = 0.0
         self._tests: dict[str, dict[str, Any]] = {}
         self._counts: Counter[str] = Counter(passed=0, failed=0, skipped=0)
         self._skipped: Counter[str] = Counter()
@@ -71,18 +67,24 @@ class Durations:
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
         self._began = spent()
         yield
-        processor, wall = spent()
         slow = any(item.get_closest_marker(mark) for mark in ("slow", "long"))
-        self._note(item.nodeid, processor - self._began[0], wall - self._began[1], slow)
-        self._of_file += processor - self._began[0]
-        if nextitem is None or nextitem.path != item.path:
-            before, self._file_began = self._file_began, spent_with_living()
-            rest = max(self._file_began - before - self._of_file, -self._of_file)
-            self._note(f"{item.nodeid.partition('::')[0]}::(processes that outlive a test)", rest, 0.0, slow)
-            self._of_file = 0.0
+        self._note(item.nodeid, self._began, slow)
 
-    def _note(self, test: str, processor: float, wall: float, slow: bool) -> None:
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+    ) -> Iterator[None]:
+        before = spent()
+        yield
+        if fixturedef.scope == "session":
+            taken = self._note(f"{SESSION}::{fixturedef.argname}", before, slow=False)
+            self._began = self._began[0] + taken[0], self._began[1] + taken[1]  # not of the test that came first
+
+    def _note(self, test: str, before: tuple[float, float], slow: bool) -> tuple[float, float]:
+        """Note a line of the table, and return its seconds. Those of a process that nobody waited for are lost when it ends."""
+        processor, wall = (max(now - then, 0.0) for now, then in zip(spent(), before, strict=True))
         self._tests[test] = {"processor": round(processor, 3), "wall": round(wall, 3), "slow": slow}
+        return processor, wall
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.skipped:

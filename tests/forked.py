@@ -29,13 +29,6 @@ LOADED = (
 
 PR_SET_PDEATHSIG = 1
 
-_spent = 0.0
-
-
-def spent() -> float:
-    """Processor seconds of the commands that have ended."""
-    return _spent
-
 
 class Forked:
     """A command in a process of its own, with the parts of subprocess.Popen that tests use."""
@@ -45,9 +38,7 @@ class Forked:
         self._code: int | None = None
         self._ended = threading.Event()
 
-    def end_with(self, code: int, seconds: float = 0.0) -> None:
-        global _spent
-        _spent += seconds
+    def end_with(self, code: int) -> None:
         self._code = code
         self._ended.set()
 
@@ -81,7 +72,7 @@ class Server:
         with theirs:
             command = [sys.executable, "-m", "tests.forked", str(theirs.fileno())]
             here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=here)
+            self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=here)
         self._commands: dict[int, Forked] = {}
         self._asking, self._started = threading.Lock(), threading.Semaphore(0)
         self._newest: Forked | None = None
@@ -102,12 +93,12 @@ class Server:
 
     def _listen(self) -> None:
         while told := self._link.recv(1 << 12):
-            pid, code, seconds = json.loads(told)
+            pid, code = json.loads(told)
             if code is None:
                 self._newest = self._commands[pid] = Forked(pid)
                 self._started.release()
             else:
-                self._commands.pop(pid).end_with(code, seconds)
+                self._commands.pop(pid).end_with(code)
         self._newest = None
         self._started.release()
         for command in self._commands.values():
@@ -117,6 +108,11 @@ class Server:
 @cache
 def server() -> Server:
     return Server()
+
+
+def server_process() -> int | None:
+    """The process id of the server; None where none has been started."""
+    return server().process.pid if server.cache_info().currsize else None
 
 
 def start(
@@ -168,11 +164,11 @@ def serve(link: socket.socket) -> int:
                 for each in outputs:
                     os.close(each)
                 watched[os.pidfd_open(child)] = child
-                link.send(json.dumps([child, None, 0]).encode())
+                link.send(json.dumps([child, None]).encode())
             else:
-                _, status, used = os.wait4(pid := watched.pop(ready), 0)
+                _, status = os.waitpid(pid := watched.pop(ready), 0)
                 os.close(ready)
-                link.send(json.dumps([pid, os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime]).encode())
+                link.send(json.dumps([pid, os.waitstatus_to_exitcode(status)]).encode())
 
 
 def execute(order: dict[str, Any], output: int, errors: int) -> int:

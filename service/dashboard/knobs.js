@@ -147,6 +147,7 @@ async function send() {
   if (sending || !editedFields().length) return;
   const changes = patch();
   if (!changes) return;
+  const sent = editedFields().map((field) => [field, field.text, field.reset]);
   sending = true;
   setInactive(apply, true);
   setText(apply, "Applying …");
@@ -154,7 +155,7 @@ async function send() {
     const reason = why.value.trim();
     const { status, data } = await request("PATCH", reason ? `/knobs?why=${encodeURIComponent(reason)}` : "/knobs", { body: changes, etag });
     why.value = "";
-    await accepted(status, data, Object.keys(changes));
+    await accepted(status, data, sent);
   } catch (error) {
     if (error.status === 412) await changedElsewhere();
     else { showErrors(error); if (error.errors.length === 0 && error.status !== 422) toast(error.message, "bad"); }
@@ -164,8 +165,9 @@ async function send() {
   setText(apply, "Apply");
 }
 
-async function accepted(status, data, names) {
-  for (const name of names) fields.get(name)?.discard();
+async function accepted(status, data, sent) {
+  for (const [field, text, reset] of sent) if (field.text === text && field.reset === reset) field.discard(); // else edited meanwhile
+  const names = sent.map(([field]) => field.name);
   conflict.hidden = true;
   if (status === 202 || data.applied_at_step === null) {
     for (const name of names) waitingFor.set(name, data.desired[name]);

@@ -112,7 +112,12 @@ def browser() -> Iterator[Any]:
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
     # Without its sandbox, since that cannot be had in many containers; it is shown our own pages only.
-    for word in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,800"):
+    # One process draws all pages, as each new one takes a second.
+    words = (
+        "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,800", "--disable-gpu",
+        "--process-per-site", "--renderer-process-limit=1", "--disable-extensions", "--disable-background-networking",
+    )  # fmt: skip
+    for word in words:
         options.add_argument(word)
     options.set_capability("goog:loggingPrefs", {"performance": "ALL"})
     page = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
@@ -128,3 +133,13 @@ def training(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with serving(run, [*TRAIN, f"--out={run}"]) as served:
         wait_for(lambda: served.get("/api/v1/status")["step"] > 0, "the first step", START_SECONDS)
         yield served
+
+
+@pytest.fixture
+def signed_in(browser: Any, training: Served) -> Any:
+    """The page of the run without end, live."""
+    browser.get("about:blank")
+    browser.get(training.dashboard_url)
+    shown = "return document.querySelector('#connection')?.textContent ?? ''"
+    wait_for(lambda: "live" in browser.execute_script(shown), "the live stream")
+    return browser

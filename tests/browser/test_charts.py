@@ -139,6 +139,7 @@ def keys(name: str) -> str:
     return str(getattr(pytest.importorskip("selenium.webdriver.common.keys").Keys, name))
 
 
+@pytest.mark.slow
 def test_another_run_is_chosen_by_keyboard_and_drawn_in_every_chart(page: Any, served: Served) -> None:
     page.execute_script("location.hash = 'runs'")
     wait_for(
@@ -190,6 +191,7 @@ def test_another_run_is_chosen_by_keyboard_and_drawn_in_every_chart(page: Any, s
     wait_for(lambda: "other" not in said(page, "Loss"), "the end of the comparison")
 
 
+@pytest.mark.slow
 def test_a_run_that_trains_is_followed_beside_another(page: Any, served: Served) -> None:
     shown(page, "?runs=other", "#now")
     wait_for(lambda: "A other" in said(page, "Loss"), "the other run")
@@ -204,6 +206,7 @@ def test_a_run_that_trains_is_followed_beside_another(page: Any, served: Served)
         metrics.write_bytes(before)
 
 
+@pytest.mark.slow
 def test_steps_that_another_run_made_again_replace_its_line(page: Any, served: Served) -> None:
     """It went back and is beyond its last step, all while the page was hidden: the page asks for nothing meanwhile."""
     shown(page, "?runs=other", "#now")
@@ -226,6 +229,7 @@ def test_steps_that_another_run_made_again_replace_its_line(page: Any, served: S
         metrics.write_bytes(before)
 
 
+@pytest.mark.slow
 def test_a_link_that_signs_in_keeps_the_runs_of_the_address(page: Any, served: Served) -> None:
     page.delete_all_cookies()
     page.get("about:blank")
@@ -259,6 +263,7 @@ def over(browser: Any) -> tuple[float, float]:
     return float(found[1].replace(",", "")), float(found[2].replace(",", ""))
 
 
+@pytest.mark.slow
 def test_zoom_by_drag_by_keys_and_back(page: Any) -> None:
     chains = pytest.importorskip("selenium.webdriver").ActionChains
     wait_for(lambda: over(page) == (10, 500) if said(page, "Rate").count("newest") else False, "the chart")
@@ -343,6 +348,7 @@ else blob.text().then((text) => done([blob.type, text]));
 """
 
 
+@pytest.mark.slow
 def test_a_chart_is_saved_as_its_figures_and_as_a_picture(page: Any) -> None:
     hostile = "%3D%3Cb%3E%2C%22x%E2%80%AE"
     shown(page, f"?runs=other&runs={hostile}", "#now")
@@ -397,6 +403,7 @@ def test_no_epoch_begins_at_the_last_step(page: Any) -> None:
     assert page.execute_async_script(script) == [[], [{"step": 157, "epoch": 2}], []]
 
 
+@pytest.mark.slow
 def test_a_table_has_charts_over_the_run(page: Any) -> None:
     shown(page, "?runs=other", "#tables")
     wait_for(lambda: "A other: hot: newest" in said(page, "Hot rows"), "the charts of the table with the most hot rows")
@@ -409,6 +416,7 @@ def test_a_table_has_charts_over_the_run(page: Any) -> None:
     assert "A other: hot lookups: newest 20%" in said(page, "Hot lookups")
 
 
+@pytest.mark.slow
 def test_all_script_is_small_and_the_first_paint_is_soon(page: Any) -> None:
     scripts = sum(len(gzip.compress(path.read_bytes())) for path in DASHBOARD.glob("*.js"))
     assert scripts <= 120_000
@@ -420,7 +428,8 @@ def test_all_script_is_small_and_the_first_paint_is_soon(page: Any) -> None:
     assert min(times) <= 300, f"of {len(times)} paints, on a machine that does other things"
 
 
-@pytest.mark.parametrize(("width", "scheme"), [pytest.param(1280, "light", marks=pytest.mark.slow), (400, "dark")])
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
 def test_every_screen_can_be_read_by_everybody(page: Any, width: int, scheme: str) -> None:
     """No violation of axe-core's rules, and nothing wider than the window."""
     axe = Path(pytest.importorskip("axe_core_python", reason="axe-core-python is not installed").__file__).parent

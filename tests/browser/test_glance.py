@@ -53,6 +53,7 @@ def test_learning_rates_and_the_best_evaluation_are_shown(browser: Any, run: Ser
     assert not browser.find_element("css selector", ".parted").is_displayed()
 
 
+@pytest.mark.slow
 def test_details_have_configuration_log_and_what_the_trainer_uses(browser: Any, run: Served) -> None:
     (run.run / "log.txt").write_text("first line\n<b>second</b> \u202e line\n")
     show(browser, run, "details")
@@ -71,6 +72,7 @@ def test_details_have_configuration_log_and_what_the_trainer_uses(browser: Any, 
     assert found["eval.every_steps"] == "changed"
 
 
+@pytest.mark.slow
 def test_a_row_says_why_it_is_hot(browser: Any, run: Served) -> None:
     hot = wait_for(lambda: run.get("/api/v1/placement/0?class=hot&sort=estimate&limit=1")["rows"], "a hot row")[0]
     show(browser, run, "tables/0")
@@ -98,6 +100,7 @@ WAITS = """
   };"""
 
 
+@pytest.mark.slow
 def test_a_pending_knob_says_why_it_waits(browser: Any, run: Served) -> None:
     # Before any script of the page: it may read the knobs while it still loads.
     script = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": WAITS})
@@ -108,6 +111,7 @@ def test_a_pending_knob_says_why_it_waits(browser: Any, run: Served) -> None:
     browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
 
 
+@pytest.mark.slow
 def test_an_ended_run_shows_its_rows_and_that_losses_parted(browser: Any, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ["train", "tiny", "--steps=40", "--no-serve", f"--out={out}"]

@@ -56,6 +56,7 @@ def tables_that_differ(one: Path, other: Path) -> list[str]:
     return [line for line in text.splitlines() if line.startswith(("C", "dense"))]
 
 
+@pytest.mark.slow
 def test_two_processes_train_one_run_that_is_steered_from_a_shell(
     wait_for: Callable[..., None], lines_of: Callable[[Path], int], told: Callable[..., str], tmp_path: Path
 ) -> None:
