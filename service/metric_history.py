@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from adaptive_rec.live.life import ENDS, after
 from adaptive_rec.service.lines import (
     EvaluationLine,
     EventLine,
@@ -128,6 +129,8 @@ class EventLog:
         self.counts: dict[str, int] = {}
         self.watchdog_counts: dict[str, int] = {}
         """Broken rules of the watchdog, by what was done."""
+        self.state = "starting"
+        """The state of the run to which the events lead; see `adaptive_rec.live.life`."""
         self.end: dict[str, Any] | None = None
         """The event `finished` or `failed` with which the last start of the run ended, if it did."""
         self.overfit: dict[str, Any] | None = None
@@ -150,6 +153,7 @@ class EventLog:
         }
         self.events.append(event)
         self.counts[event["kind"]] = self.counts.get(event["kind"], 0) + 1
+        self.state = after(self.state, event["kind"])
         if event["kind"] == "watchdog":
             action = str(event["details"].get("action"))
             self.watchdog_counts[action] = self.watchdog_counts.get(action, 0) + 1
@@ -170,7 +174,7 @@ class EventLog:
             self._saved[str(checkpoint)] = self.last_id
             if len(self._saved) > SAVED_KEPT:
                 del self._saved[next(iter(self._saved))]
-        if event["kind"] in ("finished", "failed"):
+        if event["kind"] in ENDS:
             self.end = event
         if event["kind"] == "overfit":
             self.overfit = event

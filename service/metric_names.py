@@ -1,19 +1,6 @@
-"""Names of phases, events, counters and gauges that /metrics reports, with their descriptions."""
+"""Names of events, counters and gauges that /metrics reports, with their descriptions."""
 
 from __future__ import annotations
-
-PHASES = (
-    "starting",
-    "training",
-    "paused",
-    "evaluating",
-    "checkpointing",
-    "rolling_back",
-    "finishing",
-    "finished",
-    "failed",
-    "killed",
-)
 
 EVENT_KINDS = (
     "started",
@@ -40,6 +27,7 @@ EVENT_KINDS = (
     "paused",
     "resumed",
     "stopping",
+    "branched",
     "warning",
     "sidecar",
 )

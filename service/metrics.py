@@ -19,6 +19,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
+from adaptive_rec.live.life import STATES
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Values
 from adaptive_rec.service.metric_families import ByLabels, Families, by_one
@@ -27,7 +28,6 @@ from adaptive_rec.service.metric_names import (
     DISK_TOTALS,
     EVENT_KINDS,
     GAUGES,
-    PHASES,
     RANK_SECONDS,
     TOTALS,
     WATCHDOG_ACTIONS,
@@ -92,7 +92,7 @@ def about_run(make: Families, view: RunView) -> Iterator[Metric]:
     now = status(view, "read")
     about: ByLabels = {(view.hello.version, now["policy"]): 1}
     yield make.gauges("build_info", "Version and policy; always 1.", ["version", "policy"], about)
-    phases = {phase: float(phase == now["phase"]) for phase in PHASES}
+    phases = {phase: float(phase == now["phase"]) for phase in STATES}
     yield make.gauges("phase", "1 for what the run is doing.", ["phase"], by_one(phases))
     yield from make.gauge("start_timestamp_seconds", "When the run's process started to train.", view.hello.started)
     yield make.counter("steps", "Mini-batches done.", now["step"])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
-import struct
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
@@ -13,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from adaptive_rec.live.life import is_held, state_of
 from adaptive_rec.service.damage import summary_of
 from adaptive_rec.service.hello import Count, Values
 from adaptive_rec.service.lines import (
@@ -34,7 +33,6 @@ ABOUT_BYTES = 8 << 20
 """Longest `run.json` that is read."""
 REPORT = re.compile(rb'\{"event": ?"(snapshot|evaluation|rolled_back)", ?"step": ?([0-9]{1,16})\b')
 SHAPES: dict[bytes, type[StrictShape]] = {b"snapshot": SnapshotLine, b"rolled_back": RolledBackLine}
-ENDS = ("finished", "failed")
 
 
 class DigestParent(StrictShape):
@@ -188,14 +186,10 @@ class RunDigest:
 
     def state(self) -> str:
         """Return how the run ended, or what it does: its directory is locked while a process trains in it."""
-        ends = [kind for kind in self._last if kind in ENDS]
-        if ends:
-            return ends[-1]
-        if is_locked(self.run / ".lock"):
-            steered = [kind for kind in self._last if kind in ("paused", "resumed")]
-            return "starting" if "started" not in self._last else "paused" if steered[-1:] == ["paused"] else "training"
         silent = not self._last and not self._has_spoilt_events
-        return "finished" if silent and summary_of(self.run, links=False) is not None else "killed"
+        return state_of(
+            self._last, is_held(self.run / ".lock"), lambda: silent and summary_of(self.run, links=False) is not None
+        )
 
 
 def read_about(path: Path) -> AboutRun:
@@ -214,17 +208,3 @@ def iso(seconds: float) -> str | None:
         if seconds > 0:
             return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
     return None
-
-
-LOCK = "hhqqi0q"
-"""`struct flock`: kind, whence, start, length, process."""
-
-
-def is_locked(path: Path) -> bool:
-    """Return whether another process holds the lock of a run directory. Asks only; takes no lock."""
-    try:
-        with open_regular(path, links=False) as file:
-            asked = struct.pack(LOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            return bool(struct.unpack(LOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))[0] != fcntl.F_UNLCK)
-    except OSError:
-        return False

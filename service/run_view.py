@@ -11,6 +11,7 @@ from typing import TypeVar
 from adaptive_rec.checkpoint.saved_placement import SavedPlacement, newest_placement
 from adaptive_rec.config.knobs import Knobs, within_bounds
 from adaptive_rec.errors import CheckpointError, ConfigError
+from adaptive_rec.live.life import at_rest, is_held
 from adaptive_rec.live.shared_state import PlacementArrays, StateReader
 from adaptive_rec.service.damage import of_ended_run, of_tail, summary_of
 from adaptive_rec.service.hello import Hello, Table, Values
@@ -171,11 +172,9 @@ class FinishedRun(RunView):
         return super().placement(read, deadline_seconds) if self._saved is None else read(self._saved.arrays)
 
     def _how_it_ended(self) -> str:
-        """Return the kind of the journal's last word; where it does not even have the start, a summary shows a good end."""
-        if self.events.end is not None:
-            return str(self.events.end["kind"])
-        silent = "started" not in self.events.counts and not self.events.tail.left_out.count
-        return "finished" if silent and summary_of(Path(self.hello.run)) is not None else "killed"
+        """Return the state to which the journal leads."""
+        run, spoilt = Path(self.hello.run), self.events.tail.left_out.count
+        return at_rest(self.events.state, is_held(run / ".lock"), lambda: not spoilt and summary_of(run) is not None)
 
     def board(self) -> Values:
         return self._board

@@ -119,7 +119,8 @@ class Status(Answer):
         Field(
             description="What the run is doing: starting, training, paused, evaluating, checkpointing, "
             "rolling_back, finishing; "
-            "or how it ended: finished, failed, killed (its journal has no end)"
+            "or how it ended: finished, failed, killed (its journal has no end); "
+            "branched: a branch that nobody has started"
         ),
     ]
     error: Annotated[str | None, Field(description="Why the run failed; null if it has not")]

@@ -60,6 +60,7 @@ BESIDE: dict[str, set[str]] = {
     },
     "service": {
         "service",
+        "live.life",
         "live.telemetry",
         "live.shared_state",
         "live.sign_in_code",

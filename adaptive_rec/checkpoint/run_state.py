@@ -79,6 +79,8 @@ class RunParts:
     splitting: SavedPart
     finite: StepCheck
     watchdog: SavedPart
+    progressive: SavedPart | None = None
+    """Scores of samples before they were trained on, where data is followed."""
     base: SavedBase = field(default_factory=SavedBase)
 
 
@@ -100,6 +102,7 @@ def state_of(parts: RunParts) -> dict[str, Any]:
         "loss_sum": float(store.fetch(parts.dense.loss_sum)),
         "left_out_in_a_row": parts.finite.in_a_row,
         "watchdog": parts.watchdog.state(),
+        "progressive": None if parts.progressive is None else parts.progressive.state(),
     }
 
 
@@ -131,6 +134,11 @@ def set_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Saved]) -> 
             found.ignore(name)
     if found.has("watchdog"):  # older versions had none
         parts.watchdog.set_state(found.part("watchdog"))
+    scores = found.maybe("progressive") if found.has("progressive") else None  # older versions saved none
+    if scores is not None and parts.progressive is not None and same_ranks:
+        parts.progressive.set_state(scores)
+    elif scores is not None:
+        found.ignore("progressive")
     loss_sum = found.number("loss_sum")
     state.store.launch(lambda: parts.dense.loss_sum.fill_(loss_sum))
     policy, how = found.text("policy"), (found.integer("budget_bytes"), found.flag("monitored"))

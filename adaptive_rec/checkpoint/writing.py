@@ -276,7 +276,7 @@ def newest_saved(parts: RunParts, folder: Path, files: Files = DISK) -> str | No
 def state_key(parts: RunParts, folder: Path) -> tuple[Any, ...]:
     """Return a key that is equal for equal states of a run."""
     state = parts.state
-    return folder, state.step, state.window_due, state.knobs, state.commands_done, parts.phases.reordered
+    return folder, state.step, state.owed, state.knobs, state.commands_done, parts.phases.reordered
 
 
 def _to_build_on(parts: RunParts, folder: Path, files: Files) -> list[ChainedGeneration]:

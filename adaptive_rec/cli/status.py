@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import console, pairs, print_json, show
 from adaptive_rec.cli.parser import add_client_options, add_command, on_terminal
+from adaptive_rec.live.life import OVER
 from adaptive_rec.units import clock, count, counted, percent, printable, size, whole
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ WATCH_SECONDS = 1.0
 PATIENCE_SECONDS = 15.0
 """Time after which a watched service without an answer has ended; a restarted one answers sooner."""
 LATE_SECONDS = 10.0
-OVER = ("finished", "failed", "killed")
 QUALITY = (("auc", "AUC"), ("logloss", "logloss"), ("calibration", "calibration"))
 
 

@@ -68,6 +68,9 @@ class Recorder:
         self._before = self._processor_before = 0.0
         """Seconds of the loop in earlier processes of a resumed run."""
         self._last: dict[str, float] = defaultdict(float)
+        """Counts at the last report that was due, from which the next one counts."""
+        self._interim_steps = 0.0
+        """Number of steps at an interim report since."""
 
     def start(self, totals: Mapping[str, float]) -> None:
         """Start the clock. A resumed run keeps the counts that were restored."""
@@ -77,13 +80,20 @@ class Recorder:
         self._last = self._last or _known(totals)
 
     def state(self) -> dict[str, Any]:
-        return {"seconds": self.seconds, "processor_seconds": self.processor_seconds, "last": dict(self._last)}
+        return {
+            "seconds": self.seconds,
+            "processor_seconds": self.processor_seconds,
+            "last": dict(self._last),
+            "interim_steps": self._interim_steps,
+        }
 
     def set_state(self, found: Saved) -> None:
         self._before = found.number("seconds")
         if found.has("processor_seconds"):  # checkpoints of 0.1.0 have none
             self._processor_before = found.number("processor_seconds")
         self._last = found.numbers("last")
+        if found.has("interim_steps"):  # older versions had no interim reports
+            self._interim_steps = found.number("interim_steps")
 
     @property
     def time(self) -> LoopTime:
@@ -111,21 +121,24 @@ class Recorder:
         with self._clock.paused(), self._waited.paused(), self._processor.paused():
             yield
 
-    @property
-    def steps_reported(self) -> float:
-        """Number of steps at the last snapshot."""
-        return self._last.get("steps", 0)
+    def is_reported(self, steps: float, interim: bool = True) -> bool:
+        """Whether there is a snapshot of so many steps, `interim` ones included."""
+        return steps <= max(self._last.get("steps", 0), self._interim_steps if interim else 0)
 
     @property
     def losses_reported(self) -> tuple[float, float]:
-        """Sum of the losses, and number of the samples trained, at the last snapshot."""
+        """Sum of the losses, and number of the samples trained, at the last snapshot that was due."""
         return self._last.get("loss_sum", 0.0), self._last.get("samples_trained", 0.0)
 
-    def snapshot(self, totals: Mapping[str, float], **state: Any) -> Snapshot:
-        """Make a snapshot with ratios since the last one. `totals` include the seconds; `state` holds the other fields."""
+    def snapshot(self, totals: Mapping[str, float], interim: bool = False, **state: Any) -> Snapshot:
+        """Make a snapshot with ratios since the last one that was due. `totals` include the seconds; `interim`: this one is not
+        due; `state` holds the other fields."""
         now = _known(totals)
         gain = {key: value - self._last.get(key, 0) for key, value in now.items()}
-        self._last = now
+        if interim:
+            self._interim_steps = now["steps"]
+        else:
+            self._last, self._interim_steps = now, 0.0
         return Snapshot(
             seconds=now["seconds"],
             samples_per_second=ratio(gain["samples_seen"], gain["seconds"]),
@@ -139,6 +152,7 @@ class Recorder:
                 gain["row_updates_skipped"], gain["row_updates"] + gain["row_updates_skipped"]
             ),
             totals=dict(now),
+            interim=interim,
             **state,
         )
 

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-ENDS = ("finished", "failed")
-"""Phases after which nothing follows."""
+from adaptive_rec.live.life import ENDS
+
 USUAL_INTERVAL_SECONDS = 60.0
 """The interval that Prometheus has unless it is configured, assumed after a single scrape."""
 LONGEST_SECONDS, LONGEST_HURRIED_SECONDS = 65.0, 20.0

@@ -119,10 +119,15 @@ class Snapshot:
     """Rows on a disk; None where all are in memory."""
     keys: KeyReport | None = None
     """Raw keys; None where ids are rows."""
+    interim: bool = False
+    """Whether the run stands still or ends here, between two reports that are due. The next one has these steps, too."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields, without those about ranks, a disk or raw keys for a run that has none."""
+        """Return all fields, without those about ranks, a disk or raw keys for a run that has none; `interim` only where it is
+        true."""
         values = asdict(self)
+        if not self.interim:
+            del values["interim"]
         if not self.ranks:
             del values["ranks"], values["straggler"]
         for name in ("disk", "keys"):

@@ -27,7 +27,7 @@ from adaptive_rec.config.tree import DESCRIPTION, Config, given_knobs, load_conf
 from adaptive_rec.embedding.disk.saved_segments import remove_unused, segment_files
 from adaptive_rec.embedding.disk.scratch import ScratchFolder
 from adaptive_rec.errors import UsageError
-from adaptive_rec.live.telemetry import to_json
+from adaptive_rec.live.telemetry import Event, to_json
 from adaptive_rec.run import journal
 from adaptive_rec.run.changed_settings import changed_settings
 from adaptive_rec.run.inputs import check_trained
@@ -205,7 +205,10 @@ def _parent(
 
 def _write_past(draft: Path, run: Path, parent: ParentRun, left_out: LinesLeftOut) -> int:
     """Write the journal and the metrics of the parent up to the checkpoint. Returns the size of the journal."""
-    (draft / journal.NAME).write_bytes(b"".join(events_until(run, parent.checkpoint)))
+    text = f"a branch of {parent.run} at checkpoint {parent.checkpoint}; adaptive-rec train --resume starts it"
+    branched = Event(parent.step, "branched", text, {"parent": parent.place})
+    past = [*events_until(run, parent.checkpoint), f"{journal.line_of(branched)}\n".encode()]
+    (draft / journal.NAME).write_bytes(b"".join(past))
     with open(draft / METRICS, "wb") as file:
         file.writelines(metrics_until(run, parent.step, left_out))
     sync_files([draft / journal.NAME, draft / METRICS])

@@ -81,10 +81,12 @@ def summary_of(
 
 
 def read_summary(path: Path, step: int) -> dict[str, Any]:
-    """The summary of a run that ended at this step; empty where there is none."""
+    """Return the summary of a run that ended at this step, with all there is to be said of it. Empty where there is none, or one
+    without the score that a signal or an error prevented."""
     try:
         summary = read_json(path)
     except (OSError, ValueError):
         return {}
     whole = isinstance(summary, dict) and summary.get("steps") == step
+    whole = whole and (summary.get("eval") is not None or summary.get("followed") is True)
     return dict(summary) if whole else {}

@@ -106,11 +106,21 @@ class TrainingRun:
         facts = description(self.runtime, Path(os.path.abspath(out)).name, words, values=value_files(self.runtime.source))
         if self._parent is not None:
             facts["parent"] = self._parent.model_dump()
+        self._went_back = False
+        self._is_over = self.runtime.is_over and bool(self._done)
+        """Whether nothing is left to do for the run that is resumed, so that it stays as it is."""
+        if self._is_over:
+            return
         if self._resumed and self._resumed.settings:  # before config.toml has them: a kill may come in between
             text = f"goes on with other settings: {in_words(self._resumed.settings)}"
             self._directory.append(Event(self.started_at_step, "settings", text, {"settings": self._resumed.settings}))
         self._directory.create(self.config, facts)  # late: a run that cannot be resumed leaves its directory as it was
-        self._went_back = False
+
+    @property
+    def _done(self) -> dict[str, Any]:
+        """The summary of the run that is resumed, where it has ended at the present step and was scored."""
+        stands = self.runtime.step_number == self.started_at_step and not self._went_back
+        return read_summary(self.out / "summary.json", self.runtime.step_number) if stands else {}
 
     def _begin_log(self, again: bool, write_report: Callable[[Path], object] | None) -> RunLog:
         """Open what the run reports to. Where that cannot be done, a directory that was made for it goes."""
@@ -140,8 +150,10 @@ class TrainingRun:
             self.log.note("stopping", "a signal came: a checkpoint follows")
 
     def _begin(self) -> Iterator[Event]:
-        """Report how the run starts."""
+        """Report how the run starts, unless it is over."""
         runtime, resumed = self.runtime, self._resumed
+        if self._is_over:
+            return
         left = f"{counted(runtime.steps_total - runtime.step_number, 'step')} to go"
         if runtime.followed is not None:
             left = f"{self.config.data.source} is followed"
@@ -226,11 +238,12 @@ class TrainingRun:
             self._directory.close()
 
     def _finish(self) -> dict[str, Any]:
-        runtime, written = self.runtime, self.out / "summary.json"
+        runtime, written, done = self.runtime, self.out / "summary.json", self._done
         stands = runtime.step_number == self.started_at_step and not self._went_back
-        done = read_summary(written, runtime.step_number) if stands else {}
         if stands and self.group.tell(bool(done)):
             self.log.end_tracking()
+            if not self._is_over:
+                self.log.note("finished", "the run has ended, without another step")
             runtime.publisher.enter("finished")
             return done  # nothing was left to do
         took = runtime.recorder.time

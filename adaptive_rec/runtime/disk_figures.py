@@ -20,15 +20,16 @@ class DiskFigures:
         """Count from here on: a resumed run has counts of earlier processes."""
         self._last = self._known(self._state.counts())
 
-    def report(self, counts: Mapping[str, float]) -> DiskReport | None:
-        """Return the figures of the steps since the last call, by the counts of the run so far; None where all rows are in
-        memory."""
+    def report(self, counts: Mapping[str, float], interim: bool) -> DiskReport | None:
+        """Return the figures of the steps since the last report that was due, by the counts of the run so far; None where all
+        rows are in memory. `interim`: this one is not due."""
         store = self._state.store
         if not store.on_disk:
             return None
         now = self._known(counts)
         gain = {name: value - self._last[name] for name, value in now.items()}
-        self._last = now
+        if not interim:
+            self._last = now
         steps = gain.pop("steps")
         sizes, per_step = store.disk_sizes(), {f"{name}_per_step": ratio(value, steps) for name, value in gain.items()}
         return DiskReport(sizes["size_bytes"], sizes["segments"], **per_step)

@@ -3,7 +3,7 @@ after phases that request one. Where data is followed, they are of the samples o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import asdict
 
 from adaptive_rec.data.source import Source
@@ -37,18 +37,20 @@ class Evaluator:
         self._dense = dense
         self._publisher = publisher
 
-    def when_due(self) -> Iterator[Evaluation | Event]:
-        """Evaluate where settings say so; the run's clock stands still meanwhile."""
+    def when_due(self) -> Generator[Evaluation | Event, None, bool]:
+        """Evaluate where settings say so; the run's clock stands still meanwhile. Returns False where a signal interrupted it."""
         state = self._state
         every = self._interval()
-        if every and state.step % every == 0:
-            with state.recorder.paused(), self._publisher.during("evaluating"):
-                evaluation = self.evaluate()
-            if self._progressive is not None:
-                self._progressive.begin_window()
-            if evaluation:
-                yield evaluation
-                yield from self.warning()
+        if not every or state.step % every:
+            return True
+        with state.recorder.paused(), self._publisher.during("evaluating"):
+            evaluation = self.evaluate()
+        if self._progressive is not None:
+            self._progressive.begin_window()
+        if evaluation:
+            yield evaluation
+            yield from self.warning()
+        return evaluation is not None or self._progressive is not None
 
     def warning(self) -> Iterator[Event]:
         """Report, once, that training and evaluation loss have parted. Windows of the stream are of other samples each time, so

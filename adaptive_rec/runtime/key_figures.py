@@ -12,19 +12,21 @@ class KeyFigures:
 
     def __init__(self, state: RunState) -> None:
         self._state = state
-        self._last: dict[str, int] = {}
 
     def start(self) -> None:
-        """Count from here on: a resumed run has counts of earlier processes."""
-        self._last = self._now()
+        """Count from here on, or from where a resumed run has counted."""
+        if not self._state.keys_reported:
+            self._state.report_keys(self._now())
 
-    def report(self) -> KeyReport | None:
-        """Return the figures of the steps since the last call; None where ids are rows."""
+    def report(self, interim: bool) -> KeyReport | None:
+        """Return the figures of the steps since the last report that was due; None where ids are rows. `interim`: this one is not
+        due."""
         if self._state.input.keys is None:
             return None
-        now = self._now()
-        gain = {name: value - self._last[name] for name, value in now.items()}
-        self._last = now
+        now, last = self._now(), self._state.keys_reported
+        gain = {name: value - last[name] for name, value in now.items()}
+        if not interim:
+            self._state.report_keys(now)
         gain["admitted"] = gain["keys"] + gain["evicted"]
         per_step = [ratio(gain[name], gain["steps"]) for name in ("admitted", "refused")]
         shared = ratio(gain["lookups_shared"], gain["lookups"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.checkpoint.run_state import RunParts
@@ -77,7 +77,8 @@ class Runtime(Session):
             state, dense, self.observer, self.reclassifier, self.splitting, self.finite, self.progressive
         )
         self.parts = RunParts(
-            state, dense, self.observer, self.reclassifier, self.phases, self.splitting, self.finite, self.watchdog
+            state, dense, self.observer, self.reclassifier, self.phases, self.splitting, self.finite, self.watchdog,
+            self.progressive,
         )
         """What checkpoints save and restore."""
         self.saving: Checkpoints = Checkpoints(self.parts, options.checkpoints, publisher, options.journal)
@@ -103,6 +104,12 @@ class Runtime(Session):
     def steps_total(self) -> int:
         """Steps the run will have made at its end; an upper bound where its policy repacks the stream."""
         return self.state.steps_total or 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all steps are made, and all that the last boundary owed."""
+        state = self.state
+        return self.followed is None and state.step >= self.steps_total and not state.owed
 
     def expect_steps(self) -> None:
         """Set how many steps the run makes: until the end of the stream from the reader's position on, or as configured."""
@@ -223,14 +230,14 @@ class Runtime(Session):
             yield self.control.override_at_start(self._overrides)
         yield from self.control.resume_paused()
         yield from self.control.go_on_replaying()
-        if self.state.window_due and self.state.rollback is None:
+        if self.state.rollback is None:
             yield from self.end_boundary()
 
     def checked(self) -> Iterator[Event]:
         yield from self.finite.events()
 
-    def evaluated(self) -> Iterator[Evaluation | Event]:
-        yield from self.evaluator.when_due()
+    def evaluated(self) -> Generator[Evaluation | Event, None, bool]:
+        return (yield from self.evaluator.when_due())
 
     # Small things ----------------------------------------------------------------------------------------------------
 

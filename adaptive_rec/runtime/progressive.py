@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.dense.metrics import quality
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.live.telemetry import Quality
+from adaptive_rec.saved import ANY, Saved
 
 MicroLosses = list[tuple[Fetched, NDArray[np.float32]]]
 """Losses and labels of micro-batches."""
@@ -40,6 +43,14 @@ class Progressive:
         """End the present window and begin another."""
         self._before, self._window = self._window, []
 
+    # Kept in a checkpoint --------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        return {"window": _state_of(self._window), "before": _state_of(self._before)}
+
+    def set_state(self, found: Saved) -> None:
+        self._window, self._before = _saved(found.part("window")), _saved(found.part("before"))
+
     def quality(self) -> Quality | None:
         """Return the quality over the present window, with the one before where it has had fewer steps. None without any
         sample."""
@@ -49,6 +60,23 @@ class Progressive:
         losses = [losses_S.array()[: len(labels_S)] for losses_S, labels_S in parts]
         labels = np.concatenate([labels_S for _, labels_S in parts])
         return quality(labels, logits_of_losses(np.concatenate(losses), labels))
+
+
+def _state_of(window: MicroLosses) -> dict[str, Any]:
+    losses = [losses_S.array()[: len(labels_S)] for losses_S, labels_S in window]
+    return {
+        "sizes": np.array([len(labels_S) for _, labels_S in window], dtype=np.int64),
+        "losses": np.concatenate([np.empty(0), *losses]),
+        "labels": np.concatenate([np.empty(0, dtype=np.float32), *(labels_S for _, labels_S in window)]),
+    }
+
+
+def _saved(found: Saved) -> MicroLosses:
+    ends = np.cumsum(found.array("sizes", np.int64, ANY))
+    samples = int(ends[-1]) if len(ends) else 0
+    losses, labels = found.array("losses", np.float64, samples), found.array("labels", np.float32, samples)
+    parts = zip(np.split(losses, ends)[:-1], np.split(labels, ends)[:-1], strict=True)
+    return [(Fetched(losses_S), labels_S) for losses_S, labels_S in parts]
 
 
 def logits_of_losses(losses: NDArray[np.floating], labels: NDArray[np.floating]) -> NDArray[np.float64]:

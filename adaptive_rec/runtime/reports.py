@@ -49,7 +49,7 @@ class Reports:
         self._losses = losses
         self._learning_rates = learning_rates
         self._ends_on_bad_loss = ends_on_bad_loss
-        self._due: tuple[dict[str, float], dict[str, Any], Fetched] | None = None
+        self._due: tuple[dict[str, float], dict[str, Any], Fetched, bool] | None = None
         self._ranks = Ranks(state)
         self._disk = DiskFigures(state)
         self._keys = KeyFigures(state)
@@ -65,19 +65,19 @@ class Reports:
         """Return all counts with the sum of all losses, for which it waits."""
         return {**self._state.counts(), "loss_sum": float(self._losses().array())}
 
-    def begin(self) -> None:
-        """Take the counters of a snapshot. The snapshot before must be finished."""
+    def begin(self, interim: bool = False) -> None:
+        """Take the counters of a snapshot; an `interim` one is not due. The snapshot before must be finished."""
         assert self._due is None
         counts = {**self._state.counts(), "seconds": self._state.recorder.seconds}
-        self._due = counts, self._fields(counts), self._losses()
+        self._due = counts, self._fields(counts, interim), self._losses(), interim
 
     def finish(self, wait: bool) -> Iterator[Snapshot]:
         """Publish the snapshot under way, if its loss has arrived or may be waited for. Raises NotFiniteError where the loss is
         not finite and the run is to end then."""
         if self._due is None or not (wait or self._state.store.has_arrived(self._due[2])):
             return
-        (counts, fields, loss_sum), self._due = self._due, None
-        snapshot = self._state.recorder.snapshot({**counts, "loss_sum": float(loss_sum.array())}, **fields)
+        (counts, fields, loss_sum, interim), self._due = self._due, None
+        snapshot = self._state.recorder.snapshot({**counts, "loss_sum": float(loss_sum.array())}, interim, **fields)
         self._mailbox.publish(snapshot)
         self._publisher.board()
         if self._ends_on_bad_loss and not math.isfinite(snapshot.loss):
@@ -85,19 +85,18 @@ class Reports:
             raise NotFiniteError(text, snapshot.step)
         yield snapshot
 
-    @property
-    def made(self) -> bool:
-        """Whether the present step has its snapshot: the run stood still here, and may have been saved since."""
-        return self._state.tally.counters.steps <= self._state.recorder.steps_reported
+    def made(self, interim: bool = True) -> bool:
+        """Whether the present step has its snapshot, `interim` ones included."""
+        return self._state.recorder.is_reported(self._state.tally.counters.steps, interim)
 
     def up_to_here(self) -> Iterator[Snapshot]:
-        """Publish a snapshot of the present step, where the run stands still or ends, unless there is one."""
+        """Publish an interim snapshot of the present step, where the run stands still or ends, unless there is one."""
         yield from self.finish(wait=True)
-        if not self.made:
-            self.begin()
+        if not self.made():
+            self.begin(interim=True)
             yield from self.finish(wait=True)
 
-    def _fields(self, counts: Mapping[str, float]) -> dict[str, Any]:
+    def _fields(self, counts: Mapping[str, float], interim: bool) -> dict[str, Any]:
         state, store = self._state, self._state.store
         by_table = [state.tally.lookups_T, state.tally.hot_lookups_T, store.hot_rows_T, self._observer.stale.rows_T]
         lookups, lookups_hot, hot_rows, stale_rows = store.group.total(np.stack(by_table)).tolist()
@@ -118,6 +117,6 @@ class Reports:
             },
             "ranks": ranks,
             "straggler": straggler,
-            "disk": self._disk.report(counts),
-            "keys": self._keys.report(),
+            "disk": self._disk.report(counts, interim),
+            "keys": self._keys.report(interim),
         }

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -110,9 +110,10 @@ class Session(ABC):
         """Report checks of losses and gradients made since the last boundary."""
         yield from ()
 
-    def evaluated(self) -> Iterator[Evaluation | Event]:
-        """Evaluate, where that is due."""
+    def evaluated(self) -> Generator[Evaluation | Event, None, bool]:
+        """Evaluate, where that is due. Returns whether that is done, which a signal may have prevented."""
         yield from ()
+        return True
 
     # Between two steps -----------------------------------------------------------------------------------------------
 
@@ -144,7 +145,15 @@ class Session(ABC):
         yield from self.end_boundary()
 
     def end_boundary(self) -> Iterator[Report]:
-        """End the windows that are over, and what follows from that."""
+        """Do what the present boundary still owes: end windows that are over, report, evaluate. What a signal interrupts stays
+        owed, and a resumed run does it first."""
+        tasks = {"windows": self._end_windows, "report": self._report, "evaluation": self.evaluated}
+        for task in self.state.owed:
+            if not (yield from tasks[task]()):
+                return
+            self.state.task_done(task)
+
+    def _end_windows(self) -> Generator[Report, None, bool]:
         step, knobs = self.step_number, self.knobs
         if self.reclassifier.end_tick(step, knobs):
             yield from self._end_tick()
@@ -160,12 +169,14 @@ class Session(ABC):
                     self.splitting.begin_trial(step)
             if evicted is not None:
                 yield evicted
-        self.state.end_windows()
-        if step % knobs.report_every == 0 and not self.reports.made:
+        return True
+
+    def _report(self) -> Generator[Report, None, bool]:
+        if self.step_number % self.knobs.report_every == 0 and not self.reports.made(interim=False):
             yield from self.reports.finish(wait=True)
             self.reports.begin()
             yield from self.reports.finish(wait=False)
-        yield from self.evaluated()
+        return True
 
     def _end_tick(self) -> Iterator[Report]:
         with self.times("reclassify"):

@@ -54,12 +54,20 @@ class TemporaryKnobs:
         self._returning |= found.keys()
         return found
 
+    def still_returning(self) -> dict[str, Any]:
+        """Return the values of knobs that were told to go back and have not: a signal came in between."""
+        return {name: self._of[name].before for name in self._returning & self._of.keys()}
+
     # Kept in a checkpoint --------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        return numbered({"knob": name, "values": asdict(each)} for name, each in self._of.items())
+        return numbered(
+            {"knob": name, "values": asdict(each), "returning": name in self._returning}
+            for name, each in self._of.items()
+        )
 
     def set_state(self, parts: list[Saved]) -> None:
         self._of = {part.text("knob"): TemporaryKnob(**part.part("values").everything()) for part in parts}
-        self._returning.clear()
+        # older versions did not save which were told to go back
+        self._returning = {part.text("knob") for part in parts if part.has("returning") and part.flag("returning")}
         self._take_new()

@@ -19,7 +19,7 @@ from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot
 from adaptive_rec.memory.disk import free_bytes
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.temporary_knobs import TemporaryKnobs
-from adaptive_rec.runtime.watched_rule import Breach, WatchedRule
+from adaptive_rec.runtime.watched_rule import Breach, WatchedRule, saved_breach
 from adaptive_rec.saved import Saved, numbered
 from adaptive_rec.state.run_state import RunState
 from adaptive_rec.system.regular_files import bounded_lines, open_regular, parse_json
@@ -52,8 +52,10 @@ class Watchdog:
             self._folders += [Path(state.config.run.disk)] if state.config.run.disk else []
         if options.replayed is None:
             self._check(rules)
-        self._unwritten: list[Event] = []
-        """Events that were sent and are not in the journal yet."""
+        self._unwritten: list[tuple[Breach, Event]] = []
+        """Breaches that no command was carried out for yet, with the events that were sent."""
+        self._owed: list[Breach] = []
+        """Breaches on which the run is to act when it goes on: a signal came before it did, or instead."""
         self._being_written: str | None = None
         """The checkpoint under way."""
         self._temporary = TemporaryKnobs(options.rollback)
@@ -90,6 +92,7 @@ class Watchdog:
         self, reports: Iterator[Snapshot | Evaluation | Event], obey: Callable[[], Iterator[Event | Snapshot]]
     ) -> Iterator[Snapshot | Evaluation | Event]:
         """Yield a run's reports, and judge each of them before the next step boundary. `obey` carries out commands."""
+        self._act_on_what_is_owed()
         try:
             for report in reports:
                 yield report
@@ -114,8 +117,10 @@ class Watchdog:
             raise error
 
     def look(self, report: Snapshot | Evaluation | Event) -> None:
-        """Judge what the run reports."""
+        """Judge what the run reports. Interim reports are left out: the next one has their steps, too."""
         if isinstance(report, Snapshot):
+            if report.interim:
+                return
             self._end_temporary_knobs(report.step)
             for watched in self._rules:
                 if (metric := watched.rule.metric) not in EVALUATION_METRICS:
@@ -181,9 +186,25 @@ class Watchdog:
             command = replace(command, note={**command.note, "temporary": temporary})
         self._mailbox.send(command)
 
+    def _act_on_what_is_owed(self) -> None:
+        """Act on breaches, and have knobs go back, where a signal came before the run did."""
+        if self._is_at_the_end:
+            return
+        owed, self._owed = self._owed, []
+        for breach in owed:
+            self._act(breach)
+        self._send_back(self._temporary.still_returning())
+
+    @property
+    def _is_at_the_end(self) -> bool:
+        total = self._state.steps_total
+        return total is not None and self._state.step >= total
+
     def _end_temporary_knobs(self, step: int) -> None:
         """Have knobs go back to what they were before a rule changed them, where their steps are over."""
-        changes = self._temporary.over(step, self._state.knobs)
+        self._send_back(self._temporary.over(step, self._state.knobs))
+
+    def _send_back(self, changes: Mapping[str, Any]) -> None:
         if changes and self._acts:
             self._mailbox.send(
                 Command("change_knobs", changes, note={"why": "the steps for which a rule changed it are over"})
@@ -197,10 +218,13 @@ class Watchdog:
         return max((step for step in steps if step <= sound_step), default=0)
 
     def refused(self, breach: Breach, error: AdaptiveRecError) -> None:
-        """Give up, as the run cannot go back: it must not go on as if nothing had been. At a run's end there is nothing to do."""
+        """Give up, as the run cannot go back: it must not go on as if nothing had been. Where the run has ended meanwhile, it
+        goes back when it is resumed."""
         self._leaves = False
         if self._acts:
             self._give_up(breach, str(error))
+        else:
+            self._owed.append(breach)
 
     def _give_up(self, breach: Breach, why: str) -> None:
         """End or pause the run, as it cannot be rolled back."""
@@ -220,21 +244,24 @@ class Watchdog:
         event = Event(
             breach.step, "watchdog", "; ".join(filter(None, [self._reason(breach), breach.why, outcome])), about
         )
-        self._unwritten.append(event)
-        written = partial(self._written, event)
+        self._unwritten.append((breach, event))
+        written = partial(self._written, breach, event)
         self._mailbox.send(Command("note", {"kind": "watchdog", "text": event.text}, written, about))
 
-    def _written(self, event: Event, outcome: Any) -> None:
+    def _written(self, breach: Breach, event: Event, outcome: Any) -> None:
         if not isinstance(outcome, AdaptiveRecError):
-            self._unwritten.remove(event)
+            self._unwritten.remove((breach, event))
 
     @staticmethod
     def _reason(breach: Breach) -> str:
         return f"rule {breach.rule.text}"
 
     def _at_the_end(self) -> Iterator[Event]:
-        """Yield what was found at the last step, after which no command is carried out."""
-        for event in self._unwritten:
+        """Yield what was found at the last step, after which no command is carried out. A run that is stopped before its end acts
+        on it when it goes on."""
+        if self._state.stop_requested and not self._is_at_the_end:
+            return
+        for _, event in self._unwritten:
             details = {**event.details, "action": "warn"}
             yield Event(self._state.step, "watchdog", f"{event.text}; the run has ended", details)
 
@@ -242,7 +269,8 @@ class Watchdog:
 
     def state(self) -> dict[str, Any]:
         rules = numbered({"rule": each.rule.text, **each.state()} for each in self._rules)
-        return {"rules": rules, "temporary": self._temporary.state()}
+        owed = numbered(breach.state() for breach in [*self._owed, *(breach for breach, _ in self._unwritten)])
+        return {"rules": rules, "temporary": self._temporary.state(), "owed": owed}
 
     def set_state(self, found: Saved) -> None:
         """Restore what the rules have seen. A rule that is new begins anew, and one that is gone is forgotten."""
@@ -253,6 +281,10 @@ class Watchdog:
                 each.set_state(part)
             else:
                 part.everything()
+        if found.has("owed"):  # older versions had none
+            rules = {rule.text: rule for rule in (*(each.rule for each in self._rules), *self.of_steps)}
+            breaches = [saved_breach(part, rules) for part in found.parts("owed")]
+            self._owed = [breach for breach in breaches if breach is not None]
 
 
 BEFORE_IT_IS_SAVED = ("left_out", "knobs", "saving")

@@ -26,6 +26,26 @@ class Breach:
     why: str
     """The metric and what it is compared with, in words."""
 
+    def state(self) -> dict[str, Any]:
+        value = {"value": self.value} if math.isfinite(self.value) else {}
+        return {
+            "rule": self.rule.text,
+            "step": self.step,
+            "number": value,
+            "sound_step": self.sound_step,
+            "why": self.why,
+        }
+
+
+def saved_breach(found: Saved, rules: Mapping[str, WatchRule]) -> Breach | None:
+    """Read a breach. None where its rule is not one of the `rules`, by their texts, any more."""
+    rule = rules.get(found.text("rule"))
+    if rule is None:
+        found.everything()
+        return None
+    value = found.numbers("number").get("value", math.nan)
+    return Breach(rule, found.integer("step"), value, found.integer("sound_step"), found.text("why"))
+
 
 class WatchedRule:
     """Judges one value after the other of a rule's metric.

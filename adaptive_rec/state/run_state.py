@@ -38,6 +38,10 @@ DISK = "disk_"
 """Start of the names of counts of rows on a disk."""
 
 
+BOUNDARY_TASKS = ("windows", "report", "evaluation")
+"""What each step boundary does after commands and checkpoints, in this order, where it is due."""
+
+
 class RunState:
     """The state of a run between two steps."""
 
@@ -57,8 +61,9 @@ class RunState:
         """starting, training, paused, evaluating, checkpointing, rolling_back, finishing, finished or failed."""
         self.rows_placed = False
         """Whether the policy has placed rows, in this run or before it was resumed."""
-        self.window_due = False
-        """Whether the windows of the present step boundary have still to end. Saved, so that a resumed run ends them first."""
+        self.owed: tuple[str, ...] = ()
+        """The tasks of the present step boundary that are still to be done, of BOUNDARY_TASKS. Saved, so that a resumed run does
+        them first."""
         self.paused = False
         self.saved_paused = False
         """Whether this run resumed from a checkpoint of a paused run."""
@@ -80,6 +85,8 @@ class RunState:
         self.windows = WindowScores()
         """Sums over the evaluations of next windows."""
         self.trend = QualityTrend()
+        self.keys_reported: dict[str, int] = {}
+        """Counts of raw keys at the last report that was due."""
         self.checkpoints = CheckpointStatus()
         self.tally = Tally(store.space)
         self.times = StageTimes() if times is None else times
@@ -98,6 +105,11 @@ class RunState:
         """Steps the run will have made at its end, an upper bound where its policy repacks the stream. None where no end is
         known: a user's loop that does not announce one."""
         return None if self._planned_steps is None else max(self.step, self._planned_steps + self.more_steps)
+
+    @property
+    def window_due(self) -> bool:
+        """Whether the windows of the present step boundary have still to end."""
+        return "windows" in self.owed
 
     @property
     def placement_version(self) -> int:
@@ -161,10 +173,11 @@ class RunState:
         self.rows_placed = placed
 
     def begin_boundary(self) -> None:
-        self.window_due = True
+        self.owed = BOUNDARY_TASKS
 
-    def end_windows(self) -> None:
-        self.window_due = False
+    def task_done(self, task: str) -> None:
+        """Note that a task of the present boundary is done."""
+        self.owed = tuple(each for each in self.owed if each != task)
 
     def change_knobs(self, knobs: Knobs) -> None:
         """Set the knobs, from the present step on."""
@@ -221,6 +234,10 @@ class RunState:
             self.windows = self.windows.with_one(evaluation)
         self.trend.add(evaluation, *self.recorder.losses_reported)
 
+    def report_keys(self, counts: dict[str, int]) -> None:
+        """Note the counts of raw keys, from which the next report counts."""
+        self.keys_reported = counts
+
     def warn(self, text: str) -> None:
         """Keep a warning for the journal."""
         self._warnings.append(text)
@@ -245,7 +262,7 @@ class RunState:
             "knobs": self.knobs.model_dump(),
             "knobs_step": self.knobs_step,
             "begun": self.rows_placed,
-            "window_due": self.window_due,
+            "owed": {task: task in self.owed for task in BOUNDARY_TASKS},
             "paused": self.paused,
             "budget_bytes": self.budget_bytes,
             "monitored": self.store.monitored,
@@ -255,6 +272,7 @@ class RunState:
             "evaluation": evaluation_state(self.evaluation),
             **windows_state(self.windows),
             "trend": self.trend.state(),
+            "keys_reported": self.keys_reported,
         }
 
     def set_progress(self, found: Saved) -> None:
@@ -264,11 +282,14 @@ class RunState:
         self.tally.set_state(found.part("tally"), self.store.group)
         self.recorder.set_state(found.part("recorder"))
         self.windows = saved_windows(found)
+        self.owed = tuple(task for task in saved_owed(found) if task != "windows")  # of rows as they were placed
         self.times.set_state(found.part("times"))
+        if found.has("keys_reported"):  # older versions counted from the start of the process
+            self.keys_reported = {name: int(value) for name, value in found.numbers("keys_reported").items()}
 
     def set_placed(self, found: Saved) -> None:
         """Restore the rest, if the placement was restored."""
-        self.rows_placed, self.window_due = True, found.flag("window_due")
+        self.rows_placed, self.owed = True, saved_owed(found)
         self.knobs_step = found.integer("knobs_step")
         evaluation = found.maybe("evaluation")
         if evaluation is not None:
@@ -287,6 +308,14 @@ def saved_knobs(found: Saved) -> Knobs:
         return Knobs().changed(within_bounds(found.everything()))
     except ConfigError as error:
         raise CheckpointError(f"knobs of a checkpoint must be valid: {error}") from None
+
+
+def saved_owed(found: Saved) -> tuple[str, ...]:
+    """Read the tasks that a boundary still owed. Older versions saved only whether its windows had still to end."""
+    if not found.has("owed"):
+        return BOUNDARY_TASKS if found.flag("window_due") else ()
+    owed = found.part("owed")
+    return tuple(task for task in BOUNDARY_TASKS if owed.flag(task))
 
 
 def saved_position(found: Saved) -> Position:

@@ -13,7 +13,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from adaptive_rec.service.metric_names import EVENT_KINDS, PHASES
+from adaptive_rec.live.life import STATES
+from adaptive_rec.service.metric_names import EVENT_KINDS
 
 from .conftest import on_a_disk
 
@@ -136,9 +137,7 @@ def test_a_query_of_what_is_not_there_is_found(exported: Series) -> None:
 
 
 def test_phases_and_kinds_are_those_of_the_rules() -> None:
-    assert {"starting", "training", "paused", "evaluating", "checkpointing", "finishing", "finished", "failed"} <= set(
-        PHASES
-    )
+    assert {"starting", "training", "paused", "evaluating", "checkpointing", "finishing", "finished", "failed"} <= set(STATES)
     assert {"nan", "sidecar"} <= set(EVENT_KINDS)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from adaptive_rec.live.life import OVER, is_held, state_of
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.offline.pages.markup import tag
 from adaptive_rec.offline.pages.page import facts, notice, page, section, table, tiles, warnings, write_page
@@ -57,13 +58,11 @@ def run_page(record: RunRecord) -> str:
 
 def phase(record: RunRecord) -> tuple[str, str]:
     """Return the state of the run as far as its directory shows it: a phase and a word for it."""
-    kinds = [event["kind"] for event in record.events if event["kind"] in {"started", "failed", "stopping", "finished"}]
-    last = kinds[kinds.index("started") :] if "started" in kinds else kinds
-    last = last[len(last) - 1 - last[::-1].index("started") :] if "started" in last else last
-    if "failed" in last:
-        return "failed", "failed"
-    if "finished" not in last:
-        return "starting", "under way or killed"
+    kinds = [event["kind"] for event in record.events]
+    state = state_of(kinds, is_held(record.path / ".lock"), lambda: record.summary is not None)
+    if state != "finished":
+        return (state, state) if state in (*OVER, "branched") else ("starting", f"under way: {state.replace('_', ' ')}")
+    last = kinds[len(kinds) - kinds[::-1].index("started") :] if "started" in kinds else kinds
     return ("stopped", "stopped early") if "stopping" in last or _early(record) else ("finished", "finished")
 
 

@@ -1,0 +1,99 @@
+"""The life of a run: its states, what moves it from one to another, and the state in which its files show it.
+
+| state | what leads to it |
+|---|---|
+| starting | a process makes the run's parts; the journal has no start yet |
+| training | event `started` or `resumed`; the end of an evaluation or a rollback (event `rolled_back`) |
+| paused | event `paused` |
+| evaluating, checkpointing | the training thread alone shows these, to those who ask it |
+| rolling_back | event `going_back` |
+| finishing | event `stopping`, or the last step |
+| finished | event `finished` |
+| failed | event `failed` |
+| branched | event `branched`: a branch that nobody has started |
+| killed | none of the last three is the newest, and no process holds the run's directory |
+
+A command that only reads writes no event and leaves the state as it is. So does `train --resume` of a run that has nothing left
+to do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from adaptive_rec.system.regular_files import open_regular
+
+STATES = (
+    "starting",
+    "training",
+    "paused",
+    "evaluating",
+    "checkpointing",
+    "rolling_back",
+    "finishing",
+    "finished",
+    "failed",
+    "killed",
+    "branched",
+)
+
+MOVES = {
+    "started": "training",
+    "paused": "paused",
+    "resumed": "training",
+    "going_back": "rolling_back",
+    "rolled_back": "training",
+    "stopping": "finishing",
+    "finished": "finished",
+    "failed": "failed",
+    "branched": "branched",
+}
+"""The state to which an event of the journal leads, by its kind; other events lead to none."""
+
+ENDS = ("finished", "failed")
+"""Events with which a start of a run ends; the states have the same names."""
+
+OVER = (*ENDS, "killed")
+"""States of a run that nobody trains any more."""
+
+RESTS = (*ENDS, "branched")
+"""States that need no process."""
+
+
+def after(state: str, kind: str) -> str:
+    """Return the state of a run after an event of its journal."""
+    return MOVES.get(kind, state)
+
+
+def state_of(kinds: Iterable[str], held: bool, has_summary: Callable[[], bool] = lambda: False) -> str:
+    """Return the state of a run from the kinds of its events, oldest first. `held`: whether a process holds its directory."""
+    state = "starting"
+    for kind in kinds:
+        state = after(state, kind)
+    return at_rest(state, held, has_summary)
+
+
+def at_rest(state: str, held: bool, has_summary: Callable[[], bool] = lambda: False) -> str:
+    """Return the state of a run whose journal leads to `state`. Without a process that holds it, it was killed unless it rests.
+    `has_summary`: asked where the journal says nothing; then a summary shows a good end."""
+    if held or state in RESTS:
+        return state
+    return "finished" if state == "starting" and has_summary() else "killed"
+
+
+LOCK = "hhqqi0q"
+"""`struct flock`: kind, whence, start, length, process."""
+
+
+def is_held(lock: Path) -> bool:
+    """Return whether another process holds the lock of a run directory. Asks only; takes no lock."""
+    try:
+        with open_regular(lock, links=False) as file:
+            asked = struct.pack(LOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            return bool(struct.unpack(LOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))[0] != fcntl.F_UNLCK)
+    except OSError:
+        return False
