@@ -18,7 +18,8 @@ from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.bag import AdaptiveEmbeddingBag
 from adaptive_rec.modules.bags import Bags, CallKey, PoolTables
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
-from adaptive_rec.modules.inputs import Keyed, NumberedFeatures, check_integers, check_keyed
+from adaptive_rec.modules.inputs import check_integers
+from adaptive_rec.modules.keyed import Keyed, KeyedBatches, NumberedFeatures
 from adaptive_rec.modules.options import Options, Setup, rates_from, setup_from
 from adaptive_rec.modules.pooling import weighted_sums
 from adaptive_rec.modules.uploads import to_device
@@ -126,7 +127,9 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
 
     @torch.compiler.disable  # a compiled model calls it uncompiled
     def forward(self, features: Any) -> PooledVectors:
-        """Return the pooled vectors of all features. Raises ValueError where a feature is missing."""
+        """Return the pooled vectors (B, D) of all features. Where keys have batches of their own, ``inverse_indices()`` has the
+        number of each sample's bag, as in TorchRec. Raises ValueError where a feature or a sample's bag is missing."""
+        shared = KeyedBatches.of(features).bags_of_samples(features, [feature for feature, _ in self._read])
         if self.runtime.raw_ids is not None:
             features = self._numbered(features)
         if self._is_weighted:
@@ -134,15 +137,20 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
             parts = [self._weighted(group, given) for group in self._groups]
         else:
             parts = self.runtime.pooled(lambda: self._key(features), lambda: self._bags(features))
-        samples = len(parts[0]) // len(self._groups[0].features)
-        if len(parts) == 1:
-            return PooledVectors(self._names, self._dims, parts[0].reshape(samples, sum(self._dims)))
+        return PooledVectors(self._names, self._dims, self._side_by_side(parts, shared))
+
+    def _side_by_side(self, parts: list[Tensor], shared: list[Tensor] | None) -> Tensor:
+        """Join the vectors of each group's bags to those of samples (B, sum of dims). `shared`: the bag of each sample, for every
+        feature, where samples share bags."""
+        bags = len(parts[0]) // len(self._groups[0].features)
+        if len(parts) == 1 and shared is None:
+            return parts[0].reshape(bags, sum(self._dims))
         columns: list[Tensor] = [parts[0]] * len(self._names)
         for group, part in zip(self._groups, parts, strict=True):
-            vectors = part.view(samples, len(group.features), part.shape[1]).unbind(dim=1)
+            vectors = part.view(bags, len(group.features), part.shape[1]).unbind(dim=1)
             for column, vector in zip(group.columns, vectors, strict=True):
-                columns[column] = vector
-        return PooledVectors(self._names, self._dims, torch.cat(columns, dim=1))
+                columns[column] = vector if shared is None else vector.index_select(0, to_device(shared[column], vector.device))
+        return torch.cat(columns, dim=1)
 
     def parts(self, given: Any) -> Iterator[tuple[CallKey, Bags]]:
         """Yield the bags of a KeyedJaggedTensor, for `EmbeddingRuntime.prefetch`."""
@@ -170,9 +178,8 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
         return NumberedFeatures(self._names, row_N, lengths, weights_N)
 
     def _key(self, features: Any) -> CallKey:
-        check_keyed(features)
-        lengths = features.lengths() if hasattr(features, "lengths") else features.offsets()
-        return CallKey.of(id(self), features.values(), lengths)
+        batches = KeyedBatches.of(features)
+        return CallKey.of((id(self), batches.names, batches.bags_F), features.values(), batches.lengths)
 
     def _bags(self, features: Any) -> list[Bags]:
         given = Keyed.of(features, weighted=False)

@@ -16,7 +16,8 @@ from adaptive_rec.modules.bag import AdaptiveEmbedding
 from adaptive_rec.modules.bags import Bags, CallKey
 from adaptive_rec.modules.collection import check_tables, init_rows, specs_of, type_of_tables
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
-from adaptive_rec.modules.inputs import as_ids, check_integers, check_keyed
+from adaptive_rec.modules.inputs import as_ids, check_integers
+from adaptive_rec.modules.keyed import KeyedBatches
 from adaptive_rec.modules.optimizer_steps import follow_optimizers
 from adaptive_rec.modules.options import Options, rates_from, setup_from
 from adaptive_rec.modules.uploads import to_device
@@ -145,21 +146,17 @@ class AdaptiveEmbeddingCollection(nn.Module):
 
     def _split(self, features: Any) -> Iterator[tuple[_Feature, Tensor, Tensor]]:
         """Yield each feature with its ids (N) and the number of ids of each sample (B)."""
-        check_keyed(features)
-        keys, values = list(features.keys()), features.values()
-        lengths = features.lengths() if hasattr(features, "lengths") else features.offsets().diff()
-        if not keys or len(lengths) % len(keys):
-            raise ValueError(f"the number of lengths must be a multiple of the {len(keys)} keys, got {len(lengths)}")
-        length_FB = lengths.view(len(keys), -1)
-        end_F = np.cumsum(as_ids(length_FB.sum(1)))
-        if len(end_F) and end_F[-1] > len(values):
-            raise ValueError(f"lengths must sum to at most the number of values, {len(values)}, got {end_F[-1]}")
-        for feature in self._features:
-            if feature.name not in keys:
-                raise ValueError(f"features must have the key {feature.name}, got {', '.join(keys)}")
-            place = keys.index(feature.name)
-            first = int(end_F[place - 1]) if place else 0
-            yield feature, values[first : int(end_F[place])], length_FB[place]
+        batches, values = KeyedBatches.of(features), features.values()
+        lengths = batches.lengths.reshape(-1) if hasattr(features, "lengths") else batches.lengths.diff()
+        length_L = as_ids(lengths)
+        if len(length_L) and length_L.min() < 0:
+            raise ValueError(f"lengths must be at least 0, got {length_L.min()}")
+        first_F1 = np.concatenate([[0], np.cumsum(length_L)])[np.cumsum([0, *batches.bags_F])]
+        if first_F1[-1] > len(values):
+            raise ValueError(f"lengths must sum to at most the number of values, {len(values)}, got {first_F1[-1]}")
+        length_F = lengths.split(batches.bags_F)
+        for feature, place in zip(self._features, batches.places([feature.name for feature in self._features]), strict=True):
+            yield feature, values[first_F1[place] : first_F1[place + 1]], length_F[place]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse `copy.copy`, `copy.deepcopy` and pickling, which all come here."""

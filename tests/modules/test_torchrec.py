@@ -235,3 +235,87 @@ def test_raw_ids_train_as_torchrec_does_with_numbers() -> None:
             own = [keys.tolist().index(key) for key in some.tolist()]
             assert len(own) > 20
             torch.testing.assert_close(rows, plain.embedding_bags[table.name].weight[own].detach(), rtol=0, atol=1e-5)
+
+
+BAGS = {"word": 9, "place": 20, "hour": 1, "query": 4}
+"""Bags of each key where keys have batches of their own."""
+
+
+def strided(seed: int, inverse: bool = True, weighted: bool = False) -> Any:
+    """A KeyedJaggedTensor with a batch of its own for each key, of two ranks; 20 samples share the bags."""
+    dice = torch.Generator().manual_seed(seed)
+    counts = [torch.randint(0, 4, (bags,), generator=dice, dtype=torch.int32) for bags in BAGS.values()]
+    ids = [
+        (rows * torch.rand(int(own.sum()), generator=dice) ** 4).long() for rows, own in zip(ROWS.values(), counts, strict=True)
+    ]
+    keys = [*BAGS][::-1]
+    index = torch.stack([torch.randint(BAGS[name], (20,), generator=dice) for name in keys])
+    return KeyedJaggedTensor(
+        keys=list(ROWS),
+        values=torch.cat(ids),
+        lengths=torch.cat(counts),
+        weights=torch.rand(sum(map(len, ids)), generator=dice) if weighted else None,
+        stride_per_key_per_rank=[[bags // 2, bags - bags // 2] for bags in BAGS.values()],
+        inverse_indices=(keys, index) if inverse else None,
+    )
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_batch_of_its_own_for_each_key_trains_as_torchrec_does(weighted: bool) -> None:
+    plain, adaptive = theirs(weighted), ours(weighted)
+    adaptive.load_state_dict(plain.state_dict())
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.05)
+    batches = [strided(seed, weighted=weighted) for seed in range(30)]
+    for given in adaptive.runtime.prefetch(batches, sparse=lambda given: given):
+        wanted, found = plain(given), adaptive(given)
+        assert found.values().shape == (given.stride(), 36)
+        torch.testing.assert_close(found.values(), wanted.values(), rtol=1e-5, atol=1e-6)
+        optimizer.zero_grad()
+        for one in (wanted, found):
+            one.values().sin().sum().backward()
+        optimizer.step()
+    assert_moved(adaptive.runtime)
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(adaptive.state_dict()[name], value, rtol=0, atol=1e-5)
+
+
+def test_unequal_batches_without_indices_are_no_batch_in_torchrec_either() -> None:
+    with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
+        theirs()(strided(1, inverse=False))
+    with pytest.raises(ValueError, match="inverse_indices where their batches are of unequal sizes"):
+        ours()(strided(1, inverse=False))
+
+
+def test_indices_over_batches_of_one_size_are_followed_as_by_torchrec() -> None:
+    plain, adaptive, given = theirs(), ours(), batch(1)
+    adaptive.load_state_dict(plain.state_dict())
+    index = torch.randint(40, (len(ROWS), 25))
+    shared = KeyedJaggedTensor(list(ROWS), given.values(), lengths=given.lengths(), inverse_indices=(list(ROWS), index))
+    torch.testing.assert_close(adaptive(shared).values(), plain(shared).values(), rtol=0, atol=1e-6)
+    none = KeyedJaggedTensor(list(ROWS), given.values(), lengths=given.lengths(), inverse_indices=(list(ROWS), index[:, :0]))
+    torch.testing.assert_close(adaptive(none).values(), plain(none).values(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("inverse", [True, False])
+def test_un_pooled_vectors_of_a_batch_for_each_key_are_those_of_torchrec(inverse: bool) -> None:
+    plain = torchrec.EmbeddingCollection(tables=unpooled_tables())
+    adaptive = adaptive_rec.AdaptiveEmbeddingCollection(
+        unpooled_tables(), optimizer=torch.optim.SGD, budget="8KiB", knobs=QUICK_WINDOWS
+    )
+    adaptive.load_state_dict(plain.state_dict())
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.05) for model in (plain, adaptive)]
+    for seed in range(20):
+        given = strided(seed, inverse)
+        wanted, found = plain(given), adaptive(given)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        for name, one in wanted.items():
+            assert torch.equal(found[name].lengths(), one.lengths())
+            torch.testing.assert_close(found[name].values(), one.values(), rtol=1e-5, atol=1e-6)
+        for some in (wanted, found):
+            torch.stack([one.values().sin().sum() for one in some.values()]).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert_moved(adaptive.runtime)
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(adaptive.state_dict()[name], value, rtol=0, atol=1e-5)
