@@ -106,10 +106,15 @@ class AutogradSession(Session):
     # Forward ---------------------------------------------------------------------------------------------------------
 
     def pooled(
-        self, key: Callable[[], CallKey] | None, make: Callable[[], list[Bags]], weight: Tensor | None = None
+        self,
+        key: Callable[[], CallKey] | None,
+        make: Callable[[], list[Bags]],
+        weight: Tensor | None = None,
+        dtype: torch.dtype | None = None,
     ) -> list[Tensor]:
         """Return the pooled vectors (L, D) of a forward call's bags. `make` makes the bags where none with this `key` were looked
-        up ahead. `weight` is the parameter that gets the gradient where rows are not updated in the backward pass."""
+        up ahead. `weight` is the parameter that gets the gradient where rows are not updated in the backward pass. `dtype`: type
+        of the vectors, by default that of the tables."""
         if not self.state.rows_placed:
             self.start()
         calls = self._ahead.calls(key()) if self._ahead is not None and key is not None else []
@@ -119,7 +124,7 @@ class AutogradSession(Session):
         keep = self._passes.add if weight is None or self.updates_in_backward else partial(self._keep, weight)
         source = self._anchor if weight is None else weight
         found = [PooledRows.apply(source, call, self._gather, keep) for call in calls]
-        return found if self.weight_dtype == self.dtype else [vectors_LD.to(self.weight_dtype) for vectors_LD in found]
+        return [vectors_LD.to(dtype or self.weight_dtype) for vectors_LD in found]
 
     def _keep(self, weight: Tensor, call: PoolCall, gradient_LD: Tensor) -> Tensor:
         """Return the gradient of a weight, for autograd to add to its ``grad``."""

@@ -108,6 +108,7 @@ def test_the_output_is_a_keyed_tensor() -> None:
     assert list(out.length_per_key()) == dims
     assert list(out.offset_per_key()) == [0, 8, 16, 20, 23, 31, 39]
     assert out.values().shape == (5, 39)
+    assert (out.key_dim(), out.device()) == (1, torch.device("cpu"))
     by_name = out.to_dict()
     assert list(by_name) == NAMES
     for name, dim, part in zip(NAMES, dims, out.values().split(dims, dim=1), strict=True):
@@ -243,6 +244,7 @@ def test_the_interface_is_that_of_torchrec() -> None:
     assert [table.name for table in ours.embedding_bag_configs()] == ["t_text", "t_place", "t_hour", "t_again"]
     assert ours.is_weighted() is False
     assert collection(weighted=True).is_weighted() is True
+    assert ours.device == torch.device("cpu")
     tables = ["t_text", "t_place", "t_hour", "t_again"]
     assert [name for name, _ in ours.named_parameters()] == [f"embedding_bags.{name}.weight" for name in tables]
     assert set(ours.runtime.stats().tables) == {*tables}

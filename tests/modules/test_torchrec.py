@@ -319,3 +319,71 @@ def test_un_pooled_vectors_of_a_batch_for_each_key_are_those_of_torchrec(inverse
     assert_moved(adaptive.runtime)
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(adaptive.state_dict()[name], value, rtol=0, atol=1e-5)
+
+
+def narrow(make: Any, kind: Any) -> list[Any]:
+    return [
+        make(name="t_a", embedding_dim=8, num_embeddings=300, feature_names=["word", "query"], data_type=kind),
+        make(name="t_b", embedding_dim=8, num_embeddings=40, feature_names=["place", "hour"], data_type=kind),
+    ]
+
+
+def test_tables_of_16_bits_give_vectors_of_torchrecs_type() -> None:
+    """TorchRec rounds a bag's sum to 16 bits before it makes it a float32; ours is not rounded."""
+    given, kind = batch(1), torchrec.modules.embedding_configs.DataType.FP16
+    for theirs_of, ours_of, config in (
+        (EmbeddingBagCollection, AdaptiveEmbeddingBagCollection, EmbeddingBagConfig),
+        (torchrec.EmbeddingCollection, adaptive_rec.AdaptiveEmbeddingCollection, torchrec.EmbeddingConfig),
+    ):
+        plain: Any = theirs_of(tables=narrow(config, kind))
+        adaptive: Any = ours_of(tables=narrow(config, kind), budget="8KiB", optimizer="sgd", lr=0.1)
+        adaptive.load_state_dict(plain.state_dict())
+        wanted, found = plain(given).to_dict() if config is EmbeddingBagConfig else plain(given), adaptive(given)
+        for name, one in wanted.items():
+            if config is EmbeddingBagConfig:
+                assert found[name].dtype == one.dtype == torch.float32
+                torch.testing.assert_close(found[name], one, rtol=2**-10, atol=1e-6)
+            else:
+                assert found[name].values().dtype == one.values().dtype == torch.float32
+                assert torch.equal(found[name].values(), one.values())
+
+
+@pytest.mark.parametrize("need_indices", [False, True])
+@pytest.mark.parametrize("integers", [torch.int32, torch.int64])
+def test_jagged_vectors_have_the_methods_of_torchrec(need_indices: bool, integers: torch.dtype) -> None:
+    plain = torchrec.EmbeddingCollection(tables=unpooled_tables(), need_indices=need_indices)
+    adaptive = adaptive_rec.AdaptiveEmbeddingCollection(
+        unpooled_tables(), None, need_indices, optimizer="sgd", lr=0.1, budget="8KiB"
+    )
+    adaptive.load_state_dict(plain.state_dict())
+    for name in ("device", "need_indices", "embedding_names_by_table", "embedding_dim"):
+        mine, theirs_ = getattr(adaptive, name), getattr(plain, name)
+        assert (mine() if callable(mine) else mine) == (theirs_() if callable(theirs_) else theirs_), name
+    drawn = draw({"word": 400, "query": 400, "place": 60}, 16, 1)
+    given = torchrec.KeyedJaggedTensor(drawn.names, drawn.ids, lengths=drawn.counts.to(integers))
+    methods = (
+        "offsets_or_none", "lengths_or_none", "weights_or_none", "lengths", "offsets", "offsets_or_none", "values", "device",
+        "to_dense_weights", "to_padded_dense_weights", "to_dense", "to_padded_dense",
+    )  # fmt: skip
+    wanted, found = plain(given), adaptive(given)
+    for key, one in wanted.items():
+        for method in methods:
+            # assert_close looks at types and into lists
+            mine, theirs_ = getattr(found[key], method)(), getattr(one, method)()
+            if theirs_ is None or isinstance(theirs_, torch.device):
+                assert mine == theirs_, method
+            else:
+                torch.testing.assert_close(mine, theirs_, rtol=0, atol=0, msg=method)
+
+
+def test_pooled_vectors_can_be_regrouped_by_torchrec() -> None:
+    plain, adaptive, given = theirs(), ours(), batch(1)
+    adaptive.load_state_dict(plain.state_dict())
+    groups = [["hour", "word"], ["place@t_place"], ["query", "place@t_wide"]]
+    wanted = torchrec.KeyedTensor.regroup([plain(given)], groups)
+    found = torchrec.KeyedTensor.regroup([adaptive(given)], groups)
+    for mine, theirs_ in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine, theirs_, rtol=0, atol=1e-6)
+    assert adaptive.device == plain.device
+    for method in ("key_dim", "device"):
+        assert getattr(adaptive(given), method)() == getattr(plain(given), method)()
