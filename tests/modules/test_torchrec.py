@@ -387,3 +387,17 @@ def test_pooled_vectors_can_be_regrouped_by_torchrec() -> None:
     assert adaptive.device == plain.device
     for method in ("key_dim", "device"):
         assert getattr(adaptive(given), method)() == getattr(plain(given), method)()
+
+
+def test_averages_of_weighted_rows_are_refused_by_torchrec_and_served_here() -> None:
+    """`test_collection.py` compares their gradients with plain operations of torch."""
+    tables, given = configs(mean=True), batch(1, weighted=True)
+    plain = EmbeddingBagCollection(tables=tables, is_weighted=True)
+    with pytest.raises(NotImplementedError, match="per_sample_weights"):
+        plain(given)
+    adaptive = AdaptiveEmbeddingBagCollection(tables=tables, is_weighted=True, optimizer="sgd", lr=0.1, budget="8KiB")
+    adaptive.load_state_dict(plain.state_dict())
+    own, rows = given["place"], plain.state_dict()["embedding_bags.t_place.weight"]
+    bags = zip(own.to_dense(), own.to_dense_weights(), strict=True)
+    wanted = [(rows[ids] * weights.unsqueeze(1)).sum(0) / max(len(ids), 1) for ids, weights in bags]
+    torch.testing.assert_close(adaptive(given)["place@t_place"], torch.stack(wanted), rtol=0, atol=1e-6)
