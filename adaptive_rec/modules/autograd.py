@@ -26,7 +26,7 @@ from adaptive_rec.modules.gradients import Passes, PooledRows
 from adaptive_rec.modules.inputs import as_ids
 from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
 from adaptive_rec.modules.lookup_counts import LookupCounts
-from adaptive_rec.modules.loop_checks import check_knobs_of_ids, check_policy_fits, check_ranks, check_same
+from adaptive_rec.modules.loop_checks import check_change, check_ranks, check_same
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.row_gradient import CallGradient, RowGradient
@@ -34,7 +34,6 @@ from adaptive_rec.modules.shared_rows import rows_of
 from adaptive_rec.modules.step_parts import StepPart, StepParts, StepUpdate
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import BatchView
-from adaptive_rec.policy.find import load_policy
 from adaptive_rec.policy.skipping import plan_step
 from adaptive_rec.runtime.control import Control
 from adaptive_rec.runtime.session import Report, Session
@@ -301,6 +300,5 @@ class AutogradSession(Session):
         return Fetched(np.array(np.nan)) if self._loss is None else self.store.fetch_later(self._loss_sum)
 
     def check_knobs(self, before: Knobs, after: Knobs) -> None:
-        check_knobs_of_ids(after, self.state.input.keys is not None)
-        check_policy_fits(load_policy(after.policy), after, self.rows.group, self.rates)
+        check_change(before, after, self.state.input.keys is not None, self.rows.group, self.rates, self.store)
         super().check_knobs(before, after)
