@@ -56,11 +56,12 @@ class KeyedBatches:
         return KeyedBatches(names, tuple(bags_F), lengths)
 
     def places(self, features: Sequence[str]) -> NDArray[np.int64]:
-        """Return the numbers of features. Raises ValueError where one is missing."""
-        missing = [name for name in features if name not in self.names]
-        if missing:
+        """Return the numbers of features; of a key that occurs twice the last one counts, as in TorchRec. Raises ValueError where
+        one is missing."""
+        place_of = {name: place for place, name in enumerate(self.names)}
+        if missing := [name for name in features if name not in place_of]:
             raise ValueError(f"features must have the key {missing[0]}, got {', '.join(self.names)}")
-        return np.array([self.names.index(name) for name in features], dtype=np.int64)
+        return np.array([place_of[name] for name in features], dtype=np.int64)
 
     def bags_of_samples(self, given: Any, features: Sequence[str]) -> list[Tensor] | None:
         """Return the numbers (B) of the samples' bags for each feature: those of TorchRec's ``inverse_indices``. None where each
@@ -68,12 +69,10 @@ class KeyedBatches:
         bags_R = [self.bags_F[place] for place in self.places(features)]
         inverse = _inverse_of(given)
         if inverse is not None:
-            keys, index_KB = inverse
-            if missing := [name for name in features if name not in keys]:
-                raise ValueError(f"inverse_indices must have the key {missing[0]}, got {', '.join(keys)}")
-            return [
-                _checked(name, index_KB[keys.index(name)], bags) for name, bags in zip(features, bags_R, strict=True)
-            ]
+            index_of = dict(zip(*inverse, strict=True))
+            if missing := [name for name in features if name not in index_of]:
+                raise ValueError(f"inverse_indices must have the key {missing[0]}, got {', '.join(index_of)}")
+            return [_checked(name, index_of[name], bags) for name, bags in zip(features, bags_R, strict=True)]
         if len(set(bags_R)) > 1:
             each = ", ".join(f"{name} {bags}" for name, bags in zip(features, bags_R, strict=True))
             raise ValueError(f"features must have inverse_indices where their batches are of unequal sizes, got {each}")

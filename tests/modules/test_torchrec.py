@@ -401,3 +401,17 @@ def test_averages_of_weighted_rows_are_refused_by_torchrec_and_served_here() -> 
     bags = zip(own.to_dense(), own.to_dense_weights(), strict=True)
     wanted = [(rows[ids] * weights.unsqueeze(1)).sum(0) / max(len(ids), 1) for ids, weights in bags]
     torch.testing.assert_close(adaptive(given)["place@t_place"], torch.stack(wanted), rtol=0, atol=1e-6)
+
+
+def test_of_a_key_that_is_there_twice_the_last_one_counts() -> None:
+    plain, adaptive, given = theirs(), ours(), strided(1)
+    adaptive.load_state_dict(plain.state_dict())
+    lengths = torch.cat([given.lengths(), torch.ones(3, dtype=torch.int32)])
+    twice = KeyedJaggedTensor(
+        keys=[*ROWS, "hour"],
+        values=torch.cat([given.values(), torch.arange(3)]),
+        lengths=lengths,
+        stride_per_key_per_rank=[[bags] for bags in (*BAGS.values(), 3)],
+        inverse_indices=([*ROWS, "hour"], torch.tensor([[0] * 3] * 4 + [[2, 0, 1]])),
+    )
+    torch.testing.assert_close(adaptive(twice).values(), plain(twice).values(), rtol=0, atol=1e-6)
