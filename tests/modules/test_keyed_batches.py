@@ -14,9 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from adaptive_rec import AdaptiveEmbeddingBagCollection, AdaptiveEmbeddingCollection, EmbeddingBagConfig
+from adaptive_rec.modules import collection as modules
+from adaptive_rec.modules import options
 from tests.matrix import grid
 
 from .jagged import Jagged
+from .ranks import patch_ranks
+from .test_device import ReadableStreams
 from .training import QUICK_WINDOWS, assert_moved
 
 ROWS = {"word": 400, "place": 60, "query": 400, "hour": 24}
@@ -202,6 +206,41 @@ def per_sample(given: Strided) -> Jagged:
             ids.append(own[int(starts[bag]) : ends[bag]])
             counts.append(len(ids[-1]))
     return Jagged(given.names, torch.cat(ids), torch.tensor(counts))
+
+
+def trained(batches: list[Any], prefetch: bool = False) -> dict[str, Tensor]:
+    """Return the rows of a collection after these batches."""
+    torch.manual_seed(4)
+    ours = collection()
+    for given in ours.runtime.prefetch(batches, sparse=lambda given: given) if prefetch else batches:
+        ours(given).values().tanh().square().sum().backward()
+    assert_moved(ours.runtime)
+    return ours.state_dict()
+
+
+def assert_equal_rows(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    for name, rows in wanted.items():
+        torch.testing.assert_close(found[name], rows, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_shared_bags_on_a_device_train_as_bags_of_each_sample(monkeypatch: pytest.MonkeyPatch, prefetch: bool) -> None:
+    """The device is that of `test_device.py`, in host memory."""
+    batches, plain = [draw(seed) for seed in range(16)], options.setup_from
+    wanted = trained([per_sample(given) for given in batches])
+    monkeypatch.setattr(modules, "setup_from", lambda *given: replace(plain(*given), streams=ReadableStreams(seed=3)))
+    assert_equal_rows(trained(batches, prefetch), wanted)
+
+
+def test_shared_bags_on_two_ranks_train_as_bags_of_each_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_ranks = patch_ranks(monkeypatch)
+    batches = [[draw(2 * step + rank) for step in range(16)] for rank in range(2)]
+    found, wanted = (
+        on_ranks(2, lambda group, read=read: trained([read(given) for given in batches[group.rank]]))
+        for read in (lambda given: given, per_sample)
+    )
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert_equal_rows(mine, theirs)
 
 
 def test_lookups_ahead_know_keys_and_batches() -> None:
