@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from adaptive_rec.modules.bag import AdaptiveEmbedding as AdaptiveEmbedding
     from adaptive_rec.modules.bag import AdaptiveEmbeddingBag as AdaptiveEmbeddingBag
     from adaptive_rec.modules.collection import AdaptiveEmbeddingBagCollection as AdaptiveEmbeddingBagCollection
-    from adaptive_rec.modules.collection import EmbeddingBagConfig as EmbeddingBagConfig
     from adaptive_rec.modules.collection import PooledVectors as PooledVectors
+    from adaptive_rec.modules.collection_tables import EmbeddingBagConfig as EmbeddingBagConfig
     from adaptive_rec.modules.embedding_collection import AdaptiveEmbeddingCollection as AdaptiveEmbeddingCollection
     from adaptive_rec.modules.embedding_collection import JaggedVectors as JaggedVectors
     from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime as EmbeddingRuntime
@@ -38,7 +38,7 @@ _PUBLIC = {
     "AdaptiveEmbeddingCollection": "modules.embedding_collection",
     "AdaptiveRecError": "errors",
     "ConfigError": "errors",
-    "EmbeddingBagConfig": "modules.collection",
+    "EmbeddingBagConfig": "modules.collection_tables",
     "EmbeddingRuntime": "modules.embedding_runtime",
     "JaggedVectors": "modules.embedding_collection",
     "Options": "modules.options",

@@ -178,3 +178,12 @@ def split_budget(space: RowSpace, bytes_per_row: list[int], budget_bytes: int) -
         capacities[p] = min(space.pools[p].rows, part // bytes_per_row[p])
         left -= capacities[p] * bytes_per_row[p]
     return capacities
+
+
+def least_budget(space: RowSpace, bytes_per_row: list[int]) -> int:
+    """Return the least budget of which `split_budget` gives some pool a slot."""
+    low, high = 0, all_rows_bytes(space, bytes_per_row)  # too little, and enough
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if any(split_budget(space, bytes_per_row, middle)) else (middle, high)
+    return high

@@ -26,7 +26,7 @@ from adaptive_rec.modules.gradients import Passes, PooledRows
 from adaptive_rec.modules.inputs import as_ids
 from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
 from adaptive_rec.modules.lookup_counts import LookupCounts
-from adaptive_rec.modules.loop_checks import check_knobs_of_ids, check_policy_fits, check_ranks, check_same
+from adaptive_rec.modules.loop_checks import check_change, check_ranks, check_same
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.row_gradient import CallGradient, RowGradient
@@ -34,7 +34,6 @@ from adaptive_rec.modules.shared_rows import rows_of
 from adaptive_rec.modules.step_parts import StepPart, StepParts, StepUpdate
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import BatchView
-from adaptive_rec.policy.find import load_policy
 from adaptive_rec.policy.skipping import plan_step
 from adaptive_rec.runtime.control import Control
 from adaptive_rec.runtime.session import Report, Session
@@ -106,10 +105,15 @@ class AutogradSession(Session):
     # Forward ---------------------------------------------------------------------------------------------------------
 
     def pooled(
-        self, key: Callable[[], CallKey] | None, make: Callable[[], list[Bags]], weight: Tensor | None = None
+        self,
+        key: Callable[[], CallKey] | None,
+        make: Callable[[], list[Bags]],
+        weight: Tensor | None = None,
+        dtype: torch.dtype | None = None,
     ) -> list[Tensor]:
         """Return the pooled vectors (L, D) of a forward call's bags. `make` makes the bags where none with this `key` were looked
-        up ahead. `weight` is the parameter that gets the gradient where rows are not updated in the backward pass."""
+        up ahead. `weight` is the parameter that gets the gradient where rows are not updated in the backward pass. `dtype`: type
+        of the vectors, by default that of the tables."""
         if not self.state.rows_placed:
             self.start()
         calls = self._ahead.calls(key()) if self._ahead is not None and key is not None else []
@@ -119,7 +123,7 @@ class AutogradSession(Session):
         keep = self._passes.add if weight is None or self.updates_in_backward else partial(self._keep, weight)
         source = self._anchor if weight is None else weight
         found = [PooledRows.apply(source, call, self._gather, keep) for call in calls]
-        return found if self.weight_dtype == self.dtype else [vectors_LD.to(self.weight_dtype) for vectors_LD in found]
+        return [vectors_LD.to(dtype or self.weight_dtype) for vectors_LD in found]
 
     def _keep(self, weight: Tensor, call: PoolCall, gradient_LD: Tensor) -> Tensor:
         """Return the gradient of a weight, for autograd to add to its ``grad``."""
@@ -296,6 +300,5 @@ class AutogradSession(Session):
         return Fetched(np.array(np.nan)) if self._loss is None else self.store.fetch_later(self._loss_sum)
 
     def check_knobs(self, before: Knobs, after: Knobs) -> None:
-        check_knobs_of_ids(after, self.state.input.keys is not None)
-        check_policy_fits(load_policy(after.policy), after, self.rows.group, self.rates)
+        check_change(before, after, self.state.input.keys is not None, self.rows.group, self.rates, self.store)
         super().check_knobs(before, after)

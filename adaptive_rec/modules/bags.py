@@ -16,7 +16,7 @@ from torch import Tensor
 from adaptive_rec.batch import Batch, TableReads
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.lookups import number_jagged_rows, number_rows
-from adaptive_rec.modules.inputs import Keyed
+from adaptive_rec.modules.keyed import Keyed
 from adaptive_rec.placement import RowSpace
 
 

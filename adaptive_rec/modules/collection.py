@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Unpack
@@ -13,33 +12,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from adaptive_rec.batch import TableSpec
-from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.bag import AdaptiveEmbeddingBag
 from adaptive_rec.modules.bags import Bags, CallKey, PoolTables
+from adaptive_rec.modules.collection_tables import (
+    check_tables,
+    init_rows,
+    is_mean,
+    names_by_table,
+    output_type,
+    specs_of,
+    type_of_tables,
+)
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
-from adaptive_rec.modules.inputs import Keyed, NumberedFeatures, check_integers, check_keyed
-from adaptive_rec.modules.options import Options, Setup, rates_from, setup_from
+from adaptive_rec.modules.inputs import check_integers
+from adaptive_rec.modules.keyed import Keyed, KeyedBatches, NumberedFeatures
+from adaptive_rec.modules.options import Options, rates_from, setup_from
 from adaptive_rec.modules.pooling import weighted_sums
 from adaptive_rec.modules.uploads import to_device
 from adaptive_rec.modules.weight import TieredWeight
-
-DATA_TYPES = {"FP32": torch.float32, "FP16": torch.float16, "BF16": torch.bfloat16}
-"""TorchRec's names of the types that tables may have."""
-
-
-@dataclass
-class EmbeddingBagConfig:
-    """A table and the features that look it up; it has those fields of TorchRec's class of this name that apply here."""
-
-    name: str
-    embedding_dim: int
-    num_embeddings: int
-    feature_names: list[str]
-    pooling: Any = "sum"
-    """"sum" or "mean", or TorchRec's PoolingType."""
-    init_fn: Callable[[Tensor], Any] | None = None
-    """Sets the first rows in place. None: U(-1/sqrt(rows), 1/sqrt(rows)), as in TorchRec."""
 
 
 class PooledVectors:
@@ -65,6 +55,13 @@ class PooledVectors:
         """Return the vectors (samples, dim) of each feature."""
         return dict(zip(self._keys, self._values.split(self._lengths, dim=1), strict=True))
 
+    def key_dim(self) -> int:
+        """Return the dimension along which features lie side by side."""
+        return 1
+
+    def device(self) -> torch.device:
+        return self._values.device
+
     def __getitem__(self, key: str) -> Tensor:
         if key not in self._keys:
             raise KeyError(f"no feature {key!r}, there are {', '.join(self._keys)}")
@@ -88,6 +85,7 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
     `tables` are `EmbeddingBagConfig`s, of this package or of TorchRec. The input may be any object with ``keys()``, ``values()``
     and ``lengths()`` (or ``offsets()``), and ``weights()`` where `is_weighted`. ``optimizer=`` and ``lr=`` must be given: each
     distinct row is updated once at the end of each backward pass. A feature of several tables is named ``feature@table``.
+    `output_dtype`: type of the vectors; by default float32 where tables are of 16 bits, as in TorchRec, else the tables' type.
     """
 
     def __init__(
@@ -97,14 +95,16 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
         device: torch.device | str | None = None,
         *,
         dtype: torch.dtype | None = None,
+        output_dtype: torch.dtype | None = None,
         **options: Unpack[Options],
     ) -> None:
         super().__init__()
         check_tables(tables)
+        self._output_dtype = output_type(dtype := dtype or type_of_tables(tables), output_dtype)
         self._tables, self._is_weighted = list(tables), is_weighted
         place = torch.device(device) if device is not None and str(device) != "meta" else torch.get_default_device()
         rates, setup = rates_from(options), setup_from(options, place)
-        self.runtime: EmbeddingRuntime = EmbeddingRuntime(specs_of(tables, setup), setup, rates, dtype or type_of_tables(tables))
+        self.runtime: EmbeddingRuntime = EmbeddingRuntime(specs_of(tables, setup), setup, rates, dtype)
         self._read = [(feature, number) for number, table in enumerate(tables) for feature in table.feature_names]
         self._names, self._groups = _groups(self._tables, self._read, self.runtime)
         self._dims = [table.embedding_dim for table in tables for _ in table.feature_names]
@@ -113,7 +113,7 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
             self.runtime.set_first_rows(number, partial(init_rows, table))
         self.embedding_bags = nn.ModuleDict(
             {
-                table.name: AdaptiveEmbeddingBag.over(TieredWeight(self.runtime, number), "mean" if _is_mean(table) else "sum")
+                table.name: AdaptiveEmbeddingBag.over(TieredWeight(self.runtime, number), "mean" if is_mean(table) else "sum")
                 for number, table in enumerate(tables)
             }
         )
@@ -124,25 +124,39 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
     def is_weighted(self) -> bool:
         return self._is_weighted
 
+    @property
+    def device(self) -> torch.device:
+        """The device of vectors and hot rows."""
+        return self.runtime.device
+
     @torch.compiler.disable  # a compiled model calls it uncompiled
     def forward(self, features: Any) -> PooledVectors:
-        """Return the pooled vectors of all features. Raises ValueError where a feature is missing."""
+        """Return the pooled vectors (B, D) of all features. Where keys have batches of their own, ``inverse_indices()`` has the
+        number of each sample's bag, as in TorchRec. Raises ValueError where a feature or a sample's bag is missing."""
+        shared = KeyedBatches.of(features).bags_of_samples(features, [feature for feature, _ in self._read])
         if self.runtime.raw_ids is not None:
             features = self._numbered(features)
         if self._is_weighted:
             given = Keyed.of(features, weighted=True)
             parts = [self._weighted(group, given) for group in self._groups]
         else:
-            parts = self.runtime.pooled(lambda: self._key(features), lambda: self._bags(features))
-        samples = len(parts[0]) // len(self._groups[0].features)
-        if len(parts) == 1:
-            return PooledVectors(self._names, self._dims, parts[0].reshape(samples, sum(self._dims)))
+            parts = self.runtime.pooled(
+                lambda: self._key(features), lambda: self._bags(features), dtype=self._output_dtype
+            )
+        return PooledVectors(self._names, self._dims, self._side_by_side(parts, shared))
+
+    def _side_by_side(self, parts: list[Tensor], shared: list[Tensor] | None) -> Tensor:
+        """Join the vectors of each group's bags to those of samples (B, sum of dims). `shared`: the bag of each sample, for every
+        feature, where samples share bags."""
+        bags = len(parts[0]) // len(self._groups[0].features)
+        if len(parts) == 1 and shared is None:
+            return parts[0].reshape(bags, sum(self._dims))
         columns: list[Tensor] = [parts[0]] * len(self._names)
         for group, part in zip(self._groups, parts, strict=True):
-            vectors = part.view(samples, len(group.features), part.shape[1]).unbind(dim=1)
+            vectors = part.view(bags, len(group.features), part.shape[1]).unbind(dim=1)
             for column, vector in zip(group.columns, vectors, strict=True):
-                columns[column] = vector
-        return PooledVectors(self._names, self._dims, torch.cat(columns, dim=1))
+                columns[column] = vector if shared is None else vector.index_select(0, to_device(shared[column], vector.device))
+        return torch.cat(columns, dim=1)
 
     def parts(self, given: Any) -> Iterator[tuple[CallKey, Bags]]:
         """Yield the bags of a KeyedJaggedTensor, for `EmbeddingRuntime.prefetch`."""
@@ -170,9 +184,8 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
         return NumberedFeatures(self._names, row_N, lengths, weights_N)
 
     def _key(self, features: Any) -> CallKey:
-        check_keyed(features)
-        lengths = features.lengths() if hasattr(features, "lengths") else features.offsets()
-        return CallKey.of(id(self), features.values(), lengths)
+        batches = KeyedBatches.of(features)
+        return CallKey.of((id(self), batches.names, batches.bags_F), features.values(), batches.lengths)
 
     def _bags(self, features: Any) -> list[Bags]:
         given = Keyed.of(features, weighted=False)
@@ -185,10 +198,12 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
         # The bag of a lookup gives its table: rows are numbered by bags, then looked up one by one.
         numbered = group.tables.bags(found.ids_N, found.offsets, self.runtime.dtype)
         single = replace(numbered, offsets=np.arange(len(found.ids_N) + 1), in_turn=False, divisor_L1=None)
-        rows_ND = self.runtime.pooled(None, lambda: [single])[0]
+        rows_ND = self.runtime.pooled(None, lambda: [single], dtype=self.runtime.dtype)[0]
         pooled_LD = weighted_sums(rows_ND, found.weights_N, torch.from_numpy(found.offsets))
         divisor_L1 = numbered.divisor_L1
-        return pooled_LD if divisor_L1 is None else pooled_LD / to_device(divisor_L1, pooled_LD.device)
+        if divisor_L1 is not None:
+            pooled_LD = pooled_LD / to_device(divisor_L1, pooled_LD.device)
+        return pooled_LD.to(self._output_dtype)
 
     # Rows in and out -------------------------------------------------------------------------------------------------
 
@@ -206,83 +221,18 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
         )
 
 
-def specs_of(tables: Sequence[Any], setup: Setup) -> list[TableSpec]:
-    """Return the tables with all their rows. Raises ConfigError where raw ids do not fit a table."""
-    for table in tables if setup.raw else ():
-        _check_drawn(table)
-    return [TableSpec(table.name, setup.rows_of_table(table.num_embeddings), table.embedding_dim) for table in tables]
-
-
-def _check_drawn(table: Any) -> None:
-    """Raise ConfigError where a table's first rows are to be others than those drawn for raw ids, U(-1/sqrt(rows), 1/sqrt(rows)).
-    TorchRec's configurations have a function for that by default."""
-    init, bound = getattr(table, "init_fn", None), 1 / math.sqrt(table.num_embeddings)
-    limits = getattr(init, "keywords", {})
-    is_default = getattr(init, "func", None) is nn.init.uniform_ and all(
-        math.isclose(limits.get(name, math.nan), limit) for name, limit in (("a", -bound), ("b", bound))
-    )
-    given = [getattr(table, f"weight_init_{name}", None) for name in ("min", "max")]
-    if (init is not None and not is_default) or any(limit is not None for limit in given):
-        raise ConfigError(
-            f"init_fn and weight_init of table {table.name} must be left out where ids are raw, as rows begin with values drawn "
-            "for their ids"
-        )
-
-
-def check_tables(tables: Sequence[Any]) -> None:
-    names = [table.name for table in tables]
-    if not names:
-        raise ConfigError("tables must hold at least one table, got none")
-    if len(set(names)) != len(names):
-        raise ConfigError(f"names of tables must differ, got {', '.join(names)}")
-    for table in tables:
-        if not table.feature_names:
-            raise ConfigError(f"feature_names of table {table.name} must hold at least one feature, got none")
-
-
-def type_of_tables(tables: Sequence[Any]) -> torch.dtype:
-    """Return the type that the `data_type` of TorchRec's configurations names, which all must share; torch's default where they
-    have none. Raises ConfigError."""
-    found = {str(getattr(kind, "value", kind)) for table in tables if (kind := getattr(table, "data_type", None)) is not None}
-    if len(found) > 1 or not found <= DATA_TYPES.keys():
-        raise ConfigError(
-            f"data_type of all tables must be the same, one of {', '.join(DATA_TYPES)}, got {', '.join(sorted(found))}"
-        )
-    return DATA_TYPES[found.pop()] if found else torch.get_default_dtype()
-
-
-def _is_mean(table: Any) -> bool:
-    """Return whether a table's bags are averaged. Raises ConfigError for an unknown pooling."""
-    pooling = str(getattr(table.pooling, "value", table.pooling)).lower()
-    if pooling not in ("sum", "mean"):
-        raise ConfigError(f"pooling of table {table.name} must be sum or mean, got {table.pooling!r}")
-    return pooling == "mean"
-
-
 def _groups(
     tables: list[Any], read: list[tuple[str, int]], runtime: EmbeddingRuntime
 ) -> tuple[list[str], list[_Group]]:
     """Return the names of all features in the output, and the features of each pool. `read`: features with the numbers of their
     tables. Features whose raw ids were replaced by rows have their names in the output."""
     space = runtime.space
-    shared = {name for name, _ in read if sum(name == other for other, _ in read) > 1}
-    names = [f"{name}@{tables[number].name}" if name in shared else name for name, number in read]
+    names = [name for some in names_by_table(tables) for name in some]
     groups = []
     for pool in range(len(space.pools)):
         columns = [column for column, (_, number) in enumerate(read) if space.table_range(number)[0] == pool]
         numbers = [read[column][1] for column in columns]
-        pool_tables = PoolTables.of(space, numbers, [_is_mean(tables[number]) for number in numbers])
+        pool_tables = PoolTables.of(space, numbers, [is_mean(tables[number]) for number in numbers])
         inputs = [name for name, _ in read] if runtime.raw_ids is None else names
         groups.append(_Group(pool_tables, tuple(inputs[column] for column in columns), tuple(columns)))
     return names, groups
-
-
-def init_rows(table: Any, rows: Tensor) -> None:
-    """Set a table's first rows."""
-    with torch.no_grad():
-        if getattr(table, "init_fn", None) is not None:
-            table.init_fn(rows)
-            return
-        bound = 1 / math.sqrt(table.num_embeddings)
-        low, high = getattr(table, "weight_init_min", None), getattr(table, "weight_init_max", None)
-        rows.uniform_(-bound if low is None else low, bound if high is None else high)

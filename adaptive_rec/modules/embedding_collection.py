@@ -14,9 +14,17 @@ from torch import Tensor, nn
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.bag import AdaptiveEmbedding
 from adaptive_rec.modules.bags import Bags, CallKey
-from adaptive_rec.modules.collection import check_tables, init_rows, specs_of, type_of_tables
+from adaptive_rec.modules.collection_tables import (
+    check_tables,
+    init_rows,
+    names_by_table,
+    output_type,
+    specs_of,
+    type_of_tables,
+)
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
-from adaptive_rec.modules.inputs import as_ids, check_integers, check_keyed
+from adaptive_rec.modules.inputs import as_ids, check_integers
+from adaptive_rec.modules.keyed import KeyedBatches
 from adaptive_rec.modules.optimizer_steps import follow_optimizers
 from adaptive_rec.modules.options import Options, rates_from, setup_from
 from adaptive_rec.modules.uploads import to_device
@@ -26,8 +34,9 @@ from adaptive_rec.modules.weight import TieredWeight
 class JaggedVectors:
     """Vectors of a feature's lookups (N, D), sample after sample, as in TorchRec's JaggedTensor."""
 
-    def __init__(self, values: Tensor, lengths: Tensor) -> None:
-        self._values, self._lengths = values, lengths
+    def __init__(self, values: Tensor, lengths: Tensor, weights: Tensor | None = None) -> None:
+        self._values, self._lengths, self._weights = values, lengths, weights
+        self._offsets: Tensor | None = None
 
     def values(self) -> Tensor:
         return self._values
@@ -36,22 +45,54 @@ class JaggedVectors:
         """Return the number of lookups of each sample (B)."""
         return self._lengths
 
+    def lengths_or_none(self) -> Tensor | None:
+        return self._lengths
+
     def offsets(self) -> Tensor:
-        """Return the first lookup of each sample, and the end (B + 1)."""
-        return nn.functional.pad(self._lengths.cumsum(0), (1, 0))
+        """Return the first lookup of each sample, and the end (B + 1), in the type of the lengths."""
+        if self._offsets is None:
+            self._offsets = nn.functional.pad(self._lengths.cumsum(0, dtype=self._lengths.dtype), (1, 0))
+        return self._offsets
+
+    def offsets_or_none(self) -> Tensor | None:
+        """Return the offsets if `offsets` was called before, as in TorchRec."""
+        return self._offsets
+
+    def weights(self) -> Tensor:
+        """Return the ids of the lookups (N), where the collection has `need_indices`. Raises ValueError where it has not."""
+        if self._weights is None:
+            raise ValueError("vectors must come from a collection with need_indices=True to have weights, which are their ids")
+        return self._weights
+
+    def weights_or_none(self) -> Tensor | None:
+        return self._weights
+
+    def device(self) -> torch.device:
+        return self._values.device
 
     def to_dense(self) -> list[Tensor]:
         """Return the vectors of each sample."""
         return list(self._values.split(self._lengths.tolist()))
 
+    def to_dense_weights(self) -> list[Tensor] | None:
+        """Return the ids of each sample, where there are any (`weights`)."""
+        return None if self._weights is None else list(self._weights.split(self._lengths.tolist()))
+
     def to_padded_dense(self, desired_length: int | None = None, padding_value: float = 0.0) -> Tensor:
         """Return the vectors of each sample (B, length, D), filled up or cut to a length; by default the longest one's."""
+        return self._padded(self._values, desired_length, padding_value)
+
+    def to_padded_dense_weights(self, desired_length: int | None = None, padding_value: float = 0.0) -> Tensor | None:
+        """Return the ids of each sample (B, length) in the same way, where there are any (`weights`)."""
+        return None if self._weights is None else self._padded(self._weights, desired_length, padding_value)
+
+    def _padded(self, values: Tensor, desired_length: int | None, padding_value: float) -> Tensor:
         length = int(self._lengths.max()) if desired_length is None and len(self._lengths) else desired_length or 0
-        places = torch.arange(length, device=self._values.device)
+        places = torch.arange(length, device=values.device)
         is_there_BL = places < to_device(self._lengths, places.device).unsqueeze(1)
         found = (to_device(self.offsets()[:-1], places.device).unsqueeze(1) + places)[is_there_BL]
-        padded = self._values.new_full((len(self._lengths), length, self._values.shape[1]), padding_value)
-        return padded.index_put((is_there_BL,), self._values[found])
+        padded = values.new_full((len(self._lengths), length, *values.shape[1:]), padding_value)
+        return padded.index_put((is_there_BL,), values[found])
 
 
 class _Feature(NamedTuple):
@@ -67,26 +108,28 @@ class AdaptiveEmbeddingCollection(nn.Module):
     `tables` are `EmbeddingBagConfig`s, or TorchRec's EmbeddingConfigs, all of one dim. The input may be any object with
     ``keys()``, ``values()`` and ``lengths()`` (or ``offsets()``). ``optimizer=`` must be given, as for `AdaptiveEmbedding`. A
     feature of several tables is named ``feature@table``. Each distinct row is updated once a step, however often it is looked up.
+    `need_indices`: whether vectors come with their ids, as ``weights()``. `output_dtype`: as in the other collection.
     """
 
     def __init__(
         self,
         tables: Sequence[Any],
         device: torch.device | str | None = None,
+        need_indices: bool = False,
         *,
         dtype: torch.dtype | None = None,
+        output_dtype: torch.dtype | None = None,
         **options: Unpack[Options],
     ) -> None:
         super().__init__()
         check_tables(tables)
         if len(dims := {table.embedding_dim for table in tables}) > 1:
             raise ConfigError(f"embedding_dim of all tables must be the same, got {sorted(dims)}")
-        self._tables = list(tables)
+        self._output_dtype = output_type(dtype := dtype or type_of_tables(tables), output_dtype)
+        self._tables, self._need_indices = list(tables), need_indices
         place = torch.device(device) if device is not None and str(device) != "meta" else torch.get_default_device()
         setup = setup_from(options, place)
-        self.runtime = EmbeddingRuntime(
-            specs_of(tables, setup), setup, rates_from(options), dtype or type_of_tables(tables)
-        )
+        self.runtime = EmbeddingRuntime(specs_of(tables, setup), setup, rates_from(options), dtype)
         self.runtime.register("embeddings", self)
         follow_optimizers(self.runtime)
         self.embeddings = nn.ModuleDict()
@@ -96,10 +139,12 @@ class AdaptiveEmbeddingCollection(nn.Module):
             weight = TieredWeight(self.runtime, number)
             self.runtime.hold(number, weight)
             self.embeddings[table.name] = AdaptiveEmbedding.over(weight)
-        read = [(name, table.name) for table in tables for name in table.feature_names]
-        shared = {name for name, _ in read if sum(name == other for other, _ in read) > 1}
         self._number_of = {table.name: number for number, table in enumerate(tables)}
-        self._features = [_Feature(name, t, f"{name}@{t}" if name in shared else name) for name, t in read]
+        self._features = [
+            _Feature(name, table.name, output)
+            for table, outputs in zip(tables, names_by_table(tables), strict=True)
+            for name, output in zip(table.feature_names, outputs, strict=True)
+        ]
 
     def embedding_configs(self) -> list[Any]:
         return self._tables
@@ -107,12 +152,25 @@ class AdaptiveEmbeddingCollection(nn.Module):
     def embedding_dim(self) -> int:
         return int(self._tables[0].embedding_dim)
 
+    def embedding_names_by_table(self) -> list[list[str]]:
+        """Return the names that each table's features have in the output."""
+        return names_by_table(self._tables)
+
+    def need_indices(self) -> bool:
+        return self._need_indices
+
+    @property
+    def device(self) -> torch.device:
+        """The device of vectors and hot rows."""
+        return self.runtime.device
+
     @torch.compiler.disable  # a compiled model calls it uncompiled
     def forward(self, features: Any) -> dict[str, JaggedVectors]:
         """Return the vectors of each feature. Raises ValueError where one is missing."""
+        given = [ids for _, ids, _ in self._split(features)] if self._need_indices else [None] * len(self._features)
         return {
-            feature.output: JaggedVectors(self._vectors(feature, ids), lengths)
-            for feature, ids, lengths in self._numbered(features)
+            feature.output: JaggedVectors(self._vectors(feature, ids), lengths, own)
+            for (feature, ids, lengths), own in zip(self._numbered(features), given, strict=True)
         }
 
     def parts(self, given: Any) -> Iterator[tuple[CallKey, Bags]]:
@@ -125,7 +183,7 @@ class AdaptiveEmbeddingCollection(nn.Module):
         """Return the rows (N, D) of a feature's ids, which are numbers of rows."""
         module: Any = self.embeddings[feature.table]
         vectors: Tensor = module(ids) if self.runtime.raw_ids is None else module.weight.embedding(ids)
-        return vectors
+        return vectors.to(self._output_dtype)
 
     def _numbered(self, features: Any, ahead: bool = False) -> list[tuple[_Feature, Tensor, Tensor]]:
         """Return each feature with its ids (N), or rows in place of raw ids, and the number of them of each sample (B)."""
@@ -145,21 +203,17 @@ class AdaptiveEmbeddingCollection(nn.Module):
 
     def _split(self, features: Any) -> Iterator[tuple[_Feature, Tensor, Tensor]]:
         """Yield each feature with its ids (N) and the number of ids of each sample (B)."""
-        check_keyed(features)
-        keys, values = list(features.keys()), features.values()
-        lengths = features.lengths() if hasattr(features, "lengths") else features.offsets().diff()
-        if not keys or len(lengths) % len(keys):
-            raise ValueError(f"the number of lengths must be a multiple of the {len(keys)} keys, got {len(lengths)}")
-        length_FB = lengths.view(len(keys), -1)
-        end_F = np.cumsum(as_ids(length_FB.sum(1)))
-        if len(end_F) and end_F[-1] > len(values):
-            raise ValueError(f"lengths must sum to at most the number of values, {len(values)}, got {end_F[-1]}")
-        for feature in self._features:
-            if feature.name not in keys:
-                raise ValueError(f"features must have the key {feature.name}, got {', '.join(keys)}")
-            place = keys.index(feature.name)
-            first = int(end_F[place - 1]) if place else 0
-            yield feature, values[first : int(end_F[place])], length_FB[place]
+        batches, values = KeyedBatches.of(features), features.values()
+        lengths = batches.lengths.reshape(-1) if hasattr(features, "lengths") else batches.lengths.diff()
+        length_L = as_ids(lengths)
+        if len(length_L) and length_L.min() < 0:
+            raise ValueError(f"lengths must be at least 0, got {length_L.min()}")
+        first_F1 = np.concatenate([[0], np.cumsum(length_L)])[np.cumsum([0, *batches.bags_F])]
+        if first_F1[-1] > len(values):
+            raise ValueError(f"lengths must sum to at most the number of values, {len(values)}, got {first_F1[-1]}")
+        length_F = lengths.split(batches.bags_F)
+        for feature, place in zip(self._features, batches.places([feature.name for feature in self._features]), strict=True):
+            yield feature, values[first_F1[place] : first_F1[place + 1]], length_F[place]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse `copy.copy`, `copy.deepcopy` and pickling, which all come here."""

@@ -1,8 +1,7 @@
-"""Inputs of `torch.nn.EmbeddingBag` and of TorchRec, as arrays of ids and offsets of bags."""
+"""Inputs of `torch.nn.EmbeddingBag`, as arrays of ids and offsets of bags."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adaptive_rec.classify import expand_ranges
-from adaptive_rec.kernels.lookups import are_bounds, find_features
+from adaptive_rec.kernels.lookups import are_bounds
 
 INTEGERS = (torch.int32, torch.int64)
 
@@ -97,82 +95,3 @@ def as_ids(tensor: Tensor) -> NDArray[np.int64]:
     """Return integers as an array of 64 bits each, in host memory."""
     array: NDArray[Any] = tensor.numpy(force=True)
     return np.ascontiguousarray(array, dtype=np.int64)
-
-
-def check_keyed(given: Any) -> None:
-    """Raise TypeError for an object without the methods of a KeyedJaggedTensor."""
-    lengths = any(hasattr(given, method) for method in ("lengths", "offsets"))
-    if not lengths or not all(hasattr(given, method) for method in ("keys", "values")):
-        raise TypeError(
-            f"features must be a KeyedJaggedTensor, with keys(), values() and lengths(), got {type(given).__name__}"
-        )
-
-
-@dataclass(frozen=True)
-class NumberedFeatures:
-    """Features with rows in place of raw ids, with the methods of a KeyedJaggedTensor. A feature of several tables is there for
-    each of them."""
-
-    names: Sequence[str]
-    row_N: Tensor
-    length_FB: Tensor
-    """Lookups of each feature and sample (F * B)."""
-    weights_N: Tensor | None
-
-    def keys(self) -> Sequence[str]:
-        return self.names
-
-    def values(self) -> Tensor:
-        return self.row_N
-
-    def lengths(self) -> Tensor:
-        return self.length_FB
-
-    def weights(self) -> Tensor | None:
-        return self.weights_N
-
-
-@dataclass(frozen=True)
-class Keyed:
-    """A KeyedJaggedTensor as arrays. Lookups are ordered by feature; those of feature ``f`` begin at ``first_F1[f]``."""
-
-    names: tuple[str, ...]
-    ids_N: NDArray[np.int64]
-    length_FB: NDArray[np.int64]
-    first_F1: NDArray[np.int64]
-    one_hot: bool
-    """Whether every bag holds exactly one id."""
-    weights_N: Tensor | None
-
-    @staticmethod
-    def of(given: Any, weighted: bool) -> Keyed:
-        """Read an object with TorchRec's methods. Raises TypeError where they are missing, ValueError where parts disagree."""
-        check_keyed(given)
-        names = tuple(given.keys())
-        lengths = as_ids(given.lengths()) if hasattr(given, "lengths") else np.diff(as_ids(given.offsets()))
-        if not names or len(lengths) % len(names):
-            raise ValueError(f"the number of lengths must be a multiple of the {len(names)} keys, got {len(lengths)}")
-        length_FB = lengths.reshape(len(names), -1)
-        ids_N = as_ids(given.values())
-        first_F1 = np.empty(len(names) + 1, dtype=np.int64)
-        shortest, longest = find_features(length_FB, first_F1)
-        if shortest < 0 or first_F1[-1] > len(ids_N):
-            raise ValueError(f"lengths must sum to at most the number of values, {len(ids_N)}, got {lengths.sum()}")
-        return Keyed(names, ids_N, length_FB, first_F1, shortest == longest == 1, given.weights() if weighted else None)
-
-    def places(self, features: Sequence[str]) -> NDArray[np.int64]:
-        """Return the numbers of features. Raises ValueError where one is missing."""
-        missing = [name for name in features if name not in self.names]
-        if missing:
-            raise ValueError(f"features must have the key {missing[0]}, got {', '.join(self.names)}")
-        return np.array([self.names.index(name) for name in features], dtype=np.int64)
-
-    def of_features(self, features: NDArray[np.int64]) -> Jagged:
-        """Return the bags of some features, ordered by sample."""
-        length_L = self.length_FB[features].T.reshape(-1)
-        start_FB = np.cumsum(self.length_FB).reshape(self.length_FB.shape) - self.length_FB
-        where_N = expand_ranges(start_FB[features].T.reshape(-1), length_L)
-        weights_N = None
-        if self.weights_N is not None:
-            weights_N = self.weights_N[torch.from_numpy(where_N).to(self.weights_N.device)]
-        return Jagged(self.ids_N[where_N], np.concatenate([[0], np.cumsum(length_L)]), weights_N)

@@ -9,9 +9,13 @@ import torch
 
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.embedding.device import all_rows_bytes, least_budget, split_budget
+from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.rates import Rates
+from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
+from adaptive_rec.policy.find import load_policy
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.torch_group import ranks_of_script
 
@@ -31,6 +35,25 @@ def check_knobs_of_ids(knobs: Knobs, raw: bool) -> None:
 
 OF_GUARDS = ("guard_ratio", "guard_max_logloss_increase")
 """Knobs of the guard of quality, which needs the loss of each sample."""
+
+
+def check_budget(space: RowSpace, bytes_per_row: list[int], policy: Policy, knobs: Knobs, name: str) -> None:
+    """Raise ConfigError where no row would fit into the hot tier though it is to have some; `name`: what the user set it by."""
+    given = policy.budget_bytes(knobs, all_rows_bytes(space, bytes_per_row))
+    if given > 0 and not any(split_budget(space, bytes_per_row, given)):
+        least = least_budget(space, bytes_per_row)
+        raise ConfigError(
+            f"{name} must be 0, for no hot rows, or at least {least} bytes, room for a row with its optimizer state, got {given}"
+        )
+
+
+def check_change(before: Knobs, after: Knobs, raw: bool, group: Group, rates: Rates, store: EmbeddingStore) -> None:
+    """Raise ConfigError where knobs cannot be changed to others in the user's loop."""
+    policy = load_policy(after.policy)
+    check_knobs_of_ids(after, raw)
+    check_policy_fits(policy, after, group, rates)
+    if (after.policy, after.hot_budget_bytes) != (before.policy, before.hot_budget_bytes):
+        check_budget(store.space, store.row_bytes_when(policy.tracks_movement), policy, after, "hot_budget_bytes")
 
 
 def check_policy_fits(policy: Policy, knobs: Knobs, group: Group, rates: Rates) -> None:

@@ -12,13 +12,14 @@ import torch
 
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import ON_DISK, Config, hot_part, validate
+from adaptive_rec.embedding.device import row_bytes
 from adaptive_rec.embedding.optimizer import RULES
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError, did_you_mean
 from adaptive_rec.kernels.key_map import MOST_ROWS
-from adaptive_rec.modules.loop_checks import check_knobs_of_ids, check_policy_fits
+from adaptive_rec.modules.loop_checks import check_budget, check_knobs_of_ids, check_policy_fits
 from adaptive_rec.modules.loop_disk import build_on_disk
 from adaptive_rec.modules.rates import Rates, named_rates, rates_of_class
 from adaptive_rec.placement import RowSpace
@@ -213,6 +214,9 @@ class Setup:
                     "command line have them on a device (run.row_precision)"
                 )
             rates.round_rows(row_precision)
+        if self.budget is not None:
+            sizes = row_bytes(space, rates.rule, 8 if dtype == torch.float64 else 4, policy.tracks_movement)
+            check_budget(space, sizes, policy, config.knobs, "budget")
         streams = self.streams or (CudaStreams(self.device, False) if self.device.type == "cuda" else None)
         keep_freed_memory()
         if host_memory or self.disk is not None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-import copyreg
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,31 +16,20 @@ from adaptive_rec.modules.bags import Bags, CallKey
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.inputs import as_ids, bags_of, check_integers
 from adaptive_rec.modules.loop_ids import LoopIds
+from adaptive_rec.modules.tiered_parameters import TieredParameters, check_not_assigned, tiered_weights
 from adaptive_rec.modules.weight import TieredWeight
-from adaptive_rec.modules.weight_functions import cannot_be
 
 RAW_IDS = "raw_ids"
 """Name in a state dict of the raw ids that have a row of their own, each with the number of its row in the weight (K, 2)."""
 
 
-class TieredModule(nn.Module):
-    """Base of modules with a `TieredWeight`. State dicts hold ordinary copies of the rows; a copy of the module, or the module
-    that ``torch.save`` writes, is an ordinary one."""
+class TieredModule(TieredParameters):
+    """Base of modules of embeddings with a `TieredWeight`."""
 
-    plain_class: type[nn.Module] = nn.Module
-    """Class of the module without tiers."""
     @property
     def runtime(self) -> EmbeddingRuntime | None:
         """The runtime that has the rows; None where the module holds its table as an ordinary parameter."""
         return next((weight.runtime for weight in tiered_weights(self).values()), None)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, nn.Parameter) and not isinstance(value, TieredWeight) and name in tiered_weights(self):
-            raise ConfigError(
-                f"{name} of {type(self).__name__} must stay the parameter that it is, as its rows are in two tiers; write to it "
-                f"with {name}.copy_() under torch.no_grad()"
-            )
-        super().__setattr__(name, value)
 
     def parts(self, given: Any) -> Iterator[tuple[CallKey, Bags]]:
         """Yield the bags of an input, for `EmbeddingRuntime.prefetch`: ids, or for bags also (ids, offsets)."""
@@ -121,9 +108,6 @@ class TieredModule(nn.Module):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        if not keep_vars:
-            for name, weight in tiered_weights(self).items():
-                destination[prefix + name] = weight.whole()
         if self.raw_ids is not None:
             pairs_K2 = np.stack(self.raw_ids.keys_and_rows(self._weight().table), axis=1)
             destination[prefix + RAW_IDS] = torch.from_numpy(pairs_K2)
@@ -132,8 +116,7 @@ class TieredModule(nn.Module):
         self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],
         unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
-        if local_metadata.get("assign_to_params_buffers"):
-            raise ConfigError("load_state_dict must be called without assign=True for a model with tables in two tiers")
+        check_not_assigned(local_metadata)
         rest = strict, missing_keys, unexpected_keys, error_msgs
         if wrong := self._load_raw_ids(state_dict, prefix):
             error_msgs.append(wrong)
@@ -158,46 +141,7 @@ class TieredModule(nn.Module):
         self.raw_ids.load_keys(table, keys_K2)
         return ""
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Move or convert what is not in tiers. Tables stay where they are: another device or type for them is refused."""
-        tables = tiered_weights(self)
-        for name, weight in tables.items():
-            given = torch.empty(0, dtype=weight.dtype, device=weight.device)
-            found = fn(given)
-            if found.dtype != given.dtype:
-                raise ConfigError(
-                    f"{name} of {type(self).__name__} must keep its type, {given.dtype}, once its table is in two tiers, got "
-                    f"{found.dtype}: convert the model before wrap"
-                )
-            if found.device != given.device:
-                raise ConfigError(
-                    f"{name} of {type(self).__name__} must stay on {given.device} once its table is in two tiers, got "
-                    f"{found.device}: move the model before wrap"
-                )
-            del self._parameters[name]
-        try:
-            return super()._apply(fn, recurse)
-        finally:
-            self._parameters.update(cast("dict[str, nn.Parameter]", tables))
-
-    def __prepare_scriptable__(self) -> Any:
-        raise cannot_be("torch.jit.script")
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
-        self._check_copied()
-        made = object.__new__(self.plain_class if tiered_weights(self) else type(self))
-        memo[id(self)] = made
-        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return made
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        self._check_copied()
-        if not tiered_weights(self):
-            return super().__reduce_ex__(protocol)
-        return copyreg._reconstructor, (self.plain_class, object, None), self.__dict__  # type: ignore[attr-defined]
-
-
-    def _check_copied(self) -> None:
+    def _check_copy(self) -> None:
         if self.raw_ids is not None:
             raise TypeError(
                 f"{type(self).__name__} with raw ids must be saved and copied by its state_dict() (and runtime.state_dict()): an "
@@ -205,16 +149,11 @@ class TieredModule(nn.Module):
             )
 
 
-def tiered_weights(module: nn.Module) -> dict[str, TieredWeight]:
-    """Return the weights in tiers that a module itself holds, by their names."""
-    parameters: dict[str, Any] = module._parameters
-    return {name: one for name, one in parameters.items() if isinstance(one, TieredWeight)}
-
-
 @cache
 def tiered_class(plain: Any) -> type[nn.Module]:
     """Return the class of a module of this class whose table lies in two tiers: it computes the same."""
     members: dict[str, Any] = {"plain_class": plain, "__module__": plain.__module__}
-    if issubclass(plain, (nn.Embedding, nn.EmbeddingBag)):
-        members["forward"] = torch.compiler.disable(plain.forward)  # a compiled model calls it uncompiled
+    if not issubclass(plain, (nn.Embedding, nn.EmbeddingBag)):
+        return type(f"Adaptive{plain.__name__}", (TieredParameters, plain), members)
+    members["forward"] = torch.compiler.disable(plain.forward)  # a compiled model calls it uncompiled
     return type(f"Adaptive{plain.__name__}", (TieredModule, plain), members)

@@ -27,7 +27,8 @@ from adaptive_rec.modules.optimizer_steps import (
 from adaptive_rec.modules.options import Options, rates_from, setup_from
 from adaptive_rec.modules.rates import rates_of_optimizer
 from adaptive_rec.modules.row_gradient import RowGradient
-from adaptive_rec.modules.tiered_module import TieredModule, tiered_class, tiered_weights
+from adaptive_rec.modules.tiered_module import TieredModule, tiered_class
+from adaptive_rec.modules.tiered_parameters import TieredParameters, tiered_weights
 from adaptive_rec.modules.weight import TieredWeight
 from adaptive_rec.modules.wrap_raw import Keys, RawTable, check_alike, raw_tables
 from adaptive_rec.modules.wrap_tables import MovableTable, tables_of, type_of
@@ -43,7 +44,8 @@ class WrapReport:
     replaced: tuple[str, ...]
     """Paths of these modules, with the sizes of their tables."""
     left: tuple[tuple[str, str], ...]
-    """Paths of modules with embeddings that were left as they are, each with the reason."""
+    """Paths of modules with embeddings, and of parameters that may be tables, that were left as they are, each with the
+    reason."""
     summary: str
 
     def __str__(self) -> str:
@@ -58,7 +60,12 @@ class WrappedRuntime(EmbeddingRuntime):
 
 
 def wrap(
-    model: nn.Module, *, device: torch.device | str | None = None, keys: Keys | None = None, **options: Unpack[Options]
+    model: nn.Module,
+    *,
+    device: torch.device | str | None = None,
+    keys: Keys | None = None,
+    tables: Sequence[str] = (),
+    **options: Unpack[Options],
 ) -> WrappedRuntime:
     """Move the tables of a model's `nn.Embedding` and `nn.EmbeddingBag` modules into two tiers, in place, and keep their rows.
     Returns the runtime that they share.
@@ -74,6 +81,9 @@ def wrap(
     each name the ids (K) of the table's first K rows, which keep their values and optimizer state, or None: its rows are dropped,
     and begin anew as ids get them. A padding_idx stays, as an id.
 
+    `tables`: names of parameters of the model that are tables too, from which it reads rows (``self.table[ids]``,
+    ``F.embedding(ids, self.table)``). Parameters that may be tables are listed in ``runtime.report``.
+
     Where the script has a process group of several ranks, they share the tables, and each of them must make every call.
 
     Weights stay the parameters that they were (`TieredWeight`), so whoever holds one goes on to hold it.
@@ -82,16 +92,18 @@ def wrap(
     """
     check_not_parallel(model)
     in_backward = isinstance(options.get("optimizer"), str) or options.get("update") == "backward"
-    tables, left = tables_of(model, in_backward)
+    movable, left = tables_of(model, in_backward, tables)
     raw: list[RawTable] = []
     if options.get("ids") == "raw":
-        raw = raw_tables(tables, left, keys)
-        tables = [each.table for each in raw]
+        if tables:
+            raise ConfigError(f'tables must be left out where ids="raw": keys names modules, got {", ".join(tables)}')
+        raw = raw_tables(movable, left, keys)
+        movable = [each.table for each in raw]
     elif keys is not None:
         raise ConfigError(f'keys must be left out unless ids="raw", got those of {", ".join(keys)}')
-    for table in tables:
+    for table in movable:
         _check_movable(table)
-    weights = [table.weight for table in tables]
+    weights = [table.weight for table in movable]
     dtype, place = type_of(weights), torch.device(device) if device is not None else _place(model, weights)
     optimizer = options.get("optimizer")
     holder = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
@@ -102,15 +114,15 @@ def wrap(
         check_state_begins_with_zeros(holder)
     setup = replace(setup_from(options, place), padded=any(each.padding_idx is not None for each in raw))
     check_alike(setup.group, raw)
-    specs = [TableSpec(each.name, setup.rows_of_table(len(each.weight)), each.weight.shape[1]) for each in tables]
+    specs = [TableSpec(each.name, setup.rows_of_table(len(each.weight)), each.weight.shape[1]) for each in movable]
     runtime = WrappedRuntime(specs, setup, rates, dtype)
-    if in_backward and (pending := [table.name for table in tables if _has_gradient(table.weight)]):
+    if in_backward and (pending := [table.name for table in movable if _has_gradient(table.weight)]):
         LOG.warning("wrap drops the gradients of %s: no later optimizer step will use them", printable(", ".join(pending)))
     follow_optimizers(runtime)
     del weights
     for number, each in enumerate(raw):
         each.move(runtime, number, holder)
-    paths = [_move(runtime, number, table, holder) for number, table in enumerate(tables)]
+    paths = [_move(runtime, number, table, holder) for number, table in enumerate(movable)]
     runtime.report = _report(runtime, paths, left)
     return runtime
 
@@ -162,12 +174,12 @@ def _move(runtime: EmbeddingRuntime, number: int, table: MovableTable, holder: t
     if holder is not None:
         hand_over_state(holder, weight)
     for name, module in table.modules:
-        if not isinstance(module, TieredModule):
+        if not isinstance(module, TieredParameters):
             plain: Any = type(module)
             module.__class__ = ADAPTIVE.get(plain) or tiered_class(plain)
         if name:
             runtime.register(name, module)  # type: ignore[arg-type]
-    return ", ".join(name for name, _ in table.modules if name)
+    return ", ".join(name for name, _ in table.modules if name) or table.name
 
 
 def _row_gradient(weight: TieredWeight, gradient: Tensor) -> RowGradient:
@@ -190,7 +202,7 @@ def unwrap(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> 
         for weight in tiered_weights(module).values():
             runtimes[id(weight.runtime)] = weight.runtime
             _move_back(weight, optimizer, sparse=bool(getattr(module, "sparse", False)))
-        if isinstance(module, TieredModule):
+        if isinstance(module, TieredParameters):
             plain: Any = module.plain_class
             module.__class__ = plain
         elif isinstance(module, AdaptiveEmbeddingBagCollection):

@@ -11,10 +11,8 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.bag import why_unsupported
-from adaptive_rec.modules.options import PRECISIONS, TYPES
-from adaptive_rec.modules.tiered_module import TieredModule
-
-WEIGHT_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+from adaptive_rec.modules.tiered_parameters import TieredParameters, tiered_weights
+from adaptive_rec.modules.wrap_parameters import named_parameters_of, seeming_tables, why_weight_left
 
 
 @dataclass
@@ -27,13 +25,18 @@ class MovableTable:
     """Paths and modules; one module may have several paths. A module that is no embedding has the path ""."""
 
 
-def tables_of(model: nn.Module, in_backward: bool) -> tuple[list[MovableTable], list[tuple[str, str]]]:
-    """Return the tables of all modules that can be moved, and the modules that cannot."""
+def tables_of(
+    model: nn.Module, in_backward: bool, named: Sequence[str] = ()
+) -> tuple[list[MovableTable], list[tuple[str, str]]]:
+    """Return the tables of all modules that can be moved, with the parameters `named`, and the modules and parameters that are
+    left."""
     tables: dict[int, MovableTable] = {}
     left: list[tuple[str, str]] = []
+    reason_of: dict[int, str] = {}
+    """Why weights are left, by their ids."""
     elsewhere = _other_owners(model)
     for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, TieredModule) and module.runtime is not None:
+        if isinstance(module, TieredParameters) and tiered_weights(module):
             raise ConfigError(f"model must not be wrapped already, {name or 'it'} is an {type(module).__name__}")
         if not isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
             continue
@@ -42,10 +45,14 @@ def tables_of(model: nn.Module, in_backward: bool) -> tuple[list[MovableTable], 
             reason = f"its weight is {elsewhere[id(module.weight)]} too"
         if reason:
             left.append((name, reason))
+            reason_of[id(module._parameters.get("weight"))] = reason
             continue
         table = tables.setdefault(id(module.weight), MovableTable(name or "weight", module.weight))
         table.modules.append((name or "weight", module))
-    left += _leave_narrow(tables)
+    for name, parameter in named_parameters_of(model, named, reason_of).items():
+        tables.setdefault(id(parameter), MovableTable(name, parameter))
+    others = seeming_tables(model, {*tables, *reason_of})
+    left += [*_leave_narrow(tables), *others]
     if not tables:
         raise ConfigError(f"model must have nn.Embedding or nn.EmbeddingBag modules that can be moved, {_listed(left)}")
     for module in model.modules():
@@ -63,7 +70,11 @@ def _leave_narrow(tables: dict[int, MovableTable]) -> list[tuple[str, str]]:
     for key in narrow:
         del tables[key]
     why = "of {}, beside tables of more bits: wrap modules with tables of one type each"
-    return [(name, why.format(table.weight.dtype)) for table in narrow.values() for name, _ in table.modules]
+    return [
+        (name, why.format(table.weight.dtype))
+        for table in narrow.values()
+        for name in ([path for path, _ in table.modules] or [table.name])
+    ]
 
 
 def _other_owners(model: nn.Module) -> dict[int, str]:
@@ -85,15 +96,10 @@ def _why_left(module: nn.Embedding | nn.EmbeddingBag) -> str:
     if module._parameters.get("weight") is None:  # reading module.weight would compute it
         how = "parametrizations" if is_parametrized(module, "weight") else "a hook"
         return f"its weight is computed by {how} of the module (weight_norm, spectral_norm, prune, ...): rows have none"
-    if not module.weight.requires_grad:
-        return "frozen: its weight requires no gradient"
     if not module.weight.numel():
         return f"empty: it has {module.weight.shape[0]} rows of dim {module.weight.shape[1]}"
-    if module.weight.dtype not in PRECISIONS:
-        return f"of {module.weight.dtype}: tables may be of {TYPES}"
-    if any(getattr(module.weight, hooks, None) for hooks in WEIGHT_HOOKS):
-        return "its weight has hooks, which would not see the gradients of rows"
-    return why_unsupported(getattr(module, "mode", "sum"), module.max_norm, module.scale_grad_by_freq)
+    mode = getattr(module, "mode", "sum")
+    return why_weight_left(module.weight) or why_unsupported(mode, module.max_norm, module.scale_grad_by_freq)
 
 
 def type_of(weights: Sequence[Tensor]) -> torch.dtype:

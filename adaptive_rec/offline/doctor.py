@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from adaptive_rec.offline.machine_facts import Facts
 from adaptive_rec.units import count
@@ -36,7 +37,7 @@ class Finding:
 def findings(facts: Facts) -> list[Finding]:
     """Return the judgement of all facts, area by area."""
     parts: list[Callable[[Facts], Iterator[Finding]]] = [
-        _versions, _cuda, _kernels, _threads, _memory, _disk, _service, _clock
+        _versions, _torchrec, _cuda, _kernels, _threads, _memory, _disk, _service, _clock
     ]  # fmt: skip
     return [finding for part in parts for finding in part(facts)]
 
@@ -57,6 +58,34 @@ def _versions(facts: Facts) -> Iterator[Finding]:
         else:
             text = f"{name} must be {wanted}, is {version}"
             yield Finding("versions", "problem", text, f"pip install '{name}{wanted}'")
+
+
+def _torchrec(facts: Facts) -> Iterator[Finding]:
+    """TorchRec 1.N and FBGEMM 1.N are built for torch 2.(N + 5) (the table of releases in FBGEMM's ``__init__``), which their
+    packages do not require."""
+    installed, torch = facts.torchrec_versions, facts.versions.get("torch")
+    fbgemm = [name for name in installed if name != "torchrec"]
+    if "torchrec" in installed and not fbgemm:
+        remedy = "pip install --no-deps fbgemm-gpu (or fbgemm-gpu-cpu)"
+        yield Finding("versions", "note", "torchrec cannot be imported without FBGEMM", remedy)
+    if len(fbgemm) > 1:
+        text = f"{' and '.join(fbgemm)} are both installed, and overwrite each other's files"
+        yield Finding("versions", "note", text, f"pip uninstall {' '.join(fbgemm)}, then install one of them")
+    if torch is None or not installed:
+        return
+    names = ", ".join(f"{name} {version}" for name, version in installed.items())
+    if all(_is_built_for(version, torch) for version in installed.values()):
+        yield Finding("versions", "ok", f"{names}, for torch {torch}")
+        return
+    number = Version(torch).minor - 5
+    remedy = "pip install --no-deps " + " ".join(f"'{name}==1.{number}.*'" for name in installed)
+    yield Finding("versions", "note", f"{names} and torch {torch} do not go together: TorchRec may not load", remedy)
+
+
+def _is_built_for(version: str, torch: str) -> bool:
+    """Return whether a version of TorchRec or FBGEMM is built for a version of torch; of 2.0 and above it is not known."""
+    own, wanted = Version(version), Version(torch)
+    return own.major >= 2 or (own.major == 1 and (wanted.major, wanted.minor) == (2, own.minor + 5))
 
 
 def _cuda(facts: Facts) -> Iterator[Finding]:

@@ -27,6 +27,7 @@ PACKAGE = "adaptive-rec"
 VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "OMP_WAIT_POLICY", "NUMBA_THREADING_LAYER",
 )  # fmt: skip
+TORCHREC = "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu"
 _PIECE_BYTES = 1 << 20
 
 
@@ -95,6 +96,8 @@ class Facts:
     """The folder for runtime files and its contents: path, kind ("folder", "file"), mode, and whether this user owns it."""
     clock_ahead_seconds: float = 0.0
     """How far the newest file of this package lies in the future."""
+    torchrec_versions: dict[str, str] = field(default_factory=dict)
+    """Versions of those packages of TorchRec and FBGEMM that are installed."""
 
 
 def gather(folder: Path, port: int) -> Facts:
@@ -119,6 +122,7 @@ def gather(folder: Path, port: int) -> Facts:
         port_error=why_not_listening(port),
         runtime_files=runtime_files(),
         clock_ahead_seconds=newest_source() - time.time(),
+        torchrec_versions={name: version for name in TORCHREC if (version := version_of(name)) is not None},
     )
 
 

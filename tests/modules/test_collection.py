@@ -108,6 +108,7 @@ def test_the_output_is_a_keyed_tensor() -> None:
     assert list(out.length_per_key()) == dims
     assert list(out.offset_per_key()) == [0, 8, 16, 20, 23, 31, 39]
     assert out.values().shape == (5, 39)
+    assert (out.key_dim(), out.device()) == (1, torch.device("cpu"))
     by_name = out.to_dict()
     assert list(by_name) == NAMES
     for name, dim, part in zip(NAMES, dims, out.values().split(dims, dim=1), strict=True):
@@ -189,6 +190,37 @@ def test_gradients_of_the_weights_of_lookups() -> None:
     torch.testing.assert_close(*found)
 
 
+def test_averages_of_weighted_rows_train_exactly() -> None:
+    """Weighted rows over the number of lookups, as FBGEMM 1.8 defines it; against plain operations of torch 2.13 in float64.
+    torch's EmbeddingBag, and with it TorchRec 1.8, refuses this, and FBGEMM's gradient of rows on CPUs is another."""
+    mean = EmbeddingBagConfig("t_mean", 8, 60, ["place", "other"], pooling="mean")
+    tables = [mean, EmbeddingBagConfig("t_sum", 8, 24, ["hour"])]
+    ours = AdaptiveEmbeddingBagCollection(tables, is_weighted=True, optimizer="sgd", lr=0.5, budget="2KiB", knobs=QUICK_WINDOWS)
+    plain = {name.split(".")[1]: rows.clone().requires_grad_() for name, rows in ours.state_dict().items()}
+    optimizer = torch.optim.SGD(plain.values(), lr=0.5)
+    for seed in range(24):
+        drawn = draw({"place": 60, "hour": 24, "other": 60}, 9, seed, weighted=True)
+        assert drawn.scale is not None
+        scales = [drawn.scale.clone().requires_grad_() for _ in range(2)]
+        wanted = []
+        for feature, table in (("place", "t_mean"), ("other", "t_mean"), ("hour", "t_sum")):
+            ids, first, scale = Jagged(drawn.names, drawn.ids, drawn.counts, scales[0]).of(feature)
+            lengths = torch.cat([first, torch.tensor([len(ids)])]).diff()
+            sample = torch.arange(9).repeat_interleave(lengths)
+            summed = torch.zeros(9, 8).index_add(0, sample, plain[table][ids] * scale.unsqueeze(1))
+            wanted.append(summed / lengths.clamp(min=1).unsqueeze(1) if table == "t_mean" else summed)
+        found = ours(Jagged(drawn.names, drawn.ids, drawn.counts, scales[1])).values()
+        torch.testing.assert_close(found, torch.cat(wanted, dim=1), rtol=1e-11, atol=1e-13)
+        optimizer.zero_grad()
+        for vectors in (found, torch.cat(wanted, dim=1)):
+            vectors.sin().sum().backward()
+        optimizer.step()
+        torch.testing.assert_close(scales[1].grad, scales[0].grad, rtol=1e-11, atol=1e-13)
+    assert_moved(ours.runtime)
+    for name, rows in plain.items():
+        torch.testing.assert_close(ours.state_dict()[f"embedding_bags.{name}.weight"], rows.detach(), rtol=0, atol=1e-12)
+
+
 # State ---------------------------------------------------------------------------------------------------------------
 
 
@@ -243,6 +275,7 @@ def test_the_interface_is_that_of_torchrec() -> None:
     assert [table.name for table in ours.embedding_bag_configs()] == ["t_text", "t_place", "t_hour", "t_again"]
     assert ours.is_weighted() is False
     assert collection(weighted=True).is_weighted() is True
+    assert ours.device == torch.device("cpu")
     tables = ["t_text", "t_place", "t_hour", "t_again"]
     assert [name for name, _ in ours.named_parameters()] == [f"embedding_bags.{name}.weight" for name in tables]
     assert set(ours.runtime.stats().tables) == {*tables}

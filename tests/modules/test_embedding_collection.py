@@ -99,8 +99,44 @@ def test_vectors_come_with_the_lengths_of_their_samples(kind: Any) -> None:
     assert ours.embeddings["t_text"].weight.grad is not None
 
 
+@pytest.mark.parametrize("integers", [torch.int32, torch.int64])
+def test_lengths_and_offsets_are_of_one_type(integers: torch.dtype) -> None:
+    """As in TorchRec, which keeps offsets once they were asked for."""
+    drawn = draw(FEATURES, 6, seed=3)
+    found = collection()(Jagged(drawn.names, drawn.ids, drawn.counts.to(integers)))["place@t_hour"]
+    assert found.offsets_or_none() is None
+    assert found.offsets().dtype == found.lengths().dtype == integers
+    assert found.offsets_or_none() is found.offsets()
+    assert found.lengths_or_none() is found.lengths()
+    assert found.device() == torch.device("cpu")
+
+
+def test_vectors_come_with_their_ids_if_these_are_needed() -> None:
+    batch = draw(FEATURES, 6, seed=3)
+    for options in ({}, {"ids": "raw", "optimizer": "adagrad", "lr": 0.1}):
+        needed = collection(need_indices=True, **options)
+        assert needed.need_indices() is True
+        for name, one in needed(batch).items():
+            ids, _, _ = batch.of(name.partition("@")[0])
+            assert torch.equal(one.weights(), ids)
+            assert one.weights_or_none() is one.weights()
+            parts = one.to_dense_weights()
+            assert torch.equal(torch.cat(parts), ids)
+            padded = one.to_padded_dense_weights(4, padding_value=-1)
+            assert padded.shape == (6, 4)
+            for sample, part in zip(padded, parts, strict=True):
+                assert sample.tolist() == [*part.tolist(), *[-1] * (4 - len(part))]
+    one = collection()(batch)["word"]
+    assert one.weights_or_none() is one.to_dense_weights() is one.to_padded_dense_weights() is None
+    with pytest.raises(ValueError, match="need_indices=True"):
+        one.weights()
+
+
 def test_its_interface_is_that_of_torchrec() -> None:
     ours = collection()
+    assert ours.device == torch.device("cpu")
+    assert ours.need_indices() is False
+    assert ours.embedding_names_by_table() == [["word", "query"], ["place@t_place"], ["hour", "place@t_hour"]]
     assert [table.name for table in ours.embedding_configs()] == ["t_text", "t_place", "t_hour"]
     assert ours.embedding_dim() == 8
     assert list(ours.state_dict()) == [f"embeddings.{name}.weight" for name in ("t_text", "t_place", "t_hour")]

@@ -76,7 +76,7 @@ class Life:
 tables = st.builds(
     Table, st.integers(1, 40), st.sampled_from([1, 2, 3, 8]), st.sampled_from(["sum", "mean", "single", "single"]), st.booleans()
 )
-budgets = st.sampled_from([0, 100, 700, 3000, 1 << 20])
+budgets = st.sampled_from([0, 500, 1000, 3000, 1 << 20])
 turns = st.fixed_dictionaries(
     {},
     optional={

@@ -262,11 +262,37 @@ def config_of(data_type: str, name: str = "t") -> Any:
     return made
 
 
-@pytest.mark.parametrize("kind", [AdaptiveEmbeddingBagCollection, AdaptiveEmbeddingCollection])
-def test_collections_take_the_type_of_their_tables(kind: Any) -> None:
-    made = kind([config_of("BF16")], optimizer="sgd", lr=0.1)
-    found = made(Jagged(["f_t"], torch.tensor([1, 2, 3]), torch.tensor([2, 1])))["f_t"]
-    assert (found if isinstance(found, Tensor) else found.values()).dtype == torch.bfloat16
+COLLECTIONS: list[Any] = [AdaptiveEmbeddingBagCollection, AdaptiveEmbeddingCollection]
+
+
+@grid(kind=COLLECTIONS, data_type=["FP16", "BF16"], output=[None, *TYPES, torch.float64], weighted=[False, True])
+def test_collections_look_up_vectors_of_float32(kind: Any, data_type: str, output: Any, weighted: bool) -> None:
+    """As TorchRec 1.8 does, whose ``forward`` ends in ``.float()``. Sums are of 32 bits, too. `output_dtype` is another type."""
+    bags = kind is AdaptiveEmbeddingBagCollection
+    options = {"is_weighted": weighted} if bags else {}
+    made = kind([config_of(data_type)], optimizer="sgd", lr=0.5, output_dtype=output, **options)
+    given = Jagged(["f_t"], torch.tensor([1, 2, 3]), torch.tensor([2, 1]), torch.tensor([0.5, 2.0, 1.0], dtype=torch.float32))
+    factor = given.scale.unsqueeze(1) if weighted and bags else 1
+    found = made(given)["f_t"]
+    vectors = found if isinstance(found, Tensor) else found.values()
+    rows = next(iter(made.state_dict().values()))
+    assert rows.dtype == {"FP16": torch.float16, "BF16": torch.bfloat16}[data_type]
+    wanted = rows.float()[given.ids] * factor
+    if bags:
+        wanted = torch.stack([wanted[:2].sum(0), wanted[2]])
+    assert vectors.dtype == (output or torch.float32)
+    torch.testing.assert_close(vectors, wanted.to(vectors.dtype), rtol=1e-6, atol=0)
+    vectors.sum().backward()
+    stepped = next(iter(made.state_dict().values())).float()[given.ids] - rows.float()[given.ids]
+    torch.testing.assert_close(stepped, torch.full_like(stepped, -0.5) * factor, rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize("kind", COLLECTIONS)
+def test_types_that_collections_cannot_hold_are_refused(kind: Any) -> None:
     for wrong in ([config_of("INT8")], [config_of("BF16"), config_of("FP16", "u")]):
-        with pytest.raises(AdaptiveRecError, match="data_type of all tables must be the same"):
+        with pytest.raises(AdaptiveRecError, match=r"data_type of all tables must be the same.* a collection of the tables"):
             kind(wrong, optimizer="sgd", lr=0.1)
+    with pytest.raises(ConfigError, match=r"output_dtype must be one of torch.float32, .* got torch.int64"):
+        kind([config_of("FP16")], optimizer="sgd", lr=0.1, output_dtype=torch.int64)
+    made = kind([config_of("BF16"), config_of("FP16", "u")], optimizer="sgd", lr=0.1, dtype=torch.float32)
+    assert {rows.dtype for rows in made.state_dict().values()} == {torch.float32}

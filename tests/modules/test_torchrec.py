@@ -235,3 +235,183 @@ def test_raw_ids_train_as_torchrec_does_with_numbers() -> None:
             own = [keys.tolist().index(key) for key in some.tolist()]
             assert len(own) > 20
             torch.testing.assert_close(rows, plain.embedding_bags[table.name].weight[own].detach(), rtol=0, atol=1e-5)
+
+
+BAGS = {"word": 9, "place": 20, "hour": 1, "query": 4}
+"""Bags of each key where keys have batches of their own."""
+
+
+def strided(seed: int, inverse: bool = True, weighted: bool = False) -> Any:
+    """A KeyedJaggedTensor with a batch of its own for each key, of two ranks; 20 samples share the bags."""
+    dice = torch.Generator().manual_seed(seed)
+    counts = [torch.randint(0, 4, (bags,), generator=dice, dtype=torch.int32) for bags in BAGS.values()]
+    ids = [
+        (rows * torch.rand(int(own.sum()), generator=dice) ** 4).long() for rows, own in zip(ROWS.values(), counts, strict=True)
+    ]
+    keys = [*BAGS][::-1]
+    index = torch.stack([torch.randint(BAGS[name], (20,), generator=dice) for name in keys])
+    return KeyedJaggedTensor(
+        keys=list(ROWS),
+        values=torch.cat(ids),
+        lengths=torch.cat(counts),
+        weights=torch.rand(sum(map(len, ids)), generator=dice) if weighted else None,
+        stride_per_key_per_rank=[[bags // 2, bags - bags // 2] for bags in BAGS.values()],
+        inverse_indices=(keys, index) if inverse else None,
+    )
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_batch_of_its_own_for_each_key_trains_as_torchrec_does(weighted: bool) -> None:
+    plain, adaptive = theirs(weighted), ours(weighted)
+    adaptive.load_state_dict(plain.state_dict())
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.05)
+    batches = [strided(seed, weighted=weighted) for seed in range(30)]
+    for given in adaptive.runtime.prefetch(batches, sparse=lambda given: given):
+        wanted, found = plain(given), adaptive(given)
+        assert found.values().shape == (given.stride(), 36)
+        torch.testing.assert_close(found.values(), wanted.values(), rtol=1e-5, atol=1e-6)
+        optimizer.zero_grad()
+        for one in (wanted, found):
+            one.values().sin().sum().backward()
+        optimizer.step()
+    assert_moved(adaptive.runtime)
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(adaptive.state_dict()[name], value, rtol=0, atol=1e-5)
+
+
+def test_unequal_batches_without_indices_are_no_batch_in_torchrec_either() -> None:
+    with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
+        theirs()(strided(1, inverse=False))
+    with pytest.raises(ValueError, match="inverse_indices where their batches are of unequal sizes"):
+        ours()(strided(1, inverse=False))
+
+
+def test_indices_over_batches_of_one_size_are_followed_as_by_torchrec() -> None:
+    plain, adaptive, given = theirs(), ours(), batch(1)
+    adaptive.load_state_dict(plain.state_dict())
+    index = torch.randint(40, (len(ROWS), 25))
+    shared = KeyedJaggedTensor(list(ROWS), given.values(), lengths=given.lengths(), inverse_indices=(list(ROWS), index))
+    torch.testing.assert_close(adaptive(shared).values(), plain(shared).values(), rtol=0, atol=1e-6)
+    none = KeyedJaggedTensor(list(ROWS), given.values(), lengths=given.lengths(), inverse_indices=(list(ROWS), index[:, :0]))
+    torch.testing.assert_close(adaptive(none).values(), plain(none).values(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("inverse", [True, False])
+def test_un_pooled_vectors_of_a_batch_for_each_key_are_those_of_torchrec(inverse: bool) -> None:
+    plain = torchrec.EmbeddingCollection(tables=unpooled_tables())
+    adaptive = adaptive_rec.AdaptiveEmbeddingCollection(
+        unpooled_tables(), optimizer=torch.optim.SGD, budget="8KiB", knobs=QUICK_WINDOWS
+    )
+    adaptive.load_state_dict(plain.state_dict())
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.05) for model in (plain, adaptive)]
+    for seed in range(20):
+        given = strided(seed, inverse)
+        wanted, found = plain(given), adaptive(given)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        for name, one in wanted.items():
+            assert torch.equal(found[name].lengths(), one.lengths())
+            torch.testing.assert_close(found[name].values(), one.values(), rtol=1e-5, atol=1e-6)
+        for some in (wanted, found):
+            torch.stack([one.values().sin().sum() for one in some.values()]).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert_moved(adaptive.runtime)
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(adaptive.state_dict()[name], value, rtol=0, atol=1e-5)
+
+
+def narrow(make: Any, kind: Any) -> list[Any]:
+    return [
+        make(name="t_a", embedding_dim=8, num_embeddings=300, feature_names=["word", "query"], data_type=kind),
+        make(name="t_b", embedding_dim=8, num_embeddings=40, feature_names=["place", "hour"], data_type=kind),
+    ]
+
+
+def test_tables_of_16_bits_give_vectors_of_torchrecs_type() -> None:
+    """TorchRec rounds a bag's sum to 16 bits before it makes it a float32; ours is not rounded."""
+    given, kind = batch(1), torchrec.modules.embedding_configs.DataType.FP16
+    for theirs_of, ours_of, config in (
+        (EmbeddingBagCollection, AdaptiveEmbeddingBagCollection, EmbeddingBagConfig),
+        (torchrec.EmbeddingCollection, adaptive_rec.AdaptiveEmbeddingCollection, torchrec.EmbeddingConfig),
+    ):
+        plain: Any = theirs_of(tables=narrow(config, kind))
+        adaptive: Any = ours_of(tables=narrow(config, kind), budget="8KiB", optimizer="sgd", lr=0.1)
+        adaptive.load_state_dict(plain.state_dict())
+        wanted, found = plain(given).to_dict() if config is EmbeddingBagConfig else plain(given), adaptive(given)
+        for name, one in wanted.items():
+            if config is EmbeddingBagConfig:
+                assert found[name].dtype == one.dtype == torch.float32
+                torch.testing.assert_close(found[name], one, rtol=2**-10, atol=1e-6)
+            else:
+                assert found[name].values().dtype == one.values().dtype == torch.float32
+                assert torch.equal(found[name].values(), one.values())
+
+
+@pytest.mark.parametrize("need_indices", [False, True])
+@pytest.mark.parametrize("integers", [torch.int32, torch.int64])
+def test_jagged_vectors_have_the_methods_of_torchrec(need_indices: bool, integers: torch.dtype) -> None:
+    plain = torchrec.EmbeddingCollection(tables=unpooled_tables(), need_indices=need_indices)
+    adaptive = adaptive_rec.AdaptiveEmbeddingCollection(
+        unpooled_tables(), None, need_indices, optimizer="sgd", lr=0.1, budget="8KiB"
+    )
+    adaptive.load_state_dict(plain.state_dict())
+    for name in ("device", "need_indices", "embedding_names_by_table", "embedding_dim"):
+        mine, theirs_ = getattr(adaptive, name), getattr(plain, name)
+        assert (mine() if callable(mine) else mine) == (theirs_() if callable(theirs_) else theirs_), name
+    drawn = draw({"word": 400, "query": 400, "place": 60}, 16, 1)
+    given = torchrec.KeyedJaggedTensor(drawn.names, drawn.ids, lengths=drawn.counts.to(integers))
+    methods = (
+        "offsets_or_none", "lengths_or_none", "weights_or_none", "lengths", "offsets", "offsets_or_none", "values", "device",
+        "to_dense_weights", "to_padded_dense_weights", "to_dense", "to_padded_dense",
+    )  # fmt: skip
+    wanted, found = plain(given), adaptive(given)
+    for key, one in wanted.items():
+        for method in methods:
+            # assert_close looks at types and into lists
+            mine, theirs_ = getattr(found[key], method)(), getattr(one, method)()
+            if theirs_ is None or isinstance(theirs_, torch.device):
+                assert mine == theirs_, method
+            else:
+                torch.testing.assert_close(mine, theirs_, rtol=0, atol=0, msg=method)
+
+
+def test_pooled_vectors_can_be_regrouped_by_torchrec() -> None:
+    plain, adaptive, given = theirs(), ours(), batch(1)
+    adaptive.load_state_dict(plain.state_dict())
+    groups = [["hour", "word"], ["place@t_place"], ["query", "place@t_wide"]]
+    wanted = torchrec.KeyedTensor.regroup([plain(given)], groups)
+    found = torchrec.KeyedTensor.regroup([adaptive(given)], groups)
+    for mine, theirs_ in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine, theirs_, rtol=0, atol=1e-6)
+    assert adaptive.device == plain.device
+    for method in ("key_dim", "device"):
+        assert getattr(adaptive(given), method)() == getattr(plain(given), method)()
+
+
+def test_averages_of_weighted_rows_are_refused_by_torchrec_and_served_here() -> None:
+    """`test_collection.py` compares their gradients with plain operations of torch."""
+    tables, given = configs(mean=True), batch(1, weighted=True)
+    plain = EmbeddingBagCollection(tables=tables, is_weighted=True)
+    with pytest.raises(NotImplementedError, match="per_sample_weights"):
+        plain(given)
+    adaptive = AdaptiveEmbeddingBagCollection(tables=tables, is_weighted=True, optimizer="sgd", lr=0.1, budget="8KiB")
+    adaptive.load_state_dict(plain.state_dict())
+    own, rows = given["place"], plain.state_dict()["embedding_bags.t_place.weight"]
+    bags = zip(own.to_dense(), own.to_dense_weights(), strict=True)
+    wanted = [(rows[ids] * weights.unsqueeze(1)).sum(0) / max(len(ids), 1) for ids, weights in bags]
+    torch.testing.assert_close(adaptive(given)["place@t_place"], torch.stack(wanted), rtol=0, atol=1e-6)
+
+
+def test_of_a_key_that_is_there_twice_the_last_one_counts() -> None:
+    plain, adaptive, given = theirs(), ours(), strided(1)
+    adaptive.load_state_dict(plain.state_dict())
+    lengths = torch.cat([given.lengths(), torch.ones(3, dtype=torch.int32)])
+    twice = KeyedJaggedTensor(
+        keys=[*ROWS, "hour"],
+        values=torch.cat([given.values(), torch.arange(3)]),
+        lengths=lengths,
+        stride_per_key_per_rank=[[bags] for bags in (*BAGS.values(), 3)],
+        inverse_indices=([*ROWS, "hour"], torch.tensor([[0] * 3] * 4 + [[2, 0, 1]])),
+    )
+    torch.testing.assert_close(adaptive(twice).values(), plain(twice).values(), rtol=0, atol=1e-6)

@@ -56,11 +56,17 @@ def test_a_sound_machine_has_no_findings(facts: Facts) -> None:
     }  # fmt: skip
 
 
+TORCHREC_9 = {"torchrec": "1.9.0", "fbgemm-gpu": "1.9.0"}
 UNSOUND: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("python", {"python": "3.10.2"}, "versions", "problem", "must be >=3.11"),
     ("absent", {"versions": {"torch": None}}, "versions", "problem", "torch is not installed"),
     ("old", {"versions": {"torch": "2.9.1"}}, "versions", "problem", "torch must be >=2.10,<2.16, is 2.9.1"),
     ("new", {"versions": {"torch": "2.16.0+cu130"}}, "versions", "problem", "is 2.16.0+cu130"),
+    ("torchrec", {"torchrec_versions": TORCHREC_9}, "versions", "note", "torch 2.13.0+cpu do not go together"),
+    ("fbgemm", {"torchrec_versions": {"torchrec": "1.8.0", "fbgemm-gpu-cpu": "1.9.0"}}, "versions", "note", "do not go together"),
+    ("old fbgemm", {"torchrec_versions": {"fbgemm-gpu": "0.8.0"}}, "versions", "note", "do not go together"),
+    ("no fbgemm", {"torchrec_versions": {"torchrec": "1.8.0"}}, "versions", "note", "without FBGEMM"),
+    ("two fbgemm", {"torchrec_versions": {"fbgemm-gpu": "1.8", "fbgemm-gpu-cpu": "1.8"}}, "versions", "note", "overwrite"),
     ("cpu build", {"cuda": Cuda(None, "570.10")}, "device", "problem", "torch is a build for CPUs"),
     ("old driver", {"cuda": Cuda("12.8", "450.1", "driver too old")}, "device", "problem", "under driver 450.1: driver too old"),
     ("old gpu", {"cuda": replace(GPU, devices=(("K80", (3, 7)),))}, "device", "problem", "torch has code for sm_80"),
@@ -98,6 +104,19 @@ def test_each_fault_is_the_only_finding_and_has_a_remedy(
     assert (finding.area, finding.level) == (area, level)
     assert text in finding.text
     assert finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("number", "torch"), [(5, "2.10.0"), (6, "2.11.0"), (7, "2.12.1"), (8, "2.13.0+cpu"), (9, "2.14.1+cu130")]
+)
+def test_versions_of_torchrec_that_go_with_a_torch_are_named(number: int, torch: str) -> None:
+    """By FBGEMM's table of releases: `_fbgemm_torch_compat_table` of fbgemm-gpu 1.9.0."""
+    sound = replace(SOUND, versions={**SOUND.versions, "torch": torch})
+    fitting = {"torchrec": f"1.{number}.0", "fbgemm-gpu-cpu": f"1.{number}.2"}
+    assert worst(replace(sound, torchrec_versions=fitting)) == []
+    (found,) = worst(replace(sound, torchrec_versions={name: "1.4.0" for name in fitting}))
+    assert found.text == f"torchrec 1.4.0, fbgemm-gpu-cpu 1.4.0 and torch {torch} do not go together: TorchRec may not load"
+    assert found.remedy == f"pip install --no-deps 'torchrec==1.{number}.*' 'fbgemm-gpu-cpu==1.{number}.*'"
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_extras_are_what_the_documents_say(built: Built) -> None:
     names = {extra: {each.name for each in requirements(found, extra)} for extra in ("", "data", "track", "torchrec")}
     assert names["data"] - names[""] == {"pyarrow"}
     assert names["track"] - names[""] == {"tensorboard"}
-    assert names["torchrec"] - names[""] == {"torchrec"}
+    assert names["torchrec"] - names[""] == {"torchrec", "fbgemm-gpu"}
     given = (info / "entry_points.txt").read_text()
     assert "adaptive-rec = adaptive_rec.cli:main" in given
 
@@ -110,8 +110,13 @@ def test_the_project_says_what_its_wheel_says() -> None:
     extras = project["optional-dependencies"]
     assert set(extras) == {"data", "torchrec", "track", "docs", "dev"}
     assert [{Requirement(text).name for text in extras[name]} for name in ("data", "track", "torchrec")] == [
-        {"pyarrow"}, {"tensorboard"}, {"torchrec"}
+        {"pyarrow"}, {"tensorboard"}, {"torchrec", "fbgemm-gpu", "torch"}
     ]  # fmt: skip
+    bounds = {each.name: each.specifier for each in map(Requirement, extras["torchrec"])}
+    together = {"torchrec": "1.8.0", "fbgemm-gpu": "1.8.0", "torch": "2.13.0"}  # FBGEMM's table of releases
+    assert all(version in bounds[name] for name, version in together.items())
+    newer = {"torchrec": "1.9.0", "fbgemm-gpu": "1.9.0", "torch": "2.14.0"}
+    assert not any(version in bounds[name] for name, version in newer.items())
     assert project["scripts"] == {"adaptive-rec": "adaptive_rec.cli:main"}
     package = ROOT / "adaptive_rec"
     assert {"policies", "service", "configs"} <= {link.name for link in package.iterdir() if link.is_symlink()}
