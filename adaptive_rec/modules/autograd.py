@@ -22,6 +22,7 @@ from adaptive_rec.errors import ConflictError, TrainingError
 from adaptive_rec.modules import gradient_rules  # noqa: F401 - it registers its rules
 from adaptive_rec.modules.bags import Bags, CallKey, PoolTables
 from adaptive_rec.modules.dense_steps import DenseSteps
+from adaptive_rec.modules.finite_sums import check_gradient, check_sums
 from adaptive_rec.modules.gradients import Passes, PooledRows
 from adaptive_rec.modules.inputs import as_ids
 from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
@@ -166,6 +167,11 @@ class AutogradSession(Session):
             )
         self.passes_since_step = 0
 
+    def check_gradients(self, gradients: Sequence[tuple[int, Tensor]]) -> None:
+        """Check the gradients of weights before `step_rows`, where other runtimes are to update rows in the same step."""
+        for table, gradient in gradients if self.rows.group.is_alone else ():
+            check_gradient(gradient, self.space.tables[table].name, self.step_number + 1)
+
     def step_rows(self, gradients: Sequence[tuple[int, Tensor, float]]) -> None:
         """Update the rows of tables as an optimizer's step, each with the gradient of its weight and its learning rate."""
         parts: list[StepPart] = []
@@ -207,14 +213,14 @@ class AutogradSession(Session):
         samples = max((bags.samples for bags in [*seen, *(part.call.bags for part in parts if part.counts)]), default=0)
         with self.times("update"):
             parts, seen = self.rows.collect(parts, seen, lr_of_table, self.step_number)
-        self._announce(parts, lr_of_table)
-        probe = not self.policy.exact and bool(self.state.random("probe").random() < self.knobs.probe_ratio)
         updates: list[StepUpdate] = []
         updating = False
         try:
             with self.times("classify"):
                 updates = self._parts.updates(parts, self.step_number, self._ahead)
-            self._check([gradient for update in updates for gradient in update.gradients])
+            self._check(updates)
+            probe = not self.policy.exact and bool(self.state.random("probe").random() < self.knobs.probe_ratio)
+            self._announce(parts, lr_of_table)
             updating = True
             for update in updates:
                 self._update(update, probe)
@@ -254,16 +260,11 @@ class AutogradSession(Session):
             rows = RowUpdate(update.gradients, update.position_B, frozen_U, update.lr, update.number, measure=probe)
             self.store.apply(work, rows)
 
-    def _check(self, gradients: list[Tensor]) -> None:
-        """Raise TrainingError before any update where a gradient is not finite. On a device this is not checked, as it would have
-        to be waited for."""
-        for part in gradients if self.device.type == "cpu" else ():
-            flat = part.view(-1)
-            if not torch.dot(flat, flat).isfinite() and not flat.isfinite().all():
-                raise TrainingError(
-                    f"gradients of embedding rows must be finite numbers, those of step {self.step_number + 1} are not; "
-                    "no row was updated"
-                )
+    def _check(self, updates: Sequence[StepUpdate]) -> None:
+        """Check a step's gradients before any update. On a device they are not checked, as they would have to be waited for;
+        several ranks check what they send."""
+        if self.device.type == "cpu" and self.rows.group.is_alone:
+            check_sums(updates, self.space, self.step_number + 1)
 
     def _frozen(self, work: ClassifiedBatch) -> NDArray[np.bool_] | None:
         """Return which rows' updates the policy skips."""

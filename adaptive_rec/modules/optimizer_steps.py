@@ -75,7 +75,10 @@ def _update(optimizer: torch.optim.Optimizer) -> list[tuple[TieredWeight, Tensor
             if isinstance(one, TieredWeight) and (gradient := one.grad) is not None
         ]
     change = _unscaling(optimizer)
-    for runtime in {id(weight.runtime): weight.runtime for weight, _, _ in found}.values():
+    runtimes = {id(weight.runtime): weight.runtime for weight, _, _ in found}.values()
+    for runtime in runtimes if len(runtimes) > 1 and change is not None else ():
+        runtime.check_gradients([(weight.table, gradient) for weight, gradient, _ in found if weight.runtime is runtime])
+    for runtime in runtimes:
         own = [(weight, gradient, group) for weight, gradient, group in found if weight.runtime is runtime]
         for group in {id(group): group for _, _, group in own}.values():
             runtime.rates.check_group(optimizer, group)

@@ -13,7 +13,7 @@ from torch import Tensor
 from adaptive_rec.modules.bags import Bags
 from adaptive_rec.modules.lookahead import PoolCall
 from adaptive_rec.modules.operations import flat, mapped, written
-from adaptive_rec.modules.row_sums import by_lookup, sum_by_row, touched
+from adaptive_rec.modules.row_sums import by_lookup, sum_by_row, surely_finite, touched
 
 aten = torch.ops.aten
 RULES: dict[Any, Callable[..., Any]] = {}
@@ -122,6 +122,12 @@ class RowGradient(Tensor):
             rows, values = sum_by_row([by_lookup(call, gradient) for call, gradient in held.calls], self)
             held.summed = rows - self.first_row, values
         return held.summed
+
+    def is_finite(self) -> bool:
+        """Return whether the gradient of every row is finite. It is summed by row only where a number is large."""
+        parts = [part for _, part in self.calls or ()]
+        surely = self.calls is not None and all(surely_finite(part) for part in parts)
+        return surely or bool(self.sums()[1].isfinite().all())
 
     def dense(self) -> Tensor:
         """Return a copy of the gradient as an ordinary tensor (R, D)."""
