@@ -110,7 +110,8 @@ class SharedRows(OwnRows):
         rates = ", ".join(f"{lr:g}" for lr in dict.fromkeys(lr_of_table.values()))
         for pool in sorted(by_pool):
             found = self._summed(pool, parts, seen)
-            rank_call = RankCall(UPDATE, tuple(lr_of_table), step + 1, digest, mean_is_finite(found[1], self.group.ranks), own=rates)
+            sound = mean_is_finite(found[1], self.group.ranks)
+            rank_call = RankCall(UPDATE, tuple(lr_of_table), step + 1, digest, sound, own=rates)
             own_parts, own_seen = self._from_all_ranks(pool, found, rank_call, lr_of_table)
             collected += own_parts
             counted += own_seen
