@@ -228,10 +228,14 @@ def test_collections(kind: Any, in_backward: bool) -> None:
     found = ours(Jagged(["a", "b", "c"], torch.tensor([1, 1, 2]), torch.tensor([1, 1, 1])))
     vectors = [found[name].values() if kind is AdaptiveEmbeddingCollection else found[name] for name in "abc"]
     loss = sum(((part * LARGE).sum() for part in vectors), start=torch.zeros(()))
-    if optimizer is not None:
-        loss.backward()
+
+    def train() -> None:
+        loss.backward()  # where a collection of bags updates rows
+        assert optimizer is not None
+        optimizer.step()
+
     with pytest.raises(TrainingError, match=f"{REFUSED}, those of row 1 of table t_a"):
-        loss.backward() if optimizer is None else optimizer.step()
+        train()
     assert all(torch.equal(value, before[name]) for name, value in ours.state_dict().items())
 
 
