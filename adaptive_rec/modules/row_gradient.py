@@ -125,8 +125,7 @@ class RowGradient(Tensor):
 
     def is_finite(self) -> bool:
         """Return whether the gradient of every row is finite. It is summed by row only where a number is large."""
-        parts = [part for _, part in self.calls or ()]
-        surely = self.calls is not None and all(surely_finite(part) for part in parts)
+        surely = self.calls is not None and all(surely_finite(part) for _, part in self.calls)
         return surely or bool(self.sums()[1].isfinite().all())
 
     def dense(self) -> Tensor:
@@ -208,9 +207,10 @@ class RowGradient(Tensor):
         return made
 
     def each(self, change: Callable[[Tensor], Tensor], linear: bool = True) -> RowGradient:
-        """Return the gradient with every value changed; `change` keeps zeros. A linear change may be made before the sums."""
+        """Return the gradient with every value changed; `change` keeps zeros. A linear change may be made before the sums, but
+        where these are known and not finite: torch's dense gradient is clipped to NaN then, not to zero."""
         summed = self._held.summed
-        if self.calls is not None and linear:
+        if self.calls is not None and linear and (summed is None or self.is_finite()):
             made = self.like(
                 [(call, change(part)) for call, part in self.calls], summed and (summed[0], change(summed[1]))
             )

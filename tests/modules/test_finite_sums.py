@@ -203,6 +203,21 @@ def test_a_scaler_leaves_out_the_steps_that_it_leaves_out_in_torch(rule: str, pa
             torch.testing.assert_close(mine[name], value, rtol=1e-11, atol=1e-12)
 
 
+def test_clipping_by_the_norm_does_not_hide_an_infinite_sum() -> None:
+    """The norm is infinite, so that each gradient is multiplied by 0; torch's row is NaN then."""
+    plain, (model, optimizer) = Model(), wrapped()
+    others = RULES["sgd"](plain.parameters())
+    for one in (plain, model):
+        one.loss(TWICE, "sums").backward()
+        assert nn.utils.clip_grad_norm_(one.parameters(), 1.0).isinf()
+    others.step()
+    assert plain.sums.weight[3].isnan().all()
+    before = everything(model, optimizer)
+    with pytest.raises(TrainingError, match="row 3 of table sums in step 1"):
+        optimizer.step()
+    assert same(everything(model, optimizer), before)
+
+
 def test_a_scaler_leaves_a_fused_step_out_too() -> None:
     plain = Model()
     runs = [plain, Model()]
