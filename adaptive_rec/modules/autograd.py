@@ -22,9 +22,10 @@ from adaptive_rec.errors import ConflictError, TrainingError
 from adaptive_rec.modules import gradient_rules  # noqa: F401 - it registers its rules
 from adaptive_rec.modules.bags import Bags, CallKey, PoolTables
 from adaptive_rec.modules.dense_steps import DenseSteps
-from adaptive_rec.modules.finite_sums import check_gradient, check_sums
+from adaptive_rec.modules.finite_sums import check_sums
 from adaptive_rec.modules.gradients import Passes, PooledRows
 from adaptive_rec.modules.inputs import as_ids
+from adaptive_rec.modules.late_sums import LateSums
 from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
 from adaptive_rec.modules.lookup_counts import LookupCounts
 from adaptive_rec.modules.loop_checks import check_knobs_of_ids, check_policy_fits, check_ranks, check_same
@@ -74,6 +75,7 @@ class AutogradSession(Session):
         self.rows = rows_of(setup.group, ownership, store, self.dense_steps, rates.rule.catches_up)
         self._parts = StepParts(store, store.dtype, self.steps_T, by_table=rates.counts_steps)
         self._counts = LookupCounts(self.state, self.observer)
+        self._late_sums = LateSums(store) if self.device.type != "cpu" else None
         self._turn = threading.RLock()
         """Held while rows are read or updated or move: other threads may evaluate while one trains."""
         self._passes = Passes(self._end_pass)
@@ -167,11 +169,6 @@ class AutogradSession(Session):
             )
         self.passes_since_step = 0
 
-    def check_gradients(self, gradients: Sequence[tuple[int, Tensor]]) -> None:
-        """Check the gradients of weights before `step_rows`, where other runtimes are to update rows in the same step."""
-        for table, gradient in gradients if self.rows.group.is_alone else ():
-            check_gradient(gradient, self.space.tables[table].name, self.step_number + 1)
-
     def step_rows(self, gradients: Sequence[tuple[int, Tensor, float]]) -> None:
         """Update the rows of tables as an optimizer's step, each with the gradient of its weight and its learning rate."""
         parts: list[StepPart] = []
@@ -210,6 +207,8 @@ class AutogradSession(Session):
         if self.closed:
             raise ConflictError("the runtime was closed, so rows are no longer updated")
         self.rates.check()
+        if self._late_sums is not None:
+            self._late_sums.look()
         samples = max((bags.samples for bags in [*seen, *(part.call.bags for part in parts if part.counts)]), default=0)
         with self.times("update"):
             parts, seen = self.rows.collect(parts, seen, lr_of_table, self.step_number)
@@ -218,12 +217,12 @@ class AutogradSession(Session):
         try:
             with self.times("classify"):
                 updates = self._parts.updates(parts, self.step_number, self._ahead)
-            self._check(updates)
+            sound = self._check(updates)
             probe = not self.policy.exact and bool(self.state.random("probe").random() < self.knobs.probe_ratio)
             self._announce(parts, lr_of_table)
             updating = True
             for update in updates:
-                self._update(update, probe)
+                self._update(update, probe, sound)
         except BaseException:
             self._release(updates)
             if updating:
@@ -252,19 +251,23 @@ class AutogradSession(Session):
             if update.work.staged is not None:
                 self.store.release(update.work)
 
-    def _update(self, update: StepUpdate, probe: bool) -> None:
+    def _update(self, update: StepUpdate, probe: bool, sound: Tensor | None) -> None:
         work = update.work
         with self.times("update"):
             self.store.take(work)
             frozen_U = None if self.policy.exact or probe else self._frozen(work)
-            rows = RowUpdate(update.gradients, update.position_B, frozen_U, update.lr, update.number, measure=probe)
+            what = update.gradients, update.position_B, frozen_U, update.lr, update.number
+            rows = RowUpdate(*what, measure=probe, sound=sound)
             self.store.apply(work, rows)
 
-    def _check(self, updates: Sequence[StepUpdate]) -> None:
-        """Check a step's gradients before any update. On a device they are not checked, as they would have to be waited for;
-        several ranks check what they send."""
-        if self.device.type == "cpu" and self.rows.group.is_alone:
+    def _check(self, updates: Sequence[StepUpdate]) -> Tensor | None:
+        """Check a step's gradients before any update; several ranks check what they send. On a device the result is not waited
+        for: returns whether rows may be updated."""
+        if self._late_sums is not None:
+            return self._late_sums.sound(updates, self.step_number + 1)
+        if self.rows.group.is_alone:
             check_sums(updates, self.space, self.step_number + 1)
+        return None
 
     def _frozen(self, work: ClassifiedBatch) -> NDArray[np.bool_] | None:
         """Return which rows' updates the policy skips."""

@@ -76,6 +76,7 @@ class EmbeddingRuntime(LoopAhead):
     def state_dict(self) -> dict[str, Any]:
         """Return optimizer state of all rows, which rows are hot, and all counts, for ``torch.save`` with the model's state
         dict."""
+        self.settle_sums()
         self.dense_steps.settle_all()
         return state_of(self._saved_parts)
 

@@ -18,6 +18,7 @@ from adaptive_rec.kernels.row_update import LAZY_ADAM, MOMENTUM
 from adaptive_rec.modules.autograd import AutogradSession
 from adaptive_rec.modules.bags import Bags
 from adaptive_rec.modules.data_parallel import leave_out_tables
+from adaptive_rec.modules.finite_sums import check_gradient
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates, state_names
 from adaptive_rec.modules.row_gradient import RowGradient
@@ -73,9 +74,20 @@ class LoopTables(AutogradSession):
             first_row = self.space.table_range(number)[1]
             weight.grad = self.rows.gradient_type(weight, None, first_row, summed, tuple(self._reads[number]))
 
+    def check_gradients(self, gradients: Sequence[tuple[int, Tensor]]) -> None:
+        """Check the gradients of weights before `step_rows`, where other runtimes are to update rows in the same step."""
+        for table, gradient in gradients if self.rows.group.is_alone else ():
+            check_gradient(gradient, self.space.tables[table].name, self.step_number + 1)
+
+    def settle_sums(self) -> None:
+        """Wait until the gradients of all steps are checked. Raises TrainingError where those of one were not finite."""
+        if self._late_sums is not None:
+            self._late_sums.settle()
+
     def table(self, number: int) -> Tensor:
         """Return a copy of a table's rows (rows, dim), in host memory."""
         with self._turn:
+            self.settle_sums()
             self.dense_steps.settle(number)
             return as_tensor(self.rows.whole(number, self.store.export_table(number)[0], self.step_number))
 
@@ -122,8 +134,10 @@ class LoopTables(AutogradSession):
 
     def show_states(self) -> None:
         """Have the optimizer that the runtime follows show the states in the tiers, where it has none: they were loaded."""
-        optimizer = None if self.updates_in_backward else self.rates.optimizer
-        for number, weight in self._weights.items() if optimizer is not None and state_names(self.rates.rule) else ():
+        optimizer = self.rates.optimizer
+        if optimizer is None or self.updates_in_backward or not state_names(self.rates.rule):
+            return
+        for number, weight in self._weights.items():
             if self.steps_T[number] and self.row_state(number) is None and not optimizer.state.get(weight):
                 optimizer.state[weight] = self.new_row_state(number, weight, optimizer)
 

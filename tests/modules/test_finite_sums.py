@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import adaptive_rec
 from adaptive_rec import AdaptiveEmbeddingBagCollection, AdaptiveEmbeddingCollection, EmbeddingBagConfig
 from adaptive_rec.errors import TrainingError
+from adaptive_rec.modules.late_sums import LATE_STEPS, LateSums
 from tests.matrix import always, grid
 
 from .cases import in_turn
@@ -64,6 +65,9 @@ class Model(nn.Module):
 
 TWICE = torch.tensor([[3, 3], [3, 3], [3, 3], [3, 3]])
 """Row 3 eight times: its gradient from a mean is the sum of four times that of a sample."""
+
+
+TABLES = ("items", "sums", "means")
 
 
 def step(model: Model, optimizer: torch.optim.Optimizer, ids: Tensor) -> None:
@@ -123,7 +127,7 @@ def test_several_backward_passes_are_summed(prefetch: bool) -> None:
     once = torch.tensor([[3, 4]])
     items = [once, ids_at(1)]
     runtime = model.items.weight.runtime  # type: ignore[union-attr]
-    loop = runtime.prefetch(items, sparse=lambda ids: {"items": ids, "sums": ids, "means": ids}) if prefetch else items
+    loop = runtime.prefetch(items, sparse=lambda ids: dict.fromkeys(TABLES, ids)) if prefetch else items
     for number, ids in enumerate(loop):
         before = everything(model, optimizer)
         optimizer.zero_grad()
@@ -285,7 +289,7 @@ def test_rows_that_travel_to_a_device(prefetch: bool) -> None:
     model, optimizer = wrapped()
     runtime = model.items.weight.runtime  # type: ignore[union-attr]
     items = [ids_at(0), TWICE, ids_at(1)]
-    loop = runtime.prefetch(items, sparse=lambda ids: {"items": ids, "sums": ids, "means": ids}) if prefetch else items
+    loop = runtime.prefetch(items, sparse=lambda ids: dict.fromkeys(TABLES, ids)) if prefetch else items
     for ids in loop:
         before = everything(model, optimizer)
         if ids is not TWICE:
@@ -296,6 +300,44 @@ def test_rows_that_travel_to_a_device(prefetch: bool) -> None:
         with pytest.raises(TrainingError, match=REFUSED):
             optimizer.step()
         assert same(everything(model, optimizer), before)
+
+
+@pytest.mark.usefixtures("_device")
+@pytest.mark.parametrize("prefetch", [True, False])
+@pytest.mark.parametrize("rule", ["sgd", "adagrad"])
+def test_on_a_device_that_no_step_waits_for_rows_stay_and_the_error_comes_later(rule: str, prefetch: bool) -> None:
+    """As on a GPU, by the made-up device: the steps before and after are those of a loop without the faulty one."""
+    loops = [wrapped(rule) for _ in range(2)]
+    for model, _ in loops:
+        runtime = model.items.weight.runtime  # type: ignore[union-attr]
+        runtime._late_sums = LateSums(runtime.store)
+        with torch.no_grad():
+            model.dense.weight.zero_()  # dense layers make the faulty step: they are torch's
+    for number, (model, optimizer) in enumerate(loops):
+        runtime = model.items.weight.runtime  # type: ignore[union-attr]
+        items = [ids_at(0), ids_at(1), *([] if number else [TWICE]), ids_at(2), ids_at(3)]
+        for ids in runtime.prefetch(items, sparse=lambda ids: dict.fromkeys(TABLES, ids)) if prefetch else items:
+            model.dense.requires_grad_(False)
+            optimizer.zero_grad()
+            model.loss(ids, "means" if ids is TWICE else "").backward()
+            optimizer.step()
+    ours, others = (
+        [model.items.weight.runtime.store.export_table(table) for table in range(4)]  # type: ignore[union-attr]
+        for model, _ in loops
+    )
+    for mine, theirs in zip(ours, others, strict=True):
+        for one, other in zip(mine, theirs, strict=True):
+            assert (one == other).all()
+    model, optimizer = loops[0]
+    with pytest.raises(TrainingError, match="those of step 3 are not; such steps updated no row"):
+        model.state_dict()
+    model.state_dict()  # it is said once
+    model.loss(TWICE, "means").backward()
+    with pytest.raises(TrainingError, match="those of step 6 are not"):  # noqa: PT012 - it comes with one of these
+        for number in range(2 * LATE_STEPS + 2):
+            optimizer.step()
+            optimizer.zero_grad()
+            model.loss(ids_at(number)).backward()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
