@@ -113,9 +113,9 @@ class CheckedBefore(StepCheck):
         self._events: list[Event] = []
 
     def passes(self, work: ClassifiedBatch, position_B: NDArray[np.int64], step: int) -> bool:
-        # A row's gradient is a sum over its lookups; its square is at most their number times the sum of all squares. So under
-        # this limit no sum and no square of an update overflows.
-        limit = torch.finfo(self._dense.dtype).max / max(1, work.batch.lookups)
+        # A row's gradient is a sum over its lookups; its square is at most their number times the sum of all squares. Over ranks
+        # the sum is at most their number times the largest. So under this limit no sum and no square of an update overflows.
+        limit = torch.finfo(self._dense.dtype).max / max(1, work.batch.lookups) / self._dense.group.ranks**2
         sound = self._dense.squares() <= limit and math.isfinite(float(self._dense.step_loss))
         if self._dense.group.all_true(sound):
             self.in_a_row = 0

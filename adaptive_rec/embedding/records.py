@@ -66,6 +66,8 @@ class RowUpdate:
     """Whether the movement of hot rows is observed (a probe step)."""
     skips: bool = False
     """Whether samples or rows may be skipped in this step, on any rank."""
+    sound: Tensor | None = None
+    """On a device: whether rows may be updated (a boolean there), where that is not known before."""
 
 
 @dataclass

@@ -144,7 +144,7 @@ def _update_range(first, end, counts_4, rule, hyper, segments, places, columns, 
             sum_rows(grad_LD, grad_LD, segment_bag_N, start, stop, grad_1D, 0)
             trained = True
         else:
-            trained = _sum_segment(start, stop, segment_bag_N, places, columns, grad_LD, grad_D)
+            trained = sum_segment(start, stop, segment_bag_N, places, columns, grad_LD, grad_D)
         source = source_U[i]
         touched += trained
         if not trained or frozen_U[i]:
@@ -172,7 +172,7 @@ def _is_trained(start, end, segment_bag_N, features, position_B):
 
 
 @njit(**JIT_INLINE)
-def _sum_segment(start, end, segment_bag_N, places, columns, grad_LD, grad_D):
+def sum_segment(start, end, segment_bag_N, places, columns, grad_LD, grad_D):
     """Add up a row's gradients over the bags of trained samples; return whether there is any."""
     features, offsets, column_F, mean_F, position_B, _ = places
     trained = False

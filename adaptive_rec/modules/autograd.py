@@ -22,8 +22,10 @@ from adaptive_rec.errors import ConflictError, TrainingError
 from adaptive_rec.modules import gradient_rules  # noqa: F401 - it registers its rules
 from adaptive_rec.modules.bags import Bags, CallKey, PoolTables
 from adaptive_rec.modules.dense_steps import DenseSteps
+from adaptive_rec.modules.finite_sums import check_sums
 from adaptive_rec.modules.gradients import Passes, PooledRows
 from adaptive_rec.modules.inputs import as_ids
+from adaptive_rec.modules.late_sums import LateSums
 from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
 from adaptive_rec.modules.lookup_counts import LookupCounts
 from adaptive_rec.modules.loop_checks import check_change, check_ranks, check_same
@@ -72,6 +74,7 @@ class AutogradSession(Session):
         self.rows = rows_of(setup.group, ownership, store, self.dense_steps, rates.rule.catches_up)
         self._parts = StepParts(store, store.dtype, self.steps_T, by_table=rates.counts_steps)
         self._counts = LookupCounts(self.state, self.observer)
+        self._late_sums = LateSums(store) if self.device.type != "cpu" else None
         self._turn = threading.RLock()
         """Held while rows are read or updated or move: other threads may evaluate while one trains."""
         self._passes = Passes(self._end_pass)
@@ -208,20 +211,22 @@ class AutogradSession(Session):
         if self.closed:
             raise ConflictError("the runtime was closed, so rows are no longer updated")
         self.rates.check()
+        if self._late_sums is not None:
+            self._late_sums.look()
         samples = max((bags.samples for bags in [*seen, *(part.call.bags for part in parts if part.counts)]), default=0)
         with self.times("update"):
             parts, seen = self.rows.collect(parts, seen, lr_of_table, self.step_number)
-        self._announce(parts, lr_of_table)
-        probe = not self.policy.exact and bool(self.state.random("probe").random() < self.knobs.probe_ratio)
         updates: list[StepUpdate] = []
         updating = False
         try:
             with self.times("classify"):
                 updates = self._parts.updates(parts, self.step_number, self._ahead)
-            self._check([gradient for update in updates for gradient in update.gradients])
+            sound = self._check(updates)
+            probe = not self.policy.exact and bool(self.state.random("probe").random() < self.knobs.probe_ratio)
+            self._announce(parts, lr_of_table)
             updating = True
             for update in updates:
-                self._update(update, probe)
+                self._update(update, probe, sound)
         except BaseException:
             self._release(updates)
             if updating:
@@ -250,24 +255,23 @@ class AutogradSession(Session):
             if update.work.staged is not None:
                 self.store.release(update.work)
 
-    def _update(self, update: StepUpdate, probe: bool) -> None:
+    def _update(self, update: StepUpdate, probe: bool, sound: Tensor | None) -> None:
         work = update.work
         with self.times("update"):
             self.store.take(work)
             frozen_U = None if self.policy.exact or probe else self._frozen(work)
-            rows = RowUpdate(update.gradients, update.position_B, frozen_U, update.lr, update.number, measure=probe)
+            what = update.gradients, update.position_B, frozen_U, update.lr, update.number
+            rows = RowUpdate(*what, measure=probe, sound=sound)
             self.store.apply(work, rows)
 
-    def _check(self, gradients: list[Tensor]) -> None:
-        """Raise TrainingError before any update where a gradient is not finite. On a device this is not checked, as it would have
-        to be waited for."""
-        for part in gradients if self.device.type == "cpu" else ():
-            flat = part.view(-1)
-            if not torch.dot(flat, flat).isfinite() and not flat.isfinite().all():
-                raise TrainingError(
-                    f"gradients of embedding rows must be finite numbers, those of step {self.step_number + 1} are not; "
-                    "no row was updated"
-                )
+    def _check(self, updates: Sequence[StepUpdate]) -> Tensor | None:
+        """Check a step's gradients before any update; several ranks check what they send. On a device the result is not waited
+        for: returns whether rows may be updated."""
+        if self._late_sums is not None:
+            return self._late_sums.sound(updates, self.step_number + 1)
+        if self.rows.group.is_alone:
+            check_sums(updates, self.space, self.step_number + 1)
+        return None
 
     def _frozen(self, work: ClassifiedBatch) -> NDArray[np.bool_] | None:
         """Return which rows' updates the policy skips."""

@@ -43,16 +43,21 @@ class DenseSteps:
         rows = np.arange(low, high) if row_N is None else row_N
         self._store.catch_up(pool, rows, self._missed[table], next_step)
 
-    def catch_up_all(self) -> None:
-        """Have all rows of all tables make the steps that they missed."""
-        for table in self._missed:
-            self.catch_up(table)
+    def settle(self, table: int) -> None:
+        """Have all rows of a table make the steps that they missed, and forget these steps. Rows that are saved now and loaded
+        later catch up on later steps to the same bits: products over many steps are rounded by where they begin."""
+        self.catch_up(table)
+        self.begin_anew(table)
+
+    def settle_all(self) -> None:
+        """Settle all tables."""
+        for table in list(self._missed):
+            self.settle(table)
 
     def announce(self, table: int, lr: float, rows: Iterable[NDArray[np.int64]]) -> None:
         """Begin the next step of a table, at this learning rate: `rows`, by their numbers within the pool, will be updated."""
         if table in self._missed and len(self._missed[table]) >= LONGEST_HISTORY:
-            self.catch_up(table)
-            self.begin_anew(table)
+            self.settle(table)
         if table not in self._missed:
             self._missed[table] = self._begin(self._rates.rule, table)
         number = self._missed[table].announce(lr)

@@ -76,7 +76,8 @@ class EmbeddingRuntime(LoopAhead):
     def state_dict(self) -> dict[str, Any]:
         """Return optimizer state of all rows, which rows are hot, and all counts, for ``torch.save`` with the model's state
         dict."""
-        self.dense_steps.catch_up_all()
+        self.settle_sums()
+        self.dense_steps.settle_all()
         return state_of(self._saved_parts)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -88,6 +89,7 @@ class EmbeddingRuntime(LoopAhead):
             self.dense_steps.begin_anew(number)  # every row was saved at the present step
             if (entry := self.row_state(number)) is not None:
                 entry.forget()
+        self.show_states()
         if self.state.rows_placed:
             self.begin()
 

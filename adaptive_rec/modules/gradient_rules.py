@@ -103,7 +103,10 @@ def _clear_all(func: Any, given: list[Any]) -> None:
 
 
 def _unscale(func: Any, given: list[Any], found_inf: Tensor, inverse: Tensor) -> None:
-    """What ``GradScaler`` does before a step: divide by the scale, and say whether a value is not finite."""
+    """What ``GradScaler`` does before a step: divide by the scale, and say whether a value is not finite, which in torch's dense
+    gradient is the sum of a row's."""
+    if not all(part.is_finite() for part in given if isinstance(part, RowGradient)):
+        found_inf.fill_(1.0)
     plain = [part for part in given if not isinstance(part, RowGradient)]
     unscaled = []
     for part in given:

@@ -18,6 +18,7 @@ from adaptive_rec.kernels.row_update import LAZY_ADAM, MOMENTUM
 from adaptive_rec.modules.autograd import AutogradSession
 from adaptive_rec.modules.bags import Bags
 from adaptive_rec.modules.data_parallel import leave_out_tables
+from adaptive_rec.modules.finite_sums import check_gradient
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates, state_names
 from adaptive_rec.modules.row_gradient import RowGradient
@@ -73,10 +74,21 @@ class LoopTables(AutogradSession):
             first_row = self.space.table_range(number)[1]
             weight.grad = self.rows.gradient_type(weight, None, first_row, summed, tuple(self._reads[number]))
 
+    def check_gradients(self, gradients: Sequence[tuple[int, Tensor]]) -> None:
+        """Check the gradients of weights before `step_rows`, where other runtimes are to update rows in the same step."""
+        for table, gradient in gradients if self.rows.group.is_alone else ():
+            check_gradient(gradient, self.space.tables[table].name, self.step_number + 1)
+
+    def settle_sums(self) -> None:
+        """Wait until the gradients of all steps are checked. Raises TrainingError where those of one were not finite."""
+        if self._late_sums is not None:
+            self._late_sums.settle()
+
     def table(self, number: int) -> Tensor:
         """Return a copy of a table's rows (rows, dim), in host memory."""
         with self._turn:
-            self.dense_steps.catch_up(number)
+            self.settle_sums()
+            self.dense_steps.settle(number)
             return as_tensor(self.rows.whole(number, self.store.export_table(number)[0], self.step_number))
 
     def set_table(self, number: int, rows: Tensor) -> None:
@@ -109,11 +121,30 @@ class LoopTables(AutogradSession):
         self._row_states[number] = RowState(self, number, weight, optimizer)
         return self._row_states[number]
 
+    def begin_states(self, numbers: Sequence[int]) -> None:
+        """Have rows of tables that made no step have the optimizer state of one with a learning rate and gradients of 0, in which
+        all rows make the step that they then catch up on. It is no step of the loop."""
+        if self.updates_in_backward or not (self.rates.rule.catches_up and state_names(self.rates.rule)):
+            return
+        for number in numbers:
+            if not self.steps_T[number]:
+                self.dense_steps.announce(number, 0.0, ())
+                self.steps_T[number] += 1
+                self.dense_steps.complete(number)
+
+    def show_states(self) -> None:
+        """Have the optimizer that the runtime follows show the states in the tiers, where it has none: they were loaded."""
+        optimizer = self.rates.optimizer
+        if optimizer is None or self.updates_in_backward or not state_names(self.rates.rule):
+            return
+        for number, weight in self._weights.items():
+            if self.steps_T[number] and self.row_state(number) is None and not optimizer.state.get(weight):
+                optimizer.state[weight] = self.new_row_state(number, weight, optimizer)
+
     def clear_state(self, number: int) -> None:
         """Set the optimizer state of a table's rows to that of an optimizer that has made no step."""
         self.release_ahead()
-        self.dense_steps.catch_up(number)
-        self.dense_steps.begin_anew(number)
+        self.dense_steps.settle(number)
         table = self.store.space.tables[number]
         width = self.rates.rule.state_width(table.dim)
         self.store.replace_table(number, None, np.zeros((table.rows, width), dtype=self.store.host.dtype))
@@ -152,7 +183,7 @@ class LoopTables(AutogradSession):
         names = state_names(rule)
         if not names or (rule.code == MOMENTUM and not steps):
             return {}
-        self.dense_steps.catch_up(number)
+        self.dense_steps.settle(number)
         own_RK = self.store.export_table(number)[1]
         state_RK = torch.from_numpy(self.rows.whole(number, own_RK, self.step_number)).to(self.device)
         parts = state_RK[:, : state_RK.shape[1] - self.rates.rule.catches_up].chunk(len(names), dim=1)

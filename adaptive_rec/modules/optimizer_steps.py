@@ -75,13 +75,19 @@ def _update(optimizer: torch.optim.Optimizer) -> list[tuple[TieredWeight, Tensor
             if isinstance(one, TieredWeight) and (gradient := one.grad) is not None
         ]
     change = _unscaling(optimizer)
-    for runtime in {id(weight.runtime): weight.runtime for weight, _, _ in found}.values():
+    begins = all(_is_nothing(gradient, group) for _, gradient, group in found)
+    runtimes = {id(weight.runtime): weight.runtime for weight, _, _ in found}.values()
+    for runtime in runtimes if len(runtimes) > 1 and change is not None else ():
+        runtime.check_gradients([(weight.table, gradient) for weight, gradient, _ in found if weight.runtime is runtime])
+    for runtime in runtimes:
         own = [(weight, gradient, group) for weight, gradient, group in found if weight.runtime is runtime]
         for group in {id(group): group for _, _, group in own}.values():
             runtime.rates.check_group(optimizer, group)
         for weight, _, _ in own:
             hand_over_state(optimizer, weight)
-        if change is not None:
+        if begins:
+            runtime.begin_states([weight.table for weight, _, _ in own])
+        elif change is not None:
             number_T = runtime.steps_T + 1
             runtime.step_rows(
                 [(w.table, change(gradient), lr_at(group, int(number_T[w.table]))) for w, gradient, group in own]
@@ -90,6 +96,12 @@ def _update(optimizer: torch.optim.Optimizer) -> list[tuple[TieredWeight, Tensor
         for weight, _, _ in found:
             weight.grad = None
     return [(weight, gradient) for weight, gradient, _ in found]
+
+
+def _is_nothing(gradient: Tensor, group: Mapping[str, Any]) -> bool:
+    """Return whether a weight is stepped as ``torch.distributed.checkpoint`` does it, so that an optimizer has a state to load
+    into: with an ordinary gradient of zeros, and a learning rate of 0."""
+    return not isinstance(gradient, RowGradient) and not float(group["lr"]) and not bool(gradient.any())
 
 
 def hand_over_state(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> None:

@@ -52,6 +52,11 @@ class Rates:
         self._decay_is_known = decay_is_known
 
     @property
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        """The optimizer whose learning rate rows follow; None where they follow none yet."""
+        return self._optimizer
+
+    @property
     def _param_group(self) -> dict[str, Any]:
         assert self._optimizer is not None
         return self._optimizer.param_groups[self._group]

@@ -13,7 +13,7 @@ from torch import Tensor
 from adaptive_rec.modules.bags import Bags
 from adaptive_rec.modules.lookahead import PoolCall
 from adaptive_rec.modules.operations import flat, mapped, written
-from adaptive_rec.modules.row_sums import by_lookup, sum_by_row, touched
+from adaptive_rec.modules.row_sums import by_lookup, sum_by_row, surely_finite, touched
 
 aten = torch.ops.aten
 RULES: dict[Any, Callable[..., Any]] = {}
@@ -123,6 +123,11 @@ class RowGradient(Tensor):
             held.summed = rows - self.first_row, values
         return held.summed
 
+    def is_finite(self) -> bool:
+        """Return whether the gradient of every row is finite. It is summed by row only where a number is large."""
+        surely = self.calls is not None and all(surely_finite(part) for _, part in self.calls)
+        return surely or bool(self.sums()[1].isfinite().all())
+
     def dense(self) -> Tensor:
         """Return a copy of the gradient as an ordinary tensor (R, D)."""
         if self._held.whole is not None:
@@ -202,9 +207,10 @@ class RowGradient(Tensor):
         return made
 
     def each(self, change: Callable[[Tensor], Tensor], linear: bool = True) -> RowGradient:
-        """Return the gradient with every value changed; `change` keeps zeros. A linear change may be made before the sums."""
+        """Return the gradient with every value changed; `change` keeps zeros. A linear change may be made before the sums, but
+        where these are known and not finite: torch's dense gradient is clipped to NaN then, not to zero."""
         summed = self._held.summed
-        if self.calls is not None and linear:
+        if self.calls is not None and linear and (summed is None or self.is_finite()):
             made = self.like(
                 [(call, change(part)) for call, part in self.calls], summed and (summed[0], change(summed[1]))
             )

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import register_pytree_node
 
 
 class KeepsState(Protocol):
@@ -90,3 +91,14 @@ READERS: Iterable[str] = (
 )  # fmt: skip
 for _name in READERS:
     setattr(RowState, _name, _reading(_name))
+
+
+def _flatten(state: RowState) -> tuple[list[Any], list[str]]:
+    return list(state.values()), list(state.keys())
+
+
+def _unflatten(values: Iterable[Any], names: list[str]) -> dict[str, Any]:
+    return dict(zip(names, values, strict=True))
+
+
+register_pytree_node(RowState, _flatten, _unflatten, serialized_type_name="adaptive_rec.RowState")

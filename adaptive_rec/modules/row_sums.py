@@ -40,3 +40,10 @@ def touched(rows: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
     istouched[rows] = True
     found = istouched.nonzero().squeeze(1)
     return found, whole[found]
+
+
+def surely_finite(gradient: Tensor) -> bool:
+    """Return whether all sums of a gradient's lines are finite: the sum of its squares is, so that no number in it is larger than
+    the root of the type's largest one. False: they may be finite all the same."""
+    flat = gradient.reshape(-1)
+    return bool(torch.dot(flat, flat).isfinite())

@@ -37,6 +37,7 @@ from adaptive_rec.errors import GroupError
 from adaptive_rec.kernels.pooling import gather_bags
 from adaptive_rec.modules.bags import NO_CALL, BagBatch, Bags, PoolTables
 from adaptive_rec.modules.dense_steps import DenseSteps
+from adaptive_rec.modules.finite_sums import mean_is_finite
 from adaptive_rec.modules.lookahead import PoolCall
 from adaptive_rec.modules.own_rows import Gradients, OwnRows, TableIds
 from adaptive_rec.modules.part_gradient import PartGradient
@@ -109,7 +110,8 @@ class SharedRows(OwnRows):
         rates = ", ".join(f"{lr:g}" for lr in dict.fromkeys(lr_of_table.values()))
         for pool in sorted(by_pool):
             found = self._summed(pool, parts, seen)
-            rank_call = RankCall(UPDATE, tuple(lr_of_table), step + 1, digest, bool(found[1].isfinite().all()), own=rates)
+            sound = mean_is_finite(found[1], self.group.ranks)
+            rank_call = RankCall(UPDATE, tuple(lr_of_table), step + 1, digest, sound, own=rates)
             own_parts, own_seen = self._from_all_ranks(pool, found, rank_call, lr_of_table)
             collected += own_parts
             counted += own_seen

@@ -171,7 +171,7 @@ def _move(runtime: EmbeddingRuntime, number: int, table: MovableTable, holder: t
     runtime.hold(number, weight)
     if gradient is not None:
         weight.grad = _row_gradient(weight, gradient) if gradient.is_sparse else gradient
-    if holder is not None:
+    if holder is not None and holder.state.get(weight):  # else it has no state before its first step, as in torch
         hand_over_state(holder, weight)
     for name, module in table.modules:
         if not isinstance(module, TieredParameters):

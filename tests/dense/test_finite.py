@@ -25,6 +25,7 @@ from adaptive_rec.live.telemetry import Event
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
+from adaptive_rec.system.group import Alone
 from tests.matrix import Case, each, grid
 
 SMALL = [
@@ -294,6 +295,27 @@ def test_gradients_whose_squares_overflow_are_found_though_they_are_numbers(
     runtime.dense._step_losses, runtime.dense._gradients = [torch.zeros(SAMPLES)], [[gradients]]
     with pytest.raises(TrainingError, match="gradients must be small enough .* for sample 1 of 4"):
         runtime.finite.passes(work, np.arange(SAMPLES), 1)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_sum_over_ranks_has_a_finite_square_too(
+    ranks: int, at_a_step: tuple[Runtime, ClassifiedBatch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rank looks at its own part of the batch."""
+    runtime, work = at_a_step
+
+    group = Alone()
+    group.ranks = ranks
+    monkeypatch.setattr(runtime.dense, "group", group)
+    gradients = torch.zeros(SAMPLES, 2, 4, dtype=runtime.dense.dtype)
+    gradients[1, 0, 0] = 0.9 * (torch.finfo(runtime.dense.dtype).max / work.batch.lookups) ** 0.5
+    runtime.dense.step_loss.zero_()
+    runtime.dense._step_losses, runtime.dense._gradients = [torch.zeros(SAMPLES)], [[gradients]]
+    if ranks == 1:
+        assert runtime.finite.passes(work, np.arange(SAMPLES), 1)
+    else:
+        with pytest.raises(TrainingError, match="gradients must be small enough .* for sample 1 of 4"):
+            runtime.finite.passes(work, np.arange(SAMPLES), 1)
 
 
 # On a device ---------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.model import OptimizerConfig
 from adaptive_rec.embedding.optimizer import RULES, RowRule, schedule
 from adaptive_rec.errors import DataError
-from adaptive_rec.kernels import classify, jit, pooling, row_update
+from adaptive_rec.kernels import classify, finite_rows, jit, pooling, row_update
 from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.kernels.reference import step as reference
 from adaptive_rec.placement import RowSpace
@@ -283,6 +283,29 @@ def test_update_rows_equals_its_twin(
         for tier, old, rows in zip(tiers, before, [source_U, source_U, ~source_U, ~source_U], strict=True):
             still = np.setdiff1d(np.arange(len(tier)), rows[~untouched & (rows >= 0)])
             assert np.array_equal(tier[still], old[still]), "what is frozen, skipped or in the other tier must not move"
+
+
+@grid(always, each, dtype=DTYPES)
+@few_or_many(10, 25, world=worlds())
+def test_find_infinite_row_equals_its_twin(dtype: Any, world: World) -> None:
+    """All gradients are finite, most rows' sums are not, or one gradient is not."""
+    space, batch, most = world.space, world.batch, np.finfo(dtype).max
+    position_B = np.where(world.random.random(batch.size) < 0.8, np.arange(batch.size), -1)
+    for pool, spec in enumerate(space.pools):
+        span = world.pool_range(pool)
+        small = world.random.uniform(-1, 1, size=(batch.size, len(spec.features), spec.dim)).astype(dtype)
+        one = small.copy()
+        one[world.random.integers(batch.size), :1, -1] = world.random.choice([np.nan, np.inf])
+        bags_U = [world.segment_bag_N[low:high].tolist() for low, high in segments(world)[span]]
+        columns = space.column_of_feature, space.mean_F, position_B
+        for grad_STD in (small, one, small * (most / 2), np.full_like(small, most)):
+            found = finite_rows.find_infinite_row(
+                row_update.RowSegments(span.start, world.segments_U1, world.segment_bag_N),
+                row_update.GradientPlaces(world.features, batch.offsets, *columns, in_place=False), grad_STD,
+                span.stop - span.start,
+            )  # fmt: skip
+            assert found == reference.find_infinite_row(bags_U, world.features, batch.offsets, *columns, grad_STD)
+            assert grad_STD is not small or found == -1
 
 
 @grid(always, each, dtype=DTYPES, rule=list(ROW_RULES))

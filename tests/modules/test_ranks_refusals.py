@@ -118,11 +118,33 @@ def test_gradients_that_are_not_finite_on_one_rank_update_no_row(on_ranks: Any) 
         before = table.weight.detach().clone()
         scale = torch.tensor([1.0, float("nan") if group.rank else 1.0])
         (table(torch.tensor([3, 5])).sum(1) * scale).sum().backward()
-        with pytest.raises(TrainingError, match="step 1 on rank 1 are not; no row was updated"):
+        with pytest.raises(TrainingError, match="step 1 on rank 1 do not; no row was updated"):
             optimizer.step()
         return torch.equal(before, table.weight.detach())
 
     assert all(on_ranks(2, work))
+
+
+@pytest.mark.parametrize(("factor", "ids", "refused"), [(0.9, [3, 3], True), (1.0, [3], True), (0.9, [3], False)])
+def test_the_sums_of_a_rank_and_the_mean_over_ranks_are_finite_or_no_row_is_updated(
+    factor: float, ids: list[int], refused: bool, on_ranks: Any
+) -> None:
+    """The largest number of all could be rounded to infinity in the mean, so it is refused, on all ranks alike."""
+
+    def work(group: Group) -> Any:
+        table = nn.Embedding(20, 2, sparse=True)
+        optimizer = torch.optim.SGD(table.parameters(), lr=1e-300)
+        adaptive_rec.wrap(table, optimizer=optimizer, budget=0)
+        before = table.weight.detach().clone()
+        (table(torch.tensor(ids)) * (factor * torch.finfo(torch.float64).max)).sum().backward()
+        if not refused:
+            optimizer.step()
+            return bool(table.weight.isfinite().all()) and not torch.equal(before, table.weight.detach())
+        with pytest.raises(TrainingError, match="step 1 on rank 0 do not; no row was updated"):
+            optimizer.step()
+        return torch.equal(before, table.weight.detach())
+
+    assert all(on_ranks(3, work))
 
 
 def unscale(weight: torch.Tensor) -> None:

@@ -44,7 +44,7 @@ class RankCall:
     digest: int = 0
     """A number that must be the same on all ranks too."""
     sound: bool = True
-    """Whether this rank's gradients are finite numbers."""
+    """Whether this rank's gradients sum to finite numbers for each row."""
     own: str = ""
     """What the digest is of on this rank, for an error; empty: too much to say."""
 
@@ -97,8 +97,8 @@ class RowExchange:
             raise GroupError(f"{SAME_CALLS}, rank 0 {self._shown(found[0])} and rank {rank} {self._shown(line)}")
         if not found[:, 5].all():
             raise TrainingError(
-                f"gradients of embedding rows must be finite numbers, those of step {call.step} on rank "
-                f"{int(np.argmin(found[:, 5]))} are not; no row was updated"
+                f"the gradients of an embedding row must sum to finite numbers, those of step {call.step} on rank "
+                f"{int(np.argmin(found[:, 5]))} do not; no row was updated"
             )
         return found[:, 6]
 

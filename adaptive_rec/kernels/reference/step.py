@@ -97,6 +97,15 @@ def sum_segments(
     return grad_UD, touched_U
 
 
+def find_infinite_row(
+    bags_U: list[list[int]], features: int, offsets: Array, column_F: Array, mean_F: Array, position_B: Array, grad_STD: Array
+) -> int:
+    """Return the first distinct row whose sum of gradients is not finite; -1: there is none."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        grad_UD, _ = sum_segments(bags_U, features, offsets, column_F, mean_F, position_B, grad_STD)
+    return next((u for u, grad_D in enumerate(grad_UD) if not np.isfinite(grad_D).all()), -1)
+
+
 def update_rows(
     rule: int, hyper: Hyper, bags_U: list[list[int]], features: int, offsets: Array, column_F: Array,
     mean_F: Array, position_B: Array, grad_STD: Array, frozen_U: Array, distinct_U: Array, source_U: Array, changed_R: Array,

@@ -1,0 +1,93 @@
+"""What the settings of a run must keep to before anything is made: one list for a run, its dry run and its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.config.tree import Config
+from adaptive_rec.data.source import Source
+from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
+from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.errors import AdaptiveRecError, ConfigError, DataError
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.policy import Policy
+from adaptive_rec.runtime.evictions import check_eviction
+from adaptive_rec.runtime.fits_device import check_fits_device
+from adaptive_rec.runtime.knob_checks import check_admit_after, check_change
+from adaptive_rec.runtime.next_window import check_order
+from adaptive_rec.runtime.rows_on_disk import check_disk
+
+
+def check_settings(config: Config, policy: Policy, on_device: bool, trains: bool = True) -> None:
+    """Check what shows without the data. `on_device`: whether steps run on a GPU; `trains`: False for a run that is only scored.
+    Raises ConfigError."""
+    check_raw(config, policy)
+    check_order(config, policy)
+    check_fits_device(config, on_device, trains)
+
+
+def check_rows(
+    config: Config, policy: Policy, space: RowSpace, on_device: bool, alone: bool = True, saves: bool = True, acts: bool = True
+) -> None:
+    """Check what depends on the rows: where they lie, and what rules of the watchdog change. `alone`: in one process; `saves`:
+    whether the run writes checkpoints; `acts`: False for a replay, in which rules do nothing. Raises ConfigError."""
+    rule = RowRule.of(config.optimizer, config.run.row_precision)
+    sizes = row_bytes(space, rule, 8 if config.run.precision == "float64" else 4, policy.tracks_movement)
+    rows_bytes = all_rows_bytes(space, sizes)
+    if config.run.host_memory:
+        check_disk(config, policy, on_device, alone, policy.budget_bytes(config.knobs, rows_bytes))
+    limit = 0 if on_device else config.run.host_memory
+
+    def change(after: Knobs) -> None:
+        raw = config.data.ids == "raw"
+        check_change(config.knobs, after, policy, raw, limit, rows_bytes)
+        check_admit_after(config.knobs, after, raw)
+
+    if acts:
+        check_rules(config, policy, change, saves)
+
+
+def check_scored(config: Config, source: Source) -> None:
+    """Raise DataError where a run has no samples to be scored on."""
+    if not source.test_samples and not config.data.follow:
+        raise DataError(
+            f"data.test_range must hold at least one sample, on which the run is scored at its end; "
+            f"{list(config.data.test_range)} of {config.data.source} holds none"
+        )
+
+
+def check_rules(config: Config, policy: Policy, change: Callable[[Knobs], None], saves: bool) -> None:
+    """Raise ConfigError where a run cannot do what a rule says. `change` raises where its knobs cannot change to others; `saves`:
+    whether the run has a folder for checkpoints."""
+    for rule in config.watch.parsed():
+        try:
+            change(config.knobs.changed({each.name: each.of(config.knobs) for each in rule.knobs}))
+        except AdaptiveRecError as error:
+            text = f"watch.rules must change knobs to what the run can take, got {rule.text!r}: {error}"
+            raise ConfigError(text) from None
+        if rule.action == "rollback" and not saves:
+            raise ConfigError(f"watch.rules must not roll back where the run writes no checkpoints, got {rule.text!r}")
+        if rule.skips_data and (policy.arranges_stream or config.data.follow):
+            which = "data is followed" if config.data.follow else "the policy arranges the stream"
+            raise ConfigError(f"watch.rules must not skip data where {which}, got {rule.text!r}")
+
+
+def check_raw(config: Config, policy: Policy) -> None:
+    """Raise ConfigError where ids cannot be raw keys under a policy."""
+    if config.data.ids == "raw" and not takes_raw(policy):
+        raise ConfigError(
+            f"data.ids must not be raw under a policy that arranges the stream or the tables, got {policy.name}"
+        )
+    check_eviction(config.knobs, policy, config.data.ids == "raw")
+
+
+def check_admission(config: Config) -> None:
+    """Raise ConfigError where a knob is set that is for raw ids, and ids are rows."""
+    if config.data.ids != "raw" and config.knobs.admit_after != 1:
+        raise ConfigError(f'knobs.admit_after must be 1 unless data.ids = "raw", got {config.knobs.admit_after}')
+
+
+def takes_raw(policy: Policy) -> bool:
+    """Return whether ids may be raw keys under a policy."""
+    return not (policy.arranges_stream or policy.request_per_table)
