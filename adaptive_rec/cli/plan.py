@@ -127,19 +127,21 @@ def resolve(args: argparse.Namespace) -> Config:
     return configuration(args.config, args.data, [*args.set, *named])
 
 
-def dry_run(config: Config, as_json: bool, ranks: int, ranks_here: int) -> int:
+def dry_run(config: Config, as_json: bool, ranks: int, ranks_here: int, acts: bool = True) -> int:
     """Print the plan of a run on this machine, or of one of its ranks, of which the machine has `ranks_here`; estimated only.
-    Returns 1 where it does not fit."""
+    `acts`: False for a replay, in which rules of the watchdog do nothing. Returns 1 where it does not fit."""
     waiting("planning")
     from adaptive_rec.data.open import open_source
     from adaptive_rec.runtime.assemble import plan_run
+    from adaptive_rec.runtime.start_checks import check_scored
 
     notes, opened = [DRY_RUN_NOTE], config
     if config.data.follow:
         here = config.data.model_copy(update={"follow_idle_seconds": ONE_LOOK_SECONDS})
         notes, opened = [*notes, FOLLOWED_NOTE], config.model_copy(update={"data": here})
     source = open_source(opened, trains=config.data.follow)
-    estimated = plan_run(config, source) if ranks == 1 else plan_rank(config, source, ranks, ranks_here)
+    check_scored(config, source)
+    estimated = plan_run(config, source, acts=acts) if ranks == 1 else plan_rank(config, source, ranks, ranks_here)
     if as_json:
         print_json(estimated.as_dict())
     else:

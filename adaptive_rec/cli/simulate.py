@@ -72,7 +72,8 @@ def simulate(args: argparse.Namespace) -> int:
     from adaptive_rec.cli.progress import progress_shown
     from adaptive_rec.offline.simulate.hardware import read_hardware
     from adaptive_rec.offline.simulate.results import simulate as replay
-    from adaptive_rec.runtime.assemble import check_admission, check_group, check_raw, takes_raw
+    from adaptive_rec.runtime.assemble import check_group
+    from adaptive_rec.runtime.start_checks import check_admission, check_raw, takes_raw
 
     check_admission(config)
     is_raw = trace is None and config.data.ids == "raw"

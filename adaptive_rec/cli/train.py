@@ -26,7 +26,7 @@ from adaptive_rec.cli.parser import (
 )
 from adaptive_rec.cli.signals import StopSignals
 from adaptive_rec.cli.start_options import add_start_options, check_start_options
-from adaptive_rec.cli.train_settings import check_past, check_start, overridden, prepare
+from adaptive_rec.cli.train_settings import check_past, check_start, overridden, prepare, replays
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError, UsageError
 from adaptive_rec.run.new_directory import new_directory
 from adaptive_rec.run.serving import agreed_options, keep_options
@@ -101,15 +101,16 @@ def train(args: argparse.Namespace) -> int:
     if args.print_config:
         sys.stdout.write(render(config))
         return 0
+    acts = not replays(args)
+    if options is not None:
+        options.read_token()  # an error here comes before the seconds that torch takes to load
+    elif acts:
+        config.watch.check_can_pause()
     if args.dry_run:
         from adaptive_rec.cli.plan import dry_run
 
-        check_past(args)
-        return 0 if processes.are_silent() else dry_run(config, args.json, *processes.layout(wanted.processes))
-    if options is None:
-        config.watch.check_can_pause()
-    else:
-        options.read_token()  # an error here comes before the seconds that torch takes to load
+        check_past(args, config)
+        return 0 if processes.are_silent() else dry_run(config, args.json, *processes.layout(wanted.processes), acts)
     out = args.out or new_directory(config.knobs.policy)
     if not processes.are_under_way():
         check_start(args, config, out)

@@ -112,12 +112,13 @@ def check_start(args: argparse.Namespace, config: Config, out: Path) -> None:
         verify_source(config.data.source, sys.stderr if args.json else sys.stdout)
 
 
-def check_past(args: argparse.Namespace) -> None:
+def check_past(args: argparse.Namespace, config: Config) -> None:
     """Check where a run would write, and what one that is resumed or replayed reads of its past, as the run itself does when it
     begins; checkpoints by their sizes only. Makes no file. Raises UsageError, DataError or CheckpointError."""
     from adaptive_rec.checkpoint.listing import newest_by_sizes
     from adaptive_rec.run import journal
     from adaptive_rec.run.parent import parent_of
+    from adaptive_rec.run.resume import check_resumes
 
     if args.out is not None and not args.resume:
         check_is_new(args.out)
@@ -127,8 +128,17 @@ def check_past(args: argparse.Namespace) -> None:
         check_written(args.out)
         parent_of(args.out)
         found, replayed = newest_by_sizes(args.out / "checkpoints"), journal.replayed_run(args.out)
+        if found:
+            check_resumes(config, args.out, args.out / "checkpoints" / found)
         if replayed is not None:
             journal.left_to_replay(replayed, args.out, found) if found else journal.commands(replayed)
+
+
+def replays(args: argparse.Namespace) -> bool:
+    """Return whether a run repeats another one, in which rules of the watchdog do nothing."""
+    from adaptive_rec.run import journal
+
+    return args.replay is not None or (args.resume and journal.replayed_run(args.out) is not None)
 
 
 def warn_of_no_checkpoint(out: Path) -> None:

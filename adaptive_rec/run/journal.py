@@ -101,6 +101,7 @@ def _commands(path: Path, checkpoint: str) -> tuple[dict[int, list[Command]], tu
                 torn = 0
                 if not checkpoint:
                     _check_settings(event, path)
+                    _check_batches(event, path)
                 _go_back(found, event, saved, starts, path)
                 starts += 1
             elif event["kind"] == "rolled_back":
@@ -149,6 +150,14 @@ def _check_settings(event: Any, path: Path) -> None:
     if settings := event["details"].get("settings"):
         changed = ", ".join(f"{name} {each['old']} -> {each['new']}" for name, each in settings.items())
         how = f"went on at step {event['step']} with other settings ({changed})"
+        raise DataError(f"journal {path} is of a run that {how}: it cannot be replayed")
+
+
+def _check_batches(event: Any, path: Path) -> None:
+    """Raise DataError where a run that follows its data went on after it had ended within a batch: its replay would put the rows
+    that came later into that batch."""
+    if event["details"].get("within_batch"):
+        how = f"followed its data, ended within a batch and went on at step {event['step']}"
         raise DataError(f"journal {path} is of a run that {how}: it cannot be replayed")
 
 

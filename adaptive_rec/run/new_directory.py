@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -78,7 +79,8 @@ def claim(out: Path) -> IO[str]:
 
 
 def leave(out: Path, lock: IO[str]) -> None:
-    """Give up a new run's directory, which is removed where nothing else is in it."""
+    """Give up a new run's directory, which is removed with its rows where nothing else is in it."""
+    shutil.rmtree(out / "rows", ignore_errors=True)
     with suppress(OSError):
         (out / LOCK).unlink()
         out.rmdir()

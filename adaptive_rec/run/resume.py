@@ -27,9 +27,11 @@ from adaptive_rec.run import journal
 from adaptive_rec.run.changed_settings import changed_settings
 from adaptive_rec.run.made_here import own_folders
 from adaptive_rec.run.parent import ParentRun
-from adaptive_rec.runtime.assemble import assemble, check_admission
+from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
+from adaptive_rec.runtime.start_checks import check_admission
+from adaptive_rec.saved import Saved
 from adaptive_rec.system.group import Group
 
 SCORED_ANYWHERE = ["run.device=auto", "run.compile=false", "run.classify=auto", "run.cold_rows=auto"]
@@ -88,10 +90,7 @@ def resume_run(
     check_admission(config)
     generation = found.generation
     assert generation is not None
-    _check_fits(config, generation)
-    kept = out / "config.toml"
-    before = load_config(str(kept), {}) if kept.is_file() else config
-    check_model(before, config, generation)
+    before = check_resumes(config, out, generation)
     saved, given = checkpoint.saved_knobs(generation), given_knobs(config, before, overridden)
     if parent is not None and parent.checkpoint == generation.name:
         names = parent.knobs.keys() | given.keys()
@@ -117,10 +116,6 @@ def resume_run(
     runtime.expect_steps()
     checkpoint.remove_unused_rows(runtime.store, out / "checkpoints", config.checkpoint.keep, own_rows)
     runtime.phases.check_resumable()
-    if config.run.steps != before.run.steps and 0 < config.run.steps < runtime.step_number:
-        raise UsageError(
-            f"run.steps must be at least the {runtime.step_number} steps that {out} has made, got {config.run.steps}"
-        )
     set_aside(DISK, out / "checkpoints", [name for name, _ in found.skipped])
     was, now = saved.model_dump(), runtime.knobs.model_dump()
     return Resumed(
@@ -130,6 +125,18 @@ def resume_run(
         {name: {"old": was[name], "new": now[name]} for name in now if now[name] != was[name]},
         changed_settings(before, config),
     )
+
+
+def check_resumes(config: Config, out: Path, generation: Path) -> Config:
+    """Return the configuration of the run in `out`, after a look at whether it resumes from a checkpoint under `config`, before
+    tables are made. Raises CheckpointError, ConfigError or UsageError."""
+    kept = out / "config.toml"
+    before = load_config(str(kept), {}) if kept.is_file() else config
+    step = _check_fits(config, generation)
+    check_model(before, config, generation)
+    if config.run.steps != before.run.steps and 0 < config.run.steps < step:
+        raise UsageError(f"run.steps must be at least the {step} steps that {out} has made, got {config.run.steps}")
+    return before
 
 
 def told_left_out(group: Group | None, replayed: Mapping[int, list[Command]] | None) -> dict[Position, Position]:
@@ -207,10 +214,12 @@ def runtime_of(run: Path, generation: Path, source: Source | None = None) -> Run
     return runtime
 
 
-def _check_fits(config: Config, generation: Path) -> None:
-    """Raise CheckpointError where a checkpoint is of a run of other settings, before tables are made, which may be far larger."""
-    _, saved, _ = read_values(generation, DISK)
+def _check_fits(config: Config, generation: Path) -> int:
+    """Return the step of a checkpoint. Raises CheckpointError where it is of a run of other settings, before tables are made,
+    which may be far larger."""
+    values, saved, _ = read_values(generation, DISK)
     check_settings(run_settings(config), saved, generation)
+    return Saved(values).integer("step")
 
 
 def _scratch_for(run: Path, config: Config, rows: Path) -> ScratchFolder:

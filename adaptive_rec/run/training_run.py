@@ -14,7 +14,7 @@ from adaptive_rec.checkpoint.going_back import newer_than
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.magnitude import remark
 from adaptive_rec.data.prepared import value_files
-from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConflictError, DataError, UsageError, first_line
+from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConflictError, UsageError, first_line
 from adaptive_rec.live.recorder import LoopTime
 from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.live.telemetry import Evaluation, Event, to_json
@@ -32,6 +32,7 @@ from adaptive_rec.runtime.alike import check_directory
 from adaptive_rec.runtime.events import noted
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.session import Report
+from adaptive_rec.runtime.start_checks import check_scored
 from adaptive_rec.system.group import Alone, Group
 from adaptive_rec.tracker import load_tracker
 from adaptive_rec.units import counted
@@ -66,11 +67,14 @@ class TrainingRun:
         self.out = out
         self.group = group or Alone()
         self._directory = RunDirectory(out, exists=resume)
+        elsewhere = Path(config.run.disk) if config.run.disk and not os.path.exists(config.run.disk) else None
         try:
             self._build(config, out, resume, replay, command, overridden)
             self.log = self._begin_log(resume, write_report)
         except BaseException:
             self._directory.leave()
+            if elsewhere is not None:  # made a moment ago
+                shutil.rmtree(elsewhere, ignore_errors=True)
             raise
 
     def _build(
@@ -96,11 +100,7 @@ class TrainingRun:
         self.present = PresentRun(runtime)
         """The runtime that trains at present: another one after each rollback."""
         del runtime
-        if not self.runtime.source.test_samples and self.runtime.followed is None:
-            raise DataError(
-                f"data.test_range must hold at least one sample, on which the run is scored at its end; "
-                f"{list(self.config.data.test_range)} of {self.config.data.source} holds none"
-            )
+        check_scored(self.config, self.runtime.source)
         self.started_at_step = self.runtime.step_number
         words = shlex.join(["adaptive-rec", *command] if command else [])
         facts = description(self.runtime, Path(os.path.abspath(out)).name, words, values=value_files(self.runtime.source))
@@ -160,6 +160,9 @@ class TrainingRun:
         details: dict[str, Any] = {"checkpoint": resumed.checkpoint} if resumed else {}
         details |= {"replays": os.path.abspath(self._replay)} if self._replay else {}
         text = f"{runtime.knobs.policy} on {runtime.device}, {left}"
+        seen, made = runtime.tally.counters.samples_seen, runtime.step_number
+        if resumed and runtime.followed is not None and seen != made * self.config.run.batch_size:
+            details["within_batch"] = True  # a step was made of what had come by then
         settings = resumed.settings if resumed else {}
         if self._parent is not None and details.get("checkpoint") == self._parent.checkpoint:
             details["parent"] = self._parent.place

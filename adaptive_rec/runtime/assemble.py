@@ -43,13 +43,11 @@ from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.alike import check_data
 from adaptive_rec.runtime.dense_optimizer import build_dense_optimizer
 from adaptive_rec.runtime.events import shown
-from adaptive_rec.runtime.evictions import check_eviction
-from adaptive_rec.runtime.fits_device import check_fits_device
 from adaptive_rec.runtime.loop import Runtime
-from adaptive_rec.runtime.next_window import check_order
 from adaptive_rec.runtime.parts import PartOfBatches, RowsOfRank
 from adaptive_rec.runtime.rows_on_disk import check_disk, keep_rows, place_of_rows, rows_folder
 from adaptive_rec.runtime.run_options import RunOptions
+from adaptive_rec.runtime.start_checks import check_admission, check_rows, check_settings
 from adaptive_rec.system.cuda_driver import NO_CUDA
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.host_memory import available_bytes, keep_freed_memory
@@ -76,8 +74,8 @@ def assemble(
     policy = policy or load_policy(config.knobs.policy)
     options = options or RunOptions()
     source = open_source(config, trains=True, left_out=options.left_out) if source is None else source
-    check_raw(config, policy)
-    check_order(config, policy)
+    on_device = streams is not None or choose_device(config).type == "cuda"
+    check_settings(config, policy, on_device, options.trains)
     if group is not None and not group.is_alone:
         check_group(config, policy, processes_here())
         check_data(group, source, config)
@@ -86,7 +84,6 @@ def assemble(
         if group is not None and not group.is_alone:
             torch.cuda.set_device(rank_here())
         streams = CudaStreams(device, config.run.cuda_graphs)
-    check_fits_device(config, streams is not None, options.trains)
     use_tf32(config.run.precision == "tf32")
     while True:
         try:
@@ -102,18 +99,21 @@ def assemble(
             streams.trim()
 
 
-def plan_run(config: Config, source: Source | None = None, memory: dict[Place, int] | None = None) -> MemoryPlan:
-    """Return what a run will hold in memory. It opens the data and allocates nothing large.
+def plan_run(
+    config: Config, source: Source | None = None, memory: dict[Place, int] | None = None, acts: bool = True
+) -> MemoryPlan:
+    """Return what a run will hold in memory. It opens the data and allocates nothing large. `acts`: see `check_rows`.
 
     `memory` is that of the machine it is to run on, a device's among it where it has one; None: what is free on this one.
     Raises ConfigError where training there would.
     """
-    check_fits_device(config, choose_device(config).type == "cuda" if memory is None else "device" in memory)
+    policy = load_policy(config.knobs.policy)
+    on_device = choose_device(config).type == "cuda" if memory is None else "device" in memory
     check_admission(config)
-    policy, source = load_policy(config.knobs.policy), open_source(config) if source is None else source
-    check_raw(config, policy)
-    check_order(config, policy)
+    check_settings(config, policy, on_device)
+    source = open_source(config) if source is None else source
     space = RowSpace.of(source.tables, source.features, policy.request_per_table)
+    check_rows(config, policy, space, on_device, acts=acts)
     model = _build_model(config, space, source)
     if memory is not None:
         device = torch.device("cuda" if "device" in memory else "cpu")
@@ -132,6 +132,8 @@ def _join(
     config: Config, source: Source, streams: Streams | None, policy: Policy, options: RunOptions, group: Group | None
 ) -> Runtime:
     space = RowSpace.of(source.tables, source.features, policy.request_per_table)
+    alone, saves, acts = group is None or group.is_alone, options.checkpoints is not None, options.replayed is None
+    check_rows(config, policy, space, streams is not None, alone, saves, acts)
     model = _build_model(config, space, source)
     device = torch.device("cpu") if streams is None else streams.device
     free: dict[Place, int] = {"host": _share_of_host(group)}
@@ -170,26 +172,6 @@ def _join(
             dense = ReplayedDense(*parts, streams, lines)
     kept_rows = keep_rows(config, store, options) if config.data.keep_evicted and options.trains else None
     return Runtime(config, source, policy, store, dense, options, kept_rows)
-
-
-def check_raw(config: Config, policy: Policy) -> None:
-    """Raise ConfigError where ids cannot be raw keys under a policy."""
-    if config.data.ids == "raw" and not takes_raw(policy):
-        raise ConfigError(
-            f"data.ids must not be raw under a policy that arranges the stream or the tables, got {policy.name}"
-        )
-    check_eviction(config.knobs, policy, config.data.ids == "raw")
-
-
-def check_admission(config: Config) -> None:
-    """Raise ConfigError where a knob is set that is for raw ids, and ids are rows."""
-    if config.data.ids != "raw" and config.knobs.admit_after != 1:
-        raise ConfigError(f'knobs.admit_after must be 1 unless data.ids = "raw", got {config.knobs.admit_after}')
-
-
-def takes_raw(policy: Policy) -> bool:
-    """Return whether ids may be raw keys under a policy."""
-    return not (policy.arranges_stream or policy.request_per_table)
 
 
 def _share_of_host(group: Group | None) -> int:

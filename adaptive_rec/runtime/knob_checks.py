@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
-from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.config.knobs import KnobError, Knobs
 from adaptive_rec.errors import ConflictError
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy, why_not_live
+from adaptive_rec.runtime.evictions import check_eviction
 from adaptive_rec.units import exact_size
+
+
+def check_change(before: Knobs, after: Knobs, policy: Policy, raw: bool, host_memory: int, rows_bytes: int) -> None:
+    """Raise ConfigError or ConflictError where training under `policy` may not change to other knobs. `raw`: ids are raw keys;
+    `host_memory`: the bytes of host memory that hot rows may take, 0 where there is no limit; `rows_bytes`: what all rows would
+    take as hot ones."""
+    if after.policy != before.policy:
+        check_policy(after, policy)
+    new = load_policy(after.policy)
+    check_eviction(after, new, raw)
+    if host_memory:
+        check_memory(host_memory, new.budget_bytes(after, rows_bytes))
+
+
+def check_admit_after(before: Knobs, after: Knobs, raw: bool) -> None:
+    """Raise ConfigError where ids are rows and the knob that is for raw keys changes."""
+    if not raw and after.admit_after != before.admit_after:
+        rule = f"must be {before.admit_after}, as the ids of this run are rows (data.ids), got {after.admit_after}"
+        raise KnobError(f"knobs.admit_after {rule}", [("admit_after", rule)])
 
 
 def check_policy(knobs: Knobs, present: Policy) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.checkpoint.run_state import RunParts
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.config.knobs import KnobError, Knobs
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.left_out import samples_between, steps_to_come
 from adaptive_rec.data.raw.raw_ids import raw_ids_of
@@ -24,6 +24,7 @@ from adaptive_rec.policy import Policy
 from adaptive_rec.runtime.checkpoints import Checkpoints
 from adaptive_rec.runtime.control import Control
 from adaptive_rec.runtime.evaluator import Evaluator
+from adaptive_rec.runtime.knob_checks import check_admit_after
 from adaptive_rec.runtime.phases import Phases
 from adaptive_rec.runtime.pipeline import Pipeline
 from adaptive_rec.runtime.progressive import Progressive
@@ -124,9 +125,7 @@ class Runtime(Session):
 
     def check_knobs(self, before: Knobs, after: Knobs) -> None:
         super().check_knobs(before, after)
-        if self.state.input.raw_ids is None and after.admit_after != before.admit_after:
-            rule = f"must be {before.admit_after}, as the ids of this run are rows (data.ids), got {after.admit_after}"
-            raise KnobError(f"knobs.admit_after {rule}", [("admit_after", rule)])
+        check_admit_after(before, after, self.state.input.raw_ids is not None)
 
     # The loop --------------------------------------------------------------------------------------------------------
 
@@ -193,6 +192,7 @@ class Runtime(Session):
 
     def _end(self) -> Iterator[Report]:
         """Report what is still to be reported at the end of the run."""
+        yield from self.control.before_step()  # what a replayed run changed after its last step
         yield from self.phases.report_moves()
         yield from self._end_followed()
         self.publisher.enter("finishing")

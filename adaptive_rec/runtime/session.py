@@ -22,15 +22,14 @@ from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.recorder import Recorder
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot, StageTimes
 from adaptive_rec.policy import Policy
-from adaptive_rec.policy.find import load_policy
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.tally import Tally
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.checkpoints import Checkpoints
 from adaptive_rec.runtime.control import Control
 from adaptive_rec.runtime.events import reclassified, split_chosen
-from adaptive_rec.runtime.evictions import Evictions, check_eviction
-from adaptive_rec.runtime.knob_checks import check_memory, check_policy
+from adaptive_rec.runtime.evictions import Evictions
+from adaptive_rec.runtime.knob_checks import check_change
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.runtime.reports import Reports
 from adaptive_rec.runtime.shared_mailbox import SharedMailbox
@@ -96,11 +95,9 @@ class Session(ABC):
 
     def check_knobs(self, before: Knobs, after: Knobs) -> None:
         """Raise ConfigError or ConflictError where training cannot change to other knobs. Any thread may call it."""
-        if after.policy != before.policy:
-            check_policy(after, self.policy)
-        check_eviction(after, load_policy(after.policy), self.state.input.keys is not None)
-        if self.store.on_disk and self.store.memory is None:  # hot rows are in host memory
-            check_memory(self.config.run.host_memory, load_policy(after.policy).budget_bytes(after, self.state.all_rows_bytes))
+        in_host_memory = self.store.on_disk and self.store.memory is None
+        limit, raw = self.config.run.host_memory if in_host_memory else 0, self.state.input.keys is not None
+        check_change(before, after, self.policy, raw, limit, self.state.all_rows_bytes)
 
     def learning_rates(self) -> LearningRates | None:
         """Return the learning rates of the next step; None where the user's loop sets them."""

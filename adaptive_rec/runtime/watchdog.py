@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from adaptive_rec.checkpoint.going_back import newest_up_to, step_of
-from adaptive_rec.config.watch_rule import DISK_FREE, EVALUATION_METRICS, WatchRule
+from adaptive_rec.config.watch_rule import DISK_FREE, EVALUATION_METRICS
 from adaptive_rec.errors import AdaptiveRecError, ConfigError, NotFiniteError
-from adaptive_rec.live.mailbox import Answer, Command, Mailbox, ignore
+from adaptive_rec.live.mailbox import Answer, Command, Mailbox
 from adaptive_rec.live.rollback import rollback_command
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot
 from adaptive_rec.memory.disk import free_bytes
@@ -50,8 +50,6 @@ class Watchdog:
             if not self._folders:
                 raise ConfigError(f"watch.rules must watch no {DISK_FREE} where the run has no directory, one does")
             self._folders += [Path(state.config.run.disk)] if state.config.run.disk else []
-        if options.replayed is None:
-            self._check(rules)
         self._unwritten: list[tuple[Breach, Event]] = []
         """Breaches that no command was carried out for yet, with the events that were sent."""
         self._owed: list[Breach] = []
@@ -61,32 +59,6 @@ class Watchdog:
         self._temporary = TemporaryKnobs(options.rollback)
         self._leaves = False
         """Whether the run was told to roll back, to stop or to fail: there is nothing else to do then."""
-
-    def _check(self, rules: Sequence[WatchRule]) -> None:
-        """Raise ConfigError where the run cannot do what a rule says."""
-        for rule in rules:
-            self._check_knobs(rule)
-            if rule.action == "rollback" and self._checkpoints is None:
-                raise ConfigError(
-                    f"watch.rules must not roll back where the run writes no checkpoints, got {rule.text!r}"
-                )
-            if rule.skips_data and (self._state.policy.arranges_stream or self._state.input.followed is not None):
-                which = "data is followed" if self._state.input.followed is not None else "the policy arranges the stream"
-                raise ConfigError(f"watch.rules must not skip data where {which}, got {rule.text!r}")
-
-    def _check_knobs(self, rule: WatchRule) -> None:
-        """Raise ConfigError where the run cannot change to the knobs of a rule, such as another policy."""
-        try:
-            self._mailbox.patch_knobs(
-                lambda knobs: knobs.changed({each.name: each.of(knobs) for each in rule.knobs}),
-                ignore,
-                None,
-                dry_run=True,
-            )
-        except AdaptiveRecError as error:
-            raise ConfigError(
-                f"watch.rules must change knobs to what the run can take, got {rule.text!r}: {error}"
-            ) from None
 
     def over(
         self, reports: Iterator[Snapshot | Evaluation | Event], obey: Callable[[], Iterator[Event | Snapshot]]
