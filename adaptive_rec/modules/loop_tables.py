@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
@@ -13,11 +14,12 @@ from torch import Tensor
 
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.embedding.row_types import as_array, as_tensor
-from adaptive_rec.errors import ConfigError
+from adaptive_rec.errors import ConfigError, ConflictError
 from adaptive_rec.kernels.row_update import LAZY_ADAM, MOMENTUM
 from adaptive_rec.modules.autograd import AutogradSession
 from adaptive_rec.modules.bags import Bags
 from adaptive_rec.modules.data_parallel import leave_out_tables
+from adaptive_rec.modules.handed_out import HandedOut
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates, state_names
 from adaptive_rec.modules.row_gradient import RowGradient
@@ -33,6 +35,10 @@ class LoopTables(AutogradSession):
         leave_out_tables()
         self._weights: dict[int, Tensor] = {}
         """Weights of the tables that a model holds as parameters."""
+        self.row_copies = [HandedOut() for _ in tables]
+        """Copies of the rows of each table that state dictionaries of the model hold."""
+        self.state_copies = [HandedOut() for _ in tables]
+        """Copies of the optimizer state of each table's rows that somebody has read."""
         self._row_states: dict[int, RowState] = {}
         self._shown: WeakSet[torch.optim.Optimizer] = WeakSet()
         """Optimizers whose ``state_dict()`` has whole tables on every rank."""
@@ -47,6 +53,13 @@ class LoopTables(AutogradSession):
 
     def _step(self, parts: list[StepPart], seen: list[Bags], lr_of_table: Mapping[int, float]) -> None:
         """Update rows, and count it as a write to the weights: a backward pass over values read before is an error."""
+        for table in lr_of_table:
+            if self.row_copies[table].has_lost_writes():
+                raise ConflictError(
+                    f"the rows of {self.space.tables[table].name} in a state dictionary are a copy, and were written to: in "
+                    "torch that would have changed the model; give the dictionary to load_state_dict before the next step, or "
+                    "write to a copy of it (copy.deepcopy)"
+                )
         try:
             super()._step(parts, seen, lr_of_table)
         finally:
@@ -109,6 +122,17 @@ class LoopTables(AutogradSession):
         self._row_states[number] = RowState(self, number, weight, optimizer)
         return self._row_states[number]
 
+    def displace_state(self, number: int) -> None:
+        """Let go of the entry of the optimizer whose state the tiers hold: they are about to hold another state. Whoever else
+        holds the entry, or what was read of it, goes on to have the state as it is, as in torch."""
+        entry = self._row_states.pop(number)
+        entry.leave()
+        others = weakref.ref(entry)
+        del entry
+        if (held := others()) is not None:
+            held.read()
+        self.state_copies[number].settle(int(self.steps_T[number]))
+
     def clear_state(self, number: int) -> None:
         """Set the optimizer state of a table's rows to that of an optimizer that has made no step."""
         self.release_ahead()
@@ -157,6 +181,8 @@ class LoopTables(AutogradSession):
         state_RK = torch.from_numpy(self.rows.whole(number, own_RK, self.step_number)).to(self.device)
         parts = state_RK[:, : state_RK.shape[1] - self.rates.rule.catches_up].chunk(len(names), dim=1)
         found: dict[str, Any] = {name: part.to(self.weight_dtype).contiguous() for name, part in zip(names, parts, strict=True)}
+        for part in found.values():
+            self.state_copies[number].add(part, steps)
         if rule.code == MOMENTUM:
             return found
         lazy = rule.code == LAZY_ADAM and not rule.catches_up

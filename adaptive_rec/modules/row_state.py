@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -47,6 +47,18 @@ class RowState(dict[str, Any]):
         """Drop what was read: the tiers have another state."""
         self.was_read = False
         super().clear()
+
+    def is_shown_by(self, loaded: Mapping[str, Any]) -> bool:
+        """Whether a state was loaded from this entry itself, and will change with it: it has the very tensors that were read of
+        it, and no step that is a plain number (SparseAdam's), of which each has its own."""
+        own = dict(super().items())
+        if isinstance(own.pop("step", None), int):
+            return False
+        return self.was_read and loaded.keys() - {"step"} == own.keys() and all(loaded[name] is own[name] for name in own)
+
+    def is_of(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether it is an entry of this optimizer."""
+        return self._optimizer() is optimizer
 
     def leave(self) -> torch.optim.Optimizer | None:
         """Keep the state in the optimizer, if it still has it: the tiers are about to hold another one. Returns the optimizer."""

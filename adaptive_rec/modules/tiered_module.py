@@ -123,7 +123,7 @@ class TieredModule(nn.Module):
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if not keep_vars:
             for name, weight in tiered_weights(self).items():
-                destination[prefix + name] = weight.whole()
+                destination[prefix + name] = weight.copy_for(destination.values())
         if self.raw_ids is not None:
             pairs_K2 = np.stack(self.raw_ids.keys_and_rows(self._weight().table), axis=1)
             destination[prefix + RAW_IDS] = torch.from_numpy(pairs_K2)
@@ -135,10 +135,17 @@ class TieredModule(nn.Module):
         if local_metadata.get("assign_to_params_buffers"):
             raise ConfigError("load_state_dict must be called without assign=True for a model with tables in two tiers")
         rest = strict, missing_keys, unexpected_keys, error_msgs
+        given = {name: state_dict.get(prefix + name) for name in tiered_weights(self)}
+        for name, values in given.items():
+            if isinstance(values, Tensor):
+                tiered_weights(self)[name].check_not_outdated(values, prefix + name)
         if wrong := self._load_raw_ids(state_dict, prefix):
             error_msgs.append(wrong)
             return
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+        for name, values in given.items():
+            if isinstance(values, Tensor):
+                tiered_weights(self)[name].was_loaded(values)
         if self.raw_ids is not None and prefix + RAW_IDS in unexpected_keys:
             unexpected_keys.remove(prefix + RAW_IDS)
 

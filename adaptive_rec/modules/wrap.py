@@ -154,9 +154,12 @@ def _move(runtime: EmbeddingRuntime, number: int, table: MovableTable, holder: t
         runtime.set_first_rows(number, lambda rows: rows.copy_(weight))
     gradient = None if runtime.updates_in_backward or runtime.raw_ids is not None else weight.grad
     weight.grad = None
-    torch.utils.swap_tensors(weight, TieredWeight(runtime, number))
+    memory: Tensor = TieredWeight(runtime, number)
+    torch.utils.swap_tensors(weight, memory)
     assert isinstance(weight, TieredWeight)
     runtime.hold(number, weight)
+    if runtime.raw_ids is None:  # state dictionaries of before hold this memory, which steps no longer change
+        runtime.row_copies[number].add(memory, weight._version)
     if gradient is not None:
         weight.grad = _row_gradient(weight, gradient) if gradient.is_sparse else gradient
     if holder is not None:
