@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from abc import abstractmethod
 from collections import defaultdict, deque
@@ -65,6 +66,7 @@ class AutogradSession(Session):
         """Type of the tables, and of vectors that are looked up."""
         self.rates = rates
         self.closed = False
+        self._process = os.getpid()
         self.steps_T = np.zeros(len(tables), dtype=np.int64)
         """Number of steps in which each table was looked up."""
         self.updates_in_backward = setup.update == "backward"
@@ -103,6 +105,21 @@ class AutogradSession(Session):
     def emit(self, report: Report) -> None:
         """Pass a report on to the journal, the log and the trackers."""
 
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process was forked from the one that made the runtime."""
+        return os.getpid() != self._process
+
+    def check_process(self) -> None:
+        """Raise ConflictError in a process that was forked from the one that has the rows. It has a copy of them that the other
+        knows nothing of, and neither the threads of the other nor their locks."""
+        if self.is_forked:
+            raise ConflictError(
+                f"tables in two tiers must be used in the process that has them ({self._process}), not in one that was forked "
+                f"from it ({os.getpid()}): rows are not in shared memory, so what it trains would be lost; fork with "
+                "copy.deepcopy(model), which is an ordinary model, or adaptive_rec.unwrap the model before"
+            )
+
     # Forward ---------------------------------------------------------------------------------------------------------
 
     def pooled(
@@ -110,6 +127,7 @@ class AutogradSession(Session):
     ) -> list[Tensor]:
         """Return the pooled vectors (L, D) of a forward call's bags. `make` makes the bags where none with this `key` were looked
         up ahead. `weight` is the parameter that gets the gradient where rows are not updated in the backward pass."""
+        self.check_process()
         if not self.state.rows_placed:
             self.start()
         calls = self._ahead.calls(key()) if self._ahead is not None and key is not None else []
@@ -201,6 +219,7 @@ class AutogradSession(Session):
     def _step(self, parts: list[StepPart], seen: list[Bags], lr_of_table: Mapping[int, float]) -> None:
         """Update each distinct row once, count the lookups (`seen`: those without a part of their own), do what is due between
         steps. After a backward pass autograd may call it on a thread of its own, under the streams of `backward`'s caller."""
+        self.check_process()
         if self.closed:
             raise ConflictError("the runtime was closed, so rows are no longer updated")
         self.rates.check()

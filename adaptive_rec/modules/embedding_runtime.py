@@ -54,6 +54,7 @@ class EmbeddingRuntime(LoopAhead):
 
     def set_knobs(self, **changes: Any) -> None:
         """Change knobs between two steps. Raises ConfigError, and changes nothing, for a wrong name or value."""
+        self.check_process()
         self.mailbox.change_knobs(**changes)
 
     def record_loss(self, loss: Tensor | float) -> None:
@@ -76,12 +77,14 @@ class EmbeddingRuntime(LoopAhead):
     def state_dict(self) -> dict[str, Any]:
         """Return optimizer state of all rows, which rows are hot, and all counts, for ``torch.save`` with the model's state
         dict."""
+        self.check_process()
         self.dense_steps.catch_up_all()
         return state_of(self._saved_parts)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a `state_dict` of the same tables and rule; the rows come with the model's state dict. Knobs, rates and
         budget stay those of this runtime. Raises CheckpointError where the state does not fit."""
+        self.check_process()
         self.release_ahead()
         set_state(self._saved_parts, state)
         for number in range(len(self.steps_T)):
@@ -121,6 +124,7 @@ class EmbeddingRuntime(LoopAhead):
         return self._sidecar.url
 
     def _check_open(self, what: str) -> None:
+        self.check_process()
         if self.closed:
             raise ConflictError(f"the runtime was closed, so it cannot be {what} any more")
 
@@ -158,7 +162,7 @@ class EmbeddingRuntime(LoopAhead):
     def close(self) -> None:
         """End the service, trackers and threads; rows can still be read and saved. It may be called again, and a ``with`` block
         of the runtime calls it."""
-        if self.closed:
+        if self.closed or self.is_forked:  # the service is that of the process which began it
             return
         self.closed = True
         atexit.unregister(self.close)

@@ -91,6 +91,7 @@ class LoopAhead(LoopTables):
         loop from outside. Only one loop looks ahead at a time: a second one within it only yields its items. Where several
         processes train together, the first call of an item looks up the rows of all its calls, and nothing is looked up ahead.
         """
+        self.check_process()
         if self._looking_ahead:  # a loop within a loop, say over held-out batches
             LOG.info("another loop is looking ahead: rows of this one are looked up in its forward calls")
             yield from loader

@@ -88,12 +88,14 @@ class LoopTables(AutogradSession):
 
     def table(self, number: int) -> Tensor:
         """Return a copy of a table's rows (rows, dim), in host memory."""
+        self.check_process()
         with self._turn:
             self.dense_steps.catch_up(number)
             return as_tensor(self.rows.whole(number, self.store.export_table(number)[0], self.step_number))
 
     def set_table(self, number: int, rows: Tensor) -> None:
         """Set all rows of a table, in both tiers; their optimizer state stays."""
+        self.check_process()
         self.release_ahead()
         self.dense_steps.catch_up(number)
         given = as_array(rows.detach().cpu().to(self.weight_dtype))
@@ -101,6 +103,7 @@ class LoopTables(AutogradSession):
 
     def set_rows(self, number: int, row_N: NDArray[np.int64], values: Tensor) -> None:
         """Set some rows of a table, by their numbers in the table; of a row that is given twice the last value counts."""
+        self.check_process()
         self.release_ahead()
         last = dict(zip(row_N.tolist(), range(len(row_N)), strict=True))
         given = as_array(values.detach().cpu().to(self.weight_dtype))
@@ -135,6 +138,7 @@ class LoopTables(AutogradSession):
 
     def clear_state(self, number: int) -> None:
         """Set the optimizer state of a table's rows to that of an optimizer that has made no step."""
+        self.check_process()
         self.release_ahead()
         self.dense_steps.catch_up(number)
         self.dense_steps.begin_anew(number)
@@ -148,6 +152,7 @@ class LoopTables(AutogradSession):
 
         Torch keeps a state of 16 bits for rows of 16 bits, the tiers one of 32: a number that is what theirs was exported as
         stays as exact as it is."""
+        self.check_process()
         self.dense_steps.catch_up(number)
         columns = [part.detach().cpu().to(self.dtype) for part in parts]
         if self.rates.rule.catches_up:
@@ -172,6 +177,7 @@ class LoopTables(AutogradSession):
 
     def optimizer_state(self, number: int) -> dict[str, Any]:
         """Return copies of the optimizer state of a table's rows as torch keeps it: parts (rows, dim) by name, and the step."""
+        self.check_process()
         rule, steps = self.rates.rule, int(self.steps_T[number])
         names = state_names(rule)
         if not names or (rule.code == MOMENTUM and not steps):

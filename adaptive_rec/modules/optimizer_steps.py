@@ -77,6 +77,7 @@ def _update(optimizer: torch.optim.Optimizer) -> list[tuple[TieredWeight, Tensor
         ]
     change = _unscaling(optimizer)
     for runtime in {id(weight.runtime): weight.runtime for weight, _, _ in found}.values():
+        runtime.check_process()
         own = [(weight, gradient, group) for weight, gradient, group in found if weight.runtime is runtime]
         for group in {id(group): group for _, _, group in own}.values():
             runtime.rates.check_group(optimizer, group)

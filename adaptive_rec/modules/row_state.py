@@ -6,6 +6,7 @@ import copy
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
 import torch
@@ -102,3 +103,11 @@ READERS: Iterable[str] = (
 )  # fmt: skip
 for _name in READERS:
     setattr(RowState, _name, _reading(_name))
+
+
+def _sent(entry: RowState) -> Any:
+    """Give another process what was read: it finds the memory of these tensors later, so the entry holds them until then."""
+    return dict, (dict(entry.read()),)
+
+
+ForkingPickler.register(RowState, _sent)

@@ -176,6 +176,12 @@ class TieredModule(nn.Module):
                     f"{name} of {type(self).__name__} must keep its type, {given.dtype}, once its table is in two tiers, got "
                     f"{found.dtype}: convert the model before wrap"
                 )
+            if found.device.type == "cpu" and found.is_shared():
+                raise ConfigError(
+                    f"share_memory must not be called on {type(self).__name__} once the table of its {name} is in two tiers, as "
+                    "rows are not in shared memory and other processes would train none: share copy.deepcopy(model), which is an "
+                    "ordinary model, or adaptive_rec.unwrap the model before"
+                )
             if found.device != given.device:
                 raise ConfigError(
                     f"{name} of {type(self).__name__} must stay on {given.device} once its table is in two tiers, got "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 from dataclasses import replace
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from adaptive_rec.modules.bags import Bags, CallKey, PoolTables
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.inputs import INTEGERS, Jagged, as_ids, bags_of
 from adaptive_rec.modules.pooling import weighted_sums
-from adaptive_rec.modules.tiered_tensor import TieredTensor, is_whole
+from adaptive_rec.modules.tiered_tensor import TieredTensor, is_whole, not_sent
 
 
 class Handed:
@@ -239,3 +240,6 @@ class TieredWeight(TieredTensor):
 
 def _plain(value: Tensor) -> Tensor:
     return value.whole() if isinstance(value, TieredTensor) else value
+
+
+ForkingPickler.register(TieredWeight, not_sent)
