@@ -276,8 +276,8 @@ def _dense(value: Any) -> Any:
 def not_sent(given: TieredTensor) -> Any:
     """Refuse to be sent to another process. A tensor of torch would get there in shared memory."""
     raise ConfigError(
-        f"the weight of table {given.name} must not be sent to another process (started with it, or through a queue or pipe), as "
-        "its rows are not in shared memory and what is trained there would be lost: send copy.deepcopy(model), which is an ordinary "
+        f"the weight of table {given.name} must not be sent to another process (started with it, or through a queue or pipe): "
+        "rows are not in shared memory, and what is trained there would be lost: send copy.deepcopy(model), which is an ordinary "
         "model, or a copy of the weight (.detach().clone())"
     )
 
