@@ -31,10 +31,12 @@ from adaptive_rec.units import printable
 class EmbeddingRuntime(LoopAhead):
     """Tables in two tiers for modules under autograd. `wrap` returns one; a module that is not wrapped has one as ``runtime``."""
 
-    def __init__(self, tables: Sequence[TableSpec], setup: Setup, rates: Rates, dtype: torch.dtype) -> None:
+    def __init__(
+        self, tables: Sequence[TableSpec], setup: Setup, rates: Rates | Sequence[Rates], dtype: torch.dtype
+    ) -> None:
         super().__init__(tables, setup, rates, dtype)
         self._saved_parts = LoopParts(
-            self.state, self.rows, rates.name, self.steps_T, self.observer, self.reclassifier, self.raw_ids
+            self.state, self.rows, self.rates.name, self.steps_T, self.observer, self.reclassifier, self.raw_ids
         )
         self._directory: LoopDirectory | None = None
         self._sidecar: Sidecar | None = None
@@ -45,12 +47,14 @@ class EmbeddingRuntime(LoopAhead):
 
     @property
     def lr(self) -> float:
-        """Present learning rate of the rows."""
+        """Present learning rate of the rows; that of the first optimizer, where they have several."""
         return self.rates.lr
 
     @lr.setter
     def lr(self, value: float) -> None:
-        self.rates.set_lr(value)
+        if len(self.rates.distinct) > 1:
+            raise ConfigError(f"lr must be set in the param groups of the tables' optimizers, as there are several, got {value}")
+        self.rates.distinct[0].set_lr(value)
 
     def set_knobs(self, **changes: Any) -> None:
         """Change knobs between two steps. Raises ConfigError, and changes nothing, for a wrong name or value."""

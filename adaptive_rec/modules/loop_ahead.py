@@ -43,7 +43,9 @@ class LookupModule(Protocol):
 class LoopAhead(LoopTables):
     """A session in the user's loop that reads ahead."""
 
-    def __init__(self, tables: Sequence[TableSpec], setup: Setup, rates: Rates, dtype: torch.dtype) -> None:
+    def __init__(
+        self, tables: Sequence[TableSpec], setup: Setup, rates: Rates | Sequence[Rates], dtype: torch.dtype
+    ) -> None:
         super().__init__(tables, setup, rates, dtype)
         self._modules: dict[str, LookupModule] = {}
         """Modules that look rows up, by their names for `prefetch`."""
@@ -115,7 +117,8 @@ class LoopAhead(LoopTables):
             )
 
     def _read_ahead(self, loader: Iterable[Any], sparse: Sparse, depth: int | None) -> Iterator[Any]:
-        end = self.step_number + len(loader) if isinstance(loader, Sized) else None
+        one_step = len(self.rates.distinct) == 1  # otherwise each optimizer makes steps of its own
+        end = self.step_number + len(loader) if isinstance(loader, Sized) and one_step else None
         self._expect_end(end)
         reads_ahead = self.policy.prefetches
         pipeline = Pipeline(

@@ -10,7 +10,7 @@ import torch
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.modules.rates import Rates
+from adaptive_rec.modules.table_rates import TableRates
 from adaptive_rec.policy import Policy
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.torch_group import ranks_of_script
@@ -33,7 +33,7 @@ OF_GUARDS = ("guard_ratio", "guard_max_logloss_increase")
 """Knobs of the guard of quality, which needs the loss of each sample."""
 
 
-def check_policy_fits(policy: Policy, knobs: Knobs, group: Group, rates: Rates) -> None:
+def check_policy_fits(policy: Policy, knobs: Knobs, group: Group, rates: TableRates) -> None:
     """Raise ConfigError where a policy, under these knobs, cannot be carried out in the user's loop, or not with its rule."""
     reasons = {OF_RUNS: "which sets its own rates and cadence", OF_GUARDS: "which gives no losses of single samples"}
     for names, reason in reasons.items():
@@ -47,9 +47,10 @@ def check_policy_fits(policy: Policy, knobs: Knobs, group: Group, rates: Rates) 
         raise ConfigError(
             f"knobs.action must be freeze in a user's loop, whose samples cannot be left out, got {knobs.action}"
         )
-    if rates.rule.catches_up and not policy.exact:
+    moving = rates.moving
+    if moving is not None and not policy.exact:
         raise ConfigError(
-            f"{rates.name} moves every row at every step, which needs an exact policy (hotline, hybrid, device_only), got "
+            f"{moving.name} moves every row at every step, which needs an exact policy (hotline, hybrid, device_only), got "
             f"{policy.name}; SparseAdam, and SGD and Adagrad without momentum and weight_decay, move only the rows looked up"
         )
     if not group.is_alone and not policy.exact:
@@ -59,7 +60,7 @@ def check_policy_fits(policy: Policy, knobs: Knobs, group: Group, rates: Rates) 
         )
 
 
-def check_same(group: Group, tables: Sequence[TableSpec], rates: Rates, dtype: torch.dtype) -> None:
+def check_same(group: Group, tables: Sequence[TableSpec], rates: TableRates, dtype: torch.dtype) -> None:
     """Raise ConfigError on all ranks where one has other tables, or updates rows by another rule."""
     if group.is_alone:
         return

@@ -30,7 +30,9 @@ from adaptive_rec.modules.step_parts import StepPart
 class LoopTables(AutogradSession):
     """A session in the user's loop, and the tables that its model holds as parameters."""
 
-    def __init__(self, tables: Sequence[TableSpec], setup: Setup, rates: Rates, dtype: torch.dtype) -> None:
+    def __init__(
+        self, tables: Sequence[TableSpec], setup: Setup, rates: Rates | Sequence[Rates], dtype: torch.dtype
+    ) -> None:
         super().__init__(tables, setup, rates, dtype)
         leave_out_tables()
         self._weights: dict[int, Tensor] = {}
@@ -143,7 +145,7 @@ class LoopTables(AutogradSession):
         self.dense_steps.catch_up(number)
         self.dense_steps.begin_anew(number)
         table = self.store.space.tables[number]
-        width = self.rates.rule.state_width(table.dim)
+        width = self.rates.rule_of(number).state_width(table.dim)
         self.store.replace_table(number, None, np.zeros((table.rows, width), dtype=self.store.host.dtype))
         self.steps_T[number] = 0
 
@@ -155,7 +157,7 @@ class LoopTables(AutogradSession):
         self.check_process()
         self.dense_steps.catch_up(number)
         columns = [part.detach().cpu().to(self.dtype) for part in parts]
-        if self.rates.rule.catches_up:
+        if self.rates.rule_of(number).catches_up:
             columns.append(torch.full((len(columns[0]), 1), float(step), dtype=self.dtype))
             self.dense_steps.begin_anew(number)  # it begins anew at this step
         state_RK = self.rows.own(number, torch.cat(columns, dim=1).numpy(), self.step_number)
@@ -178,14 +180,14 @@ class LoopTables(AutogradSession):
     def optimizer_state(self, number: int) -> dict[str, Any]:
         """Return copies of the optimizer state of a table's rows as torch keeps it: parts (rows, dim) by name, and the step."""
         self.check_process()
-        rule, steps = self.rates.rule, int(self.steps_T[number])
+        rule, steps = self.rates.rule_of(number), int(self.steps_T[number])
         names = state_names(rule)
         if not names or (rule.code == MOMENTUM and not steps):
             return {}
         self.dense_steps.catch_up(number)
         own_RK = self.store.export_table(number)[1]
         state_RK = torch.from_numpy(self.rows.whole(number, own_RK, self.step_number)).to(self.device)
-        parts = state_RK[:, : state_RK.shape[1] - self.rates.rule.catches_up].chunk(len(names), dim=1)
+        parts = state_RK[:, : state_RK.shape[1] - rule.catches_up].chunk(len(names), dim=1)
         found: dict[str, Any] = {name: part.to(self.weight_dtype).contiguous() for name, part in zip(names, parts, strict=True)}
         for part in found.values():
             self.state_copies[number].add(part, steps)

@@ -79,8 +79,8 @@ def _update(optimizer: torch.optim.Optimizer) -> list[tuple[TieredWeight, Tensor
     for runtime in {id(weight.runtime): weight.runtime for weight, _, _ in found}.values():
         runtime.check_process()
         own = [(weight, gradient, group) for weight, gradient, group in found if weight.runtime is runtime]
-        for group in {id(group): group for _, _, group in own}.values():
-            runtime.rates.check_group(optimizer, group)
+        for rates, group in {(id(group), w.table): (runtime.rates.of(w.table), group) for w, _, group in own}.values():
+            rates.check_group(optimizer, group)
         for weight, _, _ in own:
             hand_over_state(optimizer, weight)
         if change is not None:
@@ -111,7 +111,7 @@ def hand_over_state(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> N
         check_state_begins_with_zeros(optimizer)
     if found and current is None and runtime.steps_T[table] and not found.get("step", 1):
         found = None  # Adagrad made it of zeros, before any step; the tiers hold a state that was loaded
-    parts = _parts_of(runtime, found) if found else {}
+    parts = _parts_of(runtime, table, found) if found else {}
     steps = int(found.get("step", 1)) if found else 0  # SGD numbers no steps: with a buffer the first one was made
     _check_not_outdated(runtime, table, found, parts)
     is_same = current is not None and (found is current or (bool(found) and _is_shown(current, optimizer, found)))
@@ -132,13 +132,13 @@ def hand_over_state(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> N
     _check_writes(runtime, table)
     if not is_same:
         state.pop(weight, None)
-        if state_names(runtime.rates.rule) and not runtime.updates_in_backward:
+        if state_names(runtime.rates.rule_of(table)) and not runtime.updates_in_backward:
             state[weight] = runtime.new_row_state(table, weight, optimizer)
 
 
-def _parts_of(runtime: EmbeddingRuntime, found: Mapping[str, Any]) -> dict[str, Tensor]:
+def _parts_of(runtime: EmbeddingRuntime, table: int, found: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the parts of a row's state that an optimizer has, by torch's names."""
-    return {name: found[name] for name in state_names(runtime.rates.rule) if found.get(name) is not None}
+    return {name: found[name] for name in state_names(runtime.rates.rule_of(table)) if found.get(name) is not None}
 
 
 def _is_shown(current: RowState, optimizer: torch.optim.Optimizer, found: Mapping[str, Any]) -> bool:
@@ -180,7 +180,7 @@ def take_state_back(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> N
     group = next((group for group in optimizer.param_groups if any(one is weight for one in group["params"])), None)
     if group is None:
         return
-    if _kept_names(optimizer, group) != state_names(runtime.rates.rule):
+    if _kept_names(optimizer, group) != state_names(runtime.rates.rule_of(table)):
         own = optimizer.state.get(weight) or {}
         own.update((name, part.contiguous()) for name, part in own.items() if isinstance(part, Tensor))
         return  # Adagrad made sums of one value, without memory of a table's size

@@ -212,7 +212,8 @@ def rates_of_optimizer(optimizer: torch.optim.Optimizer, weights: Sequence[Tenso
     if held != len(wanted) or not groups or (in_backward and len(groups) > 1):
         where = " in one param group" if in_backward else ""
         raise ConfigError(
-            f"optimizer must hold the weights of all {len(wanted)} tables{where}, got {held} of them in {len(groups)} groups"
+            f"optimizer must hold the weights of all {len(wanted)} tables{where}, got {held} of them in {len(groups)} groups; "
+            "where others hold some, give wrap a list of all of them"
         )
     first = optimizer.param_groups[groups[0]]
     if in_backward and first.get("lr_decay"):
@@ -221,6 +222,31 @@ def rates_of_optimizer(optimizer: torch.optim.Optimizer, weights: Sequence[Tenso
     for number in groups[1:]:
         rates.check_group(optimizer, optimizer.param_groups[number])
     return rates
+
+
+def rates_of_optimizers(
+    optimizers: Sequence[torch.optim.Optimizer], weights: Mapping[str, Tensor], in_backward: bool
+) -> tuple[list[Rates], list[torch.optim.Optimizer]]:
+    """Return the rates of each table, and the optimizer that holds its weight: tables may have optimizers of their own.
+    `weights`: those of all tables, by name. `in_backward` is as in `rates_of_optimizer`.
+
+    Raises ConfigError where not just one of the optimizers holds a table, or rows cannot be updated as it does."""
+    if len(optimizers) == 1:
+        rates = rates_of_optimizer(optimizers[0], list(weights.values()), in_backward)
+        return [rates] * len(weights), [*optimizers] * len(weights)
+    held = [{id(one) for group in each.param_groups for one in group["params"]} for each in optimizers]
+    holders = []
+    for name, weight in weights.items():
+        found = [optimizer for optimizer, own in zip(optimizers, held, strict=True) if id(weight) in own]
+        if len(found) != 1:
+            which = " and ".join(type(one).__name__ for one in found) or "none"
+            raise ConfigError(f"table {name} must be held by one of the {len(optimizers)} optimizers given, it is by {which}")
+        holders += found
+    rates_of: dict[int, Rates] = {}
+    for holder in holders:
+        own = [weight for weight, other in zip(weights.values(), holders, strict=True) if other is holder]
+        rates_of[id(holder)] = rates_of.get(id(holder)) or rates_of_optimizer(holder, own, in_backward)
+    return [rates_of[id(holder)] for holder in holders], holders
 
 
 def _checked(values: dict[str, Any]) -> OptimizerConfig:
