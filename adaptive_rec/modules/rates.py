@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -142,6 +143,13 @@ def rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> tuple
                 f"{option} of {kind.__name__} must be off for embedding rows, got {group[option]}; give the tables a param group "
                 "or an optimizer without it"
             )
+    base, most = group.get("base_momentum"), group.get("max_momentum")
+    if base != most:  # a scheduler that cycles them writes both into the param group when it is made
+        option = "betas" if "betas" in group else "momentum"
+        raise ConfigError(
+            f"{option} of {kind.__name__} must stay as they are for embedding rows, got a scheduler that cycles them between "
+            f"{base} and {most}; make OneCycleLR or CyclicLR with cycle_momentum=False"
+        )
     eps = float(group.get("eps", 0.0))
     beta1, beta2 = map(float, group.get("betas", (0.0, 0.0)))
     decay, momentum = float(group.get("weight_decay", 0.0)), float(group.get("momentum", 0.0))
@@ -184,14 +192,18 @@ def _code(given: type[torch.optim.Optimizer]) -> int:
         hint = "; Adam, AdamW and SparseAdam are served" if "Adam" in given.__name__ else ""
         known = ", ".join(one.__name__ for one in TORCH_RULES)
         raise ConfigError(
-            f"optimizer must be one of torch's {known} so that rows can be updated as it does, got {given.__name__}{hint}, "
-            f"or name a rule ({', '.join(RULES)}) and its lr"
+            f"optimizer must be one of torch's {known} so that rows can be updated as it does, got {given.__name__}{hint}. "
+            "The simplest way: give the tables an optimizer of their own, torch.optim.AdamW([model.items.weight]) say, beside "
+            f"the {given.__name__} of the other parameters, and hand it to wrap; or name a rule ({', '.join(RULES)}) and its lr"
         )
     return code
 
 
 def rates_of_class(make: Callable[..., torch.optim.Optimizer]) -> Rates:
     """Return the rates of an optimizer that is yet to be made, by its class, or by a ``functools.partial`` of it with options."""
+    kind = make.func if isinstance(make, partial) else make
+    if isinstance(kind, type):
+        _code(kind)  # before it is made: one that is not served may need more than the weights
     sample = make([torch.zeros(1, requires_grad=True)])
     _code(type(sample))
     (group,) = sample.param_groups
