@@ -334,7 +334,7 @@ class OfOnesOwn(torch.optim.Adam):
 def test_an_optimizer_of_ones_own_is_told_the_simplest_way(how: str) -> None:
     model = CASES["dlrm"].make()
     given: Any = {"made": OfOnesOwn(tables_of(model), 3), "class": OfOnesOwn, "partial": partial(OfOnesOwn, warmup_steps=3)}[how]
-    words = r"got OfOnesOwn\. The simplest way: .* AdamW\(\[.*\]\), beside the OfOnesOwn of the other parameters"
+    words = r"got OfOnesOwn\. The simplest way: .*AdamW\(\[.*\]\) say, beside the OfOnesOwn of the other parameters"
     refuse(model, words, optimizer=given, lr=None)
     rest = OfOnesOwn(model.top_l.parameters(), 3)
     tables = torch.optim.AdamW(tables_of(model), lr=0.1)
