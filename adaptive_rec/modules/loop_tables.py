@@ -15,7 +15,7 @@ from torch import Tensor
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.embedding.row_types import as_array, as_tensor
 from adaptive_rec.errors import ConfigError, ConflictError
-from adaptive_rec.kernels.row_update import LAZY_ADAM, MOMENTUM
+from adaptive_rec.kernels.row_update import ADAGRAD, LAZY_ADAM, MOMENTUM
 from adaptive_rec.modules.autograd import AutogradSession
 from adaptive_rec.modules.bags import Bags
 from adaptive_rec.modules.data_parallel import leave_out_tables
@@ -23,7 +23,7 @@ from adaptive_rec.modules.handed_out import HandedOut
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates, state_names
 from adaptive_rec.modules.row_gradient import RowGradient
-from adaptive_rec.modules.row_state import RowState, with_states_exported
+from adaptive_rec.modules.row_state import RowState, with_states_shown
 from adaptive_rec.modules.step_parts import StepPart
 
 
@@ -43,7 +43,7 @@ class LoopTables(AutogradSession):
         """Copies of the optimizer state of each table's rows that somebody has read."""
         self._row_states: dict[int, RowState] = {}
         self._shown: WeakSet[torch.optim.Optimizer] = WeakSet()
-        """Optimizers whose ``state_dict()`` has whole tables on every rank."""
+        """Optimizers whose ``state_dict()`` has of the state of tables what torch's would have."""
 
     def hold(self, number: int, weight: Tensor) -> None:
         """Know the parameter that is a table's weight."""
@@ -119,10 +119,19 @@ class LoopTables(AutogradSession):
         """Return the entry of the optimizer whose state the tiers hold; None where no optimizer has it yet."""
         return self._row_states.get(number)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether several processes have the rows."""
+        return not self.rows.group.is_alone
+
+    def has_begun(self, number: int) -> bool:
+        """Whether an optimizer of torch would have a state for a table: Adagrad makes it at once, others in their first step."""
+        return bool(self.steps_T[number]) or self.rates.rule_of(number).code == ADAGRAD
+
     def new_row_state(self, number: int, weight: Tensor, optimizer: torch.optim.Optimizer) -> RowState:
         """Return the entry of an optimizer, whose state the tiers hold from now on."""
-        if not self.rows.group.is_alone and optimizer not in self._shown:
-            optimizer.register_state_dict_post_hook(with_states_exported)
+        if optimizer not in self._shown:
+            optimizer.register_state_dict_post_hook(with_states_shown)
             self._shown.add(optimizer)
         self._row_states[number] = RowState(self, number, weight, optimizer)
         return self._row_states[number]

@@ -18,6 +18,11 @@ class KeepsState(Protocol):
 
     def optimizer_state(self, number: int) -> dict[str, Any]: ...
 
+    def has_begun(self, number: int) -> bool: ...
+
+    @property
+    def is_shared(self) -> bool: ...
+
 
 class RowState(dict[str, Any]):
     """What ``optimizer.state[weight]`` holds for a table in tiers. It is exported from the tiers when somebody reads it, and is
@@ -43,6 +48,14 @@ class RowState(dict[str, Any]):
             self.was_read = True
             super().update(found)
         return self
+
+    def in_dictionary(self) -> dict[str, Any]:
+        """Return what an optimizer's ``state_dict()`` has of it: itself, which stays the live state. Before the first step it is
+        a copy, as torch has no live state then. Of several processes it is the state as it is now, which all of them export
+        together, as one of them may save it later, alone."""
+        if not self._runtime.has_begun(self._table):
+            return copy.deepcopy(self.exported())
+        return self.exported() if self._runtime.is_shared else self
 
     def forget(self) -> None:
         """Drop what was read: the tiers have another state."""
@@ -79,10 +92,9 @@ class RowState(dict[str, Any]):
         return f"RowState({dict(super().items())})" if self.was_read else "RowState(in tiers)"
 
 
-def with_states_exported(_: torch.optim.Optimizer, found: dict[str, Any]) -> dict[str, Any]:
-    """Return an optimizer's state dictionary with the state of tables as it is now. All ranks export it together; one of them may
-    save it later, alone."""
-    state = {key: each.exported() if isinstance(each, RowState) else each for key, each in found["state"].items()}
+def with_states_shown(_: torch.optim.Optimizer, found: dict[str, Any]) -> dict[str, Any]:
+    """Return an optimizer's state dictionary with what it is to have of the state of tables."""
+    state = {key: each.in_dictionary() if isinstance(each, RowState) else each for key, each in found["state"].items()}
     return {**found, "state": state}
 
 

@@ -201,10 +201,22 @@ def changed(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     step(model, optimizer, 5)
 
 
+def kept_before_the_first_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """torch has no live state then, so what is loaded is none."""
+    state = optimizer.state_dict()
+    dict(optimizer.state.get(model.weight) or {})
+    also = optimizer.state_dict()
+    for kept in (state, also):
+        step(model, optimizer)
+        step(model, optimizer, 5)
+        optimizer.load_state_dict(kept)
+    step(model, optimizer)
+
+
 @each_maker
 def test_a_state_that_is_kept_is_that_of_torch(name: str) -> None:
     model = sparse_table if name == "sparse adam" else table
-    loops = [kept_and_loaded, left_for_another, changed]
+    loops = [kept_and_loaded, left_for_another, changed, kept_before_the_first_step]
     if name != "sparse adam":  # its number of steps is that of the first load, in torch
         loops.append(kept_and_loaded_twice)
     for loop in loops:
