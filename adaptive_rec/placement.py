@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -95,15 +96,18 @@ class RowSpace:
         return np.argsort(np.concatenate([pool.features for pool in self.pools]))
 
     @staticmethod
-    def of(tables: tuple[TableSpec, ...], features: tuple[FeatureSpec, ...], pool_per_table: bool = False) -> RowSpace:
-        """Build the space of some tables, with a pool for each dim or for each table; rows have the same numbers in both."""
+    def of(
+        tables: tuple[TableSpec, ...], features: tuple[FeatureSpec, ...], pool_per_table: bool = False, kinds: Sequence[int] = ()
+    ) -> RowSpace:
+        """Build the space of some tables, with a pool for each dim or for each table; rows have the same numbers in both. `kinds`
+        of tables have pools of their own."""
         if (rows := sum(table.rows for table in tables)) > MAX_ROWS:
             raise ConfigError(f"the rows of all tables must be at most {MAX_ROWS:,}, got {rows:,}")
         pools: list[Pool] = []
         table_first_row = np.zeros(len(tables), dtype=np.int64)
         row = 0
-        dims = dict.fromkeys(table.dim for table in tables)
-        of_dim = [[index for index, table in enumerate(tables) if table.dim == dim] for dim in dims]
+        key_T = list(zip([table.dim for table in tables], kinds or [0] * len(tables), strict=True))
+        of_dim = [[index for index, key in enumerate(key_T) if key == one] for one in dict.fromkeys(key_T)]
         for group in [[index] for part in of_dim for index in part] if pool_per_table else of_dim:
             first_row = row
             for index in group:
@@ -148,10 +152,11 @@ class RowSpace:
         return TableReads(self.read_tables, runs_V3)
 
     @staticmethod
-    def by_pool(tables: tuple[TableSpec, ...]) -> RowSpace:
+    def by_pool(tables: tuple[TableSpec, ...], kinds: Sequence[int] = ()) -> RowSpace:
         """Build a space with one feature for each pool: its bags hold rows by their numbers within the pool, of any table."""
-        space = RowSpace.of(tables, ())
-        pools = tuple(TableSpec(f"rows of dim {pool.dim}", pool.rows, pool.dim) for pool in space.pools)
+        space = RowSpace.of(tables, (), kinds=kinds)
+        names = [f"rows of dim {pool.dim}" + f", {number}" * bool(kinds) for number, pool in enumerate(space.pools)]
+        pools = tuple(TableSpec(name, pool.rows, pool.dim) for name, pool in zip(names, space.pools, strict=True))
         features = tuple(FeatureSpec(pool.name, index) for index, pool in enumerate(pools))
         joint = RowSpace.of(pools, features, pool_per_table=True)
         return replace(joint, tables=tables, table_first_row=space.table_first_row)

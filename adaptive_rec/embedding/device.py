@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.embedding.host import Arrays
-from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.optimizer import RowRule, rules_of_pools
 from adaptive_rec.embedding.row_types import as_array, as_tensor
 from adaptive_rec.kernels.aligned import zeros
 from adaptive_rec.placement import RowSpace
@@ -56,19 +58,20 @@ class DeviceTier:
     def __init__(
         self,
         space: RowSpace,
-        rule: RowRule,
+        rule: RowRule | Sequence[RowRule],
         dtype: torch.dtype,
         device: torch.device,
         capacities: list[int],
         monitored: bool,
     ) -> None:
+        rules = rules_of_pools(rule, len(space.pools))
         self.weights = [
-            _zeros((capacity, pool.dim), rule.weight_type(dtype), device)
+            _zeros((capacity, pool.dim), rules[0].weight_type(dtype), device)
             for pool, capacity in zip(space.pools, capacities, strict=True)
         ]
         self.state = [
-            _zeros((capacity, rule.state_width(pool.dim)), dtype, device)
-            for pool, capacity in zip(space.pools, capacities, strict=True)
+            _zeros((capacity, own.state_width(pool.dim)), dtype, device)
+            for own, pool, capacity in zip(rules, space.pools, capacities, strict=True)
         ]
         self.row_of_slot: list[NDArray[np.int64]] = [np.full(capacity, -1, dtype=np.int64) for capacity in capacities]
         """Joint row of each slot, -1 where the slot is free. Only the methods below change it."""
@@ -148,12 +151,12 @@ def _zeros(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> 
     return as_tensor(zeros(shape, as_array(torch.empty(0, dtype=dtype)).dtype))
 
 
-def row_bytes(space: RowSpace, rule: RowRule, itemsize: int, monitored: bool) -> list[int]:
+def row_bytes(space: RowSpace, rule: RowRule | Sequence[RowRule], itemsize: int, monitored: bool) -> list[int]:
     """Return the device bytes of one hot row of each pool: weights, optimizer state and, if `monitored`, movement record."""
     record = UpdateDeltaMonitor.bytes_per_slot
     return [
-        rule.bytes_per_row(pool.dim, itemsize) + (record(pool.dim, itemsize) if monitored else 0)
-        for pool in space.pools
+        own.bytes_per_row(pool.dim, itemsize) + (record(pool.dim, itemsize) if monitored else 0)
+        for own, pool in zip(rules_of_pools(rule, len(space.pools)), space.pools, strict=True)
     ]
 
 

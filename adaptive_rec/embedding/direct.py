@@ -70,9 +70,9 @@ class DirectStore(EmbeddingStore):
             )
 
     def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
-        rule, places = self.rule, self.gradient_places(work, update)
-        hyper = rule.at(update.step, update.lr, self.seed)
-        for pool in range(len(self.space.pools)):
+        places = self.gradient_places(work, update)
+        for pool, rule in enumerate(self.rules):
+            hyper = rule.at(update.step, update.lr, self.seed)
             span = work.pool_range(pool)
             source_U = work.source_U[span]
             self._keep_for_snapshot(work, pool)

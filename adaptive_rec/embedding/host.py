@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.optimizer import RowRule, rules_of_pools
 from adaptive_rec.kernels.aligned import BLOCK_BYTES, zeros
 from adaptive_rec.kernels.fill import fill_uniform
 from adaptive_rec.kernels.rows16 import PATTERNS
@@ -37,17 +37,18 @@ class KeepsRows(Protocol):
 class ColdTier:
     """Where cold rows are: arrays of those that are in host memory."""
 
-    def __init__(self, space: RowSpace, rule: RowRule, dtype: DTypeLike, rows_P: list[int]) -> None:
+    def __init__(self, space: RowSpace, rule: RowRule | Sequence[RowRule], dtype: DTypeLike, rows_P: list[int]) -> None:
         """`dtype` is the type of the optimizer state, and of weights that are not kept in 16 bits; `rows_P`: rows of each pool in
         host memory."""
         self.dtype = np.dtype(dtype)
-        kept = PATTERNS.get(rule.row_precision, self.dtype)
+        rules = rules_of_pools(rule, len(space.pools))
+        kept = PATTERNS.get(rules[0].row_precision, self.dtype)
         pools = list(zip(space.pools, rows_P, strict=True))
         # Each on pages of its own, as a device that reads them has whole pages locked.
         self.weights: list[NDArray[Any]] = [zeros((rows, pool.dim), kept, BLOCK_BYTES) for pool, rows in pools]
         """Bit patterns where rows are kept in 16 bits, see `kernels/rows16.py`."""
         self.state: list[NDArray[np.floating]] = [
-            zeros((rows, rule.state_width(pool.dim)), dtype, BLOCK_BYTES) for pool, rows in pools
+            zeros((rows, own.state_width(pool.dim)), dtype, BLOCK_BYTES) for own, (pool, rows) in zip(rules, pools, strict=True)
         ]
 
     def arrays(self, pool: int) -> Arrays:
@@ -58,7 +59,9 @@ class ColdTier:
 class HostTier(ColdTier):
     """All rows in host memory. They start as U(-1/sqrt(n), +1/sqrt(n)) in a table of n rows, as in DLRM."""
 
-    def __init__(self, space: RowSpace, rule: RowRule, seed: int, dtype: DTypeLike, drawn: bool = True) -> None:
+    def __init__(
+        self, space: RowSpace, rule: RowRule | Sequence[RowRule], seed: int, dtype: DTypeLike, drawn: bool = True
+    ) -> None:
         """`dtype` is as in `ColdTier`. Without `drawn` rows are zeros, for callers that set them all."""
         super().__init__(space, rule, dtype, [pool.rows for pool in space.pools])
         self._snapshot: KeepsRows | None = None

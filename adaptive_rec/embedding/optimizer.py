@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -85,6 +86,11 @@ class RowRule:
         """Return the bytes of a row and its optimizer state, where the run computes with numbers of `itemsize` bytes."""
         rounded = ROW_TYPES.get(self.row_precision)
         return dim * (rounded.itemsize if rounded else itemsize) + self.state_width(dim) * itemsize
+
+
+def rules_of_pools(rule: RowRule | Sequence[RowRule], pools: int) -> Sequence[RowRule]:
+    """Return the update rule of each pool, of which there may be one for all. They keep rows in numbers of one type."""
+    return [rule] * pools if isinstance(rule, RowRule) else rule
 
 
 def schedule(config: OptimizerConfig, step: int) -> float:

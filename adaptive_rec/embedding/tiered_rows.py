@@ -6,7 +6,7 @@ A row has exactly one authoritative copy: in the device tier when it has a slot,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from adaptive_rec.embedding.device import DeviceTier, row_bytes, split_budget
 from adaptive_rec.embedding.disk.saved_segments import SavedLog
 from adaptive_rec.embedding.host import Arrays, HostTier
-from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.optimizer import RowRule, rules_of_pools
 from adaptive_rec.embedding.records import Traffic
 from adaptive_rec.embedding.shard_arrays import OPTIMIZER_STATE, ROW, WEIGHT
 from adaptive_rec.embedding.snapshot import RowSnapshot, Tiers
@@ -34,7 +34,7 @@ class TieredRows(ABC):
     def __init__(
         self,
         space: RowSpace,
-        rule: RowRule,
+        rule: RowRule | Sequence[RowRule],
         seed: int,
         dtype: torch.dtype,
         device: torch.device,
@@ -43,7 +43,10 @@ class TieredRows(ABC):
         drawn: bool = True,
     ) -> None:
         self.space = space
-        self.rule = rule
+        self.rules = rules_of_pools(rule, len(space.pools))
+        """Update rule of each pool."""
+        self.rule = self.rules[0]
+        """Update rule of all rows, where there is only one."""
         self.dtype = dtype
         self.torch_device = device
         self.monitored = monitored
@@ -72,7 +75,7 @@ class TieredRows(ABC):
 
     def row_bytes_when(self, monitored: bool) -> list[int]:
         """Return the same with, or without, a record of the rows' movement."""
-        return row_bytes(self.space, self.rule, self.dtype.itemsize, monitored)
+        return row_bytes(self.space, self.rules, self.dtype.itemsize, monitored)
 
     @property
     def device_bytes(self) -> int:
@@ -80,10 +83,10 @@ class TieredRows(ABC):
         return sum(size * slots for size, slots in zip(self.row_bytes, self.device.capacities, strict=True))
 
     def _cold_tier(self, drawn: bool) -> HostTier:
-        return HostTier(self.space, self.rule, self.seed, self.numpy_dtype, drawn)
+        return HostTier(self.space, self.rules, self.seed, self.numpy_dtype, drawn)
 
     def _device_tier(self, capacities: list[int]) -> DeviceTier:
-        return DeviceTier(self.space, self.rule, self.dtype, self.torch_device, capacities, self.monitored)
+        return DeviceTier(self.space, self.rules, self.dtype, self.torch_device, capacities, self.monitored)
 
     def settle(self) -> None:  # noqa: B027 - only a device works in the background
         """Wait until all queued work is done and every update has reached its row."""
@@ -175,7 +178,7 @@ class TieredRows(ABC):
 
     def _count_moved(self, pool: int, rows: int, to_device: bool) -> None:
         spec = self.space.pools[pool]
-        size = rows * self.rule.bytes_per_row(spec.dim, self.dtype.itemsize)
+        size = rows * self.rules[pool].bytes_per_row(spec.dim, self.dtype.itemsize)
         self.traffic.add_bytes(to_device=size if to_device else 0, to_host=0 if to_device else size)
 
     # Restored ----------------------------------------------------------------------------------------------------------
@@ -213,8 +216,8 @@ class TieredRows(ABC):
         self._collect_changed()
         return sum(
             int(np.count_nonzero(self.changed_R[pool.first_row : pool.end_row]))
-            * self.rule.bytes_per_row(pool.dim, self.dtype.itemsize)
-            for pool in self.space.pools
+            * rule.bytes_per_row(pool.dim, self.dtype.itemsize)
+            for rule, pool in zip(self.rules, self.space.pools, strict=True)
         )
 
     def begin_snapshot(self, everything: bool) -> RowSnapshot:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from abc import abstractmethod
 from collections import defaultdict, deque
@@ -34,6 +35,7 @@ from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.row_gradient import CallGradient, RowGradient
 from adaptive_rec.modules.shared_rows import rows_of
 from adaptive_rec.modules.step_parts import StepPart, StepParts, StepUpdate
+from adaptive_rec.modules.table_rates import TableRates
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import BatchView
 from adaptive_rec.policy.skipping import plan_step
@@ -51,10 +53,15 @@ class AutogradSession(Session):
     tables' weights (`step_rows`), or the end of a backward pass where rows are updated there, is a step: each distinct row is
     updated once and the lookups are counted. Between two steps rows move and commands are carried out (`session.py`)."""
 
-    def __init__(self, tables: Sequence[TableSpec], setup: Setup, rates: Rates, dtype: torch.dtype) -> None:
-        check_same(setup.group, tables, rates, dtype)
-        ownership = Ownership(RowSpace.by_pool(tuple(tables)), setup.group.ranks, setup.group.rank)
-        config, policy, store = setup.build(ownership.own, rates, dtype)
+    def __init__(
+        self, tables: Sequence[TableSpec], setup: Setup, rates: Rates | Sequence[Rates], dtype: torch.dtype
+    ) -> None:
+        """`rates`: those of all tables, or of each."""
+        self.rates = TableRates(rates, len(tables))
+        check_same(setup.group, tables, self.rates, dtype)
+        kinds = self.rates.kinds
+        ownership = Ownership(RowSpace.by_pool(tuple(tables), kinds), setup.group.ranks, setup.group.rank, kinds)
+        config, policy, store = setup.build(ownership.own, self.rates, dtype)
         super().__init__(config, policy, store, ends_on_bad_loss=False)
         self.control = Control(
             self.state, self.reclassifier, self.splitting, self.mailbox, self.publisher, self.reports,
@@ -64,15 +71,15 @@ class AutogradSession(Session):
         """Type that updates and optimizer state are computed in."""
         self.weight_dtype = dtype
         """Type of the tables, and of vectors that are looked up."""
-        self.rates = rates
         self.closed = False
+        self._process = os.getpid()
         self.steps_T = np.zeros(len(tables), dtype=np.int64)
         """Number of steps in which each table was looked up."""
         self.updates_in_backward = setup.update == "backward"
         """Whether the end of a backward pass is a step; otherwise gradients wait in ``weight.grad`` for an optimizer's."""
-        self.dense_steps = DenseSteps(store, rates, self.steps_T, store.dtype)
-        self.rows = rows_of(setup.group, ownership, store, self.dense_steps, rates.rule.catches_up)
-        self._parts = StepParts(store, store.dtype, self.steps_T, by_table=rates.counts_steps)
+        self.dense_steps = DenseSteps(store, self.rates, self.steps_T, store.dtype)
+        self.rows = rows_of(setup.group, ownership, store, self.dense_steps, self.rates.moving is not None)
+        self._parts = StepParts(store, store.dtype, self.steps_T, by_table=self.rates.counts_steps)
         self._counts = LookupCounts(self.state, self.observer)
         self._late_sums = LateSums(store) if self.device.type != "cpu" else None
         self._turn = threading.RLock()
@@ -105,6 +112,21 @@ class AutogradSession(Session):
     def emit(self, report: Report) -> None:
         """Pass a report on to the journal, the log and the trackers."""
 
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process was forked from the one that made the runtime."""
+        return os.getpid() != self._process
+
+    def check_process(self) -> None:
+        """Raise ConflictError in a process that was forked from the one that has the rows. It has a copy of them that the other
+        knows nothing of, and neither the threads of the other nor their locks."""
+        if self.is_forked:
+            raise ConflictError(
+                f"tables in two tiers must be used in the process that has them ({self._process}), not in one that was forked "
+                f"from it ({os.getpid()}): rows are not in shared memory, so what it trains would be lost; fork with "
+                "copy.deepcopy(model), which is an ordinary model, or adaptive_rec.unwrap the model before"
+            )
+
     # Forward ---------------------------------------------------------------------------------------------------------
 
     def pooled(
@@ -117,6 +139,7 @@ class AutogradSession(Session):
         """Return the pooled vectors (L, D) of a forward call's bags. `make` makes the bags where none with this `key` were looked
         up ahead. `weight` is the parameter that gets the gradient where rows are not updated in the backward pass. `dtype`: type
         of the vectors, by default that of the tables."""
+        self.check_process()
         if not self.state.rows_placed:
             self.start()
         calls = self._ahead.calls(key()) if self._ahead is not None and key is not None else []
@@ -159,9 +182,9 @@ class AutogradSession(Session):
         """End a backward pass that updates rows."""
         self.passes_since_step += 1
         tables = sorted({table for call, _ in found for table in call.bags.tables})
-        parts = [StepPart(call, gradient_LD, self.rates.lr) for call, gradient_LD in found]
+        parts = [StepPart(call, gradient_LD, self.rates.of(call.bags.tables[0]).lr) for call, gradient_LD in found]
         with self._turn:
-            self._step(parts, [], {table: self.rates.lr for table in tables})
+            self._step(parts, [], {table: self.rates.of(table).lr for table in tables})
 
     def optimizer_stepped(self) -> None:
         """Warn once where rows were updated in several backward passes between two steps of the model's optimizer."""
@@ -200,7 +223,7 @@ class AutogradSession(Session):
 
     def _announce(self, parts: list[StepPart], lr_of_table: Mapping[int, float]) -> None:
         """Where every row moves at every step, have the rows that a step updates make the steps that they missed."""
-        for table, lr in lr_of_table.items() if self.rates.rule.catches_up else ():
+        for table, lr in ((table, lr) for table, lr in lr_of_table.items() if self.rates.rule_of(table).catches_up):
             own = [part.call.bags for part in parts if table in part.call.bags.tables]
             _, low, high = self.store.space.table_range(table)
             self.dense_steps.announce(table, lr, [b.row_N[(low <= b.row_N) & (b.row_N < high)] for b in own])
@@ -208,9 +231,10 @@ class AutogradSession(Session):
     def _step(self, parts: list[StepPart], seen: list[Bags], lr_of_table: Mapping[int, float]) -> None:
         """Update each distinct row once, count the lookups (`seen`: those without a part of their own), do what is due between
         steps. After a backward pass autograd may call it on a thread of its own, under the streams of `backward`'s caller."""
+        self.check_process()
         if self.closed:
             raise ConflictError("the runtime was closed, so rows are no longer updated")
-        self.rates.check()
+        self.rates.check(lr_of_table)
         if self._late_sums is not None:
             self._late_sums.look()
         samples = max((bags.samples for bags in [*seen, *(part.call.bags for part in parts if part.counts)]), default=0)
@@ -236,7 +260,7 @@ class AutogradSession(Session):
                 )
             raise
         self.steps_T[list(lr_of_table)] += 1
-        for table in lr_of_table if self.rates.rule.catches_up else ():
+        for table in (table for table in lr_of_table if self.rates.rule_of(table).catches_up):
             self.dense_steps.complete(table)
         with self.times("observe"):
             self._samples = samples

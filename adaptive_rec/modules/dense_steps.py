@@ -18,7 +18,7 @@ from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import TrainingError
 from adaptive_rec.kernels.row_update import LAZY_ADAM, MOMENTUM, RMSPROP, SGD
-from adaptive_rec.modules.rates import Rates
+from adaptive_rec.modules.table_rates import TableRates
 
 MOST_FLOAT32_STEPS = 1 << 24
 """Limit of the steps that a row's state, in float32, can number."""
@@ -29,7 +29,7 @@ LONGEST_HISTORY = 1 << 16
 class DenseSteps:
     """The steps that every row of a table makes, touched or not. Under other rules its methods do nothing."""
 
-    def __init__(self, store: EmbeddingStore, rates: Rates, steps_T: NDArray[np.int64], dtype: torch.dtype) -> None:
+    def __init__(self, store: EmbeddingStore, rates: TableRates, steps_T: NDArray[np.int64], dtype: torch.dtype) -> None:
         """`steps_T`: number of steps of each table so far."""
         self._store, self._rates, self._steps_T, self._dtype = store, rates, steps_T, dtype
         self._missed: dict[int, MissedSteps] = {}
@@ -59,10 +59,11 @@ class DenseSteps:
         if table in self._missed and len(self._missed[table]) >= LONGEST_HISTORY:
             self.settle(table)
         if table not in self._missed:
-            self._missed[table] = self._begin(self._rates.rule, table)
+            self._missed[table] = self._begin(self._rates.rule_of(table), table)
         number = self._missed[table].announce(lr)
         if self._dtype == torch.float32 and number > MOST_FLOAT32_STEPS:
-            raise TrainingError(f"{self._rates.name} may make {MOST_FLOAT32_STEPS:,} steps with tables of float32, not more")
+            name = self._rates.of(table).name
+            raise TrainingError(f"{name} may make {MOST_FLOAT32_STEPS:,} steps with tables of float32, not more")
         for row_N in rows:
             self.catch_up(table, row_N, number)
 

@@ -31,10 +31,12 @@ from adaptive_rec.units import printable
 class EmbeddingRuntime(LoopAhead):
     """Tables in two tiers for modules under autograd. `wrap` returns one; a module that is not wrapped has one as ``runtime``."""
 
-    def __init__(self, tables: Sequence[TableSpec], setup: Setup, rates: Rates, dtype: torch.dtype) -> None:
+    def __init__(
+        self, tables: Sequence[TableSpec], setup: Setup, rates: Rates | Sequence[Rates], dtype: torch.dtype
+    ) -> None:
         super().__init__(tables, setup, rates, dtype)
         self._saved_parts = LoopParts(
-            self.state, self.rows, rates.name, self.steps_T, self.observer, self.reclassifier, self.raw_ids
+            self.state, self.rows, self.rates.name, self.steps_T, self.observer, self.reclassifier, self.raw_ids
         )
         self._directory: LoopDirectory | None = None
         self._sidecar: Sidecar | None = None
@@ -45,15 +47,18 @@ class EmbeddingRuntime(LoopAhead):
 
     @property
     def lr(self) -> float:
-        """Present learning rate of the rows."""
+        """Present learning rate of the rows; that of the first optimizer, where they have several."""
         return self.rates.lr
 
     @lr.setter
     def lr(self, value: float) -> None:
-        self.rates.set_lr(value)
+        if len(self.rates.distinct) > 1:
+            raise ConfigError(f"lr must be set in the param groups of the tables' optimizers, as there are several, got {value}")
+        self.rates.distinct[0].set_lr(value)
 
     def set_knobs(self, **changes: Any) -> None:
         """Change knobs between two steps. Raises ConfigError, and changes nothing, for a wrong name or value."""
+        self.check_process()
         self.mailbox.change_knobs(**changes)
 
     def record_loss(self, loss: Tensor | float) -> None:
@@ -76,6 +81,7 @@ class EmbeddingRuntime(LoopAhead):
     def state_dict(self) -> dict[str, Any]:
         """Return optimizer state of all rows, which rows are hot, and all counts, for ``torch.save`` with the model's state
         dict."""
+        self.check_process()
         self.settle_sums()
         self.dense_steps.settle_all()
         return state_of(self._saved_parts)
@@ -83,6 +89,7 @@ class EmbeddingRuntime(LoopAhead):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a `state_dict` of the same tables and rule; the rows come with the model's state dict. Knobs, rates and
         budget stay those of this runtime. Raises CheckpointError where the state does not fit."""
+        self.check_process()
         self.release_ahead()
         set_state(self._saved_parts, state)
         for number in range(len(self.steps_T)):
@@ -123,6 +130,7 @@ class EmbeddingRuntime(LoopAhead):
         return self._sidecar.url
 
     def _check_open(self, what: str) -> None:
+        self.check_process()
         if self.closed:
             raise ConflictError(f"the runtime was closed, so it cannot be {what} any more")
 
@@ -160,7 +168,7 @@ class EmbeddingRuntime(LoopAhead):
     def close(self) -> None:
         """End the service, trackers and threads; rows can still be read and saved. It may be called again, and a ``with`` block
         of the runtime calls it."""
-        if self.closed:
+        if self.closed or self.is_forked:  # the service is that of the process which began it
             return
         self.closed = True
         atexit.unregister(self.close)

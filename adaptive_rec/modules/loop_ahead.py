@@ -43,7 +43,9 @@ class LookupModule(Protocol):
 class LoopAhead(LoopTables):
     """A session in the user's loop that reads ahead."""
 
-    def __init__(self, tables: Sequence[TableSpec], setup: Setup, rates: Rates, dtype: torch.dtype) -> None:
+    def __init__(
+        self, tables: Sequence[TableSpec], setup: Setup, rates: Rates | Sequence[Rates], dtype: torch.dtype
+    ) -> None:
         super().__init__(tables, setup, rates, dtype)
         self._modules: dict[str, LookupModule] = {}
         """Modules that look rows up, by their names for `prefetch`."""
@@ -91,6 +93,7 @@ class LoopAhead(LoopTables):
         loop from outside. Only one loop looks ahead at a time: a second one within it only yields its items. Where several
         processes train together, the first call of an item looks up the rows of all its calls, and nothing is looked up ahead.
         """
+        self.check_process()
         if self._looking_ahead:  # a loop within a loop, say over held-out batches
             LOG.info("another loop is looking ahead: rows of this one are looked up in its forward calls")
             yield from loader
@@ -114,7 +117,8 @@ class LoopAhead(LoopTables):
             )
 
     def _read_ahead(self, loader: Iterable[Any], sparse: Sparse, depth: int | None) -> Iterator[Any]:
-        end = self.step_number + len(loader) if isinstance(loader, Sized) else None
+        one_step = len(self.rates.distinct) == 1  # otherwise each optimizer makes steps of its own
+        end = self.step_number + len(loader) if isinstance(loader, Sized) and one_step else None
         self._expect_end(end)
         reads_ahead = self.policy.prefetches
         pipeline = Pipeline(

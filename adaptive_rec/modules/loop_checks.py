@@ -12,7 +12,7 @@ from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.device import all_rows_bytes, least_budget, split_budget
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.modules.rates import Rates
+from adaptive_rec.modules.table_rates import TableRates
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
@@ -47,7 +47,7 @@ def check_budget(space: RowSpace, bytes_per_row: list[int], policy: Policy, knob
         )
 
 
-def check_change(before: Knobs, after: Knobs, raw: bool, group: Group, rates: Rates, store: EmbeddingStore) -> None:
+def check_change(before: Knobs, after: Knobs, raw: bool, group: Group, rates: TableRates, store: EmbeddingStore) -> None:
     """Raise ConfigError where knobs cannot be changed to others in the user's loop."""
     policy = load_policy(after.policy)
     check_knobs_of_ids(after, raw)
@@ -56,7 +56,7 @@ def check_change(before: Knobs, after: Knobs, raw: bool, group: Group, rates: Ra
         check_budget(store.space, store.row_bytes_when(policy.tracks_movement), policy, after, "hot_budget_bytes")
 
 
-def check_policy_fits(policy: Policy, knobs: Knobs, group: Group, rates: Rates) -> None:
+def check_policy_fits(policy: Policy, knobs: Knobs, group: Group, rates: TableRates) -> None:
     """Raise ConfigError where a policy, under these knobs, cannot be carried out in the user's loop, or not with its rule."""
     reasons = {OF_RUNS: "which sets its own rates and cadence", OF_GUARDS: "which gives no losses of single samples"}
     for names, reason in reasons.items():
@@ -70,9 +70,10 @@ def check_policy_fits(policy: Policy, knobs: Knobs, group: Group, rates: Rates) 
         raise ConfigError(
             f"knobs.action must be freeze in a user's loop, whose samples cannot be left out, got {knobs.action}"
         )
-    if rates.rule.catches_up and not policy.exact:
+    moving = rates.moving
+    if moving is not None and not policy.exact:
         raise ConfigError(
-            f"{rates.name} moves every row at every step, which needs an exact policy (hotline, hybrid, device_only), got "
+            f"{moving.name} moves every row at every step, which needs an exact policy (hotline, hybrid, device_only), got "
             f"{policy.name}; SparseAdam, and SGD and Adagrad without momentum and weight_decay, move only the rows looked up"
         )
     if not group.is_alone and not policy.exact:
@@ -82,7 +83,7 @@ def check_policy_fits(policy: Policy, knobs: Knobs, group: Group, rates: Rates) 
         )
 
 
-def check_same(group: Group, tables: Sequence[TableSpec], rates: Rates, dtype: torch.dtype) -> None:
+def check_same(group: Group, tables: Sequence[TableSpec], rates: TableRates, dtype: torch.dtype) -> None:
     """Raise ConfigError on all ranks where one has other tables, or updates rows by another rule."""
     if group.is_alone:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from adaptive_rec.config.tree import Config
@@ -15,7 +16,7 @@ from adaptive_rec.runtime.assemble import build_store
 from adaptive_rec.system.durable import make_folders
 
 
-def build_on_disk(config: Config, space: RowSpace, policy: Policy, rule: RowRule, disk: Path) -> EmbeddingStore:
+def build_on_disk(config: Config, space: RowSpace, policy: Policy, rules: Sequence[RowRule], disk: Path) -> EmbeddingStore:
     """Build a store whose cold rows lie in a new folder within `disk`, which is removed with the store: what a loop saves has the
     rows themselves. Raises ConfigError."""
     try:
@@ -24,6 +25,6 @@ def build_on_disk(config: Config, space: RowSpace, policy: Policy, rule: RowRule
     except OSError as error:
         raise ConfigError(f"disk must be a folder that can be written to, {disk} is not: {error.strerror}") from None
     with folder:
-        store = build_store(config, space, policy, None, rule=rule, rows=folder.path)
+        store = build_store(config, space, policy, None, rule=rules, rows=folder.path)
         folder.keep_for(store)
     return store

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from adaptive_rec.errors import ConfigError
+from adaptive_rec.errors import ConfigError, ConflictError
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.rates import lr_at, rule_of, state_names
 from adaptive_rec.modules.row_gradient import RowGradient
+from adaptive_rec.modules.row_state import RowState
 from adaptive_rec.modules.weight import TieredWeight
 
 IN_BACKWARD: WeakSet[EmbeddingRuntime] = WeakSet()
@@ -77,12 +78,14 @@ def _update(optimizer: torch.optim.Optimizer) -> list[tuple[TieredWeight, Tensor
     change = _unscaling(optimizer)
     begins = all(_is_nothing(gradient, group) for _, gradient, group in found)
     runtimes = {id(weight.runtime): weight.runtime for weight, _, _ in found}.values()
+    for runtime in runtimes:
+        runtime.check_process()
     for runtime in runtimes if len(runtimes) > 1 and change is not None else ():
         runtime.check_gradients([(weight.table, gradient) for weight, gradient, _ in found if weight.runtime is runtime])
     for runtime in runtimes:
         own = [(weight, gradient, group) for weight, gradient, group in found if weight.runtime is runtime]
-        for group in {id(group): group for _, _, group in own}.values():
-            runtime.rates.check_group(optimizer, group)
+        for rates, group in {(id(group), w.table): (runtime.rates.of(w.table), group) for w, _, group in own}.values():
+            rates.check_group(optimizer, group)
         for weight, _, _ in own:
             hand_over_state(optimizer, weight)
         if begins:
@@ -108,26 +111,78 @@ def hand_over_state(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> N
     """Have the tiers hold the state that an optimizer has for a weight.
 
     It made steps before, or loaded it, or somebody changed it. An optimizer without a state takes over what the tiers hold, if no
-    other has it (after `wrap`, or a state that the runtime has loaded); otherwise it starts from nothing, as in torch."""
+    other has it (after `wrap`, or a state that the runtime has loaded); otherwise it starts from nothing, as in torch.
+
+    Raises ConflictError where it loaded what it had before later steps, without a copy."""
     runtime, table = weight.runtime, weight.table
     state: Any = optimizer.state
     found, current = state.get(weight), runtime.row_state(table)
     if found is not None and found is current and not current.was_read:
+        _check_writes(runtime, table)
         return
     if runtime.raw_ids is not None:
         check_state_begins_with_zeros(optimizer)
     if found and current is None and runtime.steps_T[table] and not found.get("step", 1):
         found = None  # Adagrad made it of zeros, before any step; the tiers hold a state that was loaded
-    if current is not None and current is not found:
-        current.leave()
-    parts = [found[name] for name in state_names(runtime.rates.rule) if found.get(name) is not None] if found else []
-    if parts:  # SGD numbers no steps: with a buffer the first one was made
-        runtime.take_state(table, parts, int(found.get("step", 1)))
-    elif current is not None:
+    parts = _parts_of(runtime, table, found) if found else {}
+    steps = int(found.get("step", 1)) if found else 0  # SGD numbers no steps: with a buffer the first one was made
+    _check_not_outdated(runtime, table, found, parts)
+    is_same = current is not None and (found is current or (bool(found) and _is_shown(current, optimizer, found)))
+    had_state = current is not None
+    if is_same:
+        assert current is not None
+        current.forget()
+        state[weight] = current
+    del current
+    if had_state and not is_same:
+        runtime.displace_state(table)
+    if parts:
+        runtime.take_state(table, list(parts.values()), steps)
+        for part in parts.values():  # torch would go on with this very tensor
+            runtime.state_copies[table].add(part, int(runtime.steps_T[table]))
+    elif had_state:
         runtime.clear_state(table)
-    state.pop(weight, None)
-    if state_names(runtime.rates.rule) and not runtime.updates_in_backward:
-        state[weight] = runtime.new_row_state(table, weight, optimizer)
+    _check_writes(runtime, table)
+    if not is_same:
+        state.pop(weight, None)
+        if state_names(runtime.rates.rule_of(table)) and not runtime.updates_in_backward:
+            state[weight] = runtime.new_row_state(table, weight, optimizer)
+
+
+def _parts_of(runtime: EmbeddingRuntime, table: int, found: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the parts of a row's state that an optimizer has, by torch's names."""
+    return {name: found[name] for name in state_names(runtime.rates.rule_of(table)) if found.get(name) is not None}
+
+
+def _is_shown(current: RowState, optimizer: torch.optim.Optimizer, found: Mapping[str, Any]) -> bool:
+    """Whether an optimizer has loaded its own ``state_dict()`` as it is, which changes nothing."""
+    return current.is_of(optimizer) and current.is_shown_by(found)
+
+
+def _check_not_outdated(
+    runtime: EmbeddingRuntime, table: int, found: Mapping[str, Any] | None, parts: Mapping[str, Tensor]
+) -> None:
+    """Raise ConflictError where an optimizer has loaded parts of a state that are those of before later steps."""
+    copies, steps = runtime.state_copies[table], int(runtime.steps_T[table])
+    if found is None or not any(copies.is_outdated(part, steps) for part in parts.values()):
+        return
+    now = runtime.optimizer_state(table)
+    if int(found.get("step", steps)) != steps or any(not torch.equal(part, now[name]) for name, part in parts.items()):
+        raise ConflictError(
+            f"an optimizer must load a copy of an earlier state, that of table {runtime.space.tables[table].name} is what was "
+            "read or loaded before later steps: in torch it would be the live state, and what the optimizer has for other "
+            "parameters is live; keep copy.deepcopy(optimizer.state_dict()), and load a copy of it (copy.deepcopy) each time"
+        )
+
+
+def _check_writes(runtime: EmbeddingRuntime, table: int) -> None:
+    """Raise ConflictError where somebody has written to a part of the state that was read before later steps."""
+    if runtime.state_copies[table].has_lost_writes(but_of=int(runtime.steps_T[table])):
+        raise ConflictError(
+            f"optimizer state of table {runtime.space.tables[table].name} that was read before the last step is a copy, and "
+            "was written to: in torch that would have changed the state; to change it, read optimizer.state[weight] anew after "
+            "each step"
+        )
 
 
 def take_state_back(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> None:
@@ -138,7 +193,7 @@ def take_state_back(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> N
     group = next((group for group in optimizer.param_groups if any(one is weight for one in group["params"])), None)
     if group is None:
         return
-    if _kept_names(optimizer, group) != state_names(runtime.rates.rule):
+    if _kept_names(optimizer, group) != state_names(runtime.rates.rule_of(table)):
         own = optimizer.state.get(weight) or {}
         own.update((name, part.contiguous()) for name, part in own.items() if isinstance(part, Tensor))
         return  # Adagrad made sums of one value, without memory of a table's size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from adaptive_rec.kernels.key_map import MOST_ROWS
 from adaptive_rec.modules.loop_checks import check_budget, check_knobs_of_ids, check_policy_fits
 from adaptive_rec.modules.loop_disk import build_on_disk
 from adaptive_rec.modules.rates import Rates, named_rates, rates_of_class
+from adaptive_rec.modules.table_rates import TableRates
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
@@ -55,9 +56,10 @@ class Options(TypedDict, total=False):
     disk: str | Path
     """Folder for the cold rows, where `host_memory` is given. They have a folder of their own in it, which is removed when the
     runtime is no longer in use."""
-    optimizer: str | torch.optim.Optimizer | Callable[..., torch.optim.Optimizer] | None
-    """A rule's name (sgd, adagrad, rowwise_adagrad, lazy_adam), or an optimizer of torch.optim that holds the weights, or the
-    class of one that will, or a ``functools.partial`` of the class with the options that it will be made with."""
+    optimizer: str | torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | Callable[..., torch.optim.Optimizer] | None
+    """A rule's name (sgd, adagrad, rowwise_adagrad, lazy_adam), or an optimizer of torch.optim that holds the weights, or for
+    `wrap` a list of optimizers of which each holds some, or the class of one that will, or a ``functools.partial`` of
+    the class with the options that it will be made with."""
     update: str | None
     """Where rows are updated: "step", in the optimizer's ``step()``, with all that torch does before it (sums over backward
     passes, clipping, ``GradScaler``); "backward", at the end of each backward pass, which keeps no gradients. By default
@@ -99,8 +101,8 @@ def rates_from(options: Options) -> Rates:
         return rates_of_class(optimizer)
     if not isinstance(optimizer, str):
         raise ConfigError(
-            f"optimizer must be the name of a rule ({rules}) or a class of torch.optim, got {optimizer!r}; "
-            "wrap(model, optimizer=...) takes an optimizer of torch.optim"
+            f"optimizer must be the name of a rule ({rules}) or a class of torch.optim, got {type(optimizer).__name__}; "
+            "wrap(model, optimizer=...) takes an optimizer of torch.optim, or a list of such"
         )
     return named_rates(optimizer, options.get("lr"), options.get("eps"), options.get("betas"))
 
@@ -169,13 +171,14 @@ class Setup:
     """The processes that train together: those of the script's process group."""
 
     def build(
-        self, space: RowSpace, rates: Rates, dtype: torch.dtype
+        self, space: RowSpace, rates: Rates | TableRates, dtype: torch.dtype
     ) -> tuple[Config, Policy, EmbeddingStore]:
         """Build configuration, policy and the store of a row space; all rows are 0, or drawn where ids are raw. `dtype`: type
         of the tables. Raises ConfigError where the options do not fit together."""
         if dtype not in PRECISIONS:
             raise ConfigError(f"dtype of tables must be {TYPES}, got {dtype}")
         precision, row_precision = PRECISIONS[dtype]
+        rates = rates if isinstance(rates, TableRates) else TableRates(rates, len(space.tables))
         if "policy" in self.knobs or "hot_budget_bytes" in self.knobs:
             raise ConfigError("policy and hot_budget_bytes must be given as policy= and budget=, not among the knobs")
         if self.raw:
@@ -197,15 +200,16 @@ class Setup:
         check_eviction(config.knobs, policy, self.raw)
         if not self.group.is_alone:
             self._check_shared(dtype)
-        if rates.rule.catches_up and (self.streams is not None or self.device.type != "cpu"):
+        moving = rates.moving
+        if moving is not None and (self.streams is not None or self.device.type != "cpu"):
             raise ConfigError(
-                f"{rates.name} moves every row at every step, which needs a run on the CPU under an exact policy, got "
+                f"{moving.name} moves every row at every step, which needs a run on the CPU under an exact policy, got "
                 f"{self.device} and {policy.name}; SparseAdam moves the rows that were looked up"
             )
         if dtype.itemsize == 2:
-            if rates.rule.catches_up:
+            if moving is not None:
                 raise ConfigError(
-                    f"{rates.name} moves every row at every step, which needs tables of torch.float32 or torch.float64, got "
+                    f"{moving.name} moves every row at every step, which needs tables of torch.float32 or torch.float64, got "
                     f"{dtype}; SparseAdam, Adagrad and SGD move the rows that were looked up"
                 )
             if self.streams is not None or self.device.type != "cpu":
@@ -213,15 +217,22 @@ class Setup:
                     f"tables of {dtype} must be on the CPU in a loop of your own, got {self.device}; only runs by the "
                     "command line have them on a device (run.row_precision)"
                 )
-            rates.round_rows(row_precision)
+            for each in rates.distinct:
+                each.round_rows(row_precision)
         if self.budget is not None:
-            sizes = row_bytes(space, rates.rule, 8 if dtype == torch.float64 else 4, policy.tracks_movement)
+            sizes = row_bytes(space, rates.rules_of(space), 8 if dtype == torch.float64 else 4, policy.tracks_movement)
             check_budget(space, sizes, policy, config.knobs, "budget")
         streams = self.streams or (CudaStreams(self.device, False) if self.device.type == "cuda" else None)
+        rules = rates.rules_of(space)
+        if streams is not None and len(set(rules)) > 1:
+            raise ConfigError(
+                f"tables on a device must be updated by one rule, got {rates.name}; call wrap with each optimizer and the module "
+                "of its tables"
+            )
         keep_freed_memory()
         if host_memory or self.disk is not None:
-            return config, policy, build_on_disk(config, space, policy, rates.rule, self._folder_on_disk(host_memory))
-        return config, policy, build_store(config, space, policy, streams, drawn=self.raw, rule=rates.rule)
+            return config, policy, build_on_disk(config, space, policy, rules, self._folder_on_disk(host_memory))
+        return config, policy, build_store(config, space, policy, streams, drawn=self.raw, rule=rules)
 
     @property
     def raw(self) -> bool:
@@ -232,14 +243,14 @@ class Setup:
         """Return the rows that a table has, of which `rows` are for ids of their own."""
         return rows + self.shared_rows + self.padded if self.raw else rows
 
-    def _check_raw(self, space: RowSpace, rates: Rates) -> None:
+    def _check_raw(self, space: RowSpace, rates: TableRates) -> None:
         """Raise ConfigError where raw ids do not fit the tables or the other options."""
         if (rows := space.rows * self.group.ranks) > MOST_ROWS:
             raise ConfigError(f"tables of raw ids must have at most {MOST_ROWS:,} rows in all, got {rows:,}")
-        if rates.rule.catches_up:
+        if (moving := rates.moving) is not None:
             raise ConfigError(
                 "ids must not be raw under an optimizer that moves every row at every step (Adam, AdamW, RMSprop, momentum, "
-                f"weight_decay), got {rates.name}; SparseAdam, Adagrad and SGD move the rows that were looked up"
+                f"weight_decay), got {moving.name}; SparseAdam, Adagrad and SGD move the rows that were looked up"
             )
 
     def _folder_on_disk(self, host_memory: int) -> Path:

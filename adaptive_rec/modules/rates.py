@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -147,6 +148,13 @@ def rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> tuple
                 f"{option} of {kind.__name__} must be off for embedding rows, got {group[option]}; give the tables a param group "
                 "or an optimizer without it"
             )
+    base, most = group.get("base_momentum"), group.get("max_momentum")
+    if base != most:  # a scheduler that cycles them writes both into the param group when it is made
+        option = "betas" if "betas" in group else "momentum"
+        raise ConfigError(
+            f"{option} of {kind.__name__} must stay as they are for embedding rows, got a scheduler that cycles them between "
+            f"{base} and {most}; make OneCycleLR or CyclicLR with cycle_momentum=False"
+        )
     eps = float(group.get("eps", 0.0))
     beta1, beta2 = map(float, group.get("betas", (0.0, 0.0)))
     decay, momentum = float(group.get("weight_decay", 0.0)), float(group.get("momentum", 0.0))
@@ -189,14 +197,18 @@ def _code(given: type[torch.optim.Optimizer]) -> int:
         hint = "; Adam, AdamW and SparseAdam are served" if "Adam" in given.__name__ else ""
         known = ", ".join(one.__name__ for one in TORCH_RULES)
         raise ConfigError(
-            f"optimizer must be one of torch's {known} so that rows can be updated as it does, got {given.__name__}{hint}, "
-            f"or name a rule ({', '.join(RULES)}) and its lr"
+            f"optimizer must be one of torch's {known} so that rows can be updated as it does, got {given.__name__}{hint}. "
+            "The simplest way: give the tables an optimizer of their own, torch.optim.AdamW([model.items.weight]) say, beside "
+            f"the {given.__name__} of the other parameters, and hand it to wrap; or name a rule ({', '.join(RULES)}) and its lr"
         )
     return code
 
 
 def rates_of_class(make: Callable[..., torch.optim.Optimizer]) -> Rates:
     """Return the rates of an optimizer that is yet to be made, by its class, or by a ``functools.partial`` of it with options."""
+    kind = make.func if isinstance(make, partial) else make
+    if isinstance(kind, type):
+        _code(kind)  # before it is made: one that is not served may need more than the weights
     sample = make([torch.zeros(1, requires_grad=True)])
     _code(type(sample))
     (group,) = sample.param_groups
@@ -217,7 +229,8 @@ def rates_of_optimizer(optimizer: torch.optim.Optimizer, weights: Sequence[Tenso
     if held != len(wanted) or not groups or (in_backward and len(groups) > 1):
         where = " in one param group" if in_backward else ""
         raise ConfigError(
-            f"optimizer must hold the weights of all {len(wanted)} tables{where}, got {held} of them in {len(groups)} groups"
+            f"optimizer must hold the weights of all {len(wanted)} tables{where}, got {held} of them in {len(groups)} groups; "
+            "where others hold some, give wrap a list of all of them"
         )
     first = optimizer.param_groups[groups[0]]
     if in_backward and first.get("lr_decay"):
@@ -226,6 +239,31 @@ def rates_of_optimizer(optimizer: torch.optim.Optimizer, weights: Sequence[Tenso
     for number in groups[1:]:
         rates.check_group(optimizer, optimizer.param_groups[number])
     return rates
+
+
+def rates_of_optimizers(
+    optimizers: Sequence[torch.optim.Optimizer], weights: Mapping[str, Tensor], in_backward: bool
+) -> tuple[list[Rates], list[torch.optim.Optimizer]]:
+    """Return the rates of each table, and the optimizer that holds its weight: tables may have optimizers of their own.
+    `weights`: those of all tables, by name. `in_backward` is as in `rates_of_optimizer`.
+
+    Raises ConfigError where not just one of the optimizers holds a table, or rows cannot be updated as it does."""
+    if len(optimizers) == 1:
+        rates = rates_of_optimizer(optimizers[0], list(weights.values()), in_backward)
+        return [rates] * len(weights), [*optimizers] * len(weights)
+    held = [{id(one) for group in each.param_groups for one in group["params"]} for each in optimizers]
+    holders = []
+    for name, weight in weights.items():
+        found = [optimizer for optimizer, own in zip(optimizers, held, strict=True) if id(weight) in own]
+        if len(found) != 1:
+            which = " and ".join(type(one).__name__ for one in found) or "none"
+            raise ConfigError(f"table {name} must be held by one of the {len(optimizers)} optimizers given, it is by {which}")
+        holders += found
+    rates_of: dict[int, Rates] = {}
+    for holder in holders:
+        own = [weight for weight, other in zip(weights.values(), holders, strict=True) if other is holder]
+        rates_of[id(holder)] = rates_of.get(id(holder)) or rates_of_optimizer(holder, own, in_backward)
+    return [rates_of[id(holder)] for holder in holders], holders
 
 
 def _checked(values: dict[str, Any]) -> OptimizerConfig:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
 import torch
@@ -17,6 +18,11 @@ class KeepsState(Protocol):
     """A runtime that has the optimizer state of rows in its tiers."""
 
     def optimizer_state(self, number: int) -> dict[str, Any]: ...
+
+    def has_begun(self, number: int) -> bool: ...
+
+    @property
+    def is_shared(self) -> bool: ...
 
 
 class RowState(dict[str, Any]):
@@ -44,10 +50,30 @@ class RowState(dict[str, Any]):
             super().update(found)
         return self
 
+    def in_dictionary(self) -> dict[str, Any]:
+        """Return what an optimizer's ``state_dict()`` has of it: itself, which stays the live state. Before the first step it is
+        a copy, as torch has no live state then. Of several processes it is the state as it is now, which all of them export
+        together, as one of them may save it later, alone."""
+        if not self._runtime.has_begun(self._table):
+            return copy.deepcopy(self.exported())
+        return self.exported() if self._runtime.is_shared else self
+
     def forget(self) -> None:
         """Drop what was read: the tiers have another state."""
         self.was_read = False
         super().clear()
+
+    def is_shown_by(self, loaded: Mapping[str, Any]) -> bool:
+        """Whether a state was loaded from this entry itself, and will change with it: it has the very tensors that were read of
+        it, and no step that is a plain number (SparseAdam's), of which each has its own."""
+        own = dict(super().items())
+        if isinstance(own.pop("step", None), int):
+            return False
+        return self.was_read and loaded.keys() - {"step"} == own.keys() and all(loaded[name] is own[name] for name in own)
+
+    def is_of(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether it is an entry of this optimizer."""
+        return self._optimizer() is optimizer
 
     def leave(self) -> torch.optim.Optimizer | None:
         """Keep the state in the optimizer, if it still has it: the tiers are about to hold another one. Returns the optimizer."""
@@ -67,10 +93,9 @@ class RowState(dict[str, Any]):
         return f"RowState({dict(super().items())})" if self.was_read else "RowState(in tiers)"
 
 
-def with_states_exported(_: torch.optim.Optimizer, found: dict[str, Any]) -> dict[str, Any]:
-    """Return an optimizer's state dictionary with the state of tables as it is now. All ranks export it together; one of them may
-    save it later, alone."""
-    state = {key: each.exported() if isinstance(each, RowState) else each for key, each in found["state"].items()}
+def with_states_shown(_: torch.optim.Optimizer, found: dict[str, Any]) -> dict[str, Any]:
+    """Return an optimizer's state dictionary with what it is to have of the state of tables."""
+    state = {key: each.in_dictionary() if isinstance(each, RowState) else each for key, each in found["state"].items()}
     return {**found, "state": state}
 
 
@@ -102,3 +127,9 @@ def _unflatten(values: Iterable[Any], names: list[str]) -> dict[str, Any]:
 
 
 register_pytree_node(RowState, _flatten, _unflatten, serialized_type_name="adaptive_rec.RowState")
+def _sent(entry: RowState) -> Any:
+    """Give another process what was read: it finds the memory of these tensors later, so the entry holds them until then."""
+    return dict, (dict(entry.read()),)
+
+
+ForkingPickler.register(RowState, _sent)

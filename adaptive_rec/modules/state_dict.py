@@ -81,9 +81,10 @@ def set_state(parts: LoopParts, given: Mapping[str, Any]) -> None:
     found = Saved(_arrays(given), "the runtime's state")
     _check(parts, found)
     state, store, optimizer, rows = parts.state, parts.state.store, found.part("optimizer"), parts.rows
+    rule_T = [store.rules[rows.space.table_range(number)[0]] for number in range(len(rows.space.tables))]
     states = [
-        optimizer.array(str(number), store.host.dtype, table.rows, store.rule.state_width(table.dim))
-        for number, table in enumerate(rows.space.tables)
+        optimizer.array(str(number), store.host.dtype, table.rows, rule.state_width(table.dim))
+        for number, (table, rule) in enumerate(zip(rows.space.tables, rule_T, strict=True))
     ]
     if parts.raw_ids is not None:
         parts.raw_ids.set_state(found.part("raw_ids"))

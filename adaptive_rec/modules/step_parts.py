@@ -68,7 +68,9 @@ class StepParts:
         self._release(parts, ahead, announced)
         made = [self._join(number, lr, some, ahead) for number, lr, some in groups]
         if ahead is not None:
-            self.steps_ahead += sum(part.call.ahead is ahead for part in parts) == len(ahead.batch.parts)
+            updated = {table for part in parts for table in part.call.bags.tables}  # other optimizers update the others
+            own = sum(not updated.isdisjoint(bags.tables) for _, bags, _ in ahead.batch.parts)
+            self.steps_ahead += sum(part.call.ahead is ahead for part in parts) == own
             ahead.take_for_update(self._store)
         return made
 

@@ -118,6 +118,10 @@ class TieredModule(TieredParameters):
     ) -> None:  # fmt: skip
         check_not_assigned(local_metadata)
         rest = strict, missing_keys, unexpected_keys, error_msgs
+        given = {name: state_dict.get(prefix + name) for name in tiered_weights(self)}
+        for name, values in given.items():
+            if isinstance(values, Tensor):
+                tiered_weights(self)[name].check_not_outdated(values, prefix + name)
         if wrong := self._load_raw_ids(state_dict, prefix):
             error_msgs.append(wrong)
             return

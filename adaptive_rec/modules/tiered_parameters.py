@@ -34,11 +34,18 @@ class TieredParameters(nn.Module):
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if not keep_vars:
             for name, weight in tiered_weights(self).items():
-                destination[prefix + name] = weight.whole()
+                destination[prefix + name] = weight.copy_for(destination.values())
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any) -> None:
         check_not_assigned(local_metadata)
+        given = {name: state_dict.get(prefix + name) for name in tiered_weights(self)}
+        for name, values in given.items():
+            if isinstance(values, Tensor):
+                tiered_weights(self)[name].check_not_outdated(values, prefix + name)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+        for name, values in given.items():
+            if isinstance(values, Tensor):
+                tiered_weights(self)[name].was_loaded(values)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """Move or convert what is not in tiers. Tables stay where they are: another device or type for them is refused."""
@@ -50,6 +57,12 @@ class TieredParameters(nn.Module):
                 raise ConfigError(
                     f"{name} of {type(self).__name__} must keep its type, {given.dtype}, once its table is in two tiers, got "
                     f"{found.dtype}: convert the model before wrap"
+                )
+            if found.device.type == "cpu" and found.is_shared():
+                raise ConfigError(
+                    f"share_memory must not be called on {type(self).__name__} once the table of its {name} is in two tiers, as "
+                    "rows are not in shared memory and other processes would train none: share copy.deepcopy(model), which is an "
+                    "ordinary model, or adaptive_rec.unwrap the model before"
                 )
             if found.device != given.device:
                 raise ConfigError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from multiprocessing.context import get_spawning_popen
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.operations import flat, mapped, written
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.weight_functions import STAND_INS, cannot_be, no_memory
@@ -144,10 +145,7 @@ class TieredTensor(Tensor):
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        copy, process = self.plain(), get_spawning_popen()
-        if process is not None:  # it finds the memory of the copy later, which must exist until then
-            vars(process).setdefault("copies_of_weights", []).append(copy)
-        return copy.__reduce_ex__(protocol)
+        return self.plain().__reduce_ex__(protocol)
 
     def plain(self) -> Tensor:
         """Return a copy as an ordinary tensor."""
@@ -273,3 +271,15 @@ def is_whole(one: Any) -> bool:
 
 def _dense(value: Any) -> Any:
     return value.dense() if isinstance(value, RowGradient) else value
+
+
+def not_sent(given: TieredTensor) -> Any:
+    """Refuse to be sent to another process. A tensor of torch would get there in shared memory."""
+    raise ConfigError(
+        f"the weight of table {given.name} must not be sent to another process (started with it, or through a queue or pipe): "
+        "rows are not in shared memory, and what is trained there would be lost: send copy.deepcopy(model), which is an ordinary "
+        "model, or a copy of the weight (.detach().clone())"
+    )
+
+
+ForkingPickler.register(TieredTensor, not_sent)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from dataclasses import replace
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from adaptive_rec.errors import ConflictError
 from adaptive_rec.modules.bags import Bags, CallKey, PoolTables
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.inputs import INTEGERS, Jagged, as_ids, bags_of
 from adaptive_rec.modules.pooling import weighted_sums
-from adaptive_rec.modules.tiered_tensor import TieredTensor, is_whole
+from adaptive_rec.modules.tiered_tensor import TieredTensor, is_whole, not_sent
 
 
 class Handed:
@@ -192,11 +195,38 @@ class TieredWeight(TieredTensor):
         given = _plain(values)
         if handed is not None:
             handed.kept = self.whole()
+        self.runtime.row_copies[self.table].settle(self._version)
         self.set(given)
         self._handed_out = None
         if again is not None:
             again.kept = None
             self._handed_out = weakref.ref(again)
+
+    # State dictionaries ----------------------------------------------------------------------------------------------
+
+    def copy_for(self, others: Iterable[object]) -> Tensor:
+        """Return a copy of the table (R, D) for a state dictionary, which is the same one for all names of the table. `others`:
+        the values that the dictionary has so far."""
+        copies, version = self.runtime.row_copies[self.table], self._version
+        copy = copies.current_among(others, version)
+        if copy is None:
+            copies.add(copy := self.whole(), version)
+        return copy
+
+    def check_not_outdated(self, given: Tensor, key: str) -> None:
+        """Raise ConflictError where a tensor is what a state dictionary held before later steps. The dictionary's other tensors
+        are parameters of the model, which have changed with these steps: the two would make a model that never was."""
+        copies = self.runtime.row_copies[self.table]
+        if copies.is_outdated(given, self._version) and not torch.equal(given, self.whole()):
+            raise ConflictError(
+                f"load_state_dict must be given a copy of an earlier state, {key} is what state_dict() returned before later "
+                "steps: in torch it would be the live weight, and the dictionary's other tensors are live; keep "
+                "copy.deepcopy(model.state_dict())"
+            )
+
+    def was_loaded(self, given: Tensor) -> None:
+        """Know that the table was loaded from a tensor, which may be the copy of a state dictionary."""
+        self.runtime.row_copies[self.table].loaded(given, self._version)
 
     # As a parameter --------------------------------------------------------------------------------------------------
 
@@ -210,3 +240,6 @@ class TieredWeight(TieredTensor):
 
 def _plain(value: Tensor) -> Tensor:
     return value.whole() if isinstance(value, TieredTensor) else value
+
+
+ForkingPickler.register(TieredWeight, not_sent)

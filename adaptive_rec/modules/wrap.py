@@ -25,7 +25,7 @@ from adaptive_rec.modules.optimizer_steps import (
     take_state_back,
 )
 from adaptive_rec.modules.options import Options, rates_from, setup_from
-from adaptive_rec.modules.rates import rates_of_optimizer
+from adaptive_rec.modules.rates import Rates, rates_of_optimizers
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.tiered_module import TieredModule, tiered_class
 from adaptive_rec.modules.tiered_parameters import TieredParameters, tiered_weights
@@ -71,7 +71,8 @@ def wrap(
     Returns the runtime that they share.
 
     ``budget=``: device memory for hot rows and their optimizer state ("2GiB"). ``optimizer=``: a torch SGD, Adagrad,
-    SparseAdam, Adam, AdamW or RMSprop that holds the tables' weights, or the class of one that will be made. Rows are then
+    SparseAdam, Adam, AdamW or RMSprop that holds the tables' weights, or a list of optimizers of which each table has one, or
+    the class of one that will be made. Rows are then
     updated in its ``step()``, as it would update ordinary parameters: with its state, the learning rate that its param group has
     at that time, and the gradients that backward passes, clipping and ``GradScaler`` have left. Or the name of a rule, with
     ``lr=``: rows are then updated at the end of each backward pass. Wrap a model after it was moved to its device. `device`: the
@@ -105,12 +106,15 @@ def wrap(
         _check_movable(table)
     weights = [table.weight for table in movable]
     dtype, place = type_of(weights), torch.device(device) if device is not None else _place(model, weights)
-    optimizer = options.get("optimizer")
-    holder = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
-    rates = rates_from(options) if holder is None else rates_of_optimizer(holder, weights, in_backward=in_backward)
-    if holder is not None and (extra := [name for name in ("lr", "eps", "betas") if options.get(name) is not None]):
+    holder_T: Sequence[torch.optim.Optimizer | None] = [None] * len(movable)
+    rates: Rates | Sequence[Rates]
+    if given := _optimizers(options):
+        rates, holder_T = rates_of_optimizers(given, {each.name: each.weight for each in movable}, in_backward)
+    else:
+        rates = rates_from(options)
+    if given and (extra := [name for name in ("lr", "eps", "betas") if options.get(name) is not None]):
         raise ConfigError(f"{extra[0]} must be left to the optimizer that is given, got {options[extra[0]]}")  # type: ignore[literal-required]
-    if raw and holder is not None:
+    for holder in given if raw else ():
         check_state_begins_with_zeros(holder)
     setup = replace(setup_from(options, place), padded=any(each.padding_idx is not None for each in raw))
     check_alike(setup.group, raw)
@@ -121,10 +125,25 @@ def wrap(
     follow_optimizers(runtime)
     del weights
     for number, each in enumerate(raw):
-        each.move(runtime, number, holder)
-    paths = [_move(runtime, number, table, holder) for number, table in enumerate(movable)]
+        each.move(runtime, number, holder_T[number])
+    paths = [_move(runtime, number, table, holder_T[number]) for number, table in enumerate(movable)]
     runtime.report = _report(runtime, paths, left)
     return runtime
+
+
+def _optimizers(options: Options) -> list[torch.optim.Optimizer]:
+    """Return the optimizers that are given; none where a rule or a class is. Raises ConfigError."""
+    given = options.get("optimizer")
+    if isinstance(given, torch.optim.Optimizer):
+        return [given]
+    if not isinstance(given, (list, tuple)):
+        return []
+    if wrong := [one for one in given if not isinstance(one, torch.optim.Optimizer)]:
+        shown = wrong[0].__name__ if isinstance(wrong[0], type) else repr(wrong[0])
+        raise ConfigError(f"a list given as optimizer must be of optimizers of torch.optim that hold the tables, got {shown}")
+    if not given or len({id(one) for one in given}) < len(given):
+        raise ConfigError(f"a list given as optimizer must have each optimizer once, got {len(given)} of them")
+    return list(given)
 
 
 def _check_movable(table: MovableTable) -> None:
@@ -166,9 +185,12 @@ def _move(runtime: EmbeddingRuntime, number: int, table: MovableTable, holder: t
         runtime.set_first_rows(number, lambda rows: rows.copy_(weight))
     gradient = None if runtime.updates_in_backward or runtime.raw_ids is not None else weight.grad
     weight.grad = None
-    torch.utils.swap_tensors(weight, TieredWeight(runtime, number))
+    memory: Tensor = TieredWeight(runtime, number)
+    torch.utils.swap_tensors(weight, memory)
     assert isinstance(weight, TieredWeight)
     runtime.hold(number, weight)
+    if runtime.raw_ids is None:  # state dictionaries of before hold this memory, which steps no longer change
+        runtime.row_copies[number].add(memory, weight._version)
     if gradient is not None:
         weight.grad = _row_gradient(weight, gradient) if gradient.is_sparse else gradient
     if holder is not None and holder.state.get(weight):  # else it has no state before its first step, as in torch
@@ -189,19 +211,22 @@ def _row_gradient(weight: TieredWeight, gradient: Tensor) -> RowGradient:
     return weight.runtime.rows.gradient_type(weight, None, first_row, (summed.indices()[0], summed.values()))
 
 
-def unwrap(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> nn.Module:
+def unwrap(
+    model: nn.Module, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None
+) -> nn.Module:
     """Turn a wrapped model into an ordinary one again, in place, with the rows as they are, and close its runtimes. Returns it.
 
-    The tables must fit in memory, on the device of the looked-up vectors. `optimizer`: one that holds the weights. It goes on as
-    if they had never been wrapped: with the optimizer state of the rows, or with what it has loaded since; a new one begins
-    without a state, as in torch, unless no optimizer has the rows' state. Raises ConfigError where no table is in tiers.
+    The tables must fit in memory, on the device of the looked-up vectors. `optimizer`: one that holds the weights, or a
+    list of such. It goes on as if they had never been wrapped: with the optimizer state of the rows, or with what it has loaded
+    since; a new one begins without a state, as in torch, unless no optimizer has the rows' state. Raises ConfigError where no
+    table is in tiers.
     """
     _check_free(model)
-    runtimes = {}
+    runtimes, optimizers = {}, _optimizers({"optimizer": optimizer})
     for name, module in model.named_modules():
         for weight in tiered_weights(module).values():
             runtimes[id(weight.runtime)] = weight.runtime
-            _move_back(weight, optimizer, sparse=bool(getattr(module, "sparse", False)))
+            _move_back(weight, optimizers, sparse=bool(getattr(module, "sparse", False)))
         if isinstance(module, TieredParameters):
             plain: Any = module.plain_class
             module.__class__ = plain
@@ -229,11 +254,11 @@ def _check_free(model: nn.Module) -> None:
                 )
 
 
-def _move_back(weight: TieredWeight, optimizer: torch.optim.Optimizer | None, sparse: bool) -> None:
+def _move_back(weight: TieredWeight, optimizers: Sequence[torch.optim.Optimizer], sparse: bool) -> None:
     """Turn a weight into an ordinary parameter, the same object for all who hold it. A gradient that waits is a sparse tensor
     afterwards if the module makes such."""
     plain, gradient = nn.Parameter(weight.whole(), weight.requires_grad), weight.grad
-    if optimizer is not None:
+    for optimizer in optimizers:
         take_state_back(optimizer, weight)
     if (entry := weight.runtime.row_state(weight.table)) is not None:
         entry.leave()

@@ -55,7 +55,7 @@ class RawTable:
         state: Any = holder.state[self.table.weight]
         if not len(to_K):
             holder.state.pop(self.table.weight)  # it begins anew with the rows
-        for name in state_names(runtime.rates.rule):
+        for name in state_names(runtime.rates.rule_of(number)):
             if (part := state.get(name)) is not None:
                 state[name] = part.new_zeros((last + 1, part.shape[1]))
                 state[name][torch.from_numpy(to_K)] = part[torch.from_numpy(self.row_K)]

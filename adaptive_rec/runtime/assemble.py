@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.disk.disk_store import DiskStore
 from adaptive_rec.embedding.disk.staged_disk_store import StagedDiskStore
-from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.optimizer import RowRule, rules_of_pools
 from adaptive_rec.embedding.shared.shared_device_store import SharedDeviceStore
 from adaptive_rec.embedding.shared.shared_disk_store import SharedDiskStore
 from adaptive_rec.embedding.shared.shared_store import SharedStore
@@ -243,12 +244,12 @@ def choose_device(config: Config) -> torch.device:
 
 def build_store(
     config: Config, space: RowSpace, policy: Policy, streams: Streams | None, drawn: bool = True,
-    rule: RowRule | None = None, group: Group | None = None, rows: Path | None = None, classifies: bool = False,
-    cold_rows: str = "staged",
+    rule: RowRule | Sequence[RowRule] | None = None, group: Group | None = None, rows: Path | None = None,
+    classifies: bool = False, cold_rows: str = "staged",
 ) -> EmbeddingStore:  # fmt: skip
     """Build the two tiers, the device tier as large as the policy's budget. Rows are drawn, or zeros for a caller to set.
-    `rule`: update rule of rows, by default that of the configuration. `rows`: folder of cold rows, where they lie on a disk.
-    `classifies`: the device classifies batches. `cold_rows`: how they get to a device."""
+    `rule`: update rule of rows, or of those of each pool, by default that of the configuration. `rows`: folder of cold rows,
+    where they lie on a disk. `classifies`: the device classifies batches. `cold_rows`: how they get to a device."""
     dtype = torch.float64 if config.run.precision == "float64" else torch.float32
     rule = rule or RowRule.of(config.optimizer, config.run.row_precision)
     sizes = row_bytes(space, rule, dtype.itemsize, policy.tracks_movement)
@@ -263,7 +264,7 @@ def build_store(
             return SharedDiskStore(shared, *direct, rounded=rounded, folder=rows) if shared else DiskStore(*direct, folder=rows)
         return SharedStore(shared, *direct, drawn=drawn, rounded=rounded) if shared else DirectStore(*direct, drawn)
     copy_threads = config.run.thread_budget(stages_ahead=True).copy
-    staged = (space, rule, config.run.seed, dtype, streams, budget, movement, copy_threads)
+    staged = (space, rules_of_pools(rule, 1)[0], config.run.seed, dtype, streams, budget, movement, copy_threads)
     if rows is not None:
         return StagedDiskStore(*staged, folder=rows, memory_bytes=hot_part(config.run.host_memory))
     if shared:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,19 @@ def test_a_killed_process_s_folder_goes_with_the_next_one(tmp_path: Path) -> Non
             assert mine.path.exists()
             assert other.path.exists(), "a folder in use stays"
 
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_forked_process_leaves_the_folder_to_its_own(tmp_path: Path) -> None:
+    folder = ScratchFolder(tmp_path, "rows-")
+    child = os.fork()
+    if not child:
+        with folder:
+            pass
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert folder.path.exists()
+    del folder
     assert not list(tmp_path.iterdir())
 
 

@@ -1,8 +1,7 @@
-"""A wrapped model under torch.compile, torch.jit and in a process of its own."""
+"""A wrapped model under torch.compile, and torch.jit."""
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable
 from typing import Any
 
@@ -73,20 +72,3 @@ def test_torch_jit_is_refused_by_name(read: str) -> None:
         torch.jit.trace(model, (torch.arange(5),))
     with pytest.raises(AdaptiveRecError, match=r"torch\.jit\.script .*unwrap"):
         torch.jit.script(model)
-
-
-def _run(model: nn.Module, out: Any) -> None:
-    out.put((model(torch.arange(5)).item(), [type(one).__name__ for one in model.parameters()]))
-
-
-def test_a_process_that_is_spawned_gets_an_ordinary_model() -> None:
-    model = Model()
-    wrapped(model, torch.optim.SGD, budget="1KiB")
-    context = multiprocessing.get_context("spawn")
-    out = context.Queue()
-    child = context.Process(target=_run, args=(model, out))
-    child.start()
-    loss, kinds = out.get(timeout=120)
-    child.join(60)
-    assert loss == model(torch.arange(5)).item()
-    assert kinds == ["Parameter"] * 2

@@ -15,6 +15,7 @@ import torch
 
 import adaptive_rec
 from adaptive_rec.embedding.shared.asked_rows import AskedRows
+from adaptive_rec.errors import ConflictError
 from adaptive_rec.system.group import Alone, Group
 
 from .cases import few_or_many_steps
@@ -195,6 +196,22 @@ def test_optimizers_show_and_take_the_state_of_whole_tables(on_ranks: Any, steps
     for number, state in expected.items():
         for own in states:
             torch.testing.assert_close(own[number]["sum"], state["sum"], rtol=0, atol=1e-11)
+
+
+def test_an_optimizers_state_of_before_later_steps_is_refused_on_all_ranks(on_ranks: Any) -> None:
+    """In torch it is the live state; the optimizer's other states are."""
+
+    def keep_and_load(group: Group) -> None:
+        trained = train(group, OPTIMIZERS["adagrad"], FEW)
+        tables = trained.optimizers[0]
+        state = tables.state_dict()
+        tables.load_state_dict(state)  # nothing has changed since
+        tables.step()
+        tables.load_state_dict(state)
+        with pytest.raises(ConflictError, match="load a copy of an earlier state, that of table"):
+            tables.step()
+
+    on_ranks(2, keep_and_load)
 
 
 def test_one_rank_may_save_what_all_have_asked_for(on_ranks: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -310,6 +311,7 @@ REFUSED: dict[str, tuple[Callable[[Any], torch.optim.Optimizer], str]] = {
     "SparseAdam uphill": (lambda weights: torch.optim.SparseAdam(weights, lr=0.1, maximize=True), "maximize"),
     "AMSGrad": (lambda weights: torch.optim.Adam(weights, lr=0.1, amsgrad=True), "amsgrad of Adam"),
     "NAdam": (lambda weights: torch.optim.NAdam(weights, lr=0.1), "Adam, AdamW and SparseAdam are served"),
+    "RAdam": (lambda weights: torch.optim.RAdam(weights, lr=0.1), r"an optimizer of their own, torch\.optim\.AdamW\("),
     "Adadelta": (lambda weights: torch.optim.Adadelta(weights, lr=0.1), "RMSprop.*got Adadelta"),
 }
 
@@ -319,6 +321,52 @@ def test_optimizers_that_rows_cannot_follow_are_refused(which: str) -> None:
     make, match = REFUSED[which]
     model = CASES["dlrm"].make()
     refuse(model, match, optimizer=make(tables_of(model)), lr=None)
+
+
+class OfOnesOwn(torch.optim.Adam):
+    """An optimizer that torch does not have."""
+
+    def __init__(self, weights: Any, warmup_steps: int) -> None:
+        super().__init__(weights, lr=0.1 / warmup_steps)
+
+
+@pytest.mark.parametrize("how", ["made", "class", "partial"])
+def test_an_optimizer_of_ones_own_is_told_the_simplest_way(how: str) -> None:
+    model = CASES["dlrm"].make()
+    given: Any = {"made": OfOnesOwn(tables_of(model), 3), "class": OfOnesOwn, "partial": partial(OfOnesOwn, warmup_steps=3)}[how]
+    words = r"got OfOnesOwn\. The simplest way: .*AdamW\(\[.*\]\) say, beside the OfOnesOwn of the other parameters"
+    refuse(model, words, optimizer=given, lr=None)
+    rest = OfOnesOwn(model.top_l.parameters(), 3)
+    tables = torch.optim.AdamW(tables_of(model), lr=0.1)
+    adaptive_rec.wrap(model, budget="1KiB", optimizer=[tables, rest])
+
+
+SCHEDULERS: dict[str, Callable[..., Any]] = {
+    "one cycle": partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.2, total_steps=40),
+    "cycles": partial(torch.optim.lr_scheduler.CyclicLR, base_lr=0.1, max_lr=0.2),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_scheduler_that_will_change_more_than_the_rate_is_refused_by_wrap(name: str) -> None:
+    """In torch 2.13.0 it writes the bounds of momentum into the param group when it is made."""
+    schedule = SCHEDULERS[name]
+    for make, option in ((torch.optim.Adam, "betas"), (partial(torch.optim.SGD, momentum=0.9), "momentum")):
+        model = nn.ModuleDict({"bag": nn.EmbeddingBag(20, 4, mode="sum")})
+        optimizer = make(model.parameters(), lr=0.1)
+        schedule(optimizer)
+        words = rf"{option} of \w+ must stay as they are .* between 0\.8.* and 0\.9.*cycle_momentum=False"
+        with pytest.raises(AdaptiveRecError, match=words):
+            adaptive_rec.wrap(model, budget="1KiB", optimizer=optimizer)
+        assert type(model["bag"]) is nn.EmbeddingBag
+
+        other = make(model.parameters(), lr=0.1)
+        schedule(other, cycle_momentum=False)
+        adaptive_rec.wrap(model, budget="1KiB", optimizer=other)
+        schedule(other)
+        model["bag"](torch.zeros(1, 1, dtype=torch.int64)).sum().backward()
+        with pytest.raises(AdaptiveRecError, match=words):
+            other.step()
 
 
 def test_a_rate_beside_an_optimizer_that_has_one_is_refused() -> None:

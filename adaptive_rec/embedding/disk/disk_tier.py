@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,9 @@ from adaptive_rec.system.durable import sync_folder
 class DiskTier(ColdTier):
     """Rows on a disk. A row that was never written has its first value, which is drawn when it is read."""
 
-    def __init__(self, space: RowSpace, rule: RowRule, dtype: DTypeLike, folder: Path, first: FreshRows) -> None:
+    def __init__(
+        self, space: RowSpace, rule: RowRule | Sequence[RowRule], dtype: DTypeLike, folder: Path, first: FreshRows
+    ) -> None:
         """`dtype` is as in `ColdTier`; `folder` must exist."""
         super().__init__(space, rule, dtype, [0] * len(space.pools))  # without rows they show the types of all
         self.folder = folder

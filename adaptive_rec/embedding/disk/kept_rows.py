@@ -32,7 +32,7 @@ class KeptRows:
         """`places`: those of each table; `folder` goes with the store."""
         tables = tuple(replace(table, rows=places) for table in store.space.tables)
         self._store, self._space = store, RowSpace.of(tables, ())
-        self._tier = DiskTier(self._space, store.rule, store.numpy_dtype, folder.path, FreshRows(store.seed, tables))
+        self._tier = DiskTier(self._space, store.rules, store.numpy_dtype, folder.path, FreshRows(store.seed, tables))
         folder.keep_for(store)
 
     def keep(self, table: int, row_C: NDArray[np.int64], place_C: NDArray[np.int64]) -> None:

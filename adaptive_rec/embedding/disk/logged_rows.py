@@ -48,7 +48,7 @@ class LoggedRows(EmbeddingStore):
         super().__init__(*arguments)
 
     def _cold_tier(self, drawn: bool) -> DiskTier:  # type: ignore[override]
-        return DiskTier(self.space, self.rule, self.numpy_dtype, self._folder, self._first_values())
+        return DiskTier(self.space, self.rules, self.numpy_dtype, self._folder, self._first_values())
 
     def _first_values(self) -> FreshRows:
         """Return the first values of this store's rows."""

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -27,11 +27,14 @@ class ScratchFolder:
         """`within` must exist. Raises OSError."""
         with _alone_in(within):
             _remove_abandoned(within, prefix)
-            self._folder = TemporaryDirectory(prefix=prefix, dir=within)
-            self.path = Path(self._folder.name)
-            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self._closing = weakref.finalize(self._folder, os.close, self._lock)
+            self.path = Path(mkdtemp(prefix=prefix, dir=within))
+            try:
+                lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError:
+                shutil.rmtree(self.path, ignore_errors=True)
+                raise
+        self._removing = weakref.finalize(self, _remove, self.path, lock, os.getpid())
         self._is_kept = False
 
     def keep_for(self, store: EmbeddingStore) -> None:
@@ -47,8 +50,14 @@ class ScratchFolder:
             self._remove()
 
     def _remove(self) -> None:
-        self._folder.cleanup()
-        self._closing()
+        self._removing()
+
+
+def _remove(folder: Path, lock: int, process: int) -> None:
+    """Remove a folder. A process that was forked from the one that made it leaves it to that one."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
 
 
 @contextmanager

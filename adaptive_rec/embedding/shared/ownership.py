@@ -20,13 +20,15 @@ class Ownership:
     space: RowSpace
     ranks: int
     rank: int
+    kinds: tuple[int, ...] = ()
+    """Kinds of tables, where each has pools of its own."""
 
     @cached_property
     def own(self) -> RowSpace:
         """The rows of this rank: the same tables with a part of their rows each, and a feature for each pool. Where a table's
         rows are no multiple of the ranks, its last row may be nobody's, and is never read."""
         tables = (TableSpec(each.name, -(-each.rows // self.ranks), each.dim) for each in self.space.tables)
-        return RowSpace.by_pool(tuple(tables))
+        return RowSpace.by_pool(tuple(tables), self.kinds)
 
     @cached_property
     def _order(self) -> NDArray[np.int64]:
