@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from adaptive_rec.cli.output import pairs, print_json, say, show, waiting
 from adaptive_rec.cli.parser import add_command
 from adaptive_rec.data.tabular.files import files_of
 from adaptive_rec.errors import DataError, UsageError
-from adaptive_rec.system.own_files import open_draft
+from adaptive_rec.system.drafts import draft_file
 from adaptive_rec.units import count, percent, readable, whole
 
 if TYPE_CHECKING:
@@ -144,15 +144,15 @@ def written(out: Path) -> Iterator[Any]:
     import pyarrow as pa
     from pyarrow import csv, parquet
 
-    draft = out.with_name(f".{out.name}.part")
     schema = pa.schema([("score", pa.float32())])
+
     def append(scores_B: NDArray[np.float32]) -> None:
         with errors_of(out):
             writer.write_table(pa.table([scores_B], schema=schema))
 
-    try:
+    with ExitStack() as stack:
         with errors_of(out):
-            os.close(open_draft(draft))
+            draft, _ = stack.enter_context(draft_file(out))
             if out.suffix == ".parquet":
                 writer: Any = parquet.ParquetWriter(draft, schema)
             else:
@@ -165,8 +165,6 @@ def written(out: Path) -> Iterator[Any]:
                 writer.close()
         with errors_of(out):
             os.replace(draft, out)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 @contextmanager
