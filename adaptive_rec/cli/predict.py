@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from adaptive_rec.data.new_rows import Unknown
+    from adaptive_rec.data.unknown import Unknown
     from adaptive_rec.run.scoring import Scorer
 
 ENDINGS = (".parquet", ".csv", ".tsv")
@@ -98,7 +98,7 @@ def inputs_of(run: Path, data: Path) -> list[Path]:
     from adaptive_rec.run.inputs import check_own_data, check_trained
 
     check_trained(run)
-    check_own_data(run, scored=True)
+    check_own_data(run)
     files = files_of(data)
     for file in files:
         check_source(file)

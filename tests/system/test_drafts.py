@@ -1,8 +1,7 @@
 """Eight processes write the same paths at once: every write is whole, and what killed processes have left goes.
 
-Faults are injected with the errno that such a file system gives, as Linux 6.1 gives it: hard links are refused with EPERM by vfat
-and exfat, with EOPNOTSUPP by some FUSE file systems; O_TMPFILE with EOPNOTSUPP by overlayfs over such a layer; flock with ENOLCK by
-NFS without a lock service.
+Faults are injected with the errno that such a file system gives: hard links are refused with EPERM by vfat and exfat (link(2)),
+with EOPNOTSUPP by some FUSE file systems; O_TMPFILE with EOPNOTSUPP (open(2)); flock with ENOLCK by NFS without a lock service.
 """
 
 from __future__ import annotations
@@ -147,7 +146,8 @@ def test_one_process_gets_a_directory_that_others_begin_in_and_leave(tmp_path: P
             try:
                 leave(out, claim(out))
             except UsageError as error:
-                assert "must be of one process at a time" in str(error)
+                if "must be of one process at a time" not in str(error):
+                    raise
                 refused += 1
         return refused
 
