@@ -107,10 +107,8 @@ def check_is_new(out: Path, option: str = "--out", hint: str = "; give another o
     does not count."""
     try:
         is_new = all(name == LOCK or is_draft(name) for name in os.listdir(out))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         is_new = not out.exists()
-    except NotADirectoryError:
-        is_new = False
     if not is_new:
         raise UsageError(f"{option} must be a new directory, {out} exists{hint}")
 
