@@ -6,6 +6,7 @@ import argparse
 import errno
 import io
 import os
+import re
 import signal
 import sys
 
@@ -39,6 +40,7 @@ from adaptive_rec.errors import (
     first_line,
     is_out_of_memory,
 )
+from adaptive_rec.system.limits import check_libraries, limits_in_words, save_address_space
 from adaptive_rec.system.numba_settings import ignore_file
 from adaptive_rec.system.openmp import wait_briefly
 from adaptive_rec.system.version import __version__
@@ -59,11 +61,16 @@ while a run is under way, from any shell of the same user:
   adaptive-rec dashboard                                 the link to its dashboard
 """
 
-REFUSED = (
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENAMETOOLONG, errno.ENOTDIR,
-    errno.EISDIR, errno.ELOOP,
-)  # fmt: skip
-"""Answers of the system about a file that a user can do something about."""
+WAY_OUT = {
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "close files of other programs: the system has no more",
+    errno.EFBIG: "raise the limit of the size of files (ulimit -f)",
+    errno.EAGAIN: "a limit on processes and threads (ulimit -u) may be why, or an output that does not wait for its reader",
+}
+"""What to do about some answers of the system."""
+
+LIGHT = {"status", "knobs", "placement", "pause", "resume", "stop", "reclassify", "rollback", "runs", "dashboard"}
+"""Commands that load neither torch nor Arrow."""
 
 OUT_OF_MEMORY = """error: out of memory: {}
 lower data.max_table_rows or model.embedding_dim on the host, knobs.hot_budget_bytes or run.batch_size on a device"""
@@ -79,6 +86,9 @@ def main(argv: list[str] | None = None) -> int:
         args = parse(words)
         if warning := ignore_file():
             say(f"warning: {warning}", sys.stderr)
+        save_address_space(os.environ)
+        if words and words[0] not in LIGHT:
+            check_libraries()
         with TRUST.only([*words, *settings_in(os.environ)]):
             code: int = args.command(args)
         sys.stdout.flush()
@@ -86,10 +96,10 @@ def main(argv: list[str] | None = None) -> int:
     except AdaptiveRecError as error:
         say(readable(f"error: {error}"), sys.stderr)
         return error.exit_code
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
+    except (MemoryError, RuntimeError, ImportError) as error:
+        if not is_out_of_memory(error) and not re.search("failed to map segment|can't start new thread", str(error)):
             raise
-        say(OUT_OF_MEMORY.format(first_line(error)), sys.stderr)
+        say("\n".join(filter(None, (OUT_OF_MEMORY.format(first_line(error)), limits_in_words()))), sys.stderr)
         return MemoryPlanError.exit_code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -97,14 +107,27 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        if error.filename is not None and error.errno in REFUSED:
-            say(f"error: {error.filename} cannot be used: {error.strerror}", sys.stderr)
-            return UsageError.exit_code
-        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        if (told := answered(error)) is None:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        say(f"error: the output cannot be written: {error.strerror}", sys.stderr)
-        return 1
+        return told
+
+
+def answered(error: OSError) -> int | None:
+    """Say what the system has answered, with the file and what to do, and return the exit code; None where that is no answer that
+    a user can do something about."""
+    named = f"{error.filename} cannot be used" if error.filename is not None else ""
+    if error.errno == errno.ENOMEM:
+        say("\n".join(filter(None, (f"error: {named or 'out of memory'}: {error.strerror}", limits_in_words()))), sys.stderr)
+        return MemoryPlanError.exit_code
+    if named or error.errno in WAY_OUT:
+        way_out = f"; {WAY_OUT[error.errno]}" if error.errno in WAY_OUT else ""
+        say(f"error: {named or 'the command cannot go on'}: {error.strerror}{way_out}", sys.stderr)
+        return UsageError.exit_code
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        return None
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    say(f"error: the output cannot be written: {error.strerror}", sys.stderr)
+    return 1
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

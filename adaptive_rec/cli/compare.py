@@ -7,12 +7,11 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import say, waiting
-from adaptive_rec.cli.own_data import RUNS as RUN_FOLDER
 from adaptive_rec.cli.own_data import add_schema_options, with_prepared_data
 from adaptive_rec.cli.parser import (
     DATA_HELP,
@@ -24,6 +23,8 @@ from adaptive_rec.cli.parser import (
     text_settings,
 )
 from adaptive_rec.errors import UsageError
+from adaptive_rec.run.new_directory import RUNS as RUN_FOLDER
+from adaptive_rec.run.new_directory import new_directory
 from adaptive_rec.system.own_files import check_own
 from adaptive_rec.units import counted, printable
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
     from adaptive_rec.offline.compare.plan import Plan
     from adaptive_rec.offline.compare.results import Results
+    from adaptive_rec.offline.compare.variants import Variant
 
 EXAMPLES = """\
 examples:
@@ -74,11 +76,8 @@ def add_commands(subparsers: Any) -> None:
 def compare(args: argparse.Namespace) -> int:
     """Do the missing runs, write and print the results. Returns 1 where a run failed."""
     waiting("preparing the runs")
-    from adaptive_rec.config.tree import to_toml
-    from adaptive_rec.offline.compare.plan import conditions, plan_of, settle_conditions
-    from adaptive_rec.offline.compare.processes import alone_in
+    from adaptive_rec.offline.compare.plan import conditions, plan_of
     from adaptive_rec.offline.compare.variants import read_variants
-    from adaptive_rec.offline.pages.page import write_page
     from adaptive_rec.policy.find import load_policy
 
     beside = args.out.parent if args.out else RUN_FOLDER
@@ -90,8 +89,21 @@ def compare(args: argparse.Namespace) -> int:
         load_policy(turn.variant.policy if turn.variant else turn.policy)
     for variant in variants:
         resolve(ready, variant.settings)
-    out = args.out or default_out()
     held = conditions(plan.config)
+    name = RUN_FOLDER / f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
+    with nullcontext(args.out) if args.out else new_directory(name) as out:
+        return compare_in(out, args, plan, variants, held)
+
+
+def compare_in(
+    out: Path, args: argparse.Namespace, plan: Plan, variants: tuple[Variant, ...], held: dict[str, Any]
+) -> int:
+    """Do the missing runs of a comparison in its directory, write and print the results. Returns as `compare` does."""
+    from adaptive_rec.config.tree import to_toml
+    from adaptive_rec.offline.compare.plan import settle_conditions
+    from adaptive_rec.offline.compare.processes import alone_in
+    from adaptive_rec.offline.pages.page import write_page
+
     folder = make_folder(out)
     with alone_in(out) as lock, stopped_by_signals():
         settle_conditions(out, held, variants, plan.policies)
@@ -124,13 +136,6 @@ def resolve(args: argparse.Namespace, own: Sequence[str] = ()) -> Config:
     if source != "synthetic" and not Path(source).exists():  # one error here instead of one in every run
         raise UsageError(f"data.source must be synthetic or a file or folder that exists, got {source!r}")
     return config
-
-
-def default_out() -> Path:
-    """Return ``runs/compare-TIME``, with a number appended where that is taken."""
-    name = f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
-    numbered = (Path("runs") / (name if n == 1 else f"{name}-{n}") for n in range(1, 1 << 30))
-    return next(path for path in numbered if not path.exists())
 
 
 def make_folder(out: Path) -> Path:

@@ -7,12 +7,15 @@ import os
 import shlex
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adaptive_rec.cli.output import say, shown
 from adaptive_rec.cli.parser import on_terminal
 from adaptive_rec.errors import AdaptiveRecError, UsageError
+from adaptive_rec.run.new_directory import is_held_by
+from adaptive_rec.system.drafts import draft_file
 from adaptive_rec.system.own_files import open_own
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
     from adaptive_rec.live.runtime_file import RuntimeFile
 
+LOG = "log.txt"
 SIDECAR_SECONDS = 5.0
 """Time that training may be under way without a sidecar, which starts before the first step."""
 
@@ -28,27 +32,38 @@ def detach(words: list[str], out: Path, resume: bool, serve: bool, as_json: bool
     """Start the same command in a session of its own. Returns once it trains, or has ended, then with its exit code.
 
     With --verify the data was verified before, so the child does not do it again. The child creates the run directory. Its log
-    starts next to that directory and is moved into it later.
+    is a draft next to that directory and is moved into it later: not that of a start that was refused, as another one may have
+    made the directory.
     """
-    config, log = out / "config.toml", out / "log.txt"
-    existed = config.exists()
-    draft = log if existed and resume else out.with_name(f".{out.name}.log")
-    child = _start([word for word in words if word not in ("--detach", "--json", "--verify")], out, draft)
-    file = _runtime_file(child) if serve and child.returncode is None else None
-    code = child.poll()
-    if not existed and config.exists():
-        draft = draft.rename(log)
-    if code:
-        say(draft.read_text(encoding="utf-8", errors="replace").removesuffix("\n"), sys.stderr)
-        print(f"training ended with exit code {code}", file=sys.stderr)
-        if draft != log:
-            draft.unlink()
-        return code if code > 0 else 128 - code
+    words = [word for word in words if word not in ("--detach", "--json", "--verify")]
+    with ExitStack() as stack:
+        log, descriptor = _log(out, resume, stack)
+        child = _start(words, out, descriptor)
+        file = _runtime_file(child) if serve and child.returncode is None else None
+        code = child.poll()
+        if log.parent != out and code != UsageError.exit_code and (out / "config.toml").exists():
+            log = log.rename(out / LOG)
+        if code:
+            say(log.read_text(encoding="utf-8", errors="replace").removesuffix("\n"), sys.stderr)
+            print(f"training ended with exit code {code}", file=sys.stderr)
+            return code if code > 0 else 128 - code
     if as_json:
         print(json.dumps({"pid": child.pid, "run": str(out), "url": file.url if file else None}))
     else:
         say(description(child.pid, out, log, file))
     return 0
+
+
+def _log(out: Path, resume: bool, stack: ExitStack) -> tuple[Path, int]:
+    """Open the log, as long as the stack is: that of the run that is resumed, or a draft. Raises UsageError."""
+    try:
+        if resume and (out / "config.toml").exists():
+            log = out / LOG
+            return log, stack.enter_context(open(open_own(log, os.O_RDWR | os.O_APPEND), "rb")).fileno()
+        out.parent.mkdir(parents=True, exist_ok=True)
+        return stack.enter_context(draft_file(out))
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
 
 
 def description(pid: int, out: Path, log: Path, file: RuntimeFile | None) -> str:
@@ -66,8 +81,8 @@ def description(pid: int, out: Path, log: Path, file: RuntimeFile | None) -> str
     return "\n".join(["training in the background", *(f"  {label:<10}  {text}" for label, text in lines)])
 
 
-def _start(words: list[str], out: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Start training; wait for its first line of metrics or its end."""
+def _start(words: list[str], out: Path, log: int) -> subprocess.Popen[bytes]:
+    """Start training; wait for its first line of metrics, not that of another process in the directory, or its end."""
     import subprocess
 
     from adaptive_rec.live.sidecar_process import own_modules_only
@@ -75,17 +90,13 @@ def _start(words: list[str], out: Path, log: Path) -> subprocess.Popen[bytes]:
     metrics, events = out / "metrics.jsonl", out / "events.jsonl"
     metrics_before, events_before = _size(metrics), _size(events)
     command = [sys.executable, "-m", "adaptive_rec", *words, f"--out={out}"]
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=own_modules_only(), start_new_session=True
+    )
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with open(open_own(log, os.O_WRONLY | os.O_APPEND), "ab") as stream:
-            child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=own_modules_only(),
-                start_new_session=True,
-            )  # fmt: skip
-    except OSError as error:
-        raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
-    try:
-        while child.poll() is None and _size(metrics) <= metrics_before and not _is_paused(events, events_before):
+        while child.poll() is None and not (
+            (_size(metrics) > metrics_before or _is_paused(events, events_before)) and is_held_by(out, child.pid)
+        ):
             time.sleep(0.05)
     except KeyboardInterrupt:
         child.terminate()

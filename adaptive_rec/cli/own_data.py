@@ -16,7 +16,7 @@ from adaptive_rec.cli.output import say, shown
 from adaptive_rec.cli.parser import text_settings
 from adaptive_rec.data.tabular.files import files_of
 from adaptive_rec.errors import UsageError
-from adaptive_rec.system.durable import write_whole
+from adaptive_rec.run.new_directory import replace_text
 from adaptive_rec.units import counted, percent, printable, readable, whole
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from adaptive_rec.data.tabular.infer import Inferred, Reading
     from adaptive_rec.data.tabular.schema import Schema
 
-RUNS = Path("runs")
-"""Where schemas and prepared folders of commands without a run go: where those of `train` without --out go, too."""
 SKEWED = 3.0
 """Ratio of the shares of label 1 among training and held-out rows from which on rows look sorted by their label."""
 
@@ -85,10 +83,10 @@ def described(args: argparse.Namespace, runs: Path, config: Config, stream: Text
 
 
 def keep_schema(path: Path, text: str) -> None:
-    """Write a schema. Raises UsageError."""
+    """Write a schema; a file that has this text stays as it is. Raises UsageError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text)
+        replace_text(path, text)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
@@ -146,9 +144,9 @@ class InferredFrom:
     unedited: bool
 
     @classmethod
-    def read(cls, kept: Path) -> InferredFrom | None:
-        """Return what a schema's file says of itself; None where it says nothing."""
-        first, _, rest = kept.read_text(encoding="utf-8", errors="replace").partition("\n")
+    def of(cls, text: str) -> InferredFrom | None:
+        """Return what the text of a schema says of itself; None where it says nothing."""
+        first, _, rest = text.partition("\n")
         found = re.fullmatch(r"# Inferred from (.*) \(([0-9a-f]{8})\)\. Edit it and run the same command again\.", first)
         return cls(found[1], found[2] == digest(rest)) if found else None
 
@@ -174,33 +172,39 @@ def schema_of(
     """Return the schema of --schema, the one that an earlier run has written to `kept`, or one that is inferred and written
     there. `numbered`: values will be numbered, for which `min_count` counts."""
     from adaptive_rec.data.tabular.infer import infer
-    from adaptive_rec.data.tabular.schema import load_schema, schema_toml
+    from adaptive_rec.data.tabular.schema import load_schema, schema_of_toml, schema_toml
 
-    file = args.schema or (kept if kept.exists() else None)
-    before = None if args.schema or file is None else InferredFrom.read(kept)
+    if args.schema is not None:
+        return checked(load_schema(args.schema), args, args.schema, "", stream)
+    data = kept.read_bytes() if kept.exists() else None  # once: another start may replace it, for other data
+    text = (data or b"").decode(errors="replace")
+    before = InferredFrom.of(text)
     of_other = before is not None and before.path != printable(os.path.abspath(sources[0]))
-    if file is not None and not (before and before.unedited):
-        schema = load_schema(file)
-        if args.label not in (None, schema.label):
-            way_out = "" if args.schema else "; remove that file to have a schema inferred anew"
-            raise UsageError(f"--label must be the label of {file}, {schema.label!r}, got {args.label!r}{way_out}")
-        origin = f", which was inferred from {shown(before.path)} and edited" if before and of_other else EARLIER
-        say(f"schema      {shown(file)}{'' if args.schema else origin}", stream)
-        return schema
+    known = None if data is None else schema_of_toml(data, f"--schema {kept}")
+    if known is not None and not (before and before.unedited):
+        edited = f", which was inferred from {shown(before.path)} and edited" if before and of_other else EARLIER
+        return checked(known, args, kept, edited, stream)
     from adaptive_rec.data.prepare.formats import check_source
 
     for source in sources:
         check_source(source)
-    inferred = infer(sources[0], args.label or load_schema(kept).label, reading)
-    if before and not of_other:  # a file that has grown would be read otherwise
-        schema, text = load_schema(kept), kept.read_text(encoding="utf-8")
-        if args.label in (None, schema.label) and not new_columns(inferred, text):
-            say(f"schema      {shown(kept)}{EARLIER}", stream)
-            return schema
+    inferred = infer(sources[0], args.label or (known.label if known else ""), reading)
+    if known is not None and not of_other and args.label in (None, known.label) and not new_columns(inferred, text):
+        say(f"schema      {shown(kept)}{EARLIER}", stream)  # a file that has grown would be read otherwise
+        return known
     text = schema_toml(inferred.schema, inferred.remarks, inferred.unused)
     keep_schema(kept, InferredFrom.begin(sources[0], text))
     show_inferred(inferred, kept, stream, numbered)
     return inferred.schema
+
+
+def checked(schema: Schema, args: argparse.Namespace, file: Path, origin: str, stream: TextIO) -> Schema:
+    """Return the schema of a file, which is said. Raises UsageError where --label is another one."""
+    if args.label not in (None, schema.label):
+        way_out = "" if args.schema else "; remove that file to have a schema inferred anew"
+        raise UsageError(f"--label must be the label of {file}, {schema.label!r}, got {args.label!r}{way_out}")
+    say(f"schema      {shown(file)}{origin}", stream)
+    return schema
 
 
 def new_columns(inferred: Inferred, text: str) -> list[str]:
@@ -236,7 +240,7 @@ def show_inferred(inferred: Inferred, kept: Path, stream: TextIO, numbered: bool
 
 
 def run_once(request: Request, stream: TextIO) -> Meta:
-    """Prepare a folder unless the same job has made it before; return its description."""
+    """Prepare a folder unless the same job has made it before, or another process makes it now; return its description."""
     from adaptive_rec.cli.progress import StageBar, compiling_shown
     from adaptive_rec.data.prepare.meta import load_meta
     from adaptive_rec.data.prepare.prepare import prepare
@@ -246,7 +250,7 @@ def run_once(request: Request, stream: TextIO) -> Meta:
         say(f"data        {shown(request.out)}, prepared before", stream)
         return meta
     with StageBar(stream) as bar, compiling_shown(bar):
-        meta = prepare(request, bar.show)
+        meta = prepare(request, bar.show, waits=True)
     bad = f", {whole(meta.bad_rows)} malformed left out" if meta.bad_rows else ""
     say(f"data        {shown(request.out)}: {counted(meta.rows, 'row')}{bad}", stream)
     return meta

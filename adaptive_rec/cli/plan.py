@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from adaptive_rec.cli.forecast import add_forecast_options, processes_of, shown_forecast
 from adaptive_rec.cli.homes import shown_homes
 from adaptive_rec.cli.output import columns, pairs, print_json, show, text, waiting
-from adaptive_rec.cli.own_data import RUNS, add_schema_options, with_prepared_data
+from adaptive_rec.cli.own_data import add_schema_options, with_prepared_data
 from adaptive_rec.cli.parser import (
     CONFIG_HELP,
     DATA_HELP,
@@ -22,6 +22,7 @@ from adaptive_rec.cli.parser import (
     whole_number,
 )
 from adaptive_rec.errors import ConfigError, UsageError
+from adaptive_rec.run.new_directory import RUNS
 from adaptive_rec.units import comparable_size, count, counted, exact_size, fine, parse_size, size, whole
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,14 @@ from adaptive_rec.cli.output import pairs, print_json, say, show, waiting
 from adaptive_rec.cli.parser import add_command
 from adaptive_rec.data.tabular.files import files_of
 from adaptive_rec.errors import DataError, UsageError
-from adaptive_rec.system.own_files import open_draft
+from adaptive_rec.system.drafts import draft_file
 from adaptive_rec.units import count, percent, readable, whole
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from adaptive_rec.data.new_rows import Unknown
+    from adaptive_rec.data.unknown import Unknown
     from adaptive_rec.run.scoring import Scorer
 
 ENDINGS = (".parquet", ".csv", ".tsv")
@@ -98,7 +98,7 @@ def inputs_of(run: Path, data: Path) -> list[Path]:
     from adaptive_rec.run.inputs import check_own_data, check_trained
 
     check_trained(run)
-    check_own_data(run, scored=True)
+    check_own_data(run)
     files = files_of(data)
     for file in files:
         check_source(file)
@@ -144,15 +144,15 @@ def written(out: Path) -> Iterator[Any]:
     import pyarrow as pa
     from pyarrow import csv, parquet
 
-    draft = out.with_name(f".{out.name}.part")
     schema = pa.schema([("score", pa.float32())])
+
     def append(scores_B: NDArray[np.float32]) -> None:
         with errors_of(out):
             writer.write_table(pa.table([scores_B], schema=schema))
 
-    try:
+    with ExitStack() as stack:
         with errors_of(out):
-            os.close(open_draft(draft))
+            draft, _ = stack.enter_context(draft_file(out))
             if out.suffix == ".parquet":
                 writer: Any = parquet.ParquetWriter(draft, schema)
             else:
@@ -165,8 +165,6 @@ def written(out: Path) -> Iterator[Any]:
                 writer.close()
         with errors_of(out):
             os.replace(draft, out)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 @contextmanager

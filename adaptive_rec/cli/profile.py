@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import columns, pairs, print_json, say, show, shown, text, waiting
-from adaptive_rec.cli.own_data import RUNS, add_schema_options, with_prepared_data
+from adaptive_rec.cli.own_data import add_schema_options, with_prepared_data
 from adaptive_rec.cli.parser import (
     CONFIG_HELP,
     DATA_HELP,
@@ -21,6 +21,7 @@ from adaptive_rec.cli.parser import (
     text_settings,
     whole_number,
 )
+from adaptive_rec.run.new_directory import RUNS
 from adaptive_rec.units import count, counted, fine, percent, size, whole
 
 if TYPE_CHECKING:

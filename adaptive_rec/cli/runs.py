@@ -25,7 +25,7 @@ from adaptive_rec.errors import UsageError
 from adaptive_rec.units import clock
 
 if TYPE_CHECKING:
-    from adaptive_rec.data.new_rows import Unknown
+    from adaptive_rec.data.unknown import Unknown
     from adaptive_rec.run.parent import ParentRun
 
 

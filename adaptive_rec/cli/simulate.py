@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.forecast import add_forecast_options, processes_of, shown_forecast
 from adaptive_rec.cli.output import columns, pairs, print_json, say, show, shown, text, waiting
-from adaptive_rec.cli.own_data import RUNS, add_schema_options, with_prepared_data
+from adaptive_rec.cli.own_data import add_schema_options, with_prepared_data
 from adaptive_rec.cli.parser import (
     CONFIG_HELP,
     DATA_HELP,
@@ -24,6 +24,7 @@ from adaptive_rec.cli.parser import (
     text_settings,
 )
 from adaptive_rec.errors import UsageError
+from adaptive_rec.run.new_directory import RUNS
 from adaptive_rec.units import count, counted, fine, size, whole
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from adaptive_rec.cli.signals import StopSignals
 from adaptive_rec.cli.start_options import add_start_options, check_start_options
 from adaptive_rec.cli.train_settings import check_past, check_start, overridden, prepare, replays
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError, UsageError
-from adaptive_rec.run.new_directory import new_directory
+from adaptive_rec.run.new_directory import named_directory, new_directory
 from adaptive_rec.run.serving import agreed_options, keep_options
 from adaptive_rec.system.compiled_code import keep_to_ourselves
 
@@ -111,7 +111,14 @@ def train(args: argparse.Namespace) -> int:
 
         check_past(args, config)
         return 0 if processes.are_silent() else dry_run(config, args.json, *processes.layout(wanted.processes), acts)
-    out = args.out or new_directory(config.knobs.policy)
+    with nullcontext(args.out) if args.out else new_directory(named_directory(config.knobs.policy)) as out:
+        return train_in(out, args, config, wanted, options, given)
+
+
+def train_in(
+    out: Path, args: argparse.Namespace, config: Config, wanted: Wanted, options: ServeOptions | None, given: dict[str, Any]
+) -> int:
+    """Train in a directory: in this process, in the background, or in several processes."""
     if not processes.are_under_way():
         check_start(args, config, out)
     if args.detach:

@@ -16,7 +16,7 @@ from adaptive_rec.cli.own_data import warn_of_labels, with_prepared_data
 from adaptive_rec.cli.parser import configuration, number_settings, text_settings
 from adaptive_rec.errors import ConfigError, UsageError, did_you_mean
 from adaptive_rec.run.made_here import check_named_file, check_rows
-from adaptive_rec.run.new_directory import check_is_new, check_written, new_directory
+from adaptive_rec.run.new_directory import RUNS, check_is_new, check_written, named_directory
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
@@ -32,7 +32,7 @@ def prepare(args: argparse.Namespace) -> tuple[argparse.Namespace, Config]:
     if args.data is not None and not processes.are_silent():
         waiting(f"reading {args.data}")
     stream = io.StringIO() if processes.are_silent() else sys.stderr if args.json or args.print_config else sys.stdout
-    args, config = with_prepared_data(args, check, (args.out or new_directory(config.knobs.policy)).parent, stream)
+    args, config = with_prepared_data(args, check, args.out.parent if args.out else RUNS, stream)
     warn_of_labels(config, stream)
     return args, config
 
@@ -59,7 +59,7 @@ def check(args: argparse.Namespace) -> Config:
     if not args.resume and not args.replay:
         config.data.check_ranges_are_used()
     if (args.resume or args.replay) and not args.config:
-        run, new = (args.out, None) if args.resume else (args.replay, args.out or new_directory(config.knobs.policy))
+        run, new = (args.out, None) if args.resume else (args.replay, args.out or named_directory(config.knobs.policy))
         check_rows(run, new, config, overrides(args), os.environ)
     check_named_file(args.config, config, overrides(args), os.environ)
     load_policy(config.knobs.policy)

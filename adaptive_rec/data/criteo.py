@@ -29,14 +29,20 @@ from adaptive_rec.kernels import parse
 
 def open_criteo(config: Config) -> Source:
     """Open the file `data.source` in the way that `data.ids` says."""
-    layout, data = CriteoLayout.of(config), config.data
+    layout = CriteoLayout.of(config)
     marks = mark_rows(layout, parsed=False)
-    if data.ids == "contiguous" or (data.ids == "auto" and marks[-1].byte <= data.in_memory_bytes):
+    if is_numbered(config, marks[-1]):
         most = marks[-1].byte // (layout.columns + 1)  # a row has a label, its tabs and the line's end at the least
         return MemorySource(config, layout, min(marks[-1].line, most))
     if layout.skip_bad_rows:
         marks = mark_rows(layout, parsed=True)
     return StreamSource(config, layout, marks)
+
+
+def is_numbered(config: Config, end: LineMark) -> bool:
+    """Return whether ids number the values of a file that ends at a mark, which is held in memory."""
+    data = config.data
+    return data.ids == "contiguous" or (data.ids == "auto" and end.byte <= data.in_memory_bytes)
 
 
 class MemorySource:

@@ -34,6 +34,8 @@ class CriteoLayout:
     dense_features: int
     categories: int
     skip_bad_rows: bool
+    has_labels: bool = True
+    """Whether rows begin with a label; else it is read as 0."""
 
     @staticmethod
     def of(config: Config) -> CriteoLayout:
@@ -115,6 +117,8 @@ class RowReader:
     def next_block(self) -> bytes:
         """Move to the next block of lines and return it, empty at the file's end."""
         self._block, self._position = next(self._blocks, b""), 0
+        if self._block and not self._layout.has_labels:
+            self._block = b"0\t" + self._block[:-1].replace(b"\n", b"\n0\t") + b"\n"
         return self._block
 
     def count_rows(self, scratch: ParsedRows) -> int:
@@ -147,7 +151,8 @@ def malformed(layout: CriteoLayout, line_number: int, fault: int, column: int, l
     where = f"{layout.path}, line {line_number}"
     fields = line.removesuffix(b"\r").split(b"\t")
     if fault == parse.COLUMNS:
-        return DataError(f"{where}: row must have {layout.columns} tab-separated columns, got {len(fields)}")
+        added = 0 if layout.has_labels else 1
+        return DataError(f"{where}: row must have {layout.columns - added} tab-separated columns, got {len(fields) - added}")
     return DataError(f"{where}, column {layout.column_name(column)}: {RULES[fault]}, got {shown(fields[column])}")
 
 

@@ -4,7 +4,7 @@ on. They are sources, all of whose rows are held out."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.criteo import open_criteo
 from adaptive_rec.data.loaded_samples import ColumnBags, LoadedSamples, offsets_of, to_batch
 from adaptive_rec.data.prepare.formats import check_source
 from adaptive_rec.data.prepare.meta import Meta
@@ -27,27 +26,12 @@ from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.data.tabular.stream import columns_of, specs
 from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.data.tabular.values import keys_of
+from adaptive_rec.data.unknown import Unknown
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MISSING_ID
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-@dataclass
-class Unknown:
-    """Lookups of a column, and those that read a row which ids share, as theirs is new to the model, or too rare."""
-
-    lookups: int = 0
-    unknown: int = 0
-
-    def count(self, lookups: int, unknown: int) -> None:
-        self.lookups += lookups
-        self.unknown += unknown
-
-    @property
-    def ratio(self) -> float:
-        return round(self.unknown / max(1, self.lookups), 6)
 
 
 class NumberedRows(Wrapped):
@@ -109,25 +93,6 @@ class KeyedRows:
         for samples in cut(map(loaded, blocks_of(self._readers)), batch_size):
             batch = to_batch([samples], self._columns, Position())
             yield replace(batch, dense_BX=self._standard.apply(batch.dense_BX))
-
-
-class CriteoRows(Wrapped):
-    """Criteo files with raw keys for ids, one after another."""
-
-    def __init__(self, config: Config, paths: Sequence[Path]) -> None:
-        """Raises DataError where a file cannot be read."""
-        self._files = []
-        for path in paths:
-            check_source(path)
-            whole = {"source": str(path), "train_range": (0.0, 1.0), "test_range": (0.0, 1.0), "on_bad_row": "error"}
-            data = config.data.model_copy(update=whole)
-            self._files.append(open_criteo(config.model_copy(update={"data": data})))
-        super().__init__(self._files[0])
-
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
-        """Yield all rows, file by file. Raises DataError for a malformed one."""
-        for file in self._files:
-            yield from file.test_batches(batch_size)
 
 
 def open_files(paths: Sequence[Path], columns: TrainedColumns, labelled: bool) -> list[TabularReader]:
@@ -206,10 +171,15 @@ def schema_of(meta: Meta, folder: Path) -> Schema:
     """Return the schema of a prepared folder. Raises UsageError where it was made of another format."""
     if meta.columns_schema is None:
         raise UsageError(
-            f"the model must have been trained on CSV, TSV or Parquet files, whose columns have names and values; {folder} was "
-            f"prepared from format {meta.job.format}"
+            "the model must have been trained on CSV, TSV, Parquet or Criteo files, whose columns have names and values; "
+            f"{folder} was prepared from format {meta.job.format}, and has numbers alone{way_out(meta.job.format)}"
         )
     return meta.columns_schema
+
+
+def way_out(format_: str) -> str:
+    """Return what to do instead of preparing a folder of a format."""
+    return ": train on the file itself (train --data FILE)" if format_ == "criteo" else ""
 
 
 def kind(values: pa.DataType) -> str:

@@ -58,7 +58,7 @@ def worth_waking(threads: int, lookups: int) -> int:
 def usable_threads(wanted: int) -> int:
     """Return how many of the wanted threads a parallel kernel may use: one where Numba has no OpenMP.
 
-    Numba's other layers are unsafe here: workqueue aborts the process when two Python threads use it.
+    Numba's other layer, workqueue, is not for several Python threads, as its documentation says.
     """
     import numba
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptive_rec.errors import UsageError
+from adaptive_rec.system.drafts import write_first
 
 PORT = 8470
 PORTS_TRIED = 50
@@ -67,10 +68,8 @@ class ServeOptions:
         if self.token_file is None:
             return secrets.token_urlsafe(32)
         try:
-            with open(os.open(self.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
-                stream.write(secrets.token_urlsafe(32) + "\n")
-        except FileExistsError:
-            pass
+            if not os.path.lexists(self.token_file):
+                write_first(self.token_file, f"{secrets.token_urlsafe(32)}\n".encode())
         except OSError as error:
             raise UsageError(f"--token-file {self.token_file} cannot be written: {error.strerror}") from None
         return self._kept_token(self.token_file)

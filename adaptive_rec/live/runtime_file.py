@@ -26,6 +26,7 @@ from adaptive_rec.system.regular_files import parse_json
 
 MAX_FILE_BYTES = 1 << 16
 NAME = re.compile(r"([1-9][0-9]{0,9})\.json")
+DRAFT = re.compile(r"\.([1-9][0-9]{0,9})\.[0-9a-f]{16}")
 START_TIME_FIELD = 22
 """Number of the field in /proc/PID/stat, counted from 1, that holds the start time of a process in clock ticks."""
 
@@ -113,10 +114,14 @@ def under_way() -> list[RuntimeFile]:
 
 
 def scanned() -> tuple[list[RuntimeFile], list[str]]:
-    """Return the runs that are served now, and what is wrong with the files of other processes that are alive."""
+    """Return the runs that are served now, and what is wrong with the files of other processes that are alive. What processes
+    that have ended have left is removed."""
     found, damaged = [], []
     with suppress(FileNotFoundError), _opened(folder()) as directory:
         for name in sorted(os.listdir(directory)):
+            if (draft := DRAFT.fullmatch(name)) and not is_alive(int(draft[1]), None):
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=directory)
             if named := NAME.fullmatch(name):
                 pid, file, fault = int(named[1]), None, ""
                 try:

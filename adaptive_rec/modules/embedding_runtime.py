@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +22,7 @@ from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.state_dict import LoopParts, set_state, state_of
 from adaptive_rec.modules.stats import RuntimeStats, stats_of
-from adaptive_rec.run.new_directory import new_directory
+from adaptive_rec.run.new_directory import named_directory, new_directory
 from adaptive_rec.runtime.session import Report
 from adaptive_rec.tracker.feed import Trackers
 from adaptive_rec.tracker.values import SnapshotFigures
@@ -117,8 +118,9 @@ class EmbeddingRuntime(LoopAhead):
         options = ServeOptions(**where)
         if not self.state.rows_placed:
             self.begin()
-        place = Path(out) if out is not None else new_directory(self.knobs.policy)
-        directory = LoopDirectory(self, place)
+        named = new_directory(named_directory(self.knobs.policy)) if out is None else nullcontext(Path(out))
+        with named as place:
+            directory = LoopDirectory(self, place)
         try:
             self._sidecar = Sidecar(options, place, self, LOG.warning).__enter__()
         except BaseException:

@@ -28,17 +28,17 @@ def check_trained(run: Path) -> None:
         raise UsageError(f"RUN must be a run directory with a checkpoint, {run} has none")
 
 
-def check_own_data(run: Path, scored: bool = False) -> None:
+def check_own_data(run: Path) -> None:
     """Raise UsageError where a run's data has no names of columns, or is gone. A checkpoint has the columns of files that were
-    trained on by raw ids. `scored`: Criteo files may be scored where they were trained on by raw ids."""
+    trained on by raw ids."""
     data = load_config(str(run / "config.toml"), {}).data
-    if data.schema_file or (scored and reads_criteo(data)):
+    if data.schema_file or reads_criteo(data):
         return
-    if data.source == "synthetic" or os.path.isfile(data.source):
+    if data.source == "synthetic":
         raise of_other_data(run, data.source)
     if not is_folder(data):
         raise UsageError(
-            f"{run} needs the folder that it was trained on, which has the values of its ids, {data.source} is gone"
+            f"{run} needs the file or folder that it was trained on, which has the values of its ids, {data.source} is gone"
         )
 
 
@@ -46,13 +46,13 @@ def check_has_ids(run: Path) -> None:
     """Raise UsageError where rows cannot be found by values: data has no names of columns, or is gone. Raw ids of synthetic data
     and of a Criteo file are numbers themselves."""
     data = load_config(str(run / "config.toml"), {}).data
-    if not (reads_criteo(data) or (data.ids == "raw" and data.source == "synthetic")):
+    if not (data.ids == "raw" and data.source == "synthetic"):
         check_own_data(run)
 
 
 def reads_criteo(data: DataConfig) -> bool:
-    """Return whether a run reads a Criteo file by raw ids."""
-    return data.ids == "raw" and not data.schema_file and os.path.isfile(data.source)
+    """Return whether a run reads a Criteo file."""
+    return not data.schema_file and os.path.isfile(data.source)
 
 
 def is_folder(data: DataConfig) -> bool:
@@ -63,6 +63,7 @@ def is_folder(data: DataConfig) -> bool:
 def of_other_data(run: Path, source: str) -> UsageError:
     """Return the error for a run whose data has no names of columns."""
     return UsageError(
-        "RUN must have been trained on CSV, TSV or Parquet files (train --data FILE --label COLUMN), whose columns have names "
-        f"and values; {run} was trained on {'synthetic data' if source == 'synthetic' else source}"
+        "RUN must have been trained on CSV, TSV or Parquet files (train --data FILE --label COLUMN) or a Criteo file "
+        "(train --data FILE), whose columns have names and values; "
+        f"{run} was trained on {'synthetic data' if source == 'synthetic' else source}"
     )

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
+import stat
+import struct
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from adaptive_rec.errors import UsageError
+from adaptive_rec.system.drafts import MOST_TRIES, is_at, is_draft, make_folder, reserved
 from adaptive_rec.system.durable import write_whole
-from adaptive_rec.system.own_files import check_own, open_own
+from adaptive_rec.system.own_files import check_own, kind_of, open_own
 
+RUNS = Path("runs")
+"""Where runs without --out go, in the working directory."""
 LOCK = ".lock"
 WRITTEN = (
     LOCK, ".made-here", "checkpoints", "config.toml", "events.jsonl", "log.txt", "metrics.jsonl", "report.html", "rows",
@@ -22,6 +29,8 @@ WRITTEN = (
 """What a run writes in its directory: none of it may be a link. The directory itself may be reached through one."""
 FOLDERS = ("checkpoints", "rows", "tensorboard")
 """Those of them that are folders."""
+FLOCK = "hhqqi"
+"""The members of the system's `struct flock`."""
 ROWS = ("pool-*", "rank-*", "rank-*/pool-*", "kept-*")
 """The folders in ``rows`` in which it writes and removes files."""
 
@@ -39,7 +48,7 @@ def sole_writer(out: Path) -> IO[str] | None:
         except BlockingIOError:
             lock.close()
             raise UsageError(f"--out {out} must be of one process at a time, another one trains there") from None
-        if _is_at(lock, out / LOCK):
+        if is_at(lock.fileno(), out / LOCK):
             return lock
         lock.close()  # `leave` has removed this file since it was opened
 
@@ -50,26 +59,34 @@ def check_written(out: Path) -> None:
     for pattern in ROWS:
         check_own(out, sorted(str(path.relative_to(out)) for path in out.glob(f"rows/{pattern}")))
     for path in (out / name for name in WRITTEN):
-        if path.exists() and path.is_dir() != (path.name in FOLDERS):
-            rule, found = ("regular file", "folder") if path.is_dir() else ("folder", "file")
+        kind = kind_of(path)
+        if kind is not None and stat.S_ISDIR(kind) != (path.name in FOLDERS):
+            rule, found = ("regular file", "folder") if stat.S_ISDIR(kind) else ("folder", "file")
             raise UsageError(f"{path} must be a {rule}, as it is written to, it is a {found}")
 
 
-def _is_at(lock: IO[str], path: Path) -> bool:
+def is_held_by(out: Path, session: int) -> bool:
+    """Return whether a process of this session holds a run directory's lock."""
     try:
-        return os.path.samestat(os.fstat(lock.fileno()), os.lstat(path))
-    except FileNotFoundError:
+        with open(out / LOCK, "rb") as lock:
+            held = fcntl.fcntl(lock, fcntl.F_GETLK, struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        kind, *_, process = struct.unpack(FLOCK, held)
+        return kind != fcntl.F_UNLCK and os.getsid(process) == session
+    except OSError:  # there is no lock, or its process has just ended
         return False
 
 
 def claim(out: Path) -> IO[str]:
     """Make and lock a new run's directory, so that no other process begins there. Raises UsageError where another one has."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = sole_writer(out)
-    except OSError as error:
-        raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
-    assert lock is not None
+    lock, tries = None, 0
+    while lock is None:
+        tries += 1
+        try:
+            make_folder(out)
+            lock = sole_writer(out)
+        except OSError as error:
+            if error.errno != errno.ENOENT or tries == MOST_TRIES:  # a start that was refused may have just removed it
+                raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
     try:
         check_is_new(out)  # again: it may have come and ended since the first look
     except UsageError:
@@ -88,16 +105,32 @@ def leave(out: Path, lock: IO[str]) -> None:
 
 
 def check_is_new(out: Path, option: str = "--out", hint: str = "; give another or add --resume") -> None:
-    """Raise UsageError where a new run's directory holds something already; what a killed process left locked does not count."""
-    if out.exists() and (not out.is_dir() or any(path.name != LOCK for path in out.iterdir())):
+    """Raise UsageError where a new run's directory holds something already; what a killed process left locked, or as a draft,
+    does not count."""
+    try:
+        is_new = all(name == LOCK or is_draft(name) for name in os.listdir(out))
+    except (FileNotFoundError, NotADirectoryError):
+        is_new = not out.exists()
+    if not is_new:
         raise UsageError(f"{option} must be a new directory, {out} exists{hint}")
 
 
-def new_directory(policy: str) -> Path:
-    """``runs/TIME-POLICY``, with a number behind it where that is taken."""
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{policy.rpartition(':')[2]}"
-    numbered = (Path("runs") / (name if n == 1 else f"{name}-{n}") for n in range(1, 1 << 30))
-    return next(path for path in numbered if not path.exists())
+def named_directory(policy: str) -> Path:
+    """``runs/TIME-POLICY``."""
+    return RUNS / f"{time.strftime('%Y%m%d-%H%M%S')}-{policy.rpartition(':')[2]}"
+
+
+@contextmanager
+def new_directory(name: Path) -> Iterator[Path]:
+    """Yield the path of a new directory, with a number behind its name where that is taken, by a run or by a start that has made
+    nothing yet. It is this process's within the block. Raises UsageError."""
+    numbered = (name if n == 1 else name.with_name(f"{name.name}-{n}") for n in range(1, 1 << 30))
+    with ExitStack() as stack:
+        try:
+            path = stack.enter_context(reserved(numbered))
+        except OSError as error:
+            raise UsageError(f"--out {name} cannot be written: {error.strerror}") from None
+        yield path
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch
 from adaptive_rec.checkpoint.saved_columns import saved_columns
 from adaptive_rec.config.tree import Config, load_config
-from adaptive_rec.data.new_rows import CriteoRows, KeyedRows, NumberedRows, Unknown
+from adaptive_rec.data.criteo_rows import CriteoRows
+from adaptive_rec.data.new_rows import KeyedRows, NumberedRows
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.tabular.follow import files_of_source
 from adaptive_rec.data.tabular.trained import TrainedColumns
+from adaptive_rec.data.unknown import Unknown
 from adaptive_rec.dense.evaluate import logits_of
 from adaptive_rec.dense.metrics import quality
 from adaptive_rec.errors import DataError
@@ -54,8 +56,8 @@ class Scorer:
         self.rows = 0
         """Rows that were scored so far."""
         values = rows.origin if isinstance(rows, RawIds) else rows
-        self.unknown = values.unknown if isinstance(values, NumberedRows) else {}
-        """Lookups of each column, and those of values that the numbering of a prepared folder does not know."""
+        self.unknown = values.unknown if isinstance(values, (NumberedRows, CriteoRows)) else {}
+        """Lookups of each column, and those of values that the numbering of the training data does not know."""
         self.shared = {feature.name: Unknown() for feature in rows.features} if isinstance(rows, RawIds) else {}
         """Where ids are raw: lookups of each feature, and those of ids without a row of their own."""
 
@@ -91,13 +93,14 @@ class Scorer:
         return Evaluation(self.step, found)
 
 
-def new_rows(run: Path, generation: Path, paths: Sequence[Path], labelled: bool) -> NumberedRows | RawIds:
+def new_rows(run: Path, generation: Path, paths: Sequence[Path], labelled: bool) -> NumberedRows | CriteoRows | RawIds:
     """Return files of new rows as a source of the ids that a run was trained on. Raises UsageError where that is not possible."""
     config = load_config(str(run / "config.toml"), {})
     if config.data.schema_file:
         return RawIds(KeyedRows(config, trained_columns(config, generation), paths, labelled), config)
     if reads_criteo(config.data):
-        return RawIds(CriteoRows(config, paths), config)
+        criteo = CriteoRows(config, paths, labelled)
+        return RawIds(criteo, config) if config.data.ids == "raw" else criteo
     rows = NumberedRows(prepared_source(config, run), paths, labelled)
     return RawIds(rows, config) if config.data.ids == "raw" else rows
 

@@ -52,6 +52,7 @@ from adaptive_rec.runtime.start_checks import check_admission, check_rows, check
 from adaptive_rec.system.cuda_driver import NO_CUDA
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.host_memory import available_bytes, keep_freed_memory
+from adaptive_rec.system.limits import check_threads
 
 NO_ROOM = "each rank's device must hold its rows; lower knobs.hot_budget_bytes"
 
@@ -70,6 +71,7 @@ def assemble(
     Raises ConfigError where the configuration does not fit the device, MemoryPlanError where memory is too small, CheckpointError
     where the disk is.
     """
+    check_threads(config.run.thread_budget(streams is not None).dense)
     torch.set_num_threads(config.run.thread_budget(streams is not None).dense)
     keep_freed_memory()
     policy = policy or load_policy(config.knobs.policy)

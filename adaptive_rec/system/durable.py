@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from adaptive_rec.errors import UsageError
-from adaptive_rec.system.own_files import open_draft
+from adaptive_rec.system.drafts import draft_file, draft_folder
 
 
 def sync_files(paths: Iterable[Path]) -> None:
@@ -47,18 +45,17 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file durably: afterwards it is there as a whole, or not at all."""
-    draft = path.with_name(f".{path.name}.draft")
+    """Write a file durably: afterwards it is there as a whole, or not at all, also where several processes write it at once.
+    Raises OSError, which names it."""
     try:
-        with open(open_draft(draft), "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+        with draft_file(path) as (draft, descriptor):
+            with open(descriptor, "w", encoding="utf-8", closefd=False) as file:
+                file.write(text)
+            os.fsync(descriptor)
+            draft.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 @contextmanager
@@ -68,12 +65,12 @@ def new_folder(out: Path, option: str = "--out") -> Iterator[Path]:
     Raises UsageError, which names the option of `out`, where it cannot be made.
     """
     check_new_folder(out, option)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        parent = Path(tempfile.mkdtemp(prefix=".draft-", dir=out.parent))
-    except OSError as error:
-        raise _cannot_be_made(out, option, error.strerror) from None
-    try:
+    with ExitStack() as stack:
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            parent = stack.enter_context(draft_folder(out))
+        except OSError as error:
+            raise _cannot_be_made(out, option, error.strerror) from None
         try:
             yield parent / out.name
         except OSError as error:
@@ -86,8 +83,6 @@ def new_folder(out: Path, option: str = "--out") -> Iterator[Path]:
             sync_folder(out.parent)
         except OSError as error:
             raise _cannot_be_made(out, option, error.strerror) from None
-    finally:
-        shutil.rmtree(parent, ignore_errors=True)
 
 
 def check_new_folder(out: Path, option: str) -> None:

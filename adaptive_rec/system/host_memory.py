@@ -8,6 +8,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from adaptive_rec.system.limits import UNLIMITED, room_bytes
+
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h."""
 
@@ -38,7 +40,6 @@ def give_back_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-UNLIMITED = 1 << 62
 _GROUP_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
@@ -47,11 +48,12 @@ _GROUP_FILES = (
 
 
 def available_bytes(system: Path = Path("/proc"), group: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the host memory that can be used without swapping, on this machine and in this container.
+    """Return the host memory that can be used without swapping, on this machine, in this container and by the limits of this
+    process.
 
     Where the system gives no figure, memory counts as unlimited.
     """
-    return min(_of_machine(system), *(_of_group(group, *files) for files in _GROUP_FILES))
+    return min(_of_machine(system), *(_of_group(group, *files) for files in _GROUP_FILES), room_bytes())
 
 
 def _of_machine(system: Path) -> int:

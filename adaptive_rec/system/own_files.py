@@ -38,8 +38,18 @@ def check_own(folder: Path, names: Iterable[str]) -> None:
     """Raise UsageError where one of these names in a folder is a link, so that what is written there would be written
     elsewhere, or a pipe or a device, which would block."""
     for path in (folder / name for name in names):
-        if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
+        kind = kind_of(path)
+        if kind is not None and not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
             raise UsageError(f"{path} {_rule(path)}")
+
+
+def kind_of(path: Path) -> int | None:
+    """Return the mode of what is at a path, of a link itself; None where there is nothing. It is one look: another process may
+    remove the file between two."""
+    try:
+        return os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _refused(path: Path) -> OSError:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from adaptive_rec.system.drafts import write_first
+
 KEY_BYTES = 32
 
 
@@ -40,15 +42,7 @@ def _key() -> bytes | None:
 
 def _made(path: Path) -> bytes | None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = path.with_name(f".{secrets.token_hex(8)}")
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(secrets.token_bytes(KEY_BYTES))
-    try:
-        os.link(draft, path)
-    except FileExistsError:  # another process was first
-        pass
-    finally:
-        draft.unlink()
+    write_first(path, secrets.token_bytes(KEY_BYTES))
     return _read(path)
 
 

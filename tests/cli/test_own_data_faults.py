@@ -185,7 +185,7 @@ def test_a_run_without_names_of_columns_is_refused_at_once(
     shutil.rmtree("RUN")
     a_run(Path("RUN"), source="runs/data/away")
     assert refused(*words).endswith(
-        "RUN needs the folder that it was trained on, which has the values of its ids, runs/data/away is gone\n"
+        "RUN needs the file or folder that it was trained on, which has the values of its ids, runs/data/away is gone\n"
     )
 
 

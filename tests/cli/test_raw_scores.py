@@ -262,9 +262,15 @@ def test_criteo_files_score_as_in_the_run(tmp_path: Path, capsys: pytest.Capture
     words = ["train", "criteo_sample", "--data", str(tmp_path / "all.txt"), *given]
     assert main([*words, "--no-serve", "--out", run]) == 0
     assert_scores_alike(run, tmp_path / "held.txt", capsys)
-    words = ["predict", run, "--data", str(tmp_path / "short.txt"), "--out", str(tmp_path / "s.csv")]
-    assert main(words) == 3
+    for name in ("held", "short"):  # predict needs no label
+        words = ["predict", run, "--data", str(tmp_path / f"{name}.txt"), "--out", str(tmp_path / f"{name}.csv")]
+        assert main(words) == 0
+    assert (tmp_path / "short.csv").read_bytes() == (tmp_path / "held.csv").read_bytes()
+    assert main(["eval", run, "--data", str(tmp_path / "short.txt")]) == 3
     assert "line 1: row must have 40 tab-separated columns, got 39" in capsys.readouterr().err
+    (tmp_path / "short.txt").write_text("\t".join(rows[0][1:]) + "\n" + "\t".join(rows[0][2:]) + "\n")
+    assert main(["predict", run, "--data", str(tmp_path / "short.txt"), "--out", str(tmp_path / "s.csv")]) == 3
+    assert "line 2: row must have 39 tab-separated columns, got 38" in capsys.readouterr().err
     assert main(["nearest", run, "C3", "0x1", "--limit", "2", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 2
 

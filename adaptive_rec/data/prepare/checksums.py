@@ -25,7 +25,7 @@ CHECKED_ROWS = 1 << 16
 class StageProgress:
     """How far a stage is."""
 
-    stage: Literal["reading", "numbering", "writing", "checksums", "checking"]
+    stage: Literal["waiting", "reading", "numbering", "writing", "checksums", "checking"]
     what: str
     done_ratio: float
     rows: int

@@ -6,7 +6,7 @@ import errno
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from adaptive_rec.data.prepare.formats import WITH_TIMES, array_name, check_sour
 from adaptive_rec.data.prepare.meta import Job, SourceFile, rows_version
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.errors import DataError, UsageError
+from adaptive_rec.system.drafts import is_at, make_folder
 
 KEYS_VERSION = 2
 """Of files with a schema: texts have keys by XXH64, of version 1 by BLAKE2b. Of logs with a clock: what was read includes
@@ -124,13 +125,37 @@ def as_user_errors(part: Path) -> Iterator[None]:
 
 
 @contextmanager
-def only_one(part: Path) -> Iterator[None]:
-    """Lock the folder against a second process; the lock ends with the process."""
-    folder = os.open(part, os.O_RDONLY)
+def only_one(part: Path, on_wait: Callable[[], object] | None = None) -> Iterator[None]:
+    """Make the folder, unless it is there, and lock it against other processes; the lock ends with the process. `on_wait`: called
+    before another process is waited for; without it, that is refused. Raises UsageError."""
+    folder = None
+    while folder is None:
+        make_folder(part)
+        folder = _locked(part, on_wait)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
-    except BlockingIOError:
-        raise UsageError(f"{part} is being prepared by another process") from None
     finally:
         os.close(folder)
+
+
+def _locked(part: Path, on_wait: Callable[[], object] | None) -> int | None:
+    """Return the folder, locked; None where it has been renamed or removed meanwhile."""
+    try:
+        folder = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if on_wait is None:
+                raise UsageError(f"{part} is being prepared by another process") from None
+            on_wait()
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        if is_at(folder, part):
+            return folder
+    except BaseException:
+        os.close(folder)
+        raise
+    os.close(folder)
+    return None

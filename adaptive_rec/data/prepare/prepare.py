@@ -13,6 +13,7 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from adaptive_rec.data.prepare.arrays import write_sparse
@@ -49,23 +50,38 @@ HASH_TABLES_BYTES = 256 << 20
 MAX_WORKERS = 8
 
 
-def prepare(request: Request, report: Report) -> Meta:
-    """Prepare a folder, or resume an interrupted run; return the folder's description."""
+def prepare(request: Request, report: Report, waits: bool = False) -> Meta:
+    """Prepare a folder, or resume an interrupted run; return the folder's description. `waits`: where another process prepares
+    the same folder, wait for it and return its folder's description; otherwise that raises UsageError."""
     out = request.out
-    if out.exists() or out.is_symlink():
-        raise UsageError(f"--out must be a new directory, {out} exists")
+    check_is_new(out)
     job = make_job(request)
     options = ReadOptions(job.format, request.schema, job.on_bad_row == "skip", job.seed, job.history_steps)
     readers = [open_reader(path, options) for path in request.sources]
     check_same_columns(request.sources, readers)
     part = out.with_name(out.name + ".part")
+
+    def wait() -> None:
+        report(StageProgress("waiting", f"for the process that prepares {out.name}", 0.0, 0))
+
     with as_user_errors(part):
-        part.mkdir(parents=True, exist_ok=True)
-        with only_one(part):
+        with only_one(part, wait if waits else None):
+            if os.path.lexists(out):  # another process has made it meanwhile
+                with suppress(OSError):
+                    part.rmdir()
+                if waits:
+                    return load_meta(out)
+                check_is_new(out)
             meta = Preparation(request.sources, readers, job, part, report).run()
             part.rename(out)
             sync_folder(out.parent)
     return meta
+
+
+def check_is_new(out: Path) -> None:
+    """Raise UsageError where there is something at the path of the folder."""
+    if os.path.lexists(out):
+        raise UsageError(f"--out must be a new directory, {out} exists")
 
 
 class Preparation:

@@ -208,11 +208,17 @@ def load_schema(path: Path, option: str = "--schema") -> Schema:
     """Read a schema that an option names; raises UsageError for what breaks its rules."""
     try:
         data = path.read_bytes() if option == "--schema" else read_regular(path)  # a configuration may be a stranger's
-        return parse_schema(tomllib.loads(data.decode()), f"{option} {path}")
     except OSError as error:
         raise UsageError(f"{option} {path} cannot be read: {error.strerror}") from None
+    return schema_of_toml(data, f"{option} {path}")
+
+
+def schema_of_toml(data: bytes, named: str) -> Schema:
+    """Read a schema's TOML; raises UsageError, which begins with `named`."""
+    try:
+        return parse_schema(tomllib.loads(data.decode()), named)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{option} {path} is not valid TOML: {error}") from None
+        raise UsageError(f"{named} is not valid TOML: {error}") from None
 
 
 def parse_schema(values: Mapping[str, Any], named: str) -> Schema:

@@ -23,6 +23,7 @@ from torch import nn
 
 WORDS = ("", "NA", "N/A", "NaN", "nan", "NULL", "Null", "null", "None", "none", "\\N")
 NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+HEX = re.compile(r"[0-9a-fA-F]{1,8}")
 INTEGER = re.compile(r"(0|-?[1-9][0-9]*)(\.0+)?")
 LARGEST = float(np.finfo(np.float32).max)
 BITS = (1 << 64) - 1
@@ -37,12 +38,13 @@ class Model(nn.Module):
         with np.load(folder / "dense.npz", allow_pickle=False) as arrays:
             state = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
         tables = {table["name"]: table for table in self.facts["tables"]}
+        self.type = getattr(torch, self.facts.get("precision", "float32"))
         self.weights, self.ids, self.maps = {}, {}, {}
         for name, table in tables.items():
             self.weights[name] = torch.from_numpy(
                 np.load(folder / "tables" / table["weights"], mmap_mode="c", allow_pickle=False)
             )
-            self.ids[name] = KeyRows(folder, table) if self.facts["raw"] else NumberedIds(folder, table, self.facts)
+            self.ids[name] = ids_of(folder, table, self.facts)
             self.maps[name] = state.get(f"rows.maps.{table['map']}.weight")
         self.bottom, self.top = mlp(state, "bottom"), mlp(state, "top")[:-1]
         self.down, self.up = (
@@ -51,11 +53,12 @@ class Model(nn.Module):
         )
 
     def forward(self, dense, *ids):
-        """Return logits (S,) of dense features (S, X) and, for each sparse column, ids (S, L); -1 fills up shorter lists."""
-        vectors = [self.bottom(dense)]
+        """Return logits (S,) of dense features (S, X) of any type and, for each sparse column, ids (S, L); -1 fills up shorter
+        lists. They are computed in the precision of the training: float64, or float32, which rows of 16 bits are widened to."""
+        vectors = [self.bottom(dense.to(self.type))]
         for column, ids_SL in zip(self.facts["sparse"], ids, strict=True):
             present = (ids_SL >= 0).unsqueeze(2)
-            rows = nn.functional.embedding(ids_SL.clamp(min=0), self.weights[column["table"]]) * present
+            rows = nn.functional.embedding(ids_SL.clamp(min=0), self.weights[column["table"]]).to(self.type) * present
             pooled = rows.sum(1) if self.facts["pooling"] == "sum" else rows.sum(1) / present.sum(1).clamp(min=1)
             mapped = self.maps[column["table"]]
             vectors.append(pooled if mapped is None else pooled @ mapped.T)
@@ -105,8 +108,24 @@ class Model(nn.Module):
         return ids
 
 
+def ids_of(folder, table, facts):
+    if table.get("folded"):
+        return FoldedIds(table["rows"])
+    return KeyRows(folder, table) if facts["raw"] else NumberedIds(folder, table, facts)
+
+
+class FoldedIds:
+    """The ids of a Criteo file's values, folded into the rows of a table."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def of(self, values):
+        return np.array(values, dtype=np.int64) % self.rows
+
+
 class NumberedIds:
-    """The ids of a table's values, which are numbered."""
+    """The ids of a table's values, which are numbered. Of a Criteo file, new values have the id -1, which adds nothing."""
 
     def __init__(self, folder, table, facts):
         self.missing, self.unknown = facts["missing_id"], facts["unknown_id"]
@@ -187,7 +206,7 @@ def mlp(state, prefix):
     for name in [name for name in state if name.startswith(f"{prefix}.") and name.endswith(".weight")]:
         outputs, inputs = state[name].shape
         weights = {"weight": state[name], "bias": state.get(name[:-6] + "bias", torch.zeros(outputs))}
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        layers += [nn.Linear(inputs, outputs, dtype=state[name].dtype), nn.ReLU()]
         layers[-2].load_state_dict(weights)
     return nn.Sequential(*layers)
 
@@ -244,7 +263,13 @@ def values_of(value, column, raw=False):
 def one(value, kind, raw):
     value = value.item() if hasattr(value, "item") else value  # of numpy and torch
     if value is None or value == "" or value != value:
-        return None
+        return 0 if kind == "hex" else None
+    if kind == "hex" and isinstance(value, str):
+        if not HEX.fullmatch(value):
+            raise ValueError("must be a hexadecimal number of at most 8 digits")
+        return int(value, 16)
+    if kind == "hex" and not (isinstance(value, int) and 0 <= value < 1 << 32):
+        raise ValueError("must be a hexadecimal number of at most 8 digits, or a whole number of 32 bits")
     if not isinstance(value, (str, int, float)):
         raise ValueError("must be a whole number or a text")
     if isinstance(value, bool):
@@ -259,18 +284,21 @@ def one(value, kind, raw):
     return int(found[1]) if kind == "integer" else found[1]
 
 
-def table_of(path, delimiter="", encoding="utf-8"):
-    """Return the columns of a CSV or TSV file, plain or .gz. Raises ValueError where it is none."""
+def table_of(path, delimiter="", encoding="utf-8", columns=()):
+    """Return the columns of a CSV or TSV file, plain or .gz, whose first line names them unless they are given; the first of
+    those given, the label, may be left out. Raises ValueError where it is none."""
     opened = gzip.open if path.endswith(".gz") else open
     try:
         with opened(path, "rt", newline="", encoding=encoding.replace("utf-8", "utf-8-sig")) as lines:
-            first = next(lines, "")
+            first = "" if columns else next(lines, "")
             mark = delimiter or max(",\t;|", key=first.count)
-            names, *rows = [row for row in csv.reader(chain([first], lines), delimiter=mark) if row] or [[]]
+            names, *rows = [row for row in csv.reader(chain([first] if first else [], lines), delimiter=mark) if row] or [[]]
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
     except (UnicodeError, csv.Error, EOFError, zlib.error) as error:
         raise ValueError(f"{path} must be a CSV or TSV file in {encoding}, plain or .gz, it is none: {error}") from None
+    if columns and names:
+        names, rows = columns[len(columns) - len(names) == 1 :], [names, *rows]
     for number, row in enumerate(rows, 1):
         if len(row) != len(names):
             raise ValueError(f"{path}, row {number}: must have {len(names)} fields between {mark!r}, got {len(row)}")

@@ -9,13 +9,16 @@ import numpy as np
 
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.rows import SavedRows
-from adaptive_rec.config.tree import load_config
+from adaptive_rec.config.tree import Config, load_config
+from adaptive_rec.data.criteo_rows import criteo_columns, numbered_values
 from adaptive_rec.data.prepare.meta import load_meta
 from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.errors import UsageError
 from adaptive_rec.kernels.number_keys import FIRST_ID
+from adaptive_rec.offline.export.model import HEX
 from adaptive_rec.offline.export.nearest_raw import nearest_keys
 from adaptive_rec.offline.export.similar_rows import Neighbour, column_of, most_similar, table_weights
+from adaptive_rec.run.inputs import reads_criteo
 from adaptive_rec.run.resume import newest_generation
 
 
@@ -37,7 +40,37 @@ def nearest_values(
             raise UsageError(
                 f"--data is for raw ids that are texts, the ids of {run} are numbers of values that it has"
             )
+        if reads_criteo(config.data):
+            return nearest_criteo(config, generation, column, value, limit)
         return nearest_numbers(Path(config.data.source), generation, column, value, limit)
+
+
+def nearest_criteo(config: Config, generation: Path, column: str, value: str, limit: int) -> list[Neighbour]:
+    """Return the values whose rows are most similar, where the values of a Criteo file are numbered: hexadecimal, as there."""
+    table = column_of(criteo_columns(config).schema, column, "the training data").table_name
+    numbered = numbered_values(config)
+    if numbered is None:
+        rule = 'data.ids must be "auto", "contiguous" or "raw" where a Criteo file\'s values are to be found by their rows'
+        raise UsageError(f"{rule}; {config.data.source} was read by ids that several values share")
+    saved = SavedRows(DISK, generation)
+    values = numbered[[each.name for each in saved.tables].index(table)]
+    if len(values.value_U) > values.rows:
+        raise UsageError(
+            f"values of {column} share rows: data.max_table_rows has cut its table to {values.rows} rows for "
+            f"{len(values.value_U)} values"
+        )
+    row = int(values.ids(np.array([_category(value)], dtype=np.uint32))[0])
+    if row < 0:
+        raise UsageError(f"VALUE must be a value that {column} has in the training data, got {value!r}")
+    found = most_similar(table_weights(saved, table, values.rows), np.arange(values.rows), row, limit)
+    return [Neighbour(f"{int(values.value_U[k]):08x}" if values.value_U[k] else None, k, near) for k, near in found]
+
+
+def _category(value: str) -> int:
+    """Return the number of a category as a Criteo file has it; an empty one is missing, which is 0 there."""
+    if value and not HEX.fullmatch(value):
+        raise UsageError(f"VALUE must be a hexadecimal number of at most 8 digits, as in the file, got {value!r}")
+    return int(value or "0", 16)
 
 
 def nearest_numbers(folder: Path, generation: Path, column: str, value: str, limit: int) -> list[Neighbour]:

@@ -20,15 +20,20 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.checkpoint.export import write_tables
 from adaptive_rec.config.tree import Config, load_config
+from adaptive_rec.data.criteo_rows import criteo_columns
 from adaptive_rec.data.new_rows import KeyedRows, folder_columns, folder_values
+from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.raw.raw_ids import RawIds
+from adaptive_rec.data.source import Source
 from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.dense.evaluate import logits_of
 from adaptive_rec.dense.models.dlrm import DLRM
 from adaptive_rec.errors import UsageError
 from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MISSING_ID
+from adaptive_rec.offline.export import criteo
 from adaptive_rec.offline.export.raw import looked_up, made_up_batches, write_tables_of_keys
+from adaptive_rec.run.inputs import reads_criteo
 from adaptive_rec.run.resume import newest_generation, runtime_of
 from adaptive_rec.run.scoring import prepared_source, trained_columns
 from adaptive_rec.runtime.loop import Runtime
@@ -36,8 +41,10 @@ from adaptive_rec.system.durable import new_folder
 from adaptive_rec.system.version import __version__
 
 LOADER = Path(__file__).with_name("model.py")
-CHECKED_ROWS, MOST_DIFFERENCE = 10_000, 1e-6
-"""Rows that are scored both ways, and the largest difference of two probabilities."""
+CHECKED_ROWS = 10_000
+"""Rows that are scored both ways."""
+MOST_DIFFERENCE = {"float32": 1e-6, "float64": 1e-12}
+"""The largest difference of two probabilities by the run's precision; a run of another one rounds otherwise than the loader."""
 ONNX_OPSET = 18
 
 
@@ -66,6 +73,8 @@ def export_model(run: Path, out: Path, onnx: bool = False, warn: Callable[[str],
         if not isinstance(runtime.dense.model, DLRM):
             raise UsageError(f"model.name must be dlrm to be exported, got {runtime.config.model.name}")
         facts = facts_of(runtime, columns)
+        if reads_criteo(runtime.config.data):
+            criteo.describe(facts, columns)
         with new_folder(out, "--to") as draft:
             draft.mkdir()
             if isinstance(source, RawIds):
@@ -74,11 +83,12 @@ def export_model(run: Path, out: Path, onnx: bool = False, warn: Callable[[str],
                 tables = write_tables(generation, draft / "tables", out / "tables", "npy")
                 for table, path in zip(facts["tables"], tables, strict=True):
                     table["weights"] = path.name
-                write_values(facts, source, draft / "ids")
-            weights = {
-                name: value.detach().float().cpu().numpy() for name, value in runtime.dense.model.state_dict().items()
-            }
-            np.savez(draft / "dense.npz", **weights)
+                if isinstance(source, PreparedSource):
+                    write_values(facts, source, draft / "ids")
+                else:
+                    criteo.write_values(facts, runtime.config, draft / "ids")
+            kind, weights = getattr(torch, facts["precision"]), runtime.dense.model.state_dict()
+            np.savez(draft / "dense.npz", **{name: each.detach().to(kind).cpu().numpy() for name, each in weights.items()})
             (draft / "model.json").write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             shutil.copyfile(LOADER, draft / "model.py")
             model = load(draft)
@@ -90,13 +100,15 @@ def export_model(run: Path, out: Path, onnx: bool = False, warn: Callable[[str],
     return Exported([out / name for name in names], runtime.step_number, checked, made_up, difference)
 
 
-def trained_data(run: Path, generation: Path) -> tuple[PreparedSource | RawIds, TrainedColumns]:
+def trained_data(run: Path, generation: Path) -> tuple[Source, TrainedColumns]:
     """Return a source with the ids that a run was trained on, and the columns of its data. Raises UsageError where ids have no
     values that other programs could look up."""
     config = load_config(str(run / "config.toml"), {})
     if config.data.schema_file:
         columns = trained_columns(config, generation)
         return RawIds(KeyedRows(config, columns, (), labelled=False), config), columns
+    if reads_criteo(config.data):
+        return open_source(config), criteo_columns(config)
     source = prepared_source(config, run)
     if config.data.ids == "raw":
         rule = "ids must be numbers or raw keys to be exported, not raw keys of the numbers of a prepared folder"
@@ -126,6 +138,7 @@ def facts_of(runtime: Runtime, columns: TrainedColumns) -> dict[str, Any]:
     return {
         "made_by": f"adaptive-rec {__version__}",
         "step": runtime.step_number,
+        "precision": "float64" if runtime.config.run.precision == "float64" else "float32",
         "label": schema.label,
         "file": schema.file.model_dump(exclude_defaults=True),
         "dense": dense,
@@ -157,7 +170,7 @@ def write_values(facts: dict[str, Any], source: PreparedSource, out: Path) -> No
 
 
 def checked_batches(
-    source: PreparedSource | RawIds, columns: TrainedColumns, model: Any, config: Config
+    source: Source, columns: TrainedColumns, model: Any, config: Config
 ) -> Iterator[tuple[Batch, Batch]]:
     """Yield batches to compare both models by, with the ids of the run's and those of the exported one."""
     if isinstance(source, RawIds):
@@ -178,10 +191,9 @@ def compare(runtime: Runtime, model: Any, batches: Iterator[tuple[Batch, Batch]]
             ids = padded_ids(same, len(runtime.source.features))
             theirs = torch.sigmoid(model(torch.from_numpy(same.dense_BX), *ids).double())
         largest, rows = max(largest, float((ours - theirs).abs().max())), rows + batch.size
-    if largest > MOST_DIFFERENCE and runtime.config.run.precision == "float32":
-        raise UsageError(
-            f"an exported model must score rows as the run does, to {MOST_DIFFERENCE}, they differ by {largest:.2g}"
-        )
+    most = MOST_DIFFERENCE.get(runtime.config.run.precision)
+    if most is not None and largest > most:
+        raise UsageError(f"an exported model must score rows as the run does, to {most}, they differ by {largest:.2g}")
     return rows, largest
 
 
@@ -223,7 +235,7 @@ def check_onnx() -> None:
         raise UsageError(f"--onnx needs {' and '.join(missing)}: pip install onnx onnxscript")
 
 
-def write_onnx(draft: Path, source: PreparedSource | RawIds, columns: TrainedColumns) -> None:
+def write_onnx(draft: Path, source: Source, columns: TrainedColumns) -> None:
     """Write ``model.onnx``: dense features (S, X) after their transforms, and ids (S, L) of each sparse column, to logits
     (S,)."""
     if isinstance(source, RawIds):

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from adaptive_rec.errors import UsageError
 from adaptive_rec.offline.pages.markup import join, tag
-from adaptive_rec.system.own_files import open_draft
+from adaptive_rec.system.drafts import draft_file
 from adaptive_rec.system.version import __version__
 
 HERE = Path(__file__).parent
@@ -47,13 +47,12 @@ def page(title: str, subtitle: str, badge: tuple[str, str] | None, *sections: An
 
 def write_page(text: str, out: Path) -> None:
     """Write a file so that readers see either the old text or the new one. Raises UsageError where it cannot be written."""
-    draft = out.with_name(f".{out.name}.part")
     try:
-        with open(open_draft(draft), "w", encoding="utf-8") as file:
-            file.write(text)
-        draft.replace(out)
+        with draft_file(out) as (draft, descriptor):
+            with open(descriptor, "w", encoding="utf-8", closefd=False) as file:
+                file.write(text)
+            draft.replace(out)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise UsageError(f"{out} cannot be written: {error.strerror}") from None
 
 
