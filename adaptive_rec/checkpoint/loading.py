@@ -27,7 +27,7 @@ from adaptive_rec.embedding.disk.saved_segments import SavedLog, remove_unused
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, DiskError
 from adaptive_rec.saved import Saved
-from adaptive_rec.state.run_state import saved_knobs as read_knobs
+from adaptive_rec.state.saved_run import saved_knobs as read_knobs
 
 
 @contextmanager

@@ -19,7 +19,8 @@ from adaptive_rec.errors import CheckpointError
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.saved import Saved
-from adaptive_rec.state.run_state import RunState, saved_knobs
+from adaptive_rec.state.run_state import RunState
+from adaptive_rec.state.saved_run import saved_knobs
 from adaptive_rec.tracking.count_min import of_older_version, saved_sketch
 from adaptive_rec.tracking.popularity import saved_candidates
 

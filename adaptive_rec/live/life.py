@@ -90,10 +90,16 @@ LOCK = "hhqqi0q"
 
 
 def is_held(lock: Path) -> bool:
-    """Return whether another process holds the lock of a run directory. Asks only; takes no lock."""
+    """Return whether another process holds the lock of a run directory."""
+    return holder(lock) is not None
+
+
+def holder(lock: Path) -> int | None:
+    """Return the id of the other process that holds the lock of a run directory, if one does. Asks only; takes no lock."""
     try:
         with open_regular(lock, links=False) as file:
             asked = struct.pack(LOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            return bool(struct.unpack(LOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))[0] != fcntl.F_UNLCK)
+            kind, *_, process, _ = struct.unpack(LOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
     except OSError:
-        return False
+        return None
+    return None if kind == fcntl.F_UNLCK else int(process)

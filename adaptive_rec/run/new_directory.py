@@ -7,7 +7,6 @@ import fcntl
 import os
 import shutil
 import stat
-import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from adaptive_rec.errors import UsageError
+from adaptive_rec.live.life import holder
 from adaptive_rec.system.drafts import MOST_TRIES, is_at, is_draft, make_folder, reserved
 from adaptive_rec.system.durable import write_whole
 from adaptive_rec.system.own_files import check_own, kind_of, open_own
@@ -29,8 +29,6 @@ WRITTEN = (
 """What a run writes in its directory: none of it may be a link. The directory itself may be reached through one."""
 FOLDERS = ("checkpoints", "rows", "tensorboard")
 """Those of them that are folders."""
-FLOCK = "hhqqi"
-"""The members of the system's `struct flock`."""
 ROWS = ("pool-*", "rank-*", "rank-*/pool-*", "kept-*")
 """The folders in ``rows`` in which it writes and removes files."""
 
@@ -67,12 +65,10 @@ def check_written(out: Path) -> None:
 
 def is_held_by(out: Path, session: int) -> bool:
     """Return whether a process of this session holds a run directory's lock."""
+    process = holder(out / LOCK)
     try:
-        with open(out / LOCK, "rb") as lock:
-            held = fcntl.fcntl(lock, fcntl.F_GETLK, struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-        kind, *_, process = struct.unpack(FLOCK, held)
-        return kind != fcntl.F_UNLCK and os.getsid(process) == session
-    except OSError:  # there is no lock, or its process has just ended
+        return process is not None and os.getsid(process) == session
+    except OSError:  # it has just ended
         return False
 
 

@@ -18,7 +18,8 @@ from adaptive_rec.errors import CheckpointError
 from adaptive_rec.policy import Outcome, Phase
 from adaptive_rec.policy.batches import checked, take
 from adaptive_rec.saved import ANY, Saved, numbered
-from adaptive_rec.state.run_state import RunState, saved_knobs, saved_position
+from adaptive_rec.state.run_state import RunState
+from adaptive_rec.state.saved_run import saved_knobs, saved_position
 
 
 @dataclass(frozen=True)

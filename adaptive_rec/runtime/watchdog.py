@@ -17,12 +17,12 @@ from adaptive_rec.live.mailbox import Answer, Command, Mailbox
 from adaptive_rec.live.rollback import rollback_command
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot
 from adaptive_rec.memory.disk import free_bytes
+from adaptive_rec.runtime.past_rollbacks import rollbacks_past
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.temporary_knobs import TemporaryKnobs
 from adaptive_rec.runtime.watched_rule import Breach, WatchedRule, saved_breach
 from adaptive_rec.saved import Saved, numbered
 from adaptive_rec.state.run_state import RunState
-from adaptive_rec.system.regular_files import bounded_lines, open_regular, parse_json
 from adaptive_rec.units import counted
 
 
@@ -257,38 +257,6 @@ class Watchdog:
             rules = {rule.text: rule for rule in (*(each.rule for each in self._rules), *self.of_steps)}
             breaches = [saved_breach(part, rules) for part in found.parts("owed")]
             self._owed = [breach for breach in breaches if breach is not None]
-
-
-BEFORE_IT_IS_SAVED = ("left_out", "knobs", "saving")
-"""Kinds of events between a rollback and the checkpoint of the state that it goes on in, where that is another."""
-
-
-def rollbacks_past(journal: Path | None, step: int) -> int:
-    """Return how often rules have taken back steps after this one, by the journal, which no rollback shortens. One that a kill
-    or a refusal kept from going back does not count, nor one whose new knobs and place in the stream a kill kept from being
-    saved: the run that is resumed meets the same steps again."""
-    if journal is None or not journal.is_file():
-        return 0
-    count, broken_at, unsaved = 0, 0, False
-    with open_regular(journal) as file:
-        lines = [line for line, _ in bounded_lines(file)]
-    for line in lines:
-        try:
-            event = parse_json(line)
-            if event["kind"] == "watchdog" and event["details"]["action"] == "rollback":
-                broken_at = event["step"]
-            elif event["kind"] == "rolled_back":
-                unsaved = broken_at > step
-                count += unsaved
-            elif event["kind"] == "started":
-                count -= unsaved
-            if event["kind"] not in ("rolled_back", *BEFORE_IT_IS_SAVED):
-                unsaved = False
-            if event["kind"] in ("rolled_back", "started"):
-                broken_at = 0
-        except (ValueError, LookupError, TypeError):  # a line that a killed run left half-written
-            continue
-    return count
 
 
 def refusal_for(watchdog: Watchdog, breach: Breach) -> Answer:

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from adaptive_rec.batch import Position
-from adaptive_rec.config.knobs import Knobs, within_bounds
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
 from adaptive_rec.dense.quality_trend import QualityTrend
 from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.errors import CheckpointError, ConfigError, TrainingError
+from adaptive_rec.errors import TrainingError
 from adaptive_rec.live.checkpoint_status import CheckpointStatus
 from adaptive_rec.live.evaluations import (
     WindowScores,
@@ -33,13 +33,10 @@ from adaptive_rec.policy import Policy
 from adaptive_rec.reclassify.tally import Tally
 from adaptive_rec.saved import Saved
 from adaptive_rec.state.run_input import RunInput
+from adaptive_rec.state.saved_run import BOUNDARY_TASKS, saved_owed, saved_position
 
 DISK = "disk_"
 """Start of the names of counts of rows on a disk."""
-
-
-BOUNDARY_TASKS = ("windows", "report", "evaluation")
-"""What each step boundary does after commands and checkpoints, in this order, where it is due."""
 
 
 class RunState:
@@ -300,24 +297,3 @@ class RunState:
     def set_step(self, step: int) -> None:
         """Set the number of steps, where a user's loop resumes from its own saved state."""
         self.step = step
-
-
-def saved_knobs(found: Saved) -> Knobs:
-    """Read the knobs of a checkpoint. Raises CheckpointError."""
-    try:
-        return Knobs().changed(within_bounds(found.everything()))
-    except ConfigError as error:
-        raise CheckpointError(f"knobs of a checkpoint must be valid: {error}") from None
-
-
-def saved_owed(found: Saved) -> tuple[str, ...]:
-    """Read the tasks that a boundary still owed. Older versions saved only whether its windows had still to end."""
-    if not found.has("owed"):
-        return BOUNDARY_TASKS if found.flag("window_due") else ()
-    owed = found.part("owed")
-    return tuple(task for task in BOUNDARY_TASKS if owed.flag(task))
-
-
-def saved_position(found: Saved) -> Position:
-    """Read the reader's position of a checkpoint."""
-    return Position(*(found.integer(name) for name in ("epoch", "seed", "offset")))

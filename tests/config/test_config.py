@@ -23,7 +23,7 @@ from adaptive_rec.live.telemetry import Event
 from adaptive_rec.run.journal import commands, line_of
 from adaptive_rec.runtime.fits_device import check_fits_device
 from adaptive_rec.saved import Saved
-from adaptive_rec.state.run_state import saved_knobs
+from adaptive_rec.state.saved_run import saved_knobs
 
 VALUES = {
     "run.steps": st.integers(0, 10_000),

@@ -20,9 +20,9 @@ from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.past_rollbacks import rollbacks_past
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.temporary_knobs import TemporaryKnobs
-from adaptive_rec.runtime.watchdog import rollbacks_past
 from adaptive_rec.runtime.watched_rule import WatchedRule
 from adaptive_rec.saved import Saved
 from tests.dense.test_finite import batches, build

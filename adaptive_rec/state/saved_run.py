@@ -1,0 +1,32 @@
+"""Parts of a run's state as a checkpoint has them."""
+
+from __future__ import annotations
+
+from adaptive_rec.batch import Position
+from adaptive_rec.config.knobs import Knobs, within_bounds
+from adaptive_rec.errors import CheckpointError, ConfigError
+from adaptive_rec.saved import Saved
+
+BOUNDARY_TASKS = ("windows", "report", "evaluation")
+"""What each step boundary does after commands and checkpoints, in this order, where it is due."""
+
+
+def saved_knobs(found: Saved) -> Knobs:
+    """Read the knobs of a checkpoint. Raises CheckpointError."""
+    try:
+        return Knobs().changed(within_bounds(found.everything()))
+    except ConfigError as error:
+        raise CheckpointError(f"knobs of a checkpoint must be valid: {error}") from None
+
+
+def saved_owed(found: Saved) -> tuple[str, ...]:
+    """Read the tasks that a boundary still owed. Older versions saved only whether its windows had still to end."""
+    if not found.has("owed"):
+        return BOUNDARY_TASKS if found.flag("window_due") else ()
+    owed = found.part("owed")
+    return tuple(task for task in BOUNDARY_TASKS if owed.flag(task))
+
+
+def saved_position(found: Saved) -> Position:
+    """Read the reader's position of a checkpoint."""
+    return Position(*(found.integer(name) for name in ("epoch", "seed", "offset")))
