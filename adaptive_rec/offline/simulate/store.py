@@ -47,6 +47,7 @@ class PlacementStore(EmbeddingStore):
     def __init__(self, space: RowSpace, rule: RowRule, dtype: torch.dtype, budget_bytes: int, monitored: bool) -> None:
         # The base's constructor is not called, as it allocates all tables.
         self.space, self.rule, self.dtype, self.monitored = space, rule, dtype, monitored
+        self.rules = [rule] * len(space.pools)
         self.torch_device, self.seed, self.threads = torch.device("cpu"), 0, 1
         self.slot_of_row = np.full(space.rows, COLD, dtype=np.int32)
         self.placement = Placement(0, self.slot_of_row)
