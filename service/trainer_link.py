@@ -25,47 +25,51 @@ class KnobState:
     """Knob values in effect (`effective`) and requested (`desired`), as the trainer last reported them."""
 
     def __init__(
-        self, desired: Values, effective: Values, step: int = 0, rollbacks: int = 0, waiting: Sequence[Values] = ()
-    ) -> None:
+        self, desired: Values, effective: Values, step: int = 0, rollbacks: int = 0, waiting: Sequence[Values] = (),
+        changes: int = 0,
+    ) -> None:  # fmt: skip
         """`rollbacks`: those of the run before this report; each made the number of steps smaller. `waiting`: the changes that
-        lead from effective to desired values, oldest first."""
+        lead from effective to desired values, oldest first. `changes`: how many the trainer has made; several may be of one
+        step."""
         self.desired = dict(desired)
         self.effective = dict(effective)
         self.effective_since_step = step
         self.rollbacks = rollbacks
         self.waiting = list(waiting)
+        self.changes = changes
 
     def copy(self) -> KnobState:
         """Return the knobs as they are at this moment, for an answer whose parts must agree."""
-        return KnobState(self.desired, self.effective, self.effective_since_step, self.rollbacks, self.waiting)
+        return KnobState(self.desired, self.effective, self.effective_since_step, self.rollbacks, self.waiting, self.changes)
 
     @property
-    def _since(self) -> tuple[int, int]:
-        return self.rollbacks, self.effective_since_step
+    def _since(self) -> tuple[int, int, int]:
+        return self.rollbacks, self.effective_since_step, self.changes
 
     def take_report(self, knobs: Mapping[str, Any]) -> None:
         """Take values from the link. If the board was newer, only the values still pending count."""
         desired, effective = dict(knobs["desired"]), dict(knobs["effective"])
         self.waiting = list(knobs.get("waiting", ()))
-        since = knobs.get("rollbacks", 0), knobs["step"]
+        since = knobs.get("rollbacks", 0), knobs["step"], knobs.get("changes", 0)
         if since < self._since:
             pending = {name: value for name, value in desired.items() if value != effective.get(name)}
             self.desired = {**self.effective, **pending}
         else:
             self.desired, self.effective = desired, effective
-            self.rollbacks, self.effective_since_step = since
+            self.rollbacks, self.effective_since_step, self.changes = since
 
     def take_board(self, board: Mapping[str, Any]) -> None:
         """Take values from a new board. It also has changes that never came over the link: replayed ones, and those of a program
         that trains with the library."""
-        effective, since = board.get("knobs") or {}, (board.get("rollbacks", 0), board.get("knobs_step", 0))
+        effective = board.get("knobs") or {}
+        since = board.get("rollbacks", 0), board.get("knobs_step", 0), board.get("knob_changes", 0)
         if not effective or since < self._since or (effective == self.effective and since[0] == self.rollbacks):
             return
         settled = {
             name: value for name, value in effective.items() if self.desired.get(name) == self.effective.get(name)
         }
         self.desired = {**self.desired, **settled}
-        self.effective, (self.rollbacks, self.effective_since_step) = dict(effective), since
+        self.effective, (self.rollbacks, self.effective_since_step, self.changes) = dict(effective), since
 
 
 class SentCommand:

@@ -78,6 +78,7 @@ class ClientCommands:
             "desired": self._training.mailbox.desired.model_dump(),
             "effective": state.knobs.model_dump(),
             "step": state.knobs_step,
+            "changes": state.knob_changes,
             "rollbacks": state.rollbacks,
             "waiting": self._training.mailbox.waiting,
         }

@@ -34,6 +34,9 @@ class Standing(Protocol):
     def knobs_step(self) -> int: ...
 
     @property
+    def knob_changes(self) -> int: ...
+
+    @property
     def rollbacks(self) -> int:
         """Rollbacks of this process so far."""
         ...

@@ -23,6 +23,7 @@ class LastStanding:
     step: int
     knobs: Knobs
     knobs_step: int
+    knob_changes: int
     rollbacks: int
     hurried: bool
     phase: str = "rolling_back"
@@ -89,7 +90,9 @@ class PresentRun:
         assert runtime is not None
         runtime.publisher.enter("rolling_back")
         state = runtime.state
-        self._state = LastStanding(state.step, state.knobs, state.knobs_step, state.rollbacks, state.hurried)
+        self._state = LastStanding(
+            state.step, state.knobs, state.knobs_step, state.knob_changes, state.rollbacks, state.hurried
+        )
         self._writer = runtime.publisher.hand_over()
         self.mailbox.let_go(GOES_BACK)
         self._runtime = None

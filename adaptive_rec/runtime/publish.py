@@ -118,6 +118,7 @@ class Publisher:
                     "overfit": state.trend.overfit and asdict(state.trend.overfit),
                     "knobs": state.knobs.model_dump(),
                     "knobs_step": state.knobs_step,
+                    "knob_changes": state.knob_changes,
                     "rollbacks": state.rollbacks,
                     "placement": {**self._placement, **self._memory()},
                     "checkpoint": state.checkpoints.newest,

@@ -48,6 +48,8 @@ class RunState:
         self.knobs: Knobs = config.knobs
         self.knobs_step = 0
         """The step at which the knobs last changed."""
+        self.knob_changes = 0
+        """Changes of knobs by this process: of two at one step, the later one has the greater number."""
         self.policy = policy
         self.store = store
         self.step = 0
@@ -178,7 +180,7 @@ class RunState:
 
     def change_knobs(self, knobs: Knobs) -> None:
         """Set the knobs, from the present step on."""
-        self.knobs, self.knobs_step = knobs, self.step
+        self.knobs, self.knobs_step, self.knob_changes = knobs, self.step, self.knob_changes + 1
         self.input.admit_after(knobs.admit_after)
 
     def change_policy(self, policy: Policy) -> None:

@@ -323,7 +323,8 @@ def test_a_run_lingers_until_it_is_stopped(start: Start) -> None:
         assert client.get("/api/v1/placement").json()["tables"][0]["hot"] > 0
         assert client.post("/api/v1/control/pause").status_code == 409
         assert patch(client, alpha=0.5).status_code == 409
-        assert client.post("/api/v1/control/stop").status_code == 200
+        stopped = client.post("/api/v1/control/stop")
+        assert stopped.status_code == 200, stopped.text
     assert job.process.wait(60) == 0
 
 

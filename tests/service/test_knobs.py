@@ -312,6 +312,19 @@ def test_the_newest_of_board_and_link_counts(view: Any, run: Any) -> None:
     assert (view.knobs.effective, view.knobs.effective_since_step) == (older, 80)
 
 
+def test_of_two_changes_at_one_step_the_later_one_counts(view: Any, run: Any) -> None:
+    """The board of the first one is read after the link's report of the second."""
+    first, second = {**run.knobs, "alpha": 0.8}, {**run.knobs, "alpha": 0.7}
+    run.board("training", None, knobs=first, knobs_step=60, knob_changes=1)
+    view.link.knobs.take_report({"desired": second, "effective": second, "step": 60, "changes": 2})
+    assert (view.knobs.desired, view.knobs.effective) == (second, second)
+    run.board("training", None, knobs=second, knobs_step=60, knob_changes=2)
+    assert view.knobs.desired == second
+    third = {**run.knobs, "alpha": 0.6}
+    run.board("training", None, knobs=third, knobs_step=60, knob_changes=3)
+    assert (view.knobs.desired, view.knobs.effective) == (third, third)
+
+
 def test_no_update_is_lost(view: Any) -> None:
     """Many clients add to one knob, reading and writing as they like; the trainer answers late."""
     from httpx2 import ASGITransport, AsyncClient

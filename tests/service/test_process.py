@@ -27,8 +27,9 @@ def ready(sidecar: Any) -> None:
 def test_knobs_through_the_link(lasting_sidecar: Any) -> None:
     seen = lasting_sidecar.http.get("/api/v1/knobs")
     answer = lasting_sidecar.http.patch("/api/v1/knobs", json={"alpha": 0.8}, headers={"If-Match": seen.headers["etag"]})
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["effective"]["alpha"] == 0.8
+    assert answer.status_code in (200, 202), answer.text  # 202 where the machine is busy
+    while lasting_sidecar.http.get("/api/v1/knobs").json()["knobs"]["alpha"]["effective"] != 0.8:
+        time.sleep(0.05)
     elsewhere = {**lasting_sidecar.run.knobs, "decay": 0.1}
     lasting_sidecar.say({"knobs": {"desired": elsewhere, "effective": lasting_sidecar.run.knobs, "step": 50}})
     end = time.monotonic() + 5
