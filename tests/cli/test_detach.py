@@ -62,6 +62,7 @@ def test_detach_shows_why_a_run_ended(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == [bad]
 
 
+@pytest.mark.slow
 def test_a_detached_run_is_seen_and_stopped_from_the_shell(
     wait_for, tmp_path, told, refused, monkeypatch, stopped_at_last
 ):

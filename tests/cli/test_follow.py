@@ -56,6 +56,7 @@ def newest_step(folder: Path) -> int:
     return max([each["step"] for each in metrics(folder, "snapshot")], default=0)
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_a_run_follows_a_file_through_a_stop_and_a_kill(
     tmp_path: Path, wait_for: WaitFor, capsys: pytest.CaptureFixture[str]

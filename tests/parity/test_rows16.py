@@ -166,6 +166,7 @@ def test_on_a_device_neither_tier_nor_timing_changes_a_bit(rule: str, device: st
     assert runtime.store.traffic.migrated_rows > 100
 
 
+@pytest.mark.slow
 def test_a_device_resumes_them(tmp_path: Path) -> None:
     settings = "run.row_precision=bf16", "knobs.policy=hotline"
     straight = build(*settings, streams=LateStreams(seed=1))

@@ -119,6 +119,7 @@ def test_a_run_with_another_budget_resumes_in_the_middle(build: Any, tmp_path: P
     assert 0 < other.store.device.hot_rows < first.store.device.hot_rows or policy == "fae"
 
 
+@pytest.mark.slow
 def test_another_number_of_batches_ahead_loses_and_repeats_no_step(build: Any, tmp_path: Path) -> None:
     """The window under way is read again with the present knobs: it may be longer or shorter than what was trained."""
     plain = build("hybrid")
@@ -140,6 +141,7 @@ def test_another_number_of_batches_ahead_loses_and_repeats_no_step(build: Any, t
             )
 
 
+@pytest.mark.slow
 def test_a_run_that_looks_ahead_resumes_where_it_was(build: Any, tmp_path: Path) -> None:
     straight = build("cdlrm")
     losses = [event.loss for event in straight.run() if isinstance(event, Snapshot)]

@@ -136,6 +136,7 @@ def test_without_a_share_to_skip_results_equal_plain_steps(watch: Any, plain: An
 # Skipping ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @grid(always, only("subsample"), action=ACTIONS)
 def test_random_skip_skips_about_the_wanted_share(watch: Any, action: str) -> None:
     target = 0.3
