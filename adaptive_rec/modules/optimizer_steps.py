@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from adaptive_rec.errors import ConfigError, ConflictError
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
@@ -33,13 +34,22 @@ def follow_optimizers(runtime: EmbeddingRuntime) -> None:
 
 @cache
 def _register_hooks() -> None:
-    """Register with torch what is done before and after the steps of all optimizers."""
+    """Register with torch what is done before and after the steps of all optimizers. Rows are updated by the last hook of the
+    optimizer itself: hooks of the user's own, which come before it, may change gradients."""
     taken: dict[int, list[tuple[TieredWeight, Tensor]]] = {}
+    last_hooks: WeakKeyDictionary[torch.optim.Optimizer, RemovableHandle] = WeakKeyDictionary()
 
-    def before(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given | None:
+    def before(optimizer: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         for runtime in IN_BACKWARD:
             runtime.optimizer_stepped()
-        if not any(isinstance(one, TieredWeight) for group in optimizer.param_groups for one in group["params"]):
+        if not holds_rows(optimizer):
+            return
+        if optimizer not in last_hooks:
+            last_hooks[optimizer] = optimizer.register_step_pre_hook(step_rows)
+        optimizer._optimizer_step_pre_hooks.move_to_end(last_hooks[optimizer].id)
+
+    def step_rows(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given | None:
+        if not holds_rows(optimizer):
             return None
         optimizer_itself, *rest = args  # torch passes the optimizer first
         closure = rest[0] if rest else kwargs.get("closure")
@@ -63,6 +73,11 @@ def _register_hooks() -> None:
 
     register_optimizer_step_pre_hook(before)
     register_optimizer_step_post_hook(after)
+
+
+def holds_rows(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimizer has weights whose rows are in tiers."""
+    return any(isinstance(one, TieredWeight) for group in optimizer.param_groups for one in group["params"])
 
 
 def _update(optimizer: torch.optim.Optimizer) -> list[tuple[TieredWeight, Tensor]]:
