@@ -138,6 +138,8 @@ def replays(args: argparse.Namespace) -> bool:
     """Return whether a run repeats another one, in which rules of the watchdog do nothing."""
     from adaptive_rec.run import journal
 
+    if args.resume and args.out.is_dir():
+        check_written(args.out)
     return args.replay is not None or (args.resume and journal.replayed_run(args.out) is not None)
 
 

@@ -69,7 +69,7 @@ class Recorder:
         """Seconds of the loop in earlier processes of a resumed run."""
         self._last: dict[str, float] = defaultdict(float)
         """Counts at the last report that was due, from which the next one counts."""
-        self._interim_steps = 0.0
+        self._interim_steps = 0
         """Number of steps at an interim report since."""
 
     def start(self, totals: Mapping[str, float]) -> None:
@@ -93,7 +93,7 @@ class Recorder:
             self._processor_before = found.number("processor_seconds")
         self._last = found.numbers("last")
         if found.has("interim_steps"):  # older versions had no interim reports
-            self._interim_steps = found.number("interim_steps")
+            self._interim_steps = found.integer("interim_steps")
 
     @property
     def time(self) -> LoopTime:
@@ -136,9 +136,9 @@ class Recorder:
         now = _known(totals)
         gain = {key: value - self._last.get(key, 0) for key, value in now.items()}
         if interim:
-            self._interim_steps = now["steps"]
+            self._interim_steps = int(now["steps"])
         else:
-            self._last, self._interim_steps = now, 0.0
+            self._last, self._interim_steps = now, 0
         return Snapshot(
             seconds=now["seconds"],
             samples_per_second=ratio(gain["samples_seen"], gain["seconds"]),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from adaptive_rec.cli import main
-from adaptive_rec.runtime import assemble as assembling
+from adaptive_rec.runtime import start_checks
 
 
 @pytest.mark.parametrize("setting", ["run.precision=tf32", "run.classify=device", "run.cold_rows=in_place"])
@@ -22,7 +22,7 @@ def test_a_run_of_a_gpu_is_scored_on_a_cpu(
     assert main(words) != 0, "a CPU does not train it"
     capsys.readouterr()
     with monkeypatch.context() as gpu:
-        gpu.setattr(assembling, "check_fits_device", as_on_a_gpu)
+        gpu.setattr(start_checks, "check_fits_device", as_on_a_gpu)
         assert main(words) == 0
     assert main(["eval", str(tmp_path / "run")]) == 0
     assert "AUC" in capsys.readouterr().out
