@@ -29,8 +29,8 @@ MEASURED = re.compile(
     r"|watchdog\..*)"
 )
 """Values of a state that no two runs share, however equal they are: times, how many rows were read and written on a disk, the
-best of the evaluations, of which a stop, a client, or data that are waited for add some, and what rules of the watchdog have seen,
-which begins anew where a rule has changed. They are not compared."""
+best of the evaluations, of which a stop, a client, or data that are waited for add some, and what rules of the watchdog have
+seen, which begins anew where a rule has changed. They are not compared."""
 
 
 @dataclass
