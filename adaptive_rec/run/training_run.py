@@ -118,9 +118,11 @@ class TrainingRun:
 
     @property
     def _done(self) -> dict[str, Any]:
-        """The summary of the run that is resumed, where it has ended at the present step and was scored."""
+        """The summary of the run that is resumed, where it has ended at the present step, was scored, and gets no other knobs."""
         stands = self.runtime.step_number == self.started_at_step and not self._went_back
-        return read_summary(self.out / "summary.json", self.runtime.step_number) if stands else {}
+        if not stands or self.runtime.state.knob_changes or (self._resumed and self._resumed.overridden):
+            return {}
+        return read_summary(self.out / "summary.json", self.runtime.step_number)
 
     def _begin_log(self, again: bool, write_report: Callable[[Path], object] | None) -> RunLog:
         """Open what the run reports to. Where that cannot be done, a directory that was made for it goes."""

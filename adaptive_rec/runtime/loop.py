@@ -108,9 +108,9 @@ class Runtime(Session):
 
     @property
     def is_over(self) -> bool:
-        """Whether all steps are made, and all that the last boundary owed."""
+        """Whether all steps are made and all that the last boundary owed, and no knob is to change."""
         state = self.state
-        return self.followed is None and state.step >= self.steps_total and not state.owed
+        return self.followed is None and state.step >= self.steps_total and not state.owed and not self._overrides
 
     def expect_steps(self) -> None:
         """Set how many steps the run makes: until the end of the stream from the reader's position on, or as configured."""

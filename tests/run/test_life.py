@@ -117,6 +117,21 @@ def test_a_run_that_is_over_stays_as_it_is_when_it_is_resumed(
         assert [path.name for path, content in files.items() if path.read_bytes() != content] == []
 
 
+def test_other_knobs_for_a_run_that_is_over_are_saved(
+    finished_run: FinishedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, again = finished_run("plain"), tmp_path / "again"
+    assert main(["train", "--resume", "--no-serve", f"--out={run}", "--set=knobs.alpha=0.125"]) == 0
+    assert shown(run) == dict.fromkeys(("list", "service", "report"), "finished")
+    assert main(["train", "--replay", str(run), "--no-serve", f"--out={again}"]) == 0
+    assert main(["checkpoint", "diff", str(run), str(again)]) == 0
+    assert main(["train", "--resume", "--no-serve", f"--out={run}"]) == 0, "they are no change any more"
+    journal = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert [event["kind"] for event in journal if event["kind"] in ("started", "knobs", "finished")] == [
+        "started", "finished", "started", "knobs", "finished",
+    ]  # fmt: skip
+
+
 def test_a_followed_run_without_new_rows_is_finished_again(
     finished_run: FinishedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
