@@ -53,3 +53,15 @@ def test_no_more_rows_come_than_slots_are_free() -> None:
     with pytest.raises(AssertionError, match="free slots"):
         device.fill(0, np.arange(3))
     assert device.free_slots(0, 2).tolist() == [3, 7]
+
+
+def test_a_row_that_enters_a_slot_has_not_moved_and_is_not_stale_whatever_was_there() -> None:
+    device = tier()
+    device.fill(0, np.arange(3))
+    device.movement[0][:] = 0.5
+    device.stale[0][:] = True
+    device.clear(0, np.array([1]))
+    device.fill(0, np.array([7]))
+    assert device.row_of_slot[0][:3].tolist() == [0, 7, 2]
+    assert device.movement[0][:3].tolist() == [0.5, np.inf, 0.5]
+    assert device.stale[0][:3].tolist() == [True, False, True]
