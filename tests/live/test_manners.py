@@ -315,6 +315,7 @@ def test_a_sidecar_that_hangs_does_not_hold_up_training(start: Start) -> None:
     wait_for(lambda: not alive(sidecar))
 
 
+@pytest.mark.slow
 def test_a_run_lingers_until_it_is_stopped(start: Start) -> None:
     job = start("--linger", "--steps=60")
     with job.client() as client:

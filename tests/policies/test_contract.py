@@ -240,6 +240,7 @@ def test_a_users_policy_is_trained_with_by_its_path(watch: Any) -> None:
     assert hot.tolist() == list(range(store.device.capacities[0]))
 
 
+@pytest.mark.slow
 def test_the_synthetic_run_of_this_suite_is_deterministic(watch: Any) -> None:
     one, other = (watch("slipstream", "knobs.action=drop", "knobs.prefetch_depth=4", device="late") for _ in range(2))
     assert one.losses == other.losses

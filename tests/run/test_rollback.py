@@ -72,7 +72,8 @@ def replay(run: Path, out: Path) -> TrainingRun:
     return again
 
 
-@pytest.mark.parametrize("where", [pytest.param([], marks=pytest.mark.slow), DISK_ROWS], ids=["memory", "disk"])
+@pytest.mark.slow
+@pytest.mark.parametrize("where", [[], DISK_ROWS], ids=["memory", "disk"])
 def test_a_run_that_went_back_ends_as_one_that_never_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: list[str]
 ) -> None:

@@ -103,6 +103,7 @@ def test_one_process_reads_a_copy_on_the_disk(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turn", [6, pytest.param(15, marks=pytest.mark.slow)])
 def test_another_number_of_ranks_reads_the_rows_through(tmp_path: Path, turn: int) -> None:
     trained(tmp_path / "whole", 1, f"run.steps={4 * turn}")

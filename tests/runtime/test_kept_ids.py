@@ -128,6 +128,7 @@ def test_the_same_ids_come_back_however_far_is_read_ahead_and_wherever_rows_are(
     assert lost[1]["kept"] == lost[1]["came_back"] == lost[1]["dropped"] == 0
 
 
+@pytest.mark.slow
 def test_they_come_back_on_a_device_too(tmp_path: Path, pace: Pace, plain: Any) -> None:
     kept = settings_of(SOME_KEPT, pace)
 

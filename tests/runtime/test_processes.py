@@ -95,6 +95,7 @@ def test_evaluations_count_the_samples_of_all_ranks(tmp_path: Path) -> None:
     assert found == {step: step * size for step in range(5, 31, 5)}
 
 
+@pytest.mark.slow
 def test_one_process_writes_what_several_read(tmp_path: Path) -> None:
     trained(tmp_path / "run", 1, "run.steps=8")
     trained(tmp_path / "run", 3, "run.steps=16", resume=True)

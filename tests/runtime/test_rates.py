@@ -47,7 +47,7 @@ def same(first: Runtime, second: Runtime) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(values(first), values(second), strict=True))
 
 
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_factors_are_those_of_the_configured_rates(late: bool) -> None:
     halved = trained("knobs.lr_factor=0.5", "knobs.embedding_lr_factor=0.25", late=late)
     rates = load_config(None, {}, TINY).optimizer
