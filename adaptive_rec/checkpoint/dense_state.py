@@ -35,5 +35,17 @@ def set_dense(dense: DensePart, arrays: dict[str, NDArray[Any]]) -> None:
                 state.setdefault(int(number), {})[key] = value
         groups = dense.optimizer.state_dict()["param_groups"]
         dense.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        _keep_types(dense.optimizer, state)
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"the dense part cannot be read: {error}") from None
+
+
+def _keep_types(optimizer: torch.optim.Optimizer, state: dict[int, dict[str, torch.Tensor]]) -> None:
+    """Give state the types that it was saved with. torch 2.13 gives what it loads the type of the parameter: float32 products of
+    NAdam and ASGD would go on in float64, with other digits."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, saved in state.items():
+        own = optimizer.state[parameters[number]]
+        for key, value in saved.items():
+            if isinstance(own.get(key), torch.Tensor) and own[key].dtype != value.dtype:
+                own[key] = value.to(own[key].device, copy=True)

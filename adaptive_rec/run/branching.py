@@ -35,6 +35,7 @@ from adaptive_rec.run.made_here import check_rows, outside, sign, with_absolute_
 from adaptive_rec.run.new_directory import check_is_new, claim, leave, sole_writer
 from adaptive_rec.run.parent import ParentRun, read_about
 from adaptive_rec.run.past import METRICS, events_until, metrics_until
+from adaptive_rec.runtime.start_checks import check_admission
 from adaptive_rec.saved import Saved
 from adaptive_rec.system.durable import make_folders, sync_files, sync_folder
 from adaptive_rec.system.strict_json import LinesLeftOut
@@ -94,6 +95,7 @@ def make_branch(
     generation = run / "checkpoints" / name
     kept = str(run / "config.toml")
     before, config = load_config(kept, {}), load_config(kept, environment, settings)
+    check_admission(config)
     knobs = given_knobs(config, before, overridden_knobs(environment, settings))
     with held(DISK, generation):
         verify_all(DISK, generation)

@@ -107,10 +107,14 @@ class Runtime(Session):
         return self.state.steps_total or 0
 
     @property
+    def is_at_end(self) -> bool:
+        """Whether all steps are made."""
+        return self.followed is None and self.state.step >= self.steps_total
+
+    @property
     def is_over(self) -> bool:
         """Whether all steps are made and all that the last boundary owed, and no knob is to change."""
-        state = self.state
-        return self.followed is None and state.step >= self.steps_total and not state.owed and not self._overrides
+        return self.is_at_end and not self.state.owed and not self._overrides
 
     def expect_steps(self) -> None:
         """Set how many steps the run makes: until the end of the stream from the reader's position on, or as configured."""
@@ -193,7 +197,8 @@ class Runtime(Session):
     def _end(self) -> Iterator[Report]:
         """Report what is still to be reported at the end of the run."""
         yield from self.control.before_step()  # what a replayed run changed after its last step
-        yield from self.phases.report_moves()
+        if not self.state.stop_requested or self.is_at_end:
+            yield from self.phases.report_moves()
         yield from self._end_followed()
         self.publisher.enter("finishing")
         yield from self.saving.written(wait=True)
