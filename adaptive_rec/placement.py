@@ -107,7 +107,9 @@ class RowSpace:
         table_first_row = np.zeros(len(tables), dtype=np.int64)
         row = 0
         key_T = list(zip([table.dim for table in tables], kinds or [0] * len(tables), strict=True))
-        of_dim = [[index for index, key in enumerate(key_T) if key == one] for one in dict.fromkeys(key_T)]
+        dims = list(dict.fromkeys(dim for dim, _ in key_T))
+        keys = sorted(dict.fromkeys(key_T), key=lambda key: dims.index(key[0]))  # those of one dim stand together
+        of_dim = [[index for index, key in enumerate(key_T) if key == one] for one in keys]
         for group in [[index] for part in of_dim for index in part] if pool_per_table else of_dim:
             first_row = row
             for index in group:

@@ -104,19 +104,21 @@ def _clear_all(func: Any, given: list[Any]) -> None:
 
 def _unscale(func: Any, given: list[Any], found_inf: Tensor, inverse: Tensor) -> None:
     """What ``GradScaler`` does before a step: divide by the scale, and say whether a value is not finite, which in torch's dense
-    gradient is the sum of a row's."""
+    gradient is the sum of a row's. Vectors of no row, such as those of empty bags, are in no sum."""
     if not all(part.is_finite() for part in given if isinstance(part, RowGradient)):
         found_inf.fill_(1.0)
     plain = [part for part in given if not isinstance(part, RowGradient)]
-    unscaled = []
+    of_rows, unscaled = [], []
     for part in given:
         if isinstance(part, RowGradient):
             calls = None if part.calls is None else [(call, gradient.clone()) for call, gradient in part.calls]
             made = part.each(torch.clone) if calls is None else part.like(calls, None)
-            plain += [made.values] if calls is None else [gradient for _, gradient in calls]
+            of_rows += [made.values] if calls is None else [gradient for _, gradient in calls]
             unscaled.append((part, made))
     if plain:
         func(plain, found_inf, inverse)
+    if of_rows:
+        func(of_rows, torch.zeros_like(found_inf), inverse)
     for part, made in unscaled:
         part.set_to(made)
 

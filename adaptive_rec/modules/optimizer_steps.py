@@ -91,7 +91,7 @@ def _update(optimizer: torch.optim.Optimizer) -> list[tuple[TieredWeight, Tensor
             if isinstance(one, TieredWeight) and (gradient := one.grad) is not None
         ]
     change = _unscaling(optimizer)
-    begins = all(_is_nothing(gradient, group) for _, gradient, group in found)
+    begins = not optimizer.state and all(_is_nothing(gradient, group) for _, gradient, group in found)
     runtimes = {id(weight.runtime): weight.runtime for weight, _, _ in found}.values()
     for runtime in runtimes:
         runtime.check_process()

@@ -284,3 +284,21 @@ def test_processes_go_on_from_a_distributed_checkpoint(ranks: int, tmp_path: Pat
         text=True, check=False, timeout=180, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_a_step_of_nothing_is_a_step_once_there_is_a_state() -> None:
+    """With a learning rate of 0 and gradients of zeros momentum decays, as in torch 2.13."""
+    found = []
+    for wrapped in (False, True):
+        torch.manual_seed(0)
+        model = nn.ModuleDict({"t": nn.Embedding(3, 2, dtype=torch.float64)})
+        rule = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        if wrapped:
+            adaptive_rec.wrap(model, budget=0, optimizer=rule)
+        model["t"](torch.tensor([1])).sum().backward()
+        rule.step()
+        rule.param_groups[0]["lr"] = 0.0
+        model["t"].weight.grad = torch.zeros(3, 2, dtype=torch.float64)
+        rule.step()
+        found.append(torch.as_tensor(rule.state[model["t"].weight]["momentum_buffer"]).clone())
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-14)

@@ -368,3 +368,23 @@ def test_runtimes_that_one_optimizer_steps_update_together_or_not_at_all() -> No
     with pytest.raises(TrainingError, match="row 1 of table t in step 1"):
         optimizer.step()
     assert all(torch.equal(value, before[name]) for name, value in parts.state_dict().items())
+
+
+def test_a_scaler_makes_a_step_whose_infinite_vectors_are_of_no_row() -> None:
+    """An empty bag's vector; torch 2.13 has a gradient of zeros then, and momentum moves the rows."""
+    found = []
+    for wrapped in (False, True):
+        torch.manual_seed(0)
+        model = nn.ModuleDict({"t": nn.EmbeddingBag(3, 2, mode="sum")})
+        rule = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        if wrapped:
+            adaptive_rec.wrap(model, budget=0, optimizer=rule)
+        scale = torch.amp.GradScaler("cpu", init_scale=1.0)
+        for ids, offsets, factor in (([0, 1], [0, 1], 1.0), ([], [0], float("inf"))):
+            rule.zero_grad()
+            vectors = model["t"](torch.tensor(ids, dtype=torch.long), torch.tensor(offsets))
+            scale.scale(vectors.sum() * factor).backward()
+            scale.step(rule)
+            scale.update()
+        found.append(model["t"].weight.detach().clone())
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-6)

@@ -242,3 +242,27 @@ def test_an_optimizer_that_is_not_the_tables_own_is_refused_at_its_step() -> Non
     model(batches(1)[0]).sum().backward()
     with pytest.raises(ConfigError, match="rows must be updated as wrap was told, by sgd"):
         other.step()
+
+
+def test_pools_of_one_dim_stand_together_whatever_the_rules() -> None:
+    """The first and the last table have one dim and two rules, the table between them another dim."""
+    found = []
+    for wrapped in (False, True):
+        torch.manual_seed(3)
+        dims = {"a": 2, "b": 3, "c": 2}
+        model = nn.ModuleDict({name: nn.Embedding(4, dim, dtype=torch.float64) for name, dim in dims.items()})
+        rules = [
+            torch.optim.SGD([model[name].weight], lr=0.1, momentum=momentum)
+            for name, momentum in zip("abc", (0.0, 0.0, 0.9), strict=True)
+        ]
+        if wrapped:
+            adaptive_rec.wrap(model, budget=0, optimizer=rules)
+        for step in range(3):
+            for rule in rules:
+                rule.zero_grad()
+            sum(table(torch.tensor([step, 1])).sin().sum() for table in model.values()).backward()
+            for rule in rules:
+                rule.step()
+        found.append([table.weight.detach().clone() for table in model.values()])
+    for plain, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=0, atol=1e-14)
