@@ -240,15 +240,18 @@ def unwrap(
 
 
 def _check_free(model: nn.Module) -> None:
-    """Raise ConfigError where ids are raw, or where a weight is still part of the graph of a loss, which would keep the tiers."""
+    """Raise ConfigError where ids are raw, or where a weight has hooks, or is still part of the graph of a loss, which would keep
+    the tiers."""
     gc.collect()  # graphs that nobody holds any more may stand in circles
     for name, module in model.named_modules():
         if isinstance(module, TieredModule) and module.raw_ids is not None:
             raise ConfigError(f"model must have ids that are rows to be unwrapped, those of {name or 'it'} are raw")
         held: dict[str, Any] = {**tiered_weights(module)}
         for key, weight in held.items():
+            path = f"{name}.{key}" if name else key
+            if weight._backward_hooks:
+                raise ConfigError(f"{path} must have no hooks when it is unwrapped, as they would be lost: remove them before")
             if weight._use_count() > 2:  # itself, and the node that adds up its gradient
-                path = f"{name}.{key}" if name else key
                 raise ConfigError(
                     f"a loss or view that was computed from {path} must not be held when it is unwrapped: del it before"
                 )

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import adaptive_rec
-from adaptive_rec.errors import AdaptiveRecError
+from adaptive_rec.errors import AdaptiveRecError, ConfigError
 from adaptive_rec.modules import loop_checks
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.weight import TieredWeight
@@ -107,3 +107,15 @@ def test_a_loss_that_is_held_is_named_and_nothing_is_unwrapped() -> None:
     adaptive_rec.unwrap(model)
     assert loss is None
     assert type(model["first"].weight) is nn.Parameter
+
+
+def test_a_weight_with_hooks_is_not_unwrapped_until_they_are_removed() -> None:
+    model = nn.ModuleDict({"t": nn.Embedding(4, 2)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    adaptive_rec.wrap(model, budget=0, optimizer=optimizer)
+    handle = model["t"].weight.register_hook(lambda gradient: gradient * 0.5)
+    with pytest.raises(ConfigError, match=r"t\.weight must have no hooks when it is unwrapped"):
+        adaptive_rec.unwrap(model, optimizer)
+    handle.remove()
+    adaptive_rec.unwrap(model, optimizer)
+    assert type(model["t"]) is nn.Embedding
