@@ -46,7 +46,8 @@ def _register_hooks() -> None:
             return
         if optimizer not in last_hooks:
             last_hooks[optimizer] = optimizer.register_step_pre_hook(step_rows)
-        optimizer._optimizer_step_pre_hooks.move_to_end(last_hooks[optimizer].id)
+        own, number = optimizer._optimizer_step_pre_hooks, last_hooks[optimizer].id
+        own[number] = own.pop(number)  # behind those that were registered since
 
     def step_rows(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given | None:
         if not holds_rows(optimizer):

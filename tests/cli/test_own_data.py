@@ -122,6 +122,7 @@ def test_a_schema_that_nobody_edited_is_inferred_anew_for_other_data(
     assert kept.read_text() == edited
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_its_schema_where_its_file_has_grown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -257,6 +257,7 @@ def test_a_run_catches_what_was_predicted(told: Any) -> None:
     assert hot / lookups == pytest.approx(predicted["configured"], abs=0.04)
 
 
+@pytest.mark.slow
 def test_a_run_reads_no_more_cold_rows_than_was_predicted(told: Any, tmp_path: Path) -> None:
     data = ("data.synthetic.samples=16000", "run.host_memory=1MiB", "knobs.hot_budget_bytes=8KiB")
     homes = told("--no-rehearsal", *(word for setting in data for word in ("--set", setting)))["homes"]

@@ -193,6 +193,7 @@ def test_looking_from_elsewhere_executes_nothing(
     assert executed() == []
 
 
+@pytest.mark.slow
 def test_serving_from_inside_executes_nothing(stranger: Path, executed: Callable[[], list[str]]) -> None:
     """`python -m`, whose first place of modules is the working directory, and the sidecar that it starts."""
     command = [sys.executable, "-m", "adaptive_rec", "serve", ".", "--port=0"]

@@ -246,6 +246,7 @@ def test_a_run_that_cannot_be_served_is_given_up(tmp_path: Path, monkeypatch: py
         sidecar.serve_finished(run, ServeOptions(port=0), lambda _: None, notes.append)
 
 
+@pytest.mark.slow
 def test_a_sidecar_that_loops_is_replaced(training: TrainingRun, standing_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adaptive_rec.live.heartbeat.HUNG_SECONDS", 0.5)
     standing_in("say(id=0, command='ready')\nwhile True: pass")

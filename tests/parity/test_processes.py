@@ -87,6 +87,7 @@ def test_several_ranks_equal_one_while_knobs_change(train: Any, ranks: int, time
     assert outcome.runtime.knobs.reclassify_every == 7
 
 
+@pytest.mark.slow
 def test_the_same_ranks_repeat_bit_by_bit(train: Any) -> None:
     once, again = (train("hotline", "lazy_adam", "mean", depth=depth, ranks=2, steps=30) for depth in (0, 4))
 

@@ -192,7 +192,7 @@ def of_each_kind(points: list[str]) -> list[int]:
     return sorted({points.index(kind) for kind in points} | {points.index("batch of an evaluation") + 1})
 
 
-@pytest.mark.parametrize("world", ["watched", "next window"])
+@pytest.mark.parametrize("world", ["watched", pytest.param("next window", marks=pytest.mark.slow)])
 def test_a_signal_at_some_point_of_each_kind_loses_nothing(
     world: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

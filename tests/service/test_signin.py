@@ -347,6 +347,7 @@ def test_a_link_pasted_into_the_open_page_signs_in(chromium: Browser, run: Site)
     chromium.wait_for("document.title === 'dashboard'")
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_a_link_on_another_page_opens_the_dashboard_for_who_is_signed_in(
     chromium: Browser, run: Site, elsewhere: Site

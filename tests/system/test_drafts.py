@@ -25,7 +25,7 @@ from adaptive_rec.system.drafts import PREFIX, draft_file, draft_folder, is_draf
 from adaptive_rec.system.durable import new_folder, write_whole
 
 PROCESSES = 8
-TIMES = 5
+TIMES = 3
 
 
 def side_by_side(work: Callable[[int], Any], processes: int = PROCESSES) -> list[str]:
@@ -96,6 +96,7 @@ def test_writes_of_one_file_are_whole(tmp_path: Path, file_system: str) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["report.html", "schema.toml"]
 
 
+@pytest.mark.slow
 def test_of_several_one_is_the_first(tmp_path: Path, file_system: str) -> None:
     """All processes get the token that one of them has made, and none reads a file that is not yet written."""
     for time_ in range(TIMES):

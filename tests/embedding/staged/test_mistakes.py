@@ -306,8 +306,7 @@ slow = pytest.mark.slow
 @pytest.mark.parametrize(
     ("mistake", "classifies"),
     [
-        *((each, False) for each in MISTAKES[::2]),
-        *(pytest.param(each, False, marks=slow) for each in MISTAKES[1::2]),
+        *(pytest.param(each, False, marks=() if number % 4 == 0 else slow) for number, each in enumerate(MISTAKES)),
         *((each, True) for each in MISTAKES_OF_LISTS),
         pytest.param(reuse_lists_that_are_trained, True, marks=slow),  # shows in one of six runs
         *(pytest.param(each, True, marks=slow) for each in MISTAKES),
@@ -323,6 +322,7 @@ def test_a_mistake_is_found(
     assert is_found(plain, classifies, "staged")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mistake",
     [
@@ -342,6 +342,7 @@ def test_a_mistake_of_direct_rows_is_found(
     assert is_found(plain, False, "direct")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mistake", "classifies"),
     [
