@@ -16,7 +16,7 @@ from adaptive_rec.modules.bags import Bags, CallKey
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.inputs import as_ids, bags_of, check_integers
 from adaptive_rec.modules.loop_ids import LoopIds
-from adaptive_rec.modules.tiered_parameters import TieredParameters, check_not_assigned, tiered_weights
+from adaptive_rec.modules.tiered_parameters import TieredParameters, tiered_weights
 from adaptive_rec.modules.weight import TieredWeight
 
 RAW_IDS = "raw_ids"
@@ -116,12 +116,8 @@ class TieredModule(TieredParameters):
         self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],
         unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
-        check_not_assigned(local_metadata)
+        self._given_rows(state_dict, prefix, local_metadata)  # what is refused is refused before raw ids are loaded
         rest = strict, missing_keys, unexpected_keys, error_msgs
-        given = {name: state_dict.get(prefix + name) for name in tiered_weights(self)}
-        for name, values in given.items():
-            if isinstance(values, Tensor):
-                tiered_weights(self)[name].check_not_outdated(values, prefix + name)
         if wrong := self._load_raw_ids(state_dict, prefix):
             error_msgs.append(wrong)
             return

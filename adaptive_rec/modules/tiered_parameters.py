@@ -37,15 +37,22 @@ class TieredParameters(nn.Module):
                 destination[prefix + name] = weight.copy_for(destination.values())
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any) -> None:
-        check_not_assigned(local_metadata)
-        given = {name: state_dict.get(prefix + name) for name in tiered_weights(self)}
-        for name, values in given.items():
-            if isinstance(values, Tensor):
-                tiered_weights(self)[name].check_not_outdated(values, prefix + name)
+        given = self._given_rows(state_dict, prefix, local_metadata)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
-        for name, values in given.items():
-            if isinstance(values, Tensor):
-                tiered_weights(self)[name].was_loaded(values)
+        for weight, values in given:
+            weight.was_loaded(values)
+
+    def _given_rows(self, state_dict: Any, prefix: str, local_metadata: Any) -> list[tuple[TieredWeight, Tensor]]:
+        """Return the weights for which a state dict has rows, with these. Raises ConfigError where it is loaded with
+        ``assign=True``, by which its tensors would become the parameters, ConflictError where they are outdated."""
+        if local_metadata.get("assign_to_params_buffers"):
+            raise ConfigError("load_state_dict must be called without assign=True for a model with tables in two tiers")
+        found = []
+        for name, weight in tiered_weights(self).items():
+            if isinstance(values := state_dict.get(prefix + name), Tensor):
+                weight.check_not_outdated(values, prefix + name)
+                found.append((weight, values))
+        return found
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """Move or convert what is not in tiers. Tables stay where they are: another device or type for them is refused."""
@@ -99,9 +106,3 @@ def tiered_weights(module: nn.Module) -> dict[str, TieredWeight]:
     """Return the weights in tiers that a module itself holds, by their names."""
     parameters: dict[str, Any] = module._parameters
     return {name: one for name, one in parameters.items() if isinstance(one, TieredWeight)}
-
-
-def check_not_assigned(local_metadata: Any) -> None:
-    """Raise ConfigError where a state dict is loaded with ``assign=True``, by which its tensors would become the parameters."""
-    if local_metadata.get("assign_to_params_buffers"):
-        raise ConfigError("load_state_dict must be called without assign=True for a model with tables in two tiers")

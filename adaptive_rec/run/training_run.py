@@ -117,10 +117,14 @@ class TrainingRun:
         self._directory.create(self.config, facts)  # late: a run that cannot be resumed leaves its directory as it was
 
     @property
+    def _stands(self) -> bool:
+        """Whether no step was made since the start."""
+        return self.runtime.step_number == self.started_at_step and not self._went_back
+
+    @property
     def _done(self) -> dict[str, Any]:
         """The summary of the run that is resumed, where it has ended at the present step, was scored, and gets no other knobs."""
-        stands = self.runtime.step_number == self.started_at_step and not self._went_back
-        if not stands or self.runtime.state.knob_changes or (self._resumed and self._resumed.overridden):
+        if not self._stands or self.runtime.state.knob_changes or (self._resumed and self._resumed.overridden):
             return {}
         return read_summary(self.out / "summary.json", self.runtime.step_number)
 
@@ -244,8 +248,7 @@ class TrainingRun:
 
     def _finish(self) -> dict[str, Any]:
         runtime, written, done = self.runtime, self.out / "summary.json", self._done
-        stands = runtime.step_number == self.started_at_step and not self._went_back
-        if stands and self.group.tell(bool(done)):
+        if self._stands and self.group.tell(bool(done)):
             self.log.end_tracking()
             if not self._is_over:
                 self.log.note("finished", "the run has ended, without another step")

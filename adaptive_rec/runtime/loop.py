@@ -107,14 +107,9 @@ class Runtime(Session):
         return self.state.steps_total or 0
 
     @property
-    def is_at_end(self) -> bool:
-        """Whether all steps are made."""
-        return self.followed is None and self.state.step >= self.steps_total
-
-    @property
     def is_over(self) -> bool:
         """Whether all steps are made and all that the last boundary owed, and no knob is to change."""
-        return self.is_at_end and not self.state.owed and not self._overrides
+        return self.followed is None and self.state.is_at_end and not self.state.owed and not self._overrides
 
     def expect_steps(self) -> None:
         """Set how many steps the run makes: until the end of the stream from the reader's position on, or as configured."""
@@ -197,7 +192,7 @@ class Runtime(Session):
     def _end(self) -> Iterator[Report]:
         """Report what is still to be reported at the end of the run."""
         yield from self.control.before_step()  # what a replayed run changed after its last step
-        if not self.state.stop_requested or self.is_at_end:
+        if not self.state.stop_requested or self.state.is_at_end:
             yield from self.phases.report_moves()
         yield from self._end_followed()
         self.publisher.enter("finishing")

@@ -160,17 +160,12 @@ class Watchdog:
 
     def _act_on_what_is_owed(self) -> None:
         """Act on breaches, and have knobs go back, where a signal came before the run did."""
-        if self._is_at_the_end:
+        if self._state.is_at_end:
             return
         owed, self._owed = self._owed, []
         for breach in owed:
             self._act(breach)
         self._send_back(self._temporary.still_returning())
-
-    @property
-    def _is_at_the_end(self) -> bool:
-        total = self._state.steps_total
-        return total is not None and self._state.step >= total
 
     def _end_temporary_knobs(self, step: int) -> None:
         """Have knobs go back to what they were before a rule changed them, where their steps are over."""
@@ -231,7 +226,7 @@ class Watchdog:
     def _at_the_end(self) -> Iterator[Event]:
         """Yield what was found at the last step, after which no command is carried out. A run that is stopped before its end acts
         on it when it goes on."""
-        if self._state.stop_requested and not self._is_at_the_end:
+        if self._state.stop_requested and not self._state.is_at_end:
             return
         for _, event in self._unwritten:
             details = {**event.details, "action": "warn"}

@@ -106,6 +106,11 @@ class RunState:
         return None if self._planned_steps is None else max(self.step, self._planned_steps + self.more_steps)
 
     @property
+    def is_at_end(self) -> bool:
+        """Whether all steps are made. False where no end is known."""
+        return self.steps_total is not None and self.step >= self.steps_total
+
+    @property
     def window_due(self) -> bool:
         """Whether the windows of the present step boundary have still to end."""
         return "windows" in self.owed
