@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,17 @@ def test_data_folder() -> Path:
 
 
 test_data_folder.__test__ = False  # type: ignore[attr-defined]
+
+
+LARGE_BYTES = 1 << 30
+"""Memory of the process from which on garbage is looked for after each module."""
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process has now; 0 where the system does not say."""
+    with suppress(OSError), open("/proc/self/statm") as pages:
+        return int(pages.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
 
 
 NOT_PASSED = pytest.StashKey[bool]()
@@ -113,8 +125,11 @@ def finished_run(shared_runs: FinishedRuns, tmp_path: Path) -> Iterator[Callable
 
 @pytest.fixture(scope="module", autouse=True)
 def memory_returned() -> Iterator[None]:
-    """Give freed memory back to the system: glibc keeps that of many threads' arenas, gigabytes after a few hundred runs."""
+    """Give freed memory back to the system: glibc keeps that of many threads' arenas, gigabytes after a few hundred runs. Runs
+    are circles of objects, which Python frees when it looks for them."""
     yield
+    if resident_bytes() > LARGE_BYTES:
+        gc.collect()
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
 

@@ -7,6 +7,8 @@ by pair, are in `test_cells.py`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,11 +46,18 @@ _plain: dict[Any, Any] = {}
 
 
 def plain(train: Any, optimizer: str, bags: str, precision: str = "float64", steps: int = 200) -> Any:
-    """The run under `hybrid` that a case is compared with; made once."""
+    """The run under `hybrid` that a case is compared with; made once. Its result is kept, without the runtime and its tables."""
     key = (optimizer, bags, precision, steps)
     if key not in _plain:
-        _plain[key] = train(optimizer=optimizer, bags=bags, precision=precision, steps=steps)
+        outcome = train(optimizer=optimizer, bags=bags, precision=precision, steps=steps)
+        _plain[key] = replace(outcome, runtime=None)
     return _plain[key]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plain_runs_dropped() -> Iterator[None]:
+    yield
+    _plain.clear()
 
 
 def assert_equal(one: Any, other: Any, device: str = "") -> None:
