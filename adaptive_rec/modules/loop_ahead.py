@@ -82,6 +82,11 @@ class LoopAhead(LoopTables):
             self.raw_ids.step_made()
         yield from super().boundary()
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether a loop over `prefetch` is under way."""
+        return self._looking_ahead
+
     def prefetch(self, loader: Iterable[Any], sparse: Sparse, depth: int | None = None) -> Iterator[Any]:
         """Iterate over a loader and look up the rows of its next items ahead: `depth` items, by default the knob prefetch_depth.
 

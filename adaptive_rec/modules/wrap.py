@@ -240,8 +240,8 @@ def unwrap(
 
 
 def _check_free(model: nn.Module) -> None:
-    """Raise ConfigError where ids are raw, or where a weight has hooks, or is still part of the graph of a loss, which would keep
-    the tiers."""
+    """Raise ConfigError where ids are raw, where a loop looks ahead, or where a weight has hooks, or is still part of the graph
+    of a loss, which would keep the tiers."""
     gc.collect()  # graphs that nobody holds any more may stand in circles
     for name, module in model.named_modules():
         if isinstance(module, TieredModule) and module.raw_ids is not None:
@@ -249,6 +249,11 @@ def _check_free(model: nn.Module) -> None:
         held: dict[str, Any] = {**tiered_weights(module)}
         for key, weight in held.items():
             path = f"{name}.{key}" if name else key
+            if weight.runtime.looks_ahead:
+                raise ConfigError(
+                    f"no loop over prefetch must be under way when {path} is unwrapped, as it looks its rows up ahead: leave the "
+                    "loop before, and drop its iterator"
+                )
             if weight._backward_hooks:
                 raise ConfigError(f"{path} must have no hooks when it is unwrapped, as they would be lost: remove them before")
             if weight._use_count() > 2:  # itself, and the node that adds up its gradient

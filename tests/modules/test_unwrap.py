@@ -119,3 +119,13 @@ def test_a_weight_with_hooks_is_not_unwrapped_until_they_are_removed() -> None:
     handle.remove()
     adaptive_rec.unwrap(model, optimizer)
     assert type(model["t"]) is nn.Embedding
+
+
+def test_a_loop_over_prefetch_must_end_before() -> None:
+    loop = Loop(CASES["two_tower"], "sgd", {})
+    items = loop.runtime.prefetch(range(3), lambda item: {})
+    next(items)
+    with pytest.raises(ConfigError, match=r"no loop over prefetch must be under way when \S+ is unwrapped"):
+        adaptive_rec.unwrap(loop.model)
+    items.close()
+    assert adaptive_rec.unwrap(loop.model) is loop.model
