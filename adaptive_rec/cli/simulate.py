@@ -74,14 +74,17 @@ def simulate(args: argparse.Namespace) -> int:
     from adaptive_rec.offline.simulate.hardware import read_hardware
     from adaptive_rec.offline.simulate.results import simulate as replay
     from adaptive_rec.runtime.assemble import check_group
-    from adaptive_rec.runtime.start_checks import check_admission, check_raw, takes_raw
+    from adaptive_rec.runtime.capabilities import check, fits, of_knobs
+    from adaptive_rec.runtime.start_checks import check_admission
 
     check_admission(config)
     is_raw = trace is None and config.data.ids == "raw"
-    policies = policies or tuple(name for name in BUILT_IN if not is_raw or takes_raw(load_policy(name)))
+    policies = policies or tuple(
+        name for name in BUILT_IN if not is_raw or fits(of_knobs(config.knobs, load_policy(name), is_raw))
+    )
     for policy in map(load_policy, policies):
         if trace is None:
-            check_raw(config, policy)
+            check(of_knobs(config.knobs, policy, is_raw))
     hardware = read_hardware(args.hardware, stated=processes is None) if args.hardware else None
     if processes is not None:
         check_group(config, load_policy(config.knobs.policy))

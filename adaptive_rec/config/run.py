@@ -9,7 +9,6 @@ from typing import Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from adaptive_rec.config.knobs import MOST_BYTES, Bytes, Frozen, knob
-from adaptive_rec.errors import ConfigError
 
 CORES_FOR_CLASSIFYING_AHEAD = 8
 """On fewer cores the dense part keeps all of them busy, and a worker in the background delays it by more time than it saves."""
@@ -155,26 +154,14 @@ class RunConfig(Frozen):
 
     def classifies_on_device(self, bags: int, skips: bool, ranks: int = 1) -> bool:
         """Return whether the device of a run on one classifies batches of so many bags. `skips`: its policy skips work."""
-        rule = ""
-        if ranks > 1:
-            rule = f"must be host where several processes train together, whose requests the host makes ({ranks} of them)"
-        elif self.host_memory:
-            rule = "must be host where rows lie on a disk (run.host_memory)"
-        if rule and self.classify == "device":
-            raise ConfigError(f"run.classify {rule}, got device")
+        if ranks > 1 or self.host_memory:
+            return False
         auto = bags >= CLASSIFIED_ON_DEVICE_BAGS and not skips
-        return not rule and (auto if self.classify == "auto" else self.classify == "device")
+        return auto if self.classify == "auto" else self.classify == "device"
 
     def cold_rows_of(self, ranks: int) -> str:
         """Return how cold rows of a device run get there: staged, direct, in place, or auto, which goes by their width."""
-        rule = ""
-        if ranks > 1:
-            rule = f"must be staged where several processes train together ({ranks} of them)"
-        elif self.host_memory:
-            rule = "must be staged where rows lie on a disk (run.host_memory)"
-        if rule and self.cold_rows in OF_DEVICES:
-            raise ConfigError(f"run.cold_rows {rule}, got {self.cold_rows}")
-        return "staged" if rule else self.cold_rows
+        return "staged" if ranks > 1 or self.host_memory else self.cold_rows
 
     def thread_budget(self, stages_ahead: bool) -> ThreadBudget:
         """Return the configured numbers; those left at 0 follow from the cores this process may use."""

@@ -16,6 +16,7 @@ from adaptive_rec.modules.table_rates import TableRates
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
+from adaptive_rec.runtime.capabilities import check, of_loop
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.torch_group import ranks_of_script
 
@@ -51,35 +52,27 @@ def check_change(before: Knobs, after: Knobs, raw: bool, group: Group, rates: Ta
     """Raise ConfigError where knobs cannot be changed to others in the user's loop."""
     policy = load_policy(after.policy)
     check_knobs_of_ids(after, raw)
-    check_policy_fits(policy, after, group, rates)
+    check(of_loop(after, policy, raw, not group.is_alone, moving_of(rates)))
+    check_policy_fits(policy, after)
     if (after.policy, after.hot_budget_bytes) != (before.policy, before.hot_budget_bytes):
         check_budget(store.space, store.row_bytes_when(policy.tracks_movement), policy, after, "hot_budget_bytes")
 
 
-def check_policy_fits(policy: Policy, knobs: Knobs, group: Group, rates: TableRates) -> None:
-    """Raise ConfigError where a policy, under these knobs, cannot be carried out in the user's loop, or not with its rule."""
+def moving_of(rates: TableRates) -> str:
+    """Return the name of the optimizer that moves every row at every step; empty where none does."""
+    return "" if rates.moving is None else rates.moving.name
+
+
+def check_policy_fits(policy: Policy, knobs: Knobs) -> None:
+    """Raise ConfigError where a policy cannot be carried out in the user's loop under these knobs."""
     reasons = {OF_RUNS: "which sets its own rates and cadence", OF_GUARDS: "which gives no losses of single samples"}
     for names, reason in reasons.items():
         for name, value in Knobs().model_dump(include=set(names)).items():
             if (given := getattr(knobs, name)) != value:
                 raise ConfigError(f"knobs.{name} must be {value} in a user's loop, {reason}, got {given}")
-    if policy.arranges_stream or policy.request_per_table:
-        why = "arranges the stream" if policy.arranges_stream else "plans every table by itself"
-        raise ConfigError(f"policy must leave the stream to the loop, {policy.name} {why}; it needs adaptive-rec train")
     if not policy.exact and knobs.action != "freeze":
         raise ConfigError(
             f"knobs.action must be freeze in a user's loop, whose samples cannot be left out, got {knobs.action}"
-        )
-    moving = rates.moving
-    if moving is not None and not policy.exact:
-        raise ConfigError(
-            f"{moving.name} moves every row at every step, which needs an exact policy (hotline, hybrid, device_only), got "
-            f"{policy.name}; SparseAdam, and SGD and Adagrad without momentum and weight_decay, move only the rows looked up"
-        )
-    if not group.is_alone and not policy.exact:
-        raise ConfigError(
-            f"policy must skip no work where {group.ranks} processes train in a user's loop (hotline, hybrid, device_only), got "
-            f"{policy.name}"
         )
 
 

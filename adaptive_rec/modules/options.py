@@ -19,7 +19,7 @@ from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError, did_you_mean
 from adaptive_rec.kernels.key_map import MOST_ROWS
-from adaptive_rec.modules.loop_checks import check_budget, check_knobs_of_ids, check_policy_fits
+from adaptive_rec.modules.loop_checks import check_budget, check_knobs_of_ids, check_policy_fits, moving_of
 from adaptive_rec.modules.loop_disk import build_on_disk
 from adaptive_rec.modules.rates import Rates, named_rates, rates_of_class
 from adaptive_rec.modules.table_rates import TableRates
@@ -27,7 +27,7 @@ from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.assemble import build_store
-from adaptive_rec.runtime.evictions import check_eviction
+from adaptive_rec.runtime.capabilities import check, of_loop
 from adaptive_rec.system.group import Alone, Group
 from adaptive_rec.system.host_memory import keep_freed_memory
 from adaptive_rec.system.torch_group import TorchGroup
@@ -182,7 +182,7 @@ class Setup:
         if "policy" in self.knobs or "hot_budget_bytes" in self.knobs:
             raise ConfigError("policy and hot_budget_bytes must be given as policy= and budget=, not among the knobs")
         if self.raw:
-            self._check_raw(space, rates)
+            self._check_raw(space)
         host_memory = bytes_of("host_memory", self.host_memory)
         budget = self.budget if self.budget is not None else (hot_part(host_memory) or DEFAULT_BUDGET)
         of_disk = ON_DISK if host_memory else {}
@@ -196,27 +196,12 @@ class Setup:
         check_knobs_of_ids(knobs, self.raw)
         config = validate({"run": run, "knobs": knobs.model_dump(), "data": data})
         policy = load_policy(self.policy)
-        check_policy_fits(policy, config.knobs, self.group, rates)
-        check_eviction(config.knobs, policy, self.raw)
-        if not self.group.is_alone:
-            self._check_shared(dtype)
-        moving = rates.moving
-        if moving is not None and (self.streams is not None or self.device.type != "cpu"):
-            raise ConfigError(
-                f"{moving.name} moves every row at every step, which needs a run on the CPU under an exact policy, got "
-                f"{self.device} and {policy.name}; SparseAdam moves the rows that were looked up"
-            )
+        place = "cpu" if self.streams is None and self.device.type == "cpu" else str(self.device)
+        size = str(host_memory) if host_memory else ""
+        moving, several = moving_of(rates), not self.group.is_alone
+        check(of_loop(config.knobs, policy, self.raw, several, moving, str(dtype), place, size))
+        check_policy_fits(policy, config.knobs)
         if dtype.itemsize == 2:
-            if moving is not None:
-                raise ConfigError(
-                    f"{moving.name} moves every row at every step, which needs tables of torch.float32 or torch.float64, got "
-                    f"{dtype}; SparseAdam, Adagrad and SGD move the rows that were looked up"
-                )
-            if self.streams is not None or self.device.type != "cpu":
-                raise ConfigError(
-                    f"tables of {dtype} must be on the CPU in a loop of your own, got {self.device}; only runs by the "
-                    "command line have them on a device (run.row_precision)"
-                )
             for each in rates.distinct:
                 each.round_rows(row_precision)
         if self.budget is not None:
@@ -243,29 +228,13 @@ class Setup:
         """Return the rows that a table has, of which `rows` are for ids of their own."""
         return rows + self.shared_rows + self.padded if self.raw else rows
 
-    def _check_raw(self, space: RowSpace, rates: TableRates) -> None:
-        """Raise ConfigError where raw ids do not fit the tables or the other options."""
+    def _check_raw(self, space: RowSpace) -> None:
+        """Raise ConfigError where tables have too many rows for raw ids."""
         if (rows := space.rows * self.group.ranks) > MOST_ROWS:
             raise ConfigError(f"tables of raw ids must have at most {MOST_ROWS:,} rows in all, got {rows:,}")
-        if (moving := rates.moving) is not None:
-            raise ConfigError(
-                "ids must not be raw under an optimizer that moves every row at every step (Adam, AdamW, RMSprop, momentum, "
-                f"weight_decay), got {moving.name}; SparseAdam, Adagrad and SGD move the rows that were looked up"
-            )
 
     def _folder_on_disk(self, host_memory: int) -> Path:
         """Return the folder given for cold rows. Raises ConfigError where they cannot lie on a disk."""
         if not host_memory or self.disk is None:
             raise ConfigError(f"host_memory and disk must be given together, got {host_memory} and {self.disk!r}")
-        if self.device.type != "cpu" or self.streams is not None:
-            raise ConfigError(f"device must be cpu where host_memory is given, got {self.device}")
         return Path(self.disk)
-
-    def _check_shared(self, dtype: torch.dtype) -> None:
-        """Raise ConfigError where several processes cannot train the tables together."""
-        if self.device.type != "cpu" or self.streams is not None:
-            raise ConfigError(f"device must be cpu where {self.group.ranks} processes train together, got {self.device}")
-        if dtype.itemsize == 2:
-            raise ConfigError(
-                f"tables must be of torch.float32 or torch.float64 where {self.group.ranks} processes train together, got {dtype}"
-            )

@@ -42,11 +42,12 @@ from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy, SkippingPolicy
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.alike import check_data
+from adaptive_rec.runtime.capabilities import check, of_run
 from adaptive_rec.runtime.dense_optimizer import build_dense_optimizer
 from adaptive_rec.runtime.events import shown
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.parts import PartOfBatches, RowsOfRank
-from adaptive_rec.runtime.rows_on_disk import check_disk, keep_rows, place_of_rows, rows_folder
+from adaptive_rec.runtime.rows_on_disk import check_hot_rows, keep_rows, place_of_rows, rows_folder
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.start_checks import check_admission, check_rows, check_settings
 from adaptive_rec.system.cuda_driver import NO_CUDA
@@ -78,9 +79,10 @@ def assemble(
     options = options or RunOptions()
     source = open_source(config, trains=True, left_out=options.left_out) if source is None else source
     on_device = streams is not None or choose_device(config).type == "cuda"
-    check_settings(config, policy, on_device, options.trains)
-    if group is not None and not group.is_alone:
-        check_group(config, policy, processes_here())
+    several = group is not None and not group.is_alone
+    check_settings(config, policy, on_device, several, options.trains)
+    if group is not None and several:
+        check_gpus(config, processes_here())
         check_data(group, source, config)
         source = PartOfBatches(source, group)
     if streams is None and (device := choose_device(config)).type == "cuda":
@@ -135,8 +137,7 @@ def _join(
     config: Config, source: Source, streams: Streams | None, policy: Policy, options: RunOptions, group: Group | None
 ) -> Runtime:
     space = RowSpace.of(source.tables, source.features, policy.request_per_table)
-    alone, saves, acts = group is None or group.is_alone, options.checkpoints is not None, options.replayed is None
-    check_rows(config, policy, space, streams is not None, alone, saves, acts)
+    check_rows(config, policy, space, streams is not None, options.checkpoints is not None, options.replayed is None)
     model = _build_model(config, space, source)
     device = torch.device("cpu") if streams is None else streams.device
     free: dict[Place, int] = {"host": _share_of_host(group)}
@@ -214,27 +215,21 @@ def _with_half_the_budget(config: Config, policy: Policy, source: Source, reason
 
 def check_group(config: Config, policy: Policy, here: int = 0) -> None:
     """Raise ConfigError where several processes cannot train together under these settings, `here` of them on this machine."""
-    if config.data.follow:
-        raise ConfigError("data.follow must be false where several processes train together, got true")
-    if config.data.keep_evicted:
-        raise ConfigError(f"data.keep_evicted must be 0 where several processes train together, got {config.data.keep_evicted}")
-    if policy.arranges_stream or policy.request_per_table:
+    check(of_run(config, policy, choose_device(config).type == "cuda", several=True))
+    check_gpus(config, here)
+
+
+def check_gpus(config: Config, here: int) -> None:
+    """Raise ConfigError where a machine cannot give a GPU to each of its `here` processes."""
+    if choose_device(config).type != "cuda":
+        return
+    if here > torch.cuda.device_count():
         raise ConfigError(
-            "knobs.policy must keep the order of the stream where several processes train together (hotline, slipstream), "
-            f"got {config.knobs.policy}"
+            f"run.device=cuda needs a GPU for each process of a machine, got {here} processes and "
+            f"{torch.cuda.device_count()} GPUs; start fewer processes or set run.device=cpu"
         )
-    if choose_device(config).type == "cuda":
-        if here > torch.cuda.device_count():
-            raise ConfigError(
-                f"run.device=cuda needs a GPU for each process of a machine, got {here} processes and "
-                f"{torch.cuda.device_count()} GPUs; start fewer processes or set run.device=cpu"
-            )
-        if not torch.distributed.is_nccl_available():
-            raise ConfigError("run.device must be cpu where several processes train together and torch has no NCCL, got cuda")
-    if config.run.row_precision != "float32":
-        raise ConfigError(
-            f"run.row_precision must be float32 where several processes train together, got {config.run.row_precision}"
-        )
+    if not torch.distributed.is_nccl_available():
+        raise ConfigError("run.device must be cpu where several processes train together and torch has no NCCL, got cuda")
 
 
 def choose_device(config: Config) -> torch.device:
@@ -259,10 +254,9 @@ def build_store(
     shared = None if group is None or group.is_alone else group
     rounded, movement = config.run.transport == "bf16", policy.tracks_movement
     direct = (space, rule, config.run.seed, dtype, torch.device("cpu"), budget, movement)
-    if rows is not None:
-        check_disk(config, policy, streams is not None, shared is None, budget)
     if streams is None:
         if rows is not None:
+            check_hot_rows(config.run.host_memory, policy, budget)
             return SharedDiskStore(shared, *direct, rounded=rounded, folder=rows) if shared else DiskStore(*direct, folder=rows)
         return SharedStore(shared, *direct, drawn=drawn, rounded=rounded) if shared else DirectStore(*direct, drawn)
     copy_threads = config.run.thread_budget(stages_ahead=True).copy

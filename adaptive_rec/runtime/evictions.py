@@ -5,26 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.config.knobs import KnobError, Knobs
 from adaptive_rec.live.telemetry import Event
-from adaptive_rec.policy import Policy
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.state.run_state import RunState
 
 SHOWN_TABLES = 8
-
-
-def check_eviction(knobs: Knobs, policy: Policy, raw_ids: bool) -> None:
-    """Raise ConfigError where ids cannot lose their rows."""
-    if fault := knobs.eviction_fault(raw_ids):
-        raise _refused(*fault)
-    if knobs.evict_ratio and not policy.tracks_popularity:
-        rule = "must be 0 under a policy that does not track popularity"
-        raise _refused("evict_ratio", f"{rule}, got {knobs.evict_ratio} under {policy.name}")
-
-
-def _refused(name: str, rule: str) -> KnobError:
-    return KnobError(f"knobs.{name} {rule}", [(name, rule)])
 
 
 class Evictions:

@@ -8,11 +8,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from adaptive_rec.batch import Batch
-from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source, untaken_batches
-from adaptive_rec.errors import ConfigError
 from adaptive_rec.live.telemetry import ScoredWindow
-from adaptive_rec.policy import Policy
 from adaptive_rec.policy.batches import take
 from adaptive_rec.runtime.parts import PartOfBatches
 from adaptive_rec.state.run_state import RunState
@@ -74,18 +71,3 @@ def cut(batches: Iterable[Batch], samples: int) -> Iterator[Batch]:
         samples -= batch.size
         if samples <= 0:
             return
-
-
-def check_order(config: Config, policy: Policy) -> None:
-    """Raise ConfigError where a policy arranges a stream that must keep its order."""
-    if not policy.arranges_stream:
-        return
-    for name, value, least in (
-        ("eval.mode", config.eval.mode, "next_window"),
-        ("data.order", config.data.order, "time"),
-    ):
-        if value == least:
-            raise ConfigError(
-                f'knobs.policy must keep the order of the stream (hotline, slipstream) where {name} = "{value}", got '
-                f"{policy.name}"
-            )

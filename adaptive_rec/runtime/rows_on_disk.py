@@ -56,17 +56,10 @@ def place_of_rows(config: Config, options: RunOptions) -> Path | None:
     return Path(config.run.disk) if config.run.disk else options.rows
 
 
-def check_disk(config: Config, policy: Policy, on_device: bool, alone: bool, budget: int) -> None:
-    """Raise ConfigError where cold rows cannot lie on a disk. `budget`: bytes of hot rows; `alone`: in one process."""
-    if on_device and not alone:
+def check_hot_rows(host_memory: int, policy: Policy, budget: int) -> None:
+    """Raise ConfigError where hot rows on a CPU do not fit in the memory that rows may take. `budget`: their bytes."""
+    if budget > host_memory:
         raise ConfigError(
-            "run.host_memory must be 0 where several processes train with a device each, whose cold rows lie in host memory "
-            f"yet, got {exact_size(config.run.host_memory)}; set run.device=cpu or start one process"
-        )
-    if policy.request_per_table:
-        raise ConfigError(f"run.host_memory must be 0 under a policy that lays out tables separately, got {policy.name}")
-    if not on_device and budget > config.run.host_memory:
-        raise ConfigError(
-            f"hot rows must fit in run.host_memory={exact_size(config.run.host_memory)}, policy {policy.name} wants "
+            f"hot rows must fit in run.host_memory={exact_size(host_memory)}, policy {policy.name} wants "
             f"{exact_size(budget)} for them; lower knobs.hot_budget_bytes or take another policy"
         )

@@ -7,37 +7,36 @@ from collections.abc import Callable
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
+from adaptive_rec.dense.linear import linear_layers
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.errors import AdaptiveRecError, ConfigError, DataError
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
-from adaptive_rec.runtime.evictions import check_eviction
-from adaptive_rec.runtime.fits_device import check_fits_device
+from adaptive_rec.runtime.capabilities import check, of_run
 from adaptive_rec.runtime.knob_checks import check_admit_after, check_change
-from adaptive_rec.runtime.next_window import check_order
-from adaptive_rec.runtime.rows_on_disk import check_disk
+from adaptive_rec.runtime.rows_on_disk import check_hot_rows
 
 
-def check_settings(config: Config, policy: Policy, on_device: bool, trains: bool = True) -> None:
-    """Check what shows without the data. `on_device`: whether steps run on a GPU; `trains`: False for a run that is only scored.
-    Raises ConfigError."""
-    check_raw(config, policy)
-    check_order(config, policy)
-    check_fits_device(config, on_device, trains)
+def check_settings(config: Config, policy: Policy, on_device: bool, several: bool = False, trains: bool = True) -> None:
+    """Check what shows without the data. `on_device`: whether steps run on a GPU; `several`: whether processes train together;
+    `trains`: False for a run that is only scored. Raises ConfigError."""
+    check(of_run(config, policy, on_device, several, trains))
+    if config.run.linear == "onednn":
+        linear_layers(config.run.linear, config.run.compile, config.run.batch_size)
 
 
 def check_rows(
-    config: Config, policy: Policy, space: RowSpace, on_device: bool, alone: bool = True, saves: bool = True, acts: bool = True
+    config: Config, policy: Policy, space: RowSpace, on_device: bool, saves: bool = True, acts: bool = True
 ) -> None:
-    """Check what depends on the rows: where they lie, and what rules of the watchdog change. `alone`: in one process; `saves`:
-    whether the run writes checkpoints; `acts`: False for a replay, in which rules do nothing. Raises ConfigError."""
+    """Check what depends on the rows: their bytes, and what rules of the watchdog change. `saves`: whether the run writes
+    checkpoints; `acts`: False for a replay, in which rules do nothing. Raises ConfigError."""
     rule = RowRule.of(config.optimizer, config.run.row_precision)
     sizes = row_bytes(space, rule, 8 if config.run.precision == "float64" else 4, policy.tracks_movement)
     rows_bytes = all_rows_bytes(space, sizes)
-    if config.run.host_memory:
-        check_disk(config, policy, on_device, alone, policy.budget_bytes(config.knobs, rows_bytes))
     limit = 0 if on_device else config.run.host_memory
+    if limit:
+        check_hot_rows(limit, policy, policy.budget_bytes(config.knobs, rows_bytes))
 
     def change(after: Knobs) -> None:
         raw = config.data.ids == "raw"
@@ -71,15 +70,6 @@ def check_rules(config: Config, policy: Policy, change: Callable[[Knobs], None],
         if rule.skips_data and (policy.arranges_stream or config.data.follow):
             which = "data is followed" if config.data.follow else "the policy arranges the stream"
             raise ConfigError(f"watch.rules must not skip data where {which}, got {rule.text!r}")
-
-
-def check_raw(config: Config, policy: Policy) -> None:
-    """Raise ConfigError where ids cannot be raw keys under a policy."""
-    if config.data.ids == "raw" and not takes_raw(policy):
-        raise ConfigError(
-            f"data.ids must not be raw under a policy that arranges the stream or the tables, got {policy.name}"
-        )
-    check_eviction(config.knobs, policy, config.data.ids == "raw")
 
 
 def check_admission(config: Config) -> None:

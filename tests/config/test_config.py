@@ -21,7 +21,6 @@ from adaptive_rec.config.tree import PRESETS_FOLDER, Config, leaves, load_config
 from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.run.journal import commands, line_of
-from adaptive_rec.runtime.fits_device import check_fits_device
 from adaptive_rec.saved import Saved
 from adaptive_rec.state.saved_run import saved_knobs
 
@@ -281,9 +280,3 @@ def test_where_batches_are_classified() -> None:
     assert not where(50_000, host_memory=1 << 30)
     assert not where(50_000, classify="host")
     assert where(1, skips=True, classify="device")
-    with pytest.raises(ConfigError, match="run.classify must be host where several processes train together"):
-        where(1, ranks=2, classify="device")
-    with pytest.raises(ConfigError, match="run.classify must be host where rows lie on a disk"):
-        where(1, host_memory=1 << 30, classify="device")
-    with pytest.raises(ConfigError, match="run.classify must be host or auto on a CPU, got device"):
-        check_fits_device(load_config(None, {}, ["run.classify=device"]), on_device=False)

@@ -179,9 +179,9 @@ def test_gradients_are_not_changed_by_their_size_before_they_are_averaged(on_ran
 @pytest.mark.parametrize(
     ("dtype", "options", "named"),
     [
-        (torch.float32, {"policy": "slipstream"}, "policy must skip no work where 2 processes .* got slipstream"),
-        (torch.bfloat16, {}, "torch.float32 or torch.float64 where 2 processes train together, got torch.bfloat16"),
-        (torch.float32, {"device": "cuda:0"}, "device must be cpu where 2 processes train together, got cuda:0"),
+        (torch.float32, {"policy": "slipstream"}, "policy must skip no work where several processes .* got slipstream"),
+        (torch.bfloat16, {}, "torch.float32 or torch.float64 where several processes train together, got torch.bfloat16"),
+        (torch.float32, {"device": "cuda:0"}, "device must be cpu where several processes train together, got cuda:0"),
     ],
 )
 def test_what_cannot_be_shared_is_refused_by_name(on_ranks: Any, dtype: torch.dtype, options: Any, named: str) -> None:

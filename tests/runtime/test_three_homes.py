@@ -22,15 +22,13 @@ from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.embedding.disk.disk_tier import DiskTier
 from adaptive_rec.embedding.disk.staged_disk_store import StagedDiskStore
 from adaptive_rec.embedding.staged.late_streams import LateStreams
-from adaptive_rec.errors import ConfigError, DiskError
+from adaptive_rec.errors import DiskError
 from adaptive_rec.live.shared_state import StateReader
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.memory.rows import IN_MEMORY
-from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime import assemble as assembling
 from adaptive_rec.runtime.assemble import assemble, plan_memory
 from adaptive_rec.runtime.dense_optimizer import build_dense_optimizer
-from adaptive_rec.runtime.rows_on_disk import check_disk
 from adaptive_rec.runtime.run_options import RunOptions
 from tests import forked
 from tests.checkpoint.contents import newest_contents
@@ -67,14 +65,6 @@ def test_host_memory_sets_the_budget_of_hot_rows_on_a_cpu_only(
     default = load_config(None, {}, []).knobs.hot_budget_bytes
     found = load_config(str(tmp_path / "own.toml"), {}, on_device)
     assert found.knobs.hot_budget_bytes == (7 << 20 if shared else default), "the device may be named in another layer"
-
-
-def test_several_processes_with_devices_are_refused_by_name() -> None:
-    config, policy = load_config("tiny", {}, HOMES), load_policy("hotline")
-    with pytest.raises(
-        ConfigError, match=r"run\.host_memory must be 0 where several processes train with a device each"
-    ):
-        check_disk(config, policy, on_device=True, alone=False, budget=0)
 
 
 def test_hot_rows_on_a_device_may_take_more_than_the_host_memory(simulated_device: None, tmp_path: Path) -> None:
