@@ -60,6 +60,19 @@ class Control:
         self._rollbacks = rollbacks
         self._replayed = {step: list(commands) for step, commands in (replayed or {}).items()}
         self._how_it_stops = how_it_stops
+        self._verbs: dict[str, Callable[..., Event]] = {
+            "change_knobs": self._change_knobs,
+            "choose_split": self._choose_split,
+            "fail": self._fail,
+            "halve_budget": self._halve_budget,
+            "note": self._note,
+            "pause": self._pause,
+            "reclassify": self._reclassify,
+            "resume": self._resume,
+            "skip_data": self._skip_data,
+            "stop": self._stop,
+        }
+        """What carries out each verb of a command, but for those that take several steps: checkpoint and rollback."""
 
     def obey(self) -> Iterator[Event | Snapshot]:
         """Carry out the commands left so far. While paused, stay here until `resume`, or a stop by command or signal."""
@@ -118,7 +131,7 @@ class Control:
                     yield from self._roll_back(command)
                     self._mailbox.put_back(commands[place + 1 :])  # for the run from there on
                     return
-                event: Event = noted(getattr(self, f"_{command.verb}")(**command.values), command.note)
+                event: Event = noted(self._verbs[command.verb](**command.values), command.note)
                 self._state.command_done()
                 reply: Mapping[str, Any] | AdaptiveRecError = {"step": event.step, **event.details}
             except TrainingError as error:

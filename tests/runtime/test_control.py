@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import AdaptiveRecError, ConfigError, ConflictError, DataError, TrainingError
-from adaptive_rec.live.mailbox import Command, Mailbox
+from adaptive_rec.live.mailbox import Command, Mailbox, Verb
 from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.policy import AccessView, ArrangingPolicy, Policy, Wish
 from adaptive_rec.run.training_run import TrainingRun
@@ -481,3 +481,7 @@ def test_a_run_that_fails_says_so_in_its_journal(tmp_path: Path) -> None:
     assert last["kind"] == "failed"
     assert "finite" in last["text"]
     assert run.runtime.state.phase == "failed"
+
+
+def test_every_verb_is_carried_out() -> None:
+    assert {"checkpoint", "rollback"} | build().control._verbs.keys() == set(get_args(Verb))
