@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.source import Wrapped
 from adaptive_rec.data.tabular.file_rows import loaded
+from adaptive_rec.data.tabular.kinds import Rule, natural_kind
 from adaptive_rec.data.tabular.reader import TabularReader
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.data.tabular.stream import columns_of, specs
@@ -29,9 +29,6 @@ from adaptive_rec.data.tabular.values import keys_of
 from adaptive_rec.data.unknown import Unknown
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MISSING_ID
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class NumberedRows(Wrapped):
@@ -139,7 +136,8 @@ class KeyedIds:
     """The ids of a table by the keys of their values; 12 bytes a value."""
 
     def __init__(self, values: TableValues) -> None:
-        chunks = [keys_of(chunk) for chunk in values.all().chunks]
+        wide = kind(values) == "whole"  # earlier versions have kept such numbers as they were
+        chunks = [keys_of(chunk.cast("string") if wide else chunk) for chunk in values.all().chunks]
         keys_U = np.concatenate([np.empty(0, dtype=np.uint64), *chunks])
         order = np.argsort(keys_U)
         self._keys_U, self._ids_U = keys_U[order], (order + FIRST_ID).astype(np.int32)
@@ -163,7 +161,7 @@ def folder_values(source: PreparedSource) -> dict[str, TableValues]:
 def folder_columns(source: PreparedSource) -> TrainedColumns:
     """Return the columns of a prepared folder. Raises UsageError where it was made of a format without a schema."""
     schema = schema_of(source.meta, source.folder)
-    kind_of = {name: kind(values.type) for name, values in folder_values(source).items()}
+    kind_of = {name: kind(values) for name, values in folder_values(source).items()}
     return TrainedColumns(schema.with_types(kind_of), tuple(c.bag for c in source.meta.columns), source.standard)
 
 
@@ -182,8 +180,15 @@ def way_out(format_: str) -> str:
     return ": train on the file itself (train --data FILE)" if format_ == "criteo" else ""
 
 
-def kind(values: pa.DataType) -> str:
-    """Return the type of a table's values as a schema has it: so columns have it in whatever kind of file comes next."""
+def kind(values: TableValues) -> Rule:
+    """Return the type of a table's values as a schema has it, empty where it has none: so columns have it in whatever kind of
+    file comes next."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    return "integer" if pa.types.is_integer(values) else "text" if pa.types.is_string(values) else ""
+    found = values.type
+    if pa.types.is_floating(found):
+        return "float"
+    if pa.types.is_uint64(found) and len(values) and pc.max(values.all()).as_py() >= 1 << 63:
+        return "whole"
+    return natural_kind(found) or ""

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adaptive_rec.data.tabular.column_kind import Sample, judge, present
+from adaptive_rec.data.tabular.column_kind import judge, judge_text
 from adaptive_rec.data.tabular.delimited import DelimitedFile
-from adaptive_rec.data.tabular.reader import ParquetFile, open_rows
+from adaptive_rec.data.tabular.reader import LARGEST, ParquetFile, open_rows
+from adaptive_rec.data.tabular.sample import Sample, present
 from adaptive_rec.data.tabular.schema import PLAIN_NAME, FileSchema, Label, Schema, parse_label, parse_schema
-from adaptive_rec.data.tabular.values import is_list, numbers
+from adaptive_rec.data.tabular.values import categories, is_list, numbers
 from adaptive_rec.errors import DataError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -63,12 +64,12 @@ def infer(path: Path, label: str, reading: Reading = STRICT) -> Inferred:
     """Infer the schema of a file. `label` is a column or a comparison. Raises UsageError for a label that cannot be one."""
     file = FileSchema()
     try:
-        rows, samples = _first_rows_of(path, file, reading)
+        rows, samples, unread = _first_rows_of(path, file, reading)
     except DataError as error:
         if "must be in utf-8" not in str(error) or "UTF-16" in str(error):
             raise
         file = FileSchema(encoding="latin-1")
-        rows, samples = _first_rows_of(path, file, reading)
+        rows, samples, unread = _first_rows_of(path, file, reading)
     remarks: dict[str, str] = {}
     unused: dict[str, str] = {}
     notes: list[str] = []
@@ -82,7 +83,7 @@ def infer(path: Path, label: str, reading: Reading = STRICT) -> Inferred:
     for name in rows.names:
         if name == target.column:
             continue
-        kind, column, why = judge(samples[name]) if name else ("unused", {}, "it has no name")
+        kind, column, why = _taken(samples[name]) if name in samples else ("unused", {}, unread[name])
         if kind == "unused":
             unused[name or '""'] = why
             continue
@@ -102,24 +103,60 @@ def infer(path: Path, label: str, reading: Reading = STRICT) -> Inferred:
     return Inferred(parse_schema(values, f"the schema of {path}"), remarks, unused, notes)
 
 
+def _taken(sample: Sample) -> tuple[str, dict[str, Any], str]:
+    """Return what a column is, as `judge` does, with settings by which the reader takes all its first values."""
+    import pyarrow as pa
+
+    kind, column, why = judge(sample)
+    if kind == "unused" or _is_read(sample, kind, column):
+        return kind, column, why
+    text = {**column, "type": "text"}
+    if kind == "sparse" and pa.types.is_string(sample.values.type) and _is_read(sample, kind, text):
+        return judge_text(sample)
+    return "unused", {}, f"{why}, but not all of its values can be read as such"
+
+
+def _is_read(sample: Sample, kind: str, column: dict[str, Any]) -> bool:
+    """Return whether the reader takes all values of a column that is dense or sparse."""
+    if kind == "dense":
+        found = numbers(sample.unique)
+        return found is not None and not found.bad_B.any() and not bool((np.abs(found.values_B) > LARGEST).any())
+    try:
+        return not categories(sample.unique, column.get("type", ""), column.get("separator", ""), sample.name).bad_N.any()
+    except DataError:
+        return False
+
+
 def _first_rows_of(
     path: Path, file: FileSchema, reading: Reading
-) -> tuple[ParquetFile | DelimitedFile, dict[str, Sample]]:
-    """Open a file and return it with its first rows, column by column. Raises DataError where more of them are in another
-    encoding than malformed ones would be."""
+) -> tuple[ParquetFile | DelimitedFile, dict[str, Sample], dict[str, str]]:
+    """Open a file and return it with its first rows, column by column, and why others cannot be used. Raises DataError where more
+    of them are in another encoding than malformed ones would be."""
     rows = open_rows(path, file, reading.skip_bad_rows, reading.grows)
-    batches = _first_batches(rows)
+    names = [name for name in rows.names if name]
+    unread = {name: "it has no name" for name in rows.names if not name}
+    try:
+        batches = _first_batches(rows, names)
+    except DataError:
+        if isinstance(rows, DelimitedFile):
+            raise
+        faults = {name: fault for name in names if (fault := _fault(rows, name))}
+        names = [name for name in names if name not in faults]
+        if not names:
+            raise
+        unread |= faults
+        batches = _first_batches(rows, names)
     read = sum(batch.num_rows for batch in batches)
     if isinstance(rows, DelimitedFile) and rows.other_rows > MOST_BAD_RATIO * (rows.other_rows + read):
         raise DataError(f"{path} must be in {rows.encoding}, {rows.other_rows} of its first rows are not")
     if not read:
         raise DataError(f"a source must hold at least one row, {path} has none")
-    return rows, _samples(batches)
+    return rows, _samples(batches), unread
 
 
-def _first_batches(rows: ParquetFile | DelimitedFile) -> list[pa.RecordBatch]:
+def _first_batches(rows: ParquetFile | DelimitedFile, names: list[str]) -> list[pa.RecordBatch]:
     batches, left = [], SAMPLE_ROWS
-    for batch in rows.batches([name for name in rows.names if name]):
+    for batch in rows.batches(names):
         batches.append(batch.slice(0, left))
         left -= batches[-1].num_rows
         if left <= 0:
@@ -127,18 +164,26 @@ def _first_batches(rows: ParquetFile | DelimitedFile) -> list[pa.RecordBatch]:
     return batches
 
 
+def _fault(rows: ParquetFile, name: str) -> str:
+    """Return why a column cannot be read; empty where it can."""
+    try:
+        next(rows.batches([name]), None)
+    except DataError as error:
+        return f"it cannot be read: {error}"
+    return ""
+
+
 def _samples(batches: list[pa.RecordBatch]) -> dict[str, Sample]:
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     table = pa.Table.from_batches(batches)
     found = {}
     for name in table.column_names:
         column = table.column(name).combine_chunks()
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        distinct = 0 if is_list(column.type) or pa.types.is_nested(column.type) else pc.count_distinct(column).as_py()
-        found[name] = Sample(name, present(column), table.num_rows, distinct)
+        values = column.flatten() if is_list(column.type) else column
+        nested = pa.types.is_nested(values.type) or pa.types.is_null(values.type)
+        unique = values.slice(0, 0) if nested else values.dictionary_encode().dictionary
+        found[name] = Sample(name, present(column), table.num_rows, len(unique), unique)
     return found
 
 

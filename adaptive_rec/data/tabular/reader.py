@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.data.prepare.raw import RawBlock, SparseColumn
+from adaptive_rec.data.tabular.canonical import canonical_batch, canonical_schema
 from adaptive_rec.data.tabular.delimited import DelimitedFile
+from adaptive_rec.data.tabular.kinds import RULES, natural_kind, remedy
 from adaptive_rec.data.tabular.schema import CONSTANT, DenseColumn, FileSchema, Schema
 from adaptive_rec.data.tabular.times import times
 from adaptive_rec.data.tabular.values import Categories, categories, is_list, numbers
@@ -57,19 +59,24 @@ class ParquetFile:
             self._file = pyarrow.parquet.ParquetFile(path)
         except (OSError, pyarrow.ArrowException) as error:
             raise DataError(f"{path} must be a Parquet file: {error}") from None
-        self.schema = self._file.schema_arrow
-        self.names = tuple(self.schema.names)
+        self.names = tuple(self._file.schema_arrow.names)
+        twice = next((name for name in self.names if name and self.names.count(name) > 1), None)
+        if twice is not None:
+            raise DataError(f"{path}: columns must have different names, two are called {twice}")
+        self.schema = canonical_schema(self._file.schema_arrow)
+        """The columns as `batches` yields them."""
 
     def batches(self, columns: Sequence[str], place: int = 0, rows_before: int = 0) -> Iterator[pa.RecordBatch]:
         """A place is a row group."""
         import pyarrow
 
+        columns = list(columns)
         groups = self._file.num_row_groups
         try:
             for group in range(place, groups):
                 self.place = group
-                for batch in self._file.iter_batches(BLOCK_ROWS, row_groups=[group], columns=list(columns)):
-                    yield batch
+                for batch in self._file.iter_batches(BLOCK_ROWS, row_groups=[group], columns=columns):
+                    yield canonical_batch(batch.select(columns))
                     self.place = None
                 self.read_ratio = (group + 1) / groups
             self.end = groups
@@ -149,27 +156,23 @@ class TabularReader:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kind of each sparse column's values, integer or text; empty for a Parquet column that has none."""
+        """The type of each sparse column's values; empty for a Parquet column that has none, or bytes."""
         return tuple(column.type or self._kind(column.column) for column in self.schema.sparse)
 
     def _kind(self, column: str) -> str:
         if not isinstance(self._file, ParquetFile):
             return "text"
-        import pyarrow as pa
 
         kind: Any = self._file.schema.field(column).type
-        while is_list(kind) or pa.types.is_dictionary(kind):
-            kind = kind.value_type
-        whole = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        return "" if pa.types.is_null(kind) else "integer" if whole else "text"
+        return natural_kind(kind.value_type if is_list(kind) else kind) or ""
 
     def _has_lists(self, column: str) -> bool:
         if not isinstance(self._file, ParquetFile):
             return False
         import pyarrow as pa
 
-        kind = self._file.schema.field(column).type
-        if pa.types.is_nested(kind) and not is_list(kind):
+        kind: Any = self._file.schema.field(column).type
+        if pa.types.is_nested(kind) and (not is_list(kind) or pa.types.is_nested(kind.value_type)):
             raise DataError(f"{self._path}, column {column}: must hold scalars or lists of them, got {kind}")
         return is_list(kind)
 
@@ -217,11 +220,10 @@ class TabularReader:
             found.append(categories(batch.column(sparse.column), sparse.type, sparse.separator, where))
             wrong_B = found[-1].bad_rows(rows)
             if wrong_B.any():
-                rule = (
-                    "must be a whole number of 64 bits above -2^63, as its type in the schema says "
-                    '(type = "text" takes every value)'
-                )
-                self._judge(batch, sparse.column, wrong_B, rule, rows_before)
+                value = batch.column(sparse.column)[int(np.flatnonzero(wrong_B)[0])].as_py()
+                value = next(iter(value), None) if isinstance(value, list) else value
+                hint = remedy(sparse.type, value, sparse.column)
+                self._judge(batch, sparse.column, wrong_B, RULES[sparse.type], rows_before, hint)
                 bad_B |= wrong_B
         times_B = None
         if self.has_times:

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from adaptive_rec.config.faults import describe
 from adaptive_rec.config.knobs import Frozen
+from adaptive_rec.data.tabular.kinds import Rule
 from adaptive_rec.errors import UsageError
 from adaptive_rec.system.regular_files import read_regular
 
@@ -44,8 +45,10 @@ class SparseColumnSchema(Frozen):
     """The name of the feature, by default that of the column."""
     table: str = Field("", pattern=r"^[A-Za-z0-9_.-]*$", max_length=100)
     """The table, whose columns share its ids; by default a table with the feature's name."""
-    type: Literal["", "integer", "text"] = ""
-    """The type of the values. By default that of a Parquet column, and text in a CSV file."""
+    type: Rule = ""
+    """The type of the values, by default that of a Parquet column, and text in a CSV file. Values of one type are equal in
+    whatever file they come. `integer`: whole numbers of 64 bits; `whole`: of any size; `boolean`: true or false in any spelling;
+    `float`: numbers of 64 bits, for ids that were once written as floats."""
     separator: str = ""
     """Text that divides a text into several values, a bag; by default a text is one value."""
 
@@ -198,9 +201,11 @@ class Schema(Frozen):
         return tuple(self.dense[x].missing for x in self.standard_columns)
 
     def with_types(self, kind_of: Mapping[str, str]) -> Schema:
-        """Return the schema with the types of its tables' values, by table, for files of whatever kind that are scored, whose
-        rows need no time."""
-        columns = [column.model_copy(update={"type": kind_of.get(column.table_name, "")}) for column in self.sparse]
+        """Return the schema with the types of its tables' values, by table, where it gives none itself, for files of whatever
+        kind that are scored, whose rows need no time."""
+        columns = [
+            column.model_copy(update={"type": column.type or kind_of.get(column.table_name, "")}) for column in self.sparse
+        ]
         return self.model_copy(update={"sparse": tuple(columns), "time": TimeColumn()})
 
 

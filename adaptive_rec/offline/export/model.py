@@ -13,9 +13,11 @@ import re
 import signal
 import sys
 import zlib
+from decimal import Decimal
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
+from uuid import UUID
 
 import numpy as np
 import torch
@@ -25,6 +27,7 @@ WORDS = ("", "NA", "N/A", "NaN", "nan", "NULL", "Null", "null", "None", "none", 
 NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 HEX = re.compile(r"[0-9a-fA-F]{1,8}")
 INTEGER = re.compile(r"(0|-?[1-9][0-9]*)(\.0+)?")
+EXPONENT = re.compile(r"-?[0-9]+(\.[0-9]*[eE]\+?|[eE]\+)[0-9]+")
 LARGEST = float(np.finfo(np.float32).max)
 BITS = (1 << 64) - 1
 P1, P2, P3, P4, P5 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
@@ -138,8 +141,8 @@ class NumberedIds:
 
 
 class KeyRows:
-    """The rows of a table's raw ids. A whole number is its own key, a text has XXH64 of its bytes as one, a missing value the
-    smallest number of 64 bits. Keys without a row of their own share the table's first rows."""
+    """The rows of a table's raw ids. A whole number is its own key, a float has its bits as one, a text XXH64 of its bytes, a
+    missing value the smallest number of 64 bits. Keys without a row of their own share the table's first rows."""
 
     def __init__(self, folder, table):
         self.keys, self.rows = (
@@ -148,8 +151,7 @@ class KeyRows:
         self.salt, self.shared = np.uint64(int(table["salt"], 16)), np.uint64(table["shared_rows"])
 
     def of(self, values):
-        keys = [xxh64(value) if isinstance(value, str) else -(2**63) if value is None else value for value in values]
-        return self.look_up(np.array(keys, dtype=np.int64))
+        return self.look_up(np.array([key_of(value) for value in values], dtype=np.int64))
 
     def look_up(self, keys):
         """Return the row of each key (N)."""
@@ -163,6 +165,12 @@ class KeyRows:
             own = self.keys[places] == keys
             rows[own] = self.rows[places[own]]
         return rows
+
+
+def key_of(value):
+    if isinstance(value, float):
+        return int(np.float64(value).view(np.int64))
+    return xxh64(value) if isinstance(value, str) else -(2**63) if value is None else value
 
 
 @lru_cache(1 << 16)
@@ -248,7 +256,7 @@ def number(value, transform):
 
 def values_of(value, column, raw=False):
     """Return the values of a row's field, None for a missing one, as the model knows them: whole numbers, of 64 bits where they
-    are raw ids, or texts."""
+    are raw ids, floats, or texts, which booleans and whole numbers of any size are too."""
     if column["separator"] and isinstance(value, str):
         value = value.split(column["separator"]) if value else []
     if not column["list"]:
@@ -264,24 +272,71 @@ def one(value, kind, raw):
     value = value.item() if hasattr(value, "item") else value  # of numpy and torch
     if value is None or value == "" or value != value:
         return 0 if kind == "hex" else None
-    if kind == "hex" and isinstance(value, str):
+    if kind == "hex":
+        return hexadecimal(value)
+    if isinstance(value, UUID):
+        value = str(value)
+    if not isinstance(value, (str, int, float, Decimal)):
+        raise ValueError("must be a whole number or a text")
+    if kind == "text" and isinstance(value, (str, bool)):
+        return value if isinstance(value, str) else str(value).lower()
+    if isinstance(value, str) and value.strip() in WORDS:
+        return None
+    if kind == "boolean":
+        return boolean(value)
+    if kind == "float":
+        return finite(value)
+    digits = whole(value)
+    if kind != "integer":
+        return digits
+    if raw and not -(2**63) < int(digits) < 2**63:
+        raise ValueError("must be a whole number of 64 bits above -2^63")
+    return int(digits)
+
+
+def hexadecimal(value):
+    if isinstance(value, str):
         if not HEX.fullmatch(value):
             raise ValueError("must be a hexadecimal number of at most 8 digits")
         return int(value, 16)
-    if kind == "hex" and not (isinstance(value, int) and 0 <= value < 1 << 32):
+    if not (isinstance(value, int) and 0 <= value < 1 << 32):
         raise ValueError("must be a hexadecimal number of at most 8 digits, or a whole number of 32 bits")
-    if not isinstance(value, (str, int, float)):
-        raise ValueError("must be a whole number or a text")
+    return value
+
+
+def boolean(value):
+    """Return the text of a boolean in any spelling."""
+    word = re.sub(r"^([01])(\.0+)?$", r"\1", str(value).strip().lower())
+    if word not in ("true", "t", "1", "false", "f", "0"):
+        raise ValueError("must be true or false (or 1 or 0)")
+    return "true" if word in ("true", "t", "1") else "false"
+
+
+def finite(value):
+    """Return a number as a float."""
+    if isinstance(value, str) and not NUMBER.fullmatch(value.strip()):
+        raise ValueError("must be a finite number")
+    found = float(value) + 0.0  # -0 is 0
+    if abs(found) > sys.float_info.max:
+        raise ValueError("must be a finite number")
+    return found
+
+
+def whole(value):
+    """Return the digits of a whole number in any spelling. A float from 2^53 on may have been another one."""
     if isinstance(value, bool):
-        value = int(value) if kind == "integer" else str(value).lower()
-    if kind != "integer" and isinstance(value, str):
-        return value
-    found = INTEGER.fullmatch(str(value))
-    if found is None:
-        raise ValueError("must be a whole number")
-    if raw and kind == "integer" and not -(2**63) < int(found[1]) < 2**63:
-        raise ValueError("must be a whole number of 64 bits above -2^63")
-    return int(found[1]) if kind == "integer" else found[1]
+        return str(int(value))
+    text = str(value).strip()
+    found = INTEGER.fullmatch(text)
+    if found and (not isinstance(value, float) or abs(value) < 1 << 53):
+        return found[1]
+    if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
+        return str(int(value))
+    if isinstance(value, (str, float)) and EXPONENT.fullmatch(text) and abs(float(text)) < 1 << 53:
+        number = Decimal(text)
+        if number == number.to_integral_value():
+            return str(int(number))
+    raise ValueError("must be a whole number")
 
 
 def table_of(path, delimiter="", encoding="utf-8", columns=()):

@@ -21,7 +21,7 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.checkpoint.export import write_tables
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.criteo_rows import criteo_columns
-from adaptive_rec.data.new_rows import KeyedRows, folder_columns, folder_values
+from adaptive_rec.data.new_rows import KeyedRows, folder_columns, folder_values, kind
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.raw.raw_ids import RawIds
@@ -156,7 +156,8 @@ def facts_of(runtime: Runtime, columns: TrainedColumns) -> dict[str, Any]:
 
 
 def write_values(facts: dict[str, Any], source: PreparedSource, out: Path) -> None:
-    """Write the values of each table's ids, one JSON value a line; line k is id k + `first_id`."""
+    """Write the values of each table's ids, one JSON value a line; line k is id k + `first_id`. Booleans are
+    texts, and so are whole numbers of more than 64 bits with a sign."""
     out.mkdir()
     values = folder_values(source)
     for each in facts["sparse"]:
@@ -164,8 +165,10 @@ def write_values(facts: dict[str, Any], source: PreparedSource, out: Path) -> No
             raise UsageError(f"columns must hold whole numbers or texts to be exported, {each['column']} holds bytes")
     for number, table in enumerate(facts["tables"]):
         table["ids"] = f"{Path(table['weights']).stem or number}.jsonl"
+        as_texts = kind(values[table["name"]]) in ("boolean", "whole")
         with (out / table["ids"]).open("w", encoding="utf-8") as lines:
             for chunk in values[table["name"]].all().chunks:
+                chunk = chunk.cast("string") if as_texts else chunk
                 lines.writelines(json.dumps(value, ensure_ascii=False) + "\n" for value in chunk.to_pylist())
 
 
