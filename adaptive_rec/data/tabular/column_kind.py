@@ -17,7 +17,7 @@ from adaptive_rec.data.tabular.number_kind import (
     judge_lists,
     judge_whole,
 )
-from adaptive_rec.data.tabular.sample import Sample
+from adaptive_rec.data.tabular.sample import Sample, present
 from adaptive_rec.data.tabular.values import is_list, numbers
 
 if TYPE_CHECKING:
@@ -68,14 +68,18 @@ def judge_text(sample: Sample) -> tuple[str, dict[str, Any], str]:
 def _judge_bytes(sample: Sample) -> tuple[str, dict[str, Any], str]:
     """Judge bytes, which are texts where they are in UTF-8: some programs mark no column as text."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     try:
-        texts = sample.values.cast(pa.string())
+        texts, unique = sample.values.cast(pa.string()), sample.unique.cast(pa.string())
     except pa.ArrowException:
         return "unused", {}, "bytes that are no texts in UTF-8"
-    if "\0" in "".join(sample.unique.slice(0, 1000).cast(pa.string()).to_pylist()):
+    if pc.any(pc.match_substring(unique, "\0")).as_py():
         return "unused", {}, "bytes that are no texts"
-    kind, column, why = _judge_words(replace(sample, values=texts))
+    texts = present(texts)
+    if not len(texts):
+        return "unused", {}, f"it is empty in the first {sample.rows:,} rows"
+    kind, column, why = _judge_texts(replace(sample, values=texts, unique=unique))
     return kind, {"type": "text", **column} if kind == "sparse" else column, why
 
 
@@ -97,6 +101,8 @@ def _judge_texts(sample: Sample) -> tuple[str, dict[str, Any], str]:
         if pc.all(pc.is_in(pc.utf8_lower(values), _words("true", "false"))).as_py():
             return "sparse", {"type": "boolean"}, "true or false"
         return judge_floats(sample, found.values_B)
+    if set(sample.unique.slice(0, 8).to_pylist()) - {""} == {"t", "f"}:
+        return "sparse", {"type": "boolean"}, "true or false"
     if pc.all(pc.match_substring_regex(values, DATE)).as_py():
         return "unused", {}, "a time"
     if pc.all(pc.match_substring_regex(values, DECIMAL_COMMA)).as_py():

@@ -20,8 +20,8 @@ INTEGER = r"^(0|-?[1-9][0-9]*)(\.0+)?$"
 another."""
 EXPONENT = r"^-?[0-9]+(\.[0-9]*[eE]\+?|[eE]\+)[0-9]+$"
 """A whole number as programs write a float: 1.2345678E7, 1e+16. A code such as 3e8 is none."""
-FLOAT_DIGITS = 1 << 53
-"""Whole numbers from here on are not told apart by floats."""
+FLOAT_DIGITS, SHORT_FLOAT_DIGITS = 1 << 53, 1 << 24
+"""Whole numbers from here on are not told apart by floats of 64 and of 32 bits."""
 MOST_DIGITS = 20
 """Characters of the longest whole number of 64 bits, its sign included."""
 TRUTHS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
@@ -31,9 +31,9 @@ RULES = {
     "": WHOLE,
     "integer": f'{WHOLE}, as its type in the schema says (type = "text" takes every value)',
     "text": "must be a text in UTF-8, or a whole number",
-    "whole": "must be a whole number without leading zeros, and no float from 2^53 on, as its type in the schema says",
+    "whole": "must be a whole number without leading zeros, which floats from 2^53 on are not, as its type in the schema says",
     "boolean": "must be true or false (or 1 or 0), as its type in the schema says",
-    "float": "must be a finite number, as its type in the schema says",
+    "float": "must be a finite number, and no whole one from 2^24 on in a float of 32 bits, as its type in the schema says",
 }
 """What a value must be, by the type that the schema gives its column."""
 
@@ -200,15 +200,25 @@ def _as_floats(distinct: pa.Array) -> tuple[pa.Array, Any]:
         texts = pc.utf8_trim_whitespace(distinct.cast(pa.string()))
         right = pc.match_substring_regex(texts, r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$")
         distinct = pc.replace_substring_regex(pc.if_else(right, texts, "inf"), r"^\+", "")
+    elif pa.types.is_float32(found):
+        distinct = pa.array([_widened(value) for value in distinct.to_numpy(zero_copy_only=False)], pa.float64())
     values_U = distinct.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False) + 0.0  # -0 is 0
     finite_U = np.isfinite(values_U)
     return pa.array(np.where(finite_U, values_U, 0.0)), finite_U
 
 
+def _widened(value: np.float32) -> float:
+    """Return a float of 32 bits as a text has it; infinity for a whole number that several ones would have become."""
+    return float(str(value)) if abs(value) < SHORT_FLOAT_DIGITS else np.inf
+
+
 def _whole_floats(distinct: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return floats as whole numbers, and which of them are some, below 2^53."""
+    """Return floats as whole numbers, and which of them are some, below what their bits tell apart."""
+    import pyarrow as pa
+
+    most = SHORT_FLOAT_DIGITS if pa.types.is_float32(distinct.type) else FLOAT_DIGITS
     values_U = distinct.to_numpy(zero_copy_only=False).astype(np.float64)
-    whole_U = np.isfinite(values_U) & (values_U == np.floor(values_U)) & (np.abs(values_U) < FLOAT_DIGITS)
+    whole_U = np.isfinite(values_U) & (values_U == np.floor(values_U)) & (np.abs(values_U) < most)
     return np.where(whole_U, values_U, 0.0).astype(np.int64), whole_U
 
 

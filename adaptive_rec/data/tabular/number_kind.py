@@ -106,14 +106,14 @@ def judge_decimals(sample: Sample) -> Judged:
     """Judge decimals: as whole numbers where they have no digits behind the point."""
     import pyarrow as pa
 
-    values_B = sample.values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     kind: Any = sample.values.type
-    if kind.scale and not (values_B == np.floor(values_B)).all():
+    values_B = sample.values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    if as_kind(sample.unique, "whole", sample.name)[1].any():
         return judge_floats(sample, values_B)
     if np.abs(values_B).max() >= 2**63:
         return judge_large(sample)
     if kind.scale and not Told.of(sample.words).is_id:
-        return judge_floats(sample, values_B)
+        return judge_floats(sample, np.rint(values_B))
     return judge_whole(sample, as_kind(sample.values, "integer", sample.name)[0].to_numpy(zero_copy_only=False), {})
 
 
@@ -160,7 +160,8 @@ def _judge_rounded(sample: Sample, told: Told) -> Judged:
 def _numbers_rows(sample: Sample, values: NDArray[Any]) -> bool:
     if not 1 < len(values) == sample.rows:
         return False
-    return bool(values[-1] - values[0] == len(values) - 1 and (np.diff(values) == 1).all())
+    rise = float(values[-1]) - float(values[0])  # differences of int64 may wrap
+    return bool(rise == len(values) - 1 and (np.diff(values) == 1).all())
 
 
 def _is_weight(sample: Sample) -> bool:

@@ -57,6 +57,9 @@ class ParquetFile:
         self.place: int | None = 0
         try:
             self._file = pyarrow.parquet.ParquetFile(path)
+        except pyarrow.ArrowNotImplementedError as error:
+            rule = f"{path} must be a Parquet file of types that pyarrow knows, it says: {error}"
+            raise DataError(f"{rule}; cast such columns, of 128 bits for example to DECIMAL(38, 0), or leave them out") from None
         except (OSError, pyarrow.ArrowException) as error:
             raise DataError(f"{path} must be a Parquet file: {error}") from None
         self.names = tuple(self._file.schema_arrow.names)
