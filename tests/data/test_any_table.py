@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from datetime import date
 from decimal import Decimal
@@ -123,6 +124,7 @@ UNUSED = {
     "empty lists": (pa.array([[]] * ROWS, pa.list_(pa.int64())), "its lists are empty"),
     "map": (pa.array([[("a", 1)]] * ROWS, pa.map_(pa.string(), pa.int64())), "values of type map"),
     "bytes": (pa.array([b"\xff"] * ROWS), "bytes that are no texts"),
+    "no UTF-8": (pa.array([b"\xff"] * ROWS).view(pa.string()), "cannot be read: .*column c: Invalid UTF8"),
     "date": (pa.array([date(2024, 1, 1)] * ROWS), "a time"),
     "duration": (pa.array([5] * ROWS, pa.duration("s")), "a time"),
     "infinite": (pa.array([1.5, float("inf")] * (ROWS // 2)), "infinite"),
@@ -132,7 +134,7 @@ UNUSED = {
 @pytest.mark.parametrize("name", UNUSED)
 def test_a_column_that_nothing_is_done_with_is_unused_with_the_reason(tmp_path: Path, name: str) -> None:
     array, why = UNUSED[name]
-    assert why in inferred(tmp_path, c=array).unused["c"]
+    assert re.search(why, inferred(tmp_path, c=array).unused["c"])
 
 
 NINE = [k % 9 for k in range(ROWS)]

@@ -38,7 +38,13 @@ def canonical_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     read."""
     import pyarrow as pa
 
-    columns = [canonical(column, field.metadata) for column, field in zip(batch.columns, batch.schema, strict=True)]
+    columns = []
+    for column, field in zip(batch.columns, batch.schema, strict=True):
+        try:
+            columns.append(canonical(column, field.metadata))
+            _check_texts(columns[-1])
+        except pa.ArrowException as error:
+            raise pa.ArrowInvalid(f"column {field.name}: {error}") from None
     if all(new is old for new, old in zip(columns, batch.columns, strict=True)):
         return batch
     schema = pa.schema([(name, column.type) for name, column in zip(batch.schema.names, columns, strict=True)])
@@ -75,6 +81,15 @@ def canonical(array: pa.Array, metadata: Mapping[bytes, bytes] | None = None) ->
     if _is_any_list(kind):
         return _lists(array)
     return array
+
+
+def _check_texts(array: pa.Array) -> None:
+    """Raise pyarrow.ArrowInvalid where texts are not in UTF-8: some programs write bytes as texts."""
+    import pyarrow as pa
+
+    kind: Any = array.type
+    if pa.types.is_string(kind) or pa.types.is_list(kind) and pa.types.is_string(kind.value_type):
+        array.validate(full=True)
 
 
 def _of_extension(array: pa.Array, name: str, details: bytes) -> pa.Array:
