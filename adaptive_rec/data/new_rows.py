@@ -164,7 +164,8 @@ def folder_columns(source: PreparedSource) -> TrainedColumns:
     """Return the columns of a prepared folder. Raises UsageError where it was made of a format without a schema."""
     schema = schema_of(source.meta, source.folder)
     kind_of = {name: kind(values.type) for name, values in folder_values(source).items()}
-    return TrainedColumns(schema.with_types(kind_of), tuple(c.bag for c in source.meta.columns), source.standard)
+    bag_C = tuple(column.bag for column in source.meta.columns)
+    return TrainedColumns(schema.with_types(kind_of, bag_C), bag_C, source.standard)
 
 
 def schema_of(meta: Meta, folder: Path) -> Schema:

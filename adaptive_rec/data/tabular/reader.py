@@ -11,16 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.data.prepare.raw import RawBlock, SparseColumn
+from adaptive_rec.data.tabular.bags import is_text, lists_of
 from adaptive_rec.data.tabular.delimited import DelimitedFile
 from adaptive_rec.data.tabular.schema import CONSTANT, DenseColumn, FileSchema, Schema
-from adaptive_rec.data.tabular.times import times
+from adaptive_rec.data.tabular.times import check_unit, rule_of, times
 from adaptive_rec.data.tabular.values import Categories, categories, is_list, numbers
+from adaptive_rec.data.tabular.written_numbers import written_numbers
 from adaptive_rec.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 BLOCK_ROWS = 1 << 15
+LIST_RULE = "must be a list such as [27, 9] or ['a', 'b'], as its list in the schema says"
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -130,10 +133,10 @@ class TabularReader:
         self.dense_names = tuple(column.column for column in schema.dense) or (CONSTANT,)
         self.dense_transform = ", ".join(f"{c.column}: {c.transform}" for c in schema.dense) or "the constant 1"
         self.columns = tuple(
-            SparseColumn(c.feature, c.table_name, bool(c.separator) or self._has_lists(c.column)) for c in schema.sparse
+            SparseColumn(c.feature, c.table_name, bool(c.separator or c.list) or self._has_lists(c.column)) for c in schema.sparse
         )
         self.has_times = bool(schema.time.column)
-        self._bad_rows = 0
+        self._bad_rows, self._has_read_times = 0, False
         self.mark: Mark | None = START
         """The mark at which the block begins that was yielded last; None: reading cannot begin there."""
         self.end = START
@@ -214,7 +217,12 @@ class TabularReader:
         found: list[Categories] = []
         for sparse in schema.sparse:
             where = f"{self._path}, column {sparse.column}"
-            found.append(categories(batch.column(sparse.column), sparse.type, sparse.separator, where))
+            array = batch.column(sparse.column)
+            if sparse.list:
+                array, wrong_B = lists_of(array, where)
+                self._judge(batch, sparse.column, wrong_B, LIST_RULE, rows_before)
+                bad_B |= wrong_B
+            found.append(categories(array, sparse.type, sparse.separator, where))
             wrong_B = found[-1].bad_rows(rows)
             if wrong_B.any():
                 rule = (
@@ -242,13 +250,15 @@ class TabularReader:
     def _times(self, batch: pa.RecordBatch, rows_before: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """Return the rows without a time, and the times."""
         column, unit = self.schema.time.column, self.schema.time.unit
-        found = times(batch.column(column), unit)
+        array, where = batch.column(column), f"{self._path}, column {column}"
+        if not unit and not self._has_read_times:
+            check_unit(array, where, column)
+        self._has_read_times = True
+        found = times(array, unit)
         if found is None:
-            raise DataError(f"{self._path}, column {column}: must hold times, got {batch.column(column).type}")
+            raise DataError(f"{where}: must hold times, got {array.type}")
         times_B, bad_B = found
-        kind = {"s": "seconds", "ms": "milliseconds", "us": "microseconds"}[unit]
-        rule = f"must be {kind} since 1970, before the year 10000 (time.unit in the schema), or an ISO time"
-        self._judge(batch, column, bad_B, rule, rows_before)
+        self._judge(batch, column, bad_B, rule_of(unit), rows_before)
         return bad_B, times_B
 
     def _label(self, batch: pa.RecordBatch, rows_before: int) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
@@ -267,10 +277,16 @@ class TabularReader:
         self, batch: pa.RecordBatch, column: DenseColumn, rows_before: int
     ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
         """Return the rows without a finite number, and the numbers; missing ones of `standard` columns stay NaN."""
-        values_B, bad_B = self._numbers(batch, column.column)
+        array, rule = batch.column(column.column), "must be a number, finite in 32 bits"
+        if column.format and is_text(array.type):
+            found = written_numbers(array, column.format)
+            values_B, bad_B = found.values_B, found.bad_B
+            rule += f', written as format = "{column.format}" says'
+        else:
+            values_B, bad_B = self._numbers(batch, column.column)
         values_B = transformed(values_B, column)
         bad_B = bad_B | np.isinf(values_B) | (np.abs(values_B) > LARGEST)
-        self._judge(batch, column.column, bad_B, "must be a number, finite in 32 bits", rows_before)
+        self._judge(batch, column.column, bad_B, rule, rows_before)
         return bad_B, np.where(bad_B, 0.0, values_B)
 
     def _numbers(self, batch: pa.RecordBatch, column: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

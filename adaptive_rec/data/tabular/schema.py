@@ -5,16 +5,24 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from adaptive_rec.config.faults import describe
 from adaptive_rec.config.knobs import Frozen
+from adaptive_rec.data.tabular.calendar_numbers import Unit
 from adaptive_rec.errors import UsageError
 from adaptive_rec.system.regular_files import read_regular
 
@@ -25,7 +33,17 @@ PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 THRESHOLD = re.compile(r"(?P<column>.+?)\s*(?P<sign>>=|>)\s*(?P<number>[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*")
 
 
-class DenseColumn(Frozen):
+class Column(Frozen):
+    """A column of the schema."""
+
+    @model_serializer(mode="wrap")
+    def _without_later_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what older versions did not know and the schema does not name: folders are found by a hash of all keys."""
+        values: dict[str, Any] = handler(self)
+        return {name: value for name, value in values.items() if value or name not in ("format", "list")}
+
+
+class DenseColumn(Column):
     """A dense column of the schema: a number of each row."""
 
     column: str = Field(min_length=1)
@@ -34,9 +52,11 @@ class DenseColumn(Frozen):
     that are trained on."""
     missing: float = 0.0
     """The value of a missing number, after the transform."""
+    format: Literal["", "us", "eu"] = ""
+    """How texts have numbers that are written for people: us as 1,234.5, eu as 1.234,5, both with signs of money or percent."""
 
 
-class SparseColumnSchema(Frozen):
+class SparseColumnSchema(Column):
     """A sparse column of the schema: a category of each row, or a list of them."""
 
     column: str = Field(min_length=1)
@@ -48,6 +68,14 @@ class SparseColumnSchema(Frozen):
     """The type of the values. By default that of a Parquet column, and text in a CSV file."""
     separator: str = ""
     """Text that divides a text into several values, a bag; by default a text is one value."""
+    list: Literal["", "brackets"] = ""
+    """brackets: a text is a bag as JSON, Python or NumPy write one: [27, 9], ['a', 'b'], [27 9]."""
+
+    @model_validator(mode="after")
+    def _check_bag(self) -> SparseColumnSchema:
+        if self.separator and self.list:
+            raise ValueError(f"a column must have a separator or a list, {self.column} has both")
+        return self
 
     @property
     def feature(self) -> str:
@@ -63,12 +91,19 @@ class TimeColumn(Frozen):
 
     column: str = ""
     """Empty: rows have no time."""
-    unit: Literal["s", "ms", "us"] = "s"
-    """Of numbers, which count from 1970 on. Texts are ISO times, by default of UTC."""
+    unit: Unit = ""
+    """Of numbers, which count from 1970 on, or are dates such as yyyymmdd. By default they are seconds, and refused where they
+    look like something else. Texts are ISO times, by default of UTC."""
+
+    @model_serializer(mode="wrap")
+    def _by_older_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write the default as older versions did: folders are found by a hash of all keys."""
+        values: dict[str, Any] = handler(self)
+        return values | {"unit": "s"} if values.get("unit") == "" else values
 
     @model_validator(mode="after")
     def _check_unit(self) -> TimeColumn:
-        if self.unit != "s" and not self.column:
+        if self.unit not in ("", "s") and not self.column:
             raise ValueError(f"time.column must name the column whose unit is {self.unit}, got nothing")
         return self
 
@@ -197,10 +232,13 @@ class Schema(Frozen):
         """What a missing number of each of them becomes."""
         return tuple(self.dense[x].missing for x in self.standard_columns)
 
-    def with_types(self, kind_of: Mapping[str, str]) -> Schema:
+    def with_types(self, kind_of: Mapping[str, str], bag_C: Sequence[bool]) -> Schema:
         """Return the schema with the types of its tables' values, by table, for files of whatever kind that are scored, whose
-        rows need no time."""
-        columns = [column.model_copy(update={"type": kind_of.get(column.table_name, "")}) for column in self.sparse]
+        rows need no time. `bag_C` says which columns are bags: texts have them in brackets, unless they have a separator."""
+        columns = []
+        for column, bag in zip(self.sparse, bag_C, strict=True):
+            texts = {"list": "brackets"} if bag and not column.separator else {}
+            columns.append(column.model_copy(update={"type": kind_of.get(column.table_name, ""), **texts}))
         return self.model_copy(update={"sparse": tuple(columns), "time": TimeColumn()})
 
 

@@ -51,7 +51,7 @@ class TabularSource:
         parts = self._dense_parts(measured_rows(config, self._train)) if schema.standard_columns else iter(())
         self._standard = Standard.of(schema.standard_columns, schema.standard_missing, parts)
         bag_C = tuple(column.bag for column in rows.columns)
-        self._trained = TrainedColumns(schema.with_types(rows.kind_of), bag_C, self._standard)
+        self._trained = TrainedColumns(schema.with_types(rows.kind_of, bag_C), bag_C, self._standard)
 
     def trained_columns(self) -> TrainedColumns:
         """Return what scoring other files takes."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.data.prepare.raw import MISSING_KEY
+from adaptive_rec.data.tabular.bags import MISSING_WORDS, divided, is_text
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.hash_texts import hash_texts
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SIGN = np.uint64(1 << 63)
-MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "NULL", "Null", "null", "None", "none", "\\N")
-"""Fields of a CSV file that stand for a missing number."""
 TRUTH = {"true": "1", "false": "0"}
 NUMBER = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$|^[-+]?(inf|Inf|INF|infinity|Infinity)$"
 INTEGER = r"^(0|-?[1-9][0-9]*)(\.0+)?$"
@@ -51,9 +50,8 @@ def numbers(array: pa.Array, truths: bool = True) -> Numbers | None:
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     bad_B = np.zeros(len(array), dtype=bool)
-    if _is_text(array.type):
-        array = pc.utf8_trim_whitespace(array)
-        array = pc.if_else(pc.is_in(array, pa.array(MISSING_WORDS)), pa.scalar(None, array.type), array)
+    if is_text(array.type):
+        array = trimmed(array)
         lower = pc.utf8_lower(array)
         for word, number in TRUTH.items() if truths else ():
             array = pc.if_else(pc.equal(lower, word), pa.scalar(number, array.type), array)
@@ -66,6 +64,15 @@ def numbers(array: pa.Array, truths: bool = True) -> Numbers | None:
     except pa.ArrowException:
         return None
     return Numbers(np.asarray(values_B, dtype=np.float64), bad_B)
+
+
+def trimmed(array: pa.Array) -> pa.Array:
+    """Return texts without white space around them, null for words that stand for a missing number."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    array = pc.utf8_trim_whitespace(array)
+    return pc.if_else(pc.is_in(array, pa.array(MISSING_WORDS, array.type)), pa.scalar(None, array.type), array)
 
 
 @dataclass(frozen=True)
@@ -126,15 +133,16 @@ def categories(array: pa.Array, kind: Rule, separator: str, where: str) -> Categ
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if separator:
-        if not _is_text(array.type):
-            raise DataError(f"{where}: must hold texts to be divided at {separator!r}, got {array.type}")
-        array = pc.if_else(pc.equal(array, ""), pa.scalar(None, array.type), array)
-        array = pc.split_pattern(array, separator)
+        array = divided(array, separator, where)
     lengths_B = None
     if is_list(array.type):
         lengths_B = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False).astype(np.int32)
         array = array.flatten()
     distinct, lookups_N = _distinct(array)
+    if kind not in ("", "text") and is_text(distinct.type):
+        words = pa.array(MISSING_WORDS, array.type)
+        if pc.any(pc.is_in(distinct, words)).as_py():  # in a column of integers they stand for nothing
+            distinct, lookups_N = _distinct(pc.if_else(pc.is_in(array, words), pa.scalar(None, array.type), array))
     distinct, bad_U = _as_kind(distinct, kind, where)
     keys_U = keys_of(distinct)
     return Categories(distinct, keys_U, bad_U | (keys_U == MISSING_KEY), lookups_N, lengths_B)
@@ -144,12 +152,6 @@ def is_list(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _distinct(array: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
@@ -162,7 +164,7 @@ def _distinct(array: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
         return array.slice(0, 0), np.zeros(len(array), dtype=np.int64)
     if pa.types.is_dictionary(kind):
         array, kind = array.dictionary_decode(), kind.value_type
-    if _is_text(kind):
+    if is_text(kind):
         array = pc.if_else(pc.equal(array, ""), pa.scalar(None, kind), array)
     if pa.types.is_floating(kind):
         array = pc.if_else(pc.is_nan(array), pa.scalar(None, kind), array)
@@ -190,7 +192,7 @@ def _as_kind(distinct: pa.Array, kind: Rule, where: str) -> tuple[pa.Array, NDAr
                 "Int64 or to texts, or make it a dense column"
             )
         distinct = pa.array(values_U.astype(np.int64))
-    elif _is_text(found) and kind == "integer":
+    elif is_text(found) and kind == "integer":
         right = pc.match_substring_regex(distinct, INTEGER)
         bad_U = ~right.to_numpy(zero_copy_only=False)
         texts = pc.if_else(right, pc.replace_substring_regex(distinct, r"\.0+$", ""), pa.scalar("0", distinct.type))
@@ -202,9 +204,9 @@ def _as_kind(distinct: pa.Array, kind: Rule, where: str) -> tuple[pa.Array, NDAr
             return texts.cast(pa.int64()), bad_U | ~fits_U
     elif pa.types.is_integer(found):
         distinct = distinct.cast(pa.uint64() if found == pa.uint64() else pa.int64())
-    elif not (_is_text(found) or pa.types.is_boolean(found) or pa.types.is_null(found)):
+    elif not (is_text(found) or pa.types.is_boolean(found) or pa.types.is_null(found)):
         raise DataError(f"{where}: must hold integers, booleans or texts, got {found}")
-    if pa.types.is_boolean(distinct.type) or (kind == "text" and not _is_text(distinct.type)):
+    if pa.types.is_boolean(distinct.type) or (kind == "text" and not is_text(distinct.type)):
         distinct = distinct.cast(pa.int64() if kind == "integer" else pa.string())
     if pa.types.is_large_string(distinct.type):
         distinct = distinct.cast(pa.string())

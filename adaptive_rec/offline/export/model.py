@@ -2,10 +2,11 @@
 ``python model.py rows.csv``, which prints a score for each row.
 
 A column has one value for each row: a number, a text, or None, "" and NaN for a missing one; a column of lists has a list
-(or a text with the schema's separator). Values that were not in the training data share one row of their table; raw ids without a
+(or a text with the schema's separator, or such as "[17, 3]"). Values that were not in the training data share one row of their table; raw ids without a
 row of their own share its first ones. What cannot be scored raises ValueError. Needs torch and numpy.
 """
 
+import ast
 import csv
 import gzip
 import json
@@ -21,10 +22,17 @@ import numpy as np
 import torch
 from torch import nn
 
-WORDS = ("", "NA", "N/A", "NaN", "nan", "NULL", "Null", "null", "None", "none", "\\N")
+WORDS = "|NA|N/A|n/a|<NA>|#N/A|NaN|nan|-nan|NaT|NULL|Null|null|None|none|\\N".split("|")
 NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 HEX = re.compile(r"[0-9a-fA-F]{1,8}")
 INTEGER = re.compile(r"(0|-?[1-9][0-9]*)(\.0+)?")
+CLOSING = {"[": "]", "(": ")", "{": "}"}
+CALL = re.compile(r"(?:array|frozenset|set|deque)\((.*?)(?:,\s*dtype=[^()]*)?\)", re.DOTALL)
+SCALAR = re.compile(r"\bnp\.\w+\(([^()]*)\)")
+PART = re.compile(
+    r"""\s*(?:("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\s*(?:,|$|(?=["']))|([^,\s"'\[\]{}][^,\[\]{}]*?)\s*(?:,|$)|,)""", re.DOTALL
+)
+WHOLE = re.compile(r"(-?[0-9]+)\.0*")
 LARGEST = float(np.finfo(np.float32).max)
 BITS = (1 << 64) - 1
 P1, P2, P3, P4, P5 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
@@ -224,16 +232,19 @@ def of_all(values, column, read):
 
 def transformed(values, column):
     """Return a dense column (S,) as the model sees it, in float32."""
-    numbers = np.array(of_all(values, column, lambda value: number(value, column["transform"])), dtype=np.float64)
+    numbers = np.array(of_all(values, column, lambda value: number(value, column["transform"], column.get("format"))), dtype=np.float64)
     missing = np.isnan(numbers)
     if column["transform"] == "standard":
         numbers = (numbers.astype(np.float32) - column["mean"]) / column["deviation"]
     return np.where(missing, column["missing"], numbers).astype(np.float32)
 
 
-def number(value, transform):
-    """Return a number, its logarithm where that is the transform, and NaN for a missing one."""
-    if isinstance(value, str):
+def number(value, transform, pattern=None):
+    """Return a number, its logarithm where that is the transform, and NaN for a missing one. `pattern`: how texts have numbers that
+    are written for people, and the decimal point."""
+    if isinstance(value, str) and pattern:
+        found = written(value.strip(), *pattern)
+    elif isinstance(value, str):
         value = value.strip()
         value = {"true": "1", "false": "0"}.get(value.lower(), value)
         found = np.nan if value in WORDS else float(value) if NUMBER.fullmatch(value) else np.inf
@@ -246,11 +257,23 @@ def number(value, transform):
     return found
 
 
+def written(text, pattern, point):
+    """Return a number that is written for people, such as $1,234.50 or (5)."""
+    found = re.fullmatch(pattern, text)
+    if text in WORDS:
+        return np.nan
+    if found is None or bool(found["open"]) != bool(found["close"]) or (found["sign"] and found["inner"]):
+        return np.inf
+    digits = re.sub(f"[^0-9eE+{point}-]", "", found["number"]).replace(point, ".")
+    value = -float(digits) if {*found["open"], *found["sign"], *found["inner"]} & {*"(-−"} else float(digits)
+    return value / 100 if found["percent"] else value
+
+
 def values_of(value, column, raw=False):
     """Return the values of a row's field, None for a missing one, as the model knows them: whole numbers, of 64 bits where they
     are raw ids, or texts."""
-    if column["separator"] and isinstance(value, str):
-        value = value.split(column["separator"]) if value else []
+    if isinstance(value, str) and (column["separator"] or column.get("brackets")):
+        value = texts_of(value, column["separator"])
     if not column["list"]:
         return [one(value, column["type"], raw)]
     if isinstance(value, (list, tuple, np.ndarray)):
@@ -258,6 +281,61 @@ def values_of(value, column, raw=False):
     if value is None or value != value:
         return []
     raise ValueError("must be a list of values")
+
+
+def texts_of(text, separator):
+    """Return the values that a text holds, None for a missing one."""
+    if not separator:
+        return [] if text.strip() in WORDS else listed(text)
+    if text[:1] == "[" and text[-1:] == "]":
+        try:
+            return listed(text)
+        except ValueError:
+            pass
+    return text.split(separator) if text else []
+
+
+def listed(text):
+    """Return the values of a list as JSON, Python or NumPy write one, None for a missing one."""
+    text = text.strip()
+    if found := CALL.fullmatch(text):
+        text = found[1].strip() or "[]"
+    text = SCALAR.sub(r"\1", text) if "np." in text else text
+    rule = "must be a list such as [27, 9]"
+    if len(text) < 2 or CLOSING.get(text[0]) != text[-1]:
+        raise ValueError(rule)
+    body, at, parts = text[1:-1].strip(), 0, []
+    while at < len(body):
+        found = PART.match(body, at)
+        if found is None:
+            raise ValueError(rule)
+        at = found.end()
+        parts.append(found[1] or found[2] or "null")
+    if len(parts) == 1 and "," not in body and body[0] not in "\"'":
+        words = body.split()
+        parts = words if all(NUMBER.fullmatch(word) or word in WORDS or word == "..." for word in words) else parts
+    if "..." in parts or (text[0] == "{" and any(":" in part or "=" in part for part in parts if part[0] not in "\"'")):
+        raise ValueError(rule)
+    return [value_of(part) for part in parts]
+
+
+def value_of(part):
+    """Return a value of a list as a text, None for a missing one."""
+    if part[0] not in "\"'":
+        found = WHOLE.fullmatch(part)
+        part = part.lower() if part in ("True", "False") else part
+        return None if part in WORDS else found[1] if found else part
+    if "\\" not in part:
+        return part[1:-1]
+    try:
+        try:
+            value = json.loads(part, strict=False)
+        except ValueError:
+            value = ast.literal_eval(part)
+        value.encode()
+    except (SyntaxError, ValueError):
+        raise ValueError("must have escapes of JSON or Python in its texts") from None
+    return value
 
 
 def one(value, kind, raw):
@@ -274,8 +352,8 @@ def one(value, kind, raw):
         raise ValueError("must be a whole number or a text")
     if isinstance(value, bool):
         value = int(value) if kind == "integer" else str(value).lower()
-    if kind != "integer" and isinstance(value, str):
-        return value
+    if isinstance(value, str) and (kind != "integer" or value in WORDS):
+        return value if kind != "integer" else None
     found = INTEGER.fullmatch(str(value))
     if found is None:
         raise ValueError("must be a whole number")

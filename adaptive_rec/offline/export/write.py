@@ -27,6 +27,7 @@ from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.source import Source
 from adaptive_rec.data.tabular.trained import TrainedColumns
+from adaptive_rec.data.tabular.written_numbers import PATTERNS, POINTS
 from adaptive_rec.dense.evaluate import logits_of
 from adaptive_rec.dense.models.dlrm import DLRM
 from adaptive_rec.errors import UsageError
@@ -123,7 +124,10 @@ def facts_of(runtime: Runtime, columns: TrainedColumns) -> dict[str, Any]:
     dense = []
     for x, column in enumerate(schema.dense):
         mean, deviation = measured.get(x, (0.0, 1.0))
-        dense.append({**column.model_dump(), "mean": float(mean), "deviation": float(deviation)})
+        figures = {"mean": float(mean), "deviation": float(deviation)}
+        if column.format:
+            figures["format"] = [PATTERNS[column.format], POINTS[column.format]]
+        dense.append({**column.model_dump(), **figures})
     sparse = [
         {
             "column": column.column,
@@ -131,6 +135,7 @@ def facts_of(runtime: Runtime, columns: TrainedColumns) -> dict[str, Any]:
             "table": column.table_name,
             "type": column.type or "text",
             "separator": column.separator,
+            "brackets": bool(column.list),
             "list": bag,
         }
         for column, bag in zip(schema.sparse, columns.bag_C, strict=True)
