@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adaptive_rec.data.tabular.calendar_numbers import calendar_unit
 from adaptive_rec.data.tabular.reader import LARGEST
+from adaptive_rec.data.tabular.text_kind import are_codes, proposal, text_kind
+from adaptive_rec.data.tabular.times import time_line
 from adaptive_rec.data.tabular.values import INTEGER, MISSING_WORDS, is_list, numbers
 
 if TYPE_CHECKING:
@@ -18,7 +21,7 @@ LEAST_ROWS = 1000
 """Fewer rows do not show that a column is different in each of them."""
 MANY_VALUES_RATIO = 0.2
 """Share of the rows with a value of their own above which a whole number is a quantity."""
-LONG_TEXT, SEPARATED_RATIO = 60, 0.05
+LONG_TEXT = 60
 ID_WORDS = frozenset(
     "id ids uid key code hash user item product movie film book isbn ad advertiser campaign creative banner session "
     "device zip postcode "
@@ -29,8 +32,6 @@ ID_WORDS = frozenset(
     "position slot domain app model os browser language lang account partner publisher placement department aisle".split()
 )
 TIME_WORDS = frozenset("time timestamp datetime date ts created updated unixtime utc dt at".split())
-DATE = r"^[0-9]{4}[-/.][0-9]{1,2}[-/.][0-9]{1,2}([T ].*)?$|^[0-9]{1,2}[-/.][0-9]{1,2}[-/.][0-9]{4}([T ].*)?$"
-DECIMAL_COMMA = r"^-?[0-9]*,[0-9]+$"
 
 
 @dataclass
@@ -101,30 +102,30 @@ def _judge_texts(sample: Sample) -> tuple[str, dict[str, Any], str]:
             return _judge_integers(sample, as_numbers.values_B, {"type": "integer"})
         if as_numbers is not None:  # whole numbers beyond 64 bits are texts
             return _judge_words(sample)
+    is_id = _is_id(sample.words)
     found = numbers(values)
     if found is not None and not found.bad_B.any() and not _leading_zeros(values):
         if pc.all(pc.is_in(pc.utf8_lower(values), _words("true", "false"))).as_py():
             return "sparse", {}, "true or false"
-        return _judge_floats(sample, found.values_B)
-    if pc.all(pc.match_substring_regex(values, DATE)).as_py():
-        return "unused", {}, "a time"
-    if pc.all(pc.match_substring_regex(values, DECIMAL_COMMA)).as_py():
-        return "unused", {}, "numbers with a decimal comma; write them with a point to use them"
-    separated = pc.match_substring(values, "|")
-    if np.mean(separated.to_numpy(zero_copy_only=False)) > SEPARATED_RATIO:
-        return "sparse", {"separator": "|"}, "lists of categories with bars between them"
-    return _judge_words(sample)
+        if are_codes(values, is_id):
+            return _judge_words(sample)
+        kind, column, why = _judge_floats(sample, found.values_B)
+        if kind == "sparse" and not pc.all(pc.match_substring_regex(values, INTEGER)).as_py():
+            return _judge_words(sample)
+        return kind, column, why
+    return text_kind(values, is_id, sample.distinct) or _judge_words(sample)
 
 
 def _judge_words(sample: Sample) -> tuple[str, dict[str, Any], str]:
     import pyarrow.compute as pc
 
     values, distinct = sample.values, sample.distinct
+    lists = proposal(sample.name, values)
     if len(values) >= LEAST_ROWS and distinct == len(values):
-        return "unused", {}, "its texts are all different"
+        return "unused", {}, "its texts are all different" + lists
     if pc.mean(pc.utf8_length(values)).as_py() > LONG_TEXT and distinct > len(values) / 2:
-        return "unused", {}, "long texts"
-    return "sparse", {}, f"{_values(distinct)} in the first {sample.rows:,} rows"
+        return "unused", {}, "long texts" + lists
+    return "sparse", {}, f"{_values(distinct)} in the first {sample.rows:,} rows{lists}"
 
 
 def _judge_integers(sample: Sample, values: Any, column: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
@@ -133,14 +134,12 @@ def _judge_integers(sample: Sample, values: Any, column: dict[str, Any]) -> tupl
         return "unused", {}, "it numbers the rows"
     if _is_time(words, values):
         return "unused", {}, "a time"
+    if len(unit := calendar_unit(values.astype(np.int64))) > len("yyyymm"):
+        return "unused", {}, f"a time; to have its order: {time_line(sample.name, unit)}"
     if len(values) >= LEAST_ROWS and distinct == len(values):
         return "unused", {}, "its numbers are all different"
     why = f"{_values(distinct)} in the first {sample.rows:,} rows"
-    if (
-        words & ID_WORDS
-        or any(word.endswith("id") for word in words)
-        or distinct <= max(100, MANY_VALUES_RATIO * len(values))
-    ):
+    if _is_id(words) or distinct <= max(100, MANY_VALUES_RATIO * len(values)):
         return "sparse", column, why
     return "dense", {"transform": "standard"}, f"a quantity: {why}"
 
@@ -149,14 +148,18 @@ def _judge_floats(sample: Sample, values: Any) -> tuple[str, dict[str, Any], str
     finite = values[np.isfinite(values)]
     if not len(finite) or np.abs(finite).max() > LARGEST:
         return "unused", {}, "numbers beyond 32 bits"
-    is_id = sample.words & ID_WORDS or any(word.endswith("id") for word in sample.words)
-    if is_id and len(finite) == len(values) and (finite == np.floor(finite)).all() and np.abs(finite).max() < 2**53:
+    if _is_id(sample.words) and len(finite) == len(values) and (finite == np.floor(finite)).all() and np.abs(finite).max() < 2**53:
         return (
             "sparse",
             {"type": "integer"},
             "whole numbers, written as floats because of gaps: they are read as integers",
         )
     return "dense", {"transform": "standard"}, f"numbers from {finite.min():g} to {finite.max():g}"
+
+
+def _is_id(words: set[str]) -> bool:
+    """Whether a name with these words is one of ids."""
+    return bool(words & ID_WORDS) or any(word.endswith("id") for word in words)
 
 
 def _is_time(words: set[str], values: Any) -> bool:
