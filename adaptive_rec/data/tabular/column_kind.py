@@ -10,7 +10,7 @@ import numpy as np
 
 from adaptive_rec.data.tabular.calendar_numbers import calendar_unit
 from adaptive_rec.data.tabular.reader import LARGEST
-from adaptive_rec.data.tabular.text_kind import are_codes, proposal, text_kind
+from adaptive_rec.data.tabular.text_kind import are_codes, header_kind, proposal, text_kind
 from adaptive_rec.data.tabular.times import time_line
 from adaptive_rec.data.tabular.values import INTEGER, MISSING_WORDS, is_list, numbers
 
@@ -31,6 +31,8 @@ ID_WORDS = frozenset(
     "weekday hour month "
     "position slot domain app model os browser language lang account partner publisher placement department aisle".split()
 )
+HEADER = re.compile(r"(.+):(token|token_seq|float|float_seq)")
+"""RecBole's names of columns."""
 TIME_WORDS = frozenset("time timestamp datetime date ts created updated unixtime utc dt at".split())
 
 
@@ -93,6 +95,13 @@ def _judge_texts(sample: Sample) -> tuple[str, dict[str, Any], str]:
     import pyarrow.compute as pc
 
     values = sample.values
+    is_id = _is_id(sample.words)
+    if header := HEADER.fullmatch(sample.name):
+        found = numbers(values) if header[2] == "float" else None
+        if found is not None and _is_time(sample.words, found.values_B):
+            return "unused", {}, "a time"
+        if judged := header_kind(header[2], values):
+            return judged[0], judged[1] | ({} if judged[0] == "dense" else {"name": header[1]}), judged[2]
     if (
         pc.all(pc.match_substring_regex(values, INTEGER)).as_py()
         and not pc.any(pc.match_substring(values, ".")).as_py()
@@ -102,7 +111,6 @@ def _judge_texts(sample: Sample) -> tuple[str, dict[str, Any], str]:
             return _judge_integers(sample, as_numbers.values_B, {"type": "integer"})
         if as_numbers is not None:  # whole numbers beyond 64 bits are texts
             return _judge_words(sample)
-    is_id = _is_id(sample.words)
     found = numbers(values)
     if found is not None and not found.bad_B.any() and not _leading_zeros(values):
         if pc.all(pc.is_in(pc.utf8_lower(values), _words("true", "false"))).as_py():
@@ -113,7 +121,7 @@ def _judge_texts(sample: Sample) -> tuple[str, dict[str, Any], str]:
         if kind == "sparse" and not pc.all(pc.match_substring_regex(values, INTEGER)).as_py():
             return _judge_words(sample)
         return kind, column, why
-    return text_kind(values, is_id, sample.distinct) or _judge_words(sample)
+    return text_kind(sample.name, values, is_id, sample.distinct) or _judge_words(sample)
 
 
 def _judge_words(sample: Sample) -> tuple[str, dict[str, Any], str]:

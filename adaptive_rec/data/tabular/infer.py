@@ -187,7 +187,7 @@ def give_names(sparse: list[dict[str, Any]]) -> None:
     taken = {column["column"] for column in sparse}
     for column in sparse:
         if not PLAIN_NAME.fullmatch(column["column"]):
-            plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", column["column"]).strip("_")[:60] or "column"
+            plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", column.get("name") or column["column"]).strip("_")[:60] or "column"
             number = 1
             while (name := plain if number == 1 else f"{plain}_{number}") in taken:
                 number += 1

@@ -67,10 +67,10 @@ UNIT = "^[-+]?[0-9][0-9.,]* ?[A-Za-zµ°]{1,4}$"
 NEARLY_ALL = 0.9
 
 
-def text_kind(values: pa.Array, is_id: bool, distinct: int) -> Judged | None:
-    """Judge texts (V) that are no plain numbers, none of them missing; None where they are names. `is_id`: the column's name is one
-    of ids. `distinct`: different values."""
-    found = _date_kind(values) or _number_kind(values, is_id) or _brackets_kind(values) or _separator_kind(values)
+def text_kind(name: str, values: pa.Array, is_id: bool, distinct: int) -> Judged | None:
+    """Judge texts (V) of a column that are no plain numbers, none of them missing; None where they are names. `is_id`: the column's
+    name is one of ids. `distinct`: different values."""
+    found = _date_kind(values) or _number_kind(name, values, is_id) or _brackets_kind(values) or _separator_kind(values)
     if found is None and not is_id and distinct > max(100, LEAST_RATIO[False] * len(values)):
         return _one_off_kind(values)
     return found
@@ -85,13 +85,12 @@ def are_codes(values: pa.Array, is_id: bool) -> bool:
 def proposal(name: str, values: pa.Array) -> str:
     """Return which line of the schema makes lists of texts that may hold several values; nothing where they hardly do."""
     some = _evenly(values)
-    if _ratio(some, BRACKETS) > NEARLY_ALL:
+    if _ratio(some, BRACKETS) > NEARLY_ALL and _ratio(some, r"[,\s]") > LEAST_RATIO[True]:
         return f"; to have lists: {_line(name, list='brackets')}"
     for separator in SEPARATORS:
-        found = _parts(some, separator)
-        if found.ratio >= LEAST_RATIO[separator in STRONG] and not found.decimal and (
-            separator in STRONG or (found.recurring_ratio <= MOST_DISTINCT[found.ids] and (found.ids or separator != " "))
-        ):
+        strong, found = separator in STRONG, _parts(some, separator)
+        recur = found.recurring_ratio <= MOST_DISTINCT[found.ids] and found.shared_ratio >= LEAST_SHARED[found.ids] / 2
+        if found.ratio >= LEAST_RATIO[strong] and (strong or recur):
             return f"; to have lists: {_line(name, separator=found.separator)}"
     return ""
 
@@ -108,10 +107,11 @@ def _date_kind(values: pa.Array) -> Judged | None:
     return ("unused", {}, "a time") if _all(values, DATE) or _all(values, OTHER_ZONE) else None
 
 
-def _number_kind(values: pa.Array, is_id: bool) -> Judged | None:
+def _number_kind(name: str, values: pa.Array, is_id: bool) -> Judged | None:
     format_, why = number_format(values)
     if why:
-        return "unused", {}, why
+        two = f"; {_line(name, format='us')} is for 1,234.5, {_line(name, format='eu')} for 1.234,5" if "ways" in why else ""
+        return "unused", {}, why + two
     if not format_:
         return None
     found = written_numbers(values, format_).values_B
@@ -133,7 +133,7 @@ def number_format(values: pa.Array) -> tuple[Format, str]:
     if _any(values, "%") and not _all(values, "%|^[-+]?0([.,]0*)?$"):
         return "", "percentages among other numbers"
     commas, points = _any(values, ","), _any(values, "[.]")
-    if commas and not _any(values, "[^0-9,]") and _may_be_lists(values) and _separator_kind(values):
+    if commas and not _any(values, "[^0-9,]") and _may_be_lists(values) and ("us" not in fits or _separator_kind(values)):
         return "", ""
     if len(fits) == 1 or not (commas or points):
         return fits[0], ""
@@ -141,7 +141,7 @@ def number_format(values: pa.Array) -> tuple[Format, str]:
         return "eu", ""
     if commas and not points and not _all(values, ","):
         return "us", ""
-    return "", 'numbers that can be read in two ways: format = "us" is for 1,234.5, format = "eu" for 1.234,5'
+    return "", "numbers that can be read in two ways"
 
 
 def _may_be_lists(values: pa.Array) -> bool:
@@ -189,7 +189,7 @@ def _brackets_kind(values: pa.Array) -> Judged | None:
         return "unused", {}, "lists of numbers that are not whole"
     if len(values) >= LEAST_ROWS and pc.count_distinct(parts).as_py() == len(parts):
         return "unused", {}, "lists whose values are all different"
-    return "sparse", {"list": "brackets", **_type_of(parts)}, "lists of categories in brackets"
+    return "sparse", {"list": "brackets", **type_of(parts)}, "lists of categories in brackets"
 
 
 def _separator_kind(values: pa.Array) -> Judged | None:
@@ -206,7 +206,7 @@ def _separator_kind(values: pa.Array) -> Judged | None:
         shared = strong or found.shared_ratio >= LEAST_SHARED[found.ids]
         if recur and shared and (found.ids or separator != " "):
             parts = pc.split_pattern(values, found.separator).flatten()
-            return "sparse", {"separator": found.separator, **_type_of(parts)}, f"lists of categories with {name} between them"
+            return "sparse", {"separator": found.separator, **type_of(parts)}, f"lists of categories with {name} between them"
     return None
 
 
@@ -225,7 +225,7 @@ class _Parts:
     ids: bool
     """All parts have a digit and no space."""
     decimal: bool
-    """Most parts are decimal numbers."""
+    """The parts are numbers, and most of them decimal ones."""
 
 
 def _parts(some: pa.Array, separator: str) -> _Parts:
@@ -249,11 +249,11 @@ def _parts(some: pa.Array, separator: str) -> _Parts:
     distinct = pc.unique(parts)
     named = distinct.filter(pc.not_equal(distinct, ""))
     shared_ratio = pc.mean(pc.is_in(later, pc.unique(first)).cast("int8")).as_py() or 0.0
-    decimal = len(named) > 0 and _ratio(named, DECIMAL) > 0.5
+    decimal = len(named) > 0 and _ratio(named, DECIMAL) > 0.5 and _all(named, NUMBER)
     return _Parts(separator, ratio, len(distinct) / len(parts), shared_ratio, _all(named, ID_PART), decimal)
 
 
-def _type_of(parts: pa.Array) -> dict[str, Any]:
+def type_of(parts: pa.Array) -> dict[str, Any]:
     """Return the type of values where they are whole numbers of 64 bits: so they are the same ids in a Parquet file."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -267,6 +267,20 @@ def _type_of(parts: pa.Array) -> dict[str, Any]:
     except pa.ArrowInvalid:
         return {}
     return {"type": "integer"} if lowest > -(2**63) else {}
+
+
+def header_kind(kind: str, values: pa.Array) -> Judged | None:
+    """Judge texts whose header says what they are, as those of RecBole's files do: `token`, `token_seq`, `float`, `float_seq`."""
+    import pyarrow.compute as pc
+
+    if kind == "token_seq":
+        parts = pc.split_pattern(values, " ").flatten()
+        return "sparse", {"separator": " ", **type_of(parts)}, "lists of categories, as its header says"
+    if kind == "float_seq":
+        return "unused", {}, "lists of numbers, as its header says"
+    if kind == "token":
+        return "sparse", type_of(values), "a category, as its header says"
+    return ("dense", {"transform": "standard"}, "numbers, as its header says") if _all(values, NUMBER) else None
 
 
 # Regular expressions on columns --------------------------------------------------------------------------------------
