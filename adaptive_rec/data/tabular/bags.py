@@ -1,7 +1,8 @@
 """Texts that hold several values: divided by a separator, or lists as JSON, Python and NumPy write them.
 
-A list in brackets (`[]`, `()` or `{}`) has commas between its values, or spaces where all are numbers or stand in quotation marks.
-A value without quotation marks may be missing (`null`, `None`, `nan`), and a whole number may be written as a float.
+A list in brackets (`[]`, `()` or `{}`) has commas between its values, or spaces where all are numbers or stand in
+quotation marks. A value without quotation marks may be missing (`null`, `None`, `nan`), and a whole number may be
+written as a float.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ OUTER = r"^\s*[\[({]\s*|\s*[\])}]\s*$"
 CALL = re.compile(r"(?:array|frozenset|set|deque)\((.*?)(?:,\s*dtype=[^()]*)?\)", re.DOTALL)
 NUMPY_SCALAR = re.compile(r"\bnp\.\w+\(([^()]*)\)")
 PART = re.compile(
-    r"""\s*(?:("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\s*(?:,|$|(?=["']))|([^,\s"'\[\]{}][^,\[\]{}]*?)\s*(?:,|$)|,)""", re.DOTALL
+    r"""\s*(?:("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\s*(?:,|$|(?=["']))|([^,\s"'\[\]{}][^,\[\]{}]*?)\s*(?:,|$)|,)""",
+    re.DOTALL,
 )
 PLAIN_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 WHOLE_FLOAT = re.compile(r"(-?[0-9]+)\.0*")
@@ -97,8 +99,9 @@ def _unquoted(part: str) -> str:
 
 
 def lists_of(array: pa.Array, where: str) -> tuple[pa.Array, NDArray[np.bool_]]:
-    """Return texts (B) as lists of texts, and which of them hold no list; a column of lists is returned as it is. An empty text
-    and words such as null are null lists. Raises DataError, which begins with `where`, for a column of another type."""
+    """Return texts (B) as lists of texts, and which of them hold no list; a column of lists is returned as it is. An
+    empty text and words such as null are null lists. Raises DataError, which begins with `where`, for a column of
+    another type."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -157,8 +160,8 @@ def _values(lists: Any) -> pa.Array:
 
 
 def divided(array: pa.Array, separator: str, where: str) -> pa.Array:
-    """Return texts divided at a separator as lists of texts; a text in square brackets that holds a list is that list, as is a
-    value of a column of lists. Raises DataError, which begins with `where`, for a column of another type."""
+    """Return texts divided at a separator as lists of texts; a text in square brackets that holds a list is that list,
+    as is a value of a column of lists. Raises DataError, which begins with `where`, for a column of another type."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

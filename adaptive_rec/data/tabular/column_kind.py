@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adaptive_rec.data.tabular.bags import MISSING_WORDS
 from adaptive_rec.data.tabular.calendar_numbers import calendar_unit
 from adaptive_rec.data.tabular.reader import LARGEST
 from adaptive_rec.data.tabular.text_kind import are_codes, header_kind, proposal, text_kind
 from adaptive_rec.data.tabular.times import time_line
-from adaptive_rec.data.tabular.values import INTEGER, MISSING_WORDS, is_list, numbers
+from adaptive_rec.data.tabular.values import INTEGER, is_list, numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -156,7 +157,8 @@ def _judge_floats(sample: Sample, values: Any) -> tuple[str, dict[str, Any], str
     finite = values[np.isfinite(values)]
     if not len(finite) or np.abs(finite).max() > LARGEST:
         return "unused", {}, "numbers beyond 32 bits"
-    if _is_id(sample.words) and len(finite) == len(values) and (finite == np.floor(finite)).all() and np.abs(finite).max() < 2**53:
+    whole = len(finite) == len(values) and (finite == np.floor(finite)).all() and np.abs(finite).max() < 2**53
+    if whole and _is_id(sample.words):
         return (
             "sparse",
             {"type": "integer"},

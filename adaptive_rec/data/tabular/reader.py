@@ -133,7 +133,8 @@ class TabularReader:
         self.dense_names = tuple(column.column for column in schema.dense) or (CONSTANT,)
         self.dense_transform = ", ".join(f"{c.column}: {c.transform}" for c in schema.dense) or "the constant 1"
         self.columns = tuple(
-            SparseColumn(c.feature, c.table_name, bool(c.separator or c.list) or self._has_lists(c.column)) for c in schema.sparse
+            SparseColumn(c.feature, c.table_name, bool(c.separator or c.list) or self._has_lists(c.column))
+            for c in schema.sparse
         )
         self.has_times = bool(schema.time.column)
         self._bad_rows, self._has_read_times = 0, False

@@ -38,7 +38,7 @@ class Column(Frozen):
 
     @model_serializer(mode="wrap")
     def _without_later_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what older versions did not know and the schema does not name: folders are found by a hash of all keys."""
+        """Leave out what older versions did not know and the schema does not name: a hash of all keys finds folders."""
         values: dict[str, Any] = handler(self)
         return {name: value for name, value in values.items() if value or name not in ("format", "list")}
 
@@ -53,7 +53,8 @@ class DenseColumn(Column):
     missing: float = 0.0
     """The value of a missing number, after the transform."""
     format: Literal["", "us", "eu"] = ""
-    """How texts have numbers that are written for people: us as 1,234.5, eu as 1.234,5, both with signs of money or percent."""
+    """How texts have numbers that are written for people: us as 1,234.5, eu as 1.234,5; both take signs of money and
+    percent."""
 
 
 class SparseColumnSchema(Column):
@@ -92,8 +93,8 @@ class TimeColumn(Frozen):
     column: str = ""
     """Empty: rows have no time."""
     unit: Unit = ""
-    """Of numbers, which count from 1970 on, or are dates such as yyyymmdd. By default they are seconds, and refused where they
-    look like something else. Texts are ISO times, by default of UTC."""
+    """Of numbers, which count from 1970 on, or are dates such as yyyymmdd. By default they are seconds, and refused
+    where they look like something else. Texts are ISO times, by default of UTC."""
 
     @model_serializer(mode="wrap")
     def _by_older_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -234,7 +235,8 @@ class Schema(Frozen):
 
     def with_types(self, kind_of: Mapping[str, str], bag_C: Sequence[bool]) -> Schema:
         """Return the schema with the types of its tables' values, by table, for files of whatever kind that are scored, whose
-        rows need no time. `bag_C` says which columns are bags: texts have them in brackets, unless they have a separator."""
+        rows need no time. `bag_C` says which columns are bags: texts have them in brackets, unless there is a
+        separator."""
         columns = []
         for column, bag in zip(self.sparse, bag_C, strict=True):
             texts = {"list": "brackets"} if bag and not column.separator else {}

@@ -1,7 +1,8 @@
-"""What a column of texts is to a model where its texts are more than names: dates, numbers written for people, lists of ids.
+"""What a column of texts is to a model where its texts are more than names: dates, numbers written for people, lists of
+ids.
 
-A whole column decides, never a single value. Where two readings are possible, the column stays a category or is not used, and
-the reason says which line of the schema takes the other one.
+A whole column decides, never a single value. Where two readings are possible, the column stays a category or is not
+used, and the reason says which line of the schema takes the other one.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adaptive_rec.data.tabular.bags import lists_of
-from adaptive_rec.data.tabular.values import INTEGER, MISSING_WORDS, NUMBER
+from adaptive_rec.data.tabular.bags import MISSING_WORDS, lists_of
+from adaptive_rec.data.tabular.values import INTEGER, NUMBER
 from adaptive_rec.data.tabular.written_numbers import CURRENCY, PATTERNS, Format, written_numbers
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ LOOKED_AT, FIRST = 10_000, 100
 MONTH = "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*[.]?"
 WEEKDAY = "(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*[.]?,? "
 TIME = (
-    "[0-2]?[0-9]:[0-5][0-9](?::[0-5][0-9](?:[.,][0-9]+)?)?(?: ?[APap][.]?[Mm][.]?)?(?: ?(?:Z|[A-Z]{3,4}|[-+][0-9]{2}(?::?[0-9]{2})?))?"
+    "[0-2]?[0-9]:[0-5][0-9](?::[0-5][0-9](?:[.,][0-9]+)?)?(?: ?[APap][.]?[Mm][.]?)?"
+    "(?: ?(?:Z|[A-Z]{3,4}|[-+][0-9]{2}(?::?[0-9]{2})?))?"
 )
 DAYS = (
     "[0-9]{4}[-/.][0-9]{1,2}[-/.][0-9]{1,2}",
@@ -47,8 +49,8 @@ FEW_GROUPS = 50
 """With more groups of three digits, of which none begins with 0, the groups may be ids rather than thousands."""
 SEPARATORS = {
     "\x1d": "the character 0x1d", "\x1e": "the character 0x1e", "\x1f": "the character 0x1f", "\x01": "the character 0x01",
-    "\x02": "the character 0x02", "\x03": "the character 0x03", "|": "bars", "^": "carets", ";": "semicolons", "#": "number signs",
-    ",": "commas", " ": "spaces",
+    "\x02": "the character 0x02", "\x03": "the character 0x03", "|": "bars", "^": "carets", ";": "semicolons",
+    "#": "number signs", ",": "commas", " ": "spaces",
 }  # fmt: skip
 STRONG = frozenset("\x1d\x1e\x1f\x01\x02\x03|^")
 """Separators that texts hardly have for another reason."""
@@ -57,19 +59,21 @@ LEAST_RATIO = {True: 0.05, False: 0.3}
 MOST_DISTINCT = {True: 0.5, False: 0.2}
 """Distinct parts beside all of them where parts recur: of ids, of words, as words of a language recur, too."""
 LEAST_SHARED = {True: 0.2, False: 0.5}
-"""Share of the later parts that are first ones elsewhere, of ids, of words: the parts of an address or a name have their places."""
+"""Share of the later parts that are first ones elsewhere, of ids, of words: the parts of an address or a name have
+their places."""
 LEAST_ROWS = 1000
 """Fewer texts do not show whether parts recur."""
 BRACKETS = r"^\s*(?:\[(?s:.*)\]|\{(?s:.*)\}|\((?s:.*),(?s:.*)\)|\(\)|array\((?s:.*)\)|(?:frozen)?set\((?s:.*)\))\s*$"
 ID_PART = "^[A-Za-z_.:-]{0,8}[0-9][A-Za-z0-9_:-]*$"
 DECIMAL = r"^[-+]?[0-9]*[.][0-9]*[1-9][0-9]*(?:[eE][-+]?[0-9]+)?$|^[-+]?[0-9.]+[eE]-[0-9]+$"
+TWO_WAYS = "numbers that can be read in two ways"
 UNIT = "^[-+]?[0-9][0-9.,]* ?[A-Za-zµ°]{1,4}$"
 NEARLY_ALL = 0.9
 
 
 def text_kind(name: str, values: pa.Array, is_id: bool, distinct: int) -> Judged | None:
-    """Judge texts (V) of a column that are no plain numbers, none of them missing; None where they are names. `is_id`: the column's
-    name is one of ids. `distinct`: different values."""
+    """Judge texts (V) of a column that are no plain numbers, none of them missing; None where they are names. `is_id`:
+    the column's name is one of ids. `distinct`: different values."""
     found = _date_kind(values) or _number_kind(name, values, is_id) or _brackets_kind(values) or _separator_kind(values)
     if found is None and not is_id and distinct > max(100, LEAST_RATIO[False] * len(values)):
         return _one_off_kind(values)
@@ -83,14 +87,15 @@ def are_codes(values: pa.Array, is_id: bool) -> bool:
 
 
 def proposal(name: str, values: pa.Array) -> str:
-    """Return which line of the schema makes lists of texts that may hold several values; nothing where they hardly do."""
+    """Return which line of the schema makes lists of texts that may hold several values; nothing where they hardly
+    do."""
     some = _evenly(values)
     if _ratio(some, BRACKETS) > NEARLY_ALL and _ratio(some, r"[,\s]") > LEAST_RATIO[True]:
         return f"; to have lists: {_line(name, list='brackets')}"
     for separator in SEPARATORS:
         strong, found = separator in STRONG, _parts(some, separator)
         recur = found.recurring_ratio <= MOST_DISTINCT[found.ids] and found.shared_ratio >= LEAST_SHARED[found.ids] / 2
-        if found.ratio >= LEAST_RATIO[strong] and (strong or recur):
+        if found.ratio >= LEAST_RATIO[strong] and (strong or recur or found.ids):
             return f"; to have lists: {_line(name, separator=found.separator)}"
     return ""
 
@@ -110,20 +115,21 @@ def _date_kind(values: pa.Array) -> Judged | None:
 def _number_kind(name: str, values: pa.Array, is_id: bool) -> Judged | None:
     format_, why = number_format(values)
     if why:
-        two = f"; {_line(name, format='us')} is for 1,234.5, {_line(name, format='eu')} for 1.234,5" if "ways" in why else ""
-        return "unused", {}, why + two
+        us, eu = _line(name, format="us"), _line(name, format="eu")
+        return "unused", {}, why + (f"; {us} is for 1,234.5, {eu} for 1.234,5" if why == TWO_WAYS else "")
     if not format_:
         return None
     found = written_numbers(values, format_).values_B
     if is_id and (found == np.floor(found)).all() and not _any(values, f"%|{CURRENCY}"):
         return None
     low, high = found.min(), found.max()
-    return "dense", {"transform": "standard", "format": format_}, f"numbers from {low:g} to {high:g}, written for people"
+    why = f"numbers from {low:g} to {high:g}, written for people"
+    return "dense", {"transform": "standard", "format": format_}, why
 
 
 def number_format(values: pa.Array) -> tuple[Format, str]:
-    """Return the format in which all texts are numbers that are written for people; or nothing, and why they are not used where they
-    are such numbers and it is not sure which."""
+    """Return the format in which all texts are numbers that are written for people; or nothing, and why they are not
+    used where they are such numbers and it is not sure which."""
     fits: list[Format] = [name for name in ("us", "eu") if _all(values, PATTERNS[name])]
     if not fits or written_numbers(values, fits[0]).bad_B.any():
         return "", ""
@@ -133,19 +139,21 @@ def number_format(values: pa.Array) -> tuple[Format, str]:
     if _any(values, "%") and not _all(values, "%|^[-+]?0([.,]0*)?$"):
         return "", "percentages among other numbers"
     commas, points = _any(values, ","), _any(values, "[.]")
-    if commas and not _any(values, "[^0-9,]") and _may_be_lists(values) and ("us" not in fits or _separator_kind(values)):
-        return "", ""
+    if commas and not _any(values, "[^0-9,]") and _may_be_lists(values):
+        if "us" not in fits or _separator_kind(values):
+            return "", ""
     if len(fits) == 1 or not (commas or points):
         return fits[0], ""
     if commas and not points and _any(values, "^[^0-9]*0,"):
         return "eu", ""
     if commas and not points and not _all(values, ","):
         return "us", ""
-    return "", "numbers that can be read in two ways"
+    return "", TWO_WAYS
 
 
 def _may_be_lists(values: pa.Array) -> bool:
-    """Whether texts of digits and commas may be lists of ids. No id begins with 0; decimals have one length, or do not end in 0."""
+    """Whether texts of digits and commas may be lists of ids. No id begins with 0; decimals have one length, or do not
+    end in 0."""
     import pyarrow.compute as pc
 
     if _any(values, ",0[0-9]|^0,"):
@@ -168,7 +176,8 @@ def _one_off_kind(values: pa.Array) -> Judged | None:
     if pc.mean(is_number.cast("int8")).as_py() < NEARLY_ALL:
         return None
     other = some.filter(pc.invert(is_number))
-    return "unused", {}, "numbers" + (f", but for {ascii(other[0].as_py())[:40]}" if len(other) else " in several formats")
+    but = f", but for {ascii(other[0].as_py())[:40]}" if len(other) else " in several formats"
+    return "unused", {}, "numbers" + but
 
 
 # Several values ------------------------------------------------------------------------------------------------------
@@ -205,8 +214,8 @@ def _separator_kind(values: pa.Array) -> Judged | None:
         recur = found.recurring_ratio <= MOST_DISTINCT[found.ids or strong] or (strong and len(values) < LEAST_ROWS)
         shared = strong or found.shared_ratio >= LEAST_SHARED[found.ids]
         if recur and shared and (found.ids or separator != " "):
-            parts = pc.split_pattern(values, found.separator).flatten()
-            return "sparse", {"separator": found.separator, **type_of(parts)}, f"lists of categories with {name} between them"
+            column = {"separator": found.separator} | type_of(pc.split_pattern(values, found.separator).flatten())
+            return "sparse", column, f"lists of categories with {name} between them"
     return None
 
 
@@ -270,7 +279,8 @@ def type_of(parts: pa.Array) -> dict[str, Any]:
 
 
 def header_kind(kind: str, values: pa.Array) -> Judged | None:
-    """Judge texts whose header says what they are, as those of RecBole's files do: `token`, `token_seq`, `float`, `float_seq`."""
+    """Judge texts whose header says what they are, as those of RecBole's files do: `token`, `token_seq`, `float`,
+    `float_seq`."""
     import pyarrow.compute as pc
 
     if kind == "token_seq":

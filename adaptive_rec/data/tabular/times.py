@@ -16,8 +16,9 @@ from adaptive_rec.errors import DataError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MICROSECONDS = {"": 1_000_000, "s": 1_000_000, "ms": 1_000, "us": 1, "ns": 0.001}
-"""Of each unit that numbers may have."""
+MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+SCALE = {"": 1e6, "s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
+"""Microseconds of each unit that numbers may have."""
 UNITS = {"": "seconds", "s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 LAST_SECOND = 4_102_444_800
 """The year 2100: a later time is in another unit, unless the schema says that it is in seconds."""
@@ -27,8 +28,8 @@ END = (datetime(9999, 12, 31, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 
 
 def times(array: pa.Array, unit: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]] | None:
-    """Return when each row was, and the rows without a time: of a column of numbers in a unit of the schema, of ISO texts, or of Arrow's times. A text without a
-    zone is UTC. None for a type that holds no times."""
+    """Return when each row was, and the rows without a time: of a column of numbers in a unit of the schema, of ISO
+    texts, or of Arrow's times. A text without a zone is UTC. None for a type that holds no times."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(array.type):
@@ -36,7 +37,7 @@ def times(array: pa.Array, unit: str) -> tuple[NDArray[np.int64], NDArray[np.boo
     if pa.types.is_timestamp(array.type) or pa.types.is_date(array.type):
         ticks = array.cast(pa.timestamp("us", getattr(array.type, "tz", None)), safe=False).cast(pa.int64())
         far_B = _is_far(array)  # the cast would wrap
-        return (np.where(far_B, 0, _whole(ticks)), array.is_null().to_numpy(zero_copy_only=False) | far_B)
+        return np.where(far_B, 0, _whole(ticks)), array.is_null().to_numpy(zero_copy_only=False) | far_B
     found = numbers(array, truths=False)
     if found is None or pa.types.is_boolean(array.type):
         return None
@@ -47,8 +48,8 @@ def times(array: pa.Array, unit: str) -> tuple[NDArray[np.int64], NDArray[np.boo
         time_B, far_B = calendar_times(np.where(whole_B, values_B, 0.0).astype(np.int64), unit)
         far_B |= ~whole_B | (values_B != np.floor(values_B))
     else:
-        far_B = np.abs(values_B) * MICROSECONDS[unit] > (END if unit else LAST_SECOND * 1e6)
-        time_B = np.rint(np.where(far_B, 0.0, values_B * MICROSECONDS[unit])).astype(np.int64)
+        far_B = np.abs(values_B) * SCALE[unit] > (END if unit else LAST_SECOND * 1e6)
+        time_B = np.rint(np.where(far_B, 0.0, values_B * SCALE[unit])).astype(np.int64)
         if unit == "ns" and (exact_B := _exact(array)) is not None:
             time_B = np.where(far_B, 0, exact_B // 1000)
     if found.bad_B.any():
@@ -59,8 +60,8 @@ def times(array: pa.Array, unit: str) -> tuple[NDArray[np.int64], NDArray[np.boo
 
 
 def check_unit(array: pa.Array, where: str, column: str) -> None:
-    """Raise DataError, which begins with `where`, for numbers of no given unit that all look like something else than seconds since
-    1970: dates such as 20141021, or a smaller unit."""
+    """Raise DataError, which begins with `where`, for numbers of no given unit that all look like something else than
+    seconds since 1970: dates such as 20141021, or a smaller unit."""
     import pyarrow as pa
 
     if pa.types.is_temporal(array.type) or (found := numbers(array, truths=False)) is None:
@@ -69,19 +70,19 @@ def check_unit(array: pa.Array, where: str, column: str) -> None:
     if unit := unit_of(found.values_B[number_B]):
         got = array[int(np.flatnonzero(number_B)[0])].as_py()
         raise DataError(
-            f"{where}: times must be seconds since 1970 unless their unit is given, got {got}, which looks like {unit}; write "
-            f'{time_line(column, unit)} into the schema (unit = "s" takes it for seconds)'
+            f"{where}: times must be seconds since 1970 unless their unit is given, got {got}, which looks like {unit}; "
+            f'write {time_line(column, unit)} into the schema (unit = "s" takes it for seconds)'
         )
 
 
 def unit_of(values_N: NDArray[np.float64]) -> str:
-    """Return the unit that all numbers look like, where they are no seconds: a format of dates, or a smaller unit of times before
-    the year 2100; nothing where they look like seconds, or like no time."""
+    """Return the unit that all numbers look like, where they are no seconds: a format of dates, or a smaller unit of
+    times before the year 2100; nothing where they look like seconds, or like no time."""
     if not len(values_N) or values_N.min() < 0 or values_N.max() >= 2**63:
         return ""
     if (values_N == np.floor(values_N)).all() and (unit := calendar_unit(values_N.astype(np.int64))):
         return unit
-    smaller = (unit for unit in ("ms", "us", "ns") if values_N.max() * MICROSECONDS[unit] <= LAST_SECOND * 1e6)
+    smaller = (unit for unit in ("ms", "us", "ns") if values_N.max() * SCALE[unit] <= LAST_SECOND * 1e6)
     return next(smaller, "") if values_N.min() > LAST_SECOND else ""
 
 

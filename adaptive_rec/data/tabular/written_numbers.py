@@ -1,8 +1,8 @@
 """Numbers as people write them: ``$9.99``, ``12,345``, ``12.3%``, ``1.234,5``, ``1 234``, ``(5)``.
 
-In the format `us` a point is before the decimals and a comma may be between groups of digits; in `eu` it is the other way round.
-Spaces, of whatever width, and apostrophes may be between groups in both. A number in brackets is negative, a percentage is divided
-by 100, and signs or codes of currencies are left out.
+In the format `us` a point is before the decimals and a comma may be between groups of digits; in `eu` it is the other
+way round. Spaces, of whatever width, and apostrophes may be between groups in both. A number in brackets is negative, a
+percentage is divided by 100, and signs or codes of currencies are left out.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Format = Literal["", "us", "eu"]
 SPACE = "[ \u00a0\u2007\u2009\u202f]"
 CURRENCY = (
-    "(?:[A-Z]{0,3}[$¢£¤¥฿₠-₿]|USD|EUR|GBP|CHF|JPY|CNY|INR|RUB|BRL|CAD|AUD|NZD|SEK|NOK|DKK|PLN|CZK|HUF|TRY|ZAR|MXN|KRW|SGD|HKD|"
-    "IDR|THB|VND|ILS|AED|SAR|kr|zł|Kč|Ft|Rs[.]?|руб[.]?)"
+    "(?:[A-Z]{0,3}[$¢£¤¥฿₠-₿]|USD|EUR|GBP|CHF|JPY|CNY|INR|RUB|BRL|CAD|AUD|NZD|SEK|NOK|DKK|PLN|CZK|HUF|TRY|ZAR|MXN|KRW|"
+    "SGD|HKD|IDR|THB|VND|ILS|AED|SAR|kr|zł|Kč|Ft|Rs[.]?|руб[.]?)"
 )
 """The signs and codes of money that may be before or after a number."""
 POINTS = {"us": ".", "eu": ","}
@@ -51,7 +51,8 @@ def written_numbers(array: pa.Array, format: Format) -> Numbers:
 
     array = trimmed(array)
     parts = pc.extract_regex(array, PATTERNS[format])
-    some = {name: pc.not_equal(pc.struct_field(parts, name), "") for name in ("open", "sign", "inner", "percent", "close")}
+    names = ("open", "sign", "inner", "percent", "close")
+    some = {name: pc.not_equal(pc.struct_field(parts, name), "") for name in names}
     in_pairs = pc.equal(some["open"], some["close"])
     right = pc.fill_null(pc.and_(in_pairs, pc.invert(pc.and_(some["sign"], some["inner"]))), False)
     digits = pc.replace_substring_regex(pc.struct_field(parts, "number"), BETWEEN_GROUPS[format], "")

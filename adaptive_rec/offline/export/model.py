@@ -2,8 +2,9 @@
 ``python model.py rows.csv``, which prints a score for each row.
 
 A column has one value for each row: a number, a text, or None, "" and NaN for a missing one; a column of lists has a list
-(or a text with the schema's separator, or such as "[17, 3]"). Values that were not in the training data share one row of their table; raw ids without a
-row of their own share its first ones. What cannot be scored raises ValueError. Needs torch and numpy.
+(or a text with the schema's separator, or such as "[17, 3]"). Values that were not in the training data share one row of
+their table; raw ids without a row of their own share its first ones. What cannot be scored raises ValueError. Needs torch
+and numpy.
 """
 
 import ast
@@ -14,7 +15,7 @@ import re
 import signal
 import sys
 import zlib
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 
@@ -30,7 +31,8 @@ CLOSING = {"[": "]", "(": ")", "{": "}"}
 CALL = re.compile(r"(?:array|frozenset|set|deque)\((.*?)(?:,\s*dtype=[^()]*)?\)", re.DOTALL)
 SCALAR = re.compile(r"\bnp\.\w+\(([^()]*)\)")
 PART = re.compile(
-    r"""\s*(?:("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\s*(?:,|$|(?=["']))|([^,\s"'\[\]{}][^,\[\]{}]*?)\s*(?:,|$)|,)""", re.DOTALL
+    r"""\s*(?:("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\s*(?:,|$|(?=["']))|([^,\s"'\[\]{}][^,\[\]{}]*?)\s*(?:,|$)|,)""",
+    re.DOTALL,
 )
 WHOLE = re.compile(r"(-?[0-9]+)\.0*")
 LARGEST = float(np.finfo(np.float32).max)
@@ -232,7 +234,8 @@ def of_all(values, column, read):
 
 def transformed(values, column):
     """Return a dense column (S,) as the model sees it, in float32."""
-    numbers = np.array(of_all(values, column, lambda value: number(value, column["transform"], column.get("format"))), dtype=np.float64)
+    read = partial(number, transform=column["transform"], pattern=column.get("format"))
+    numbers = np.array(of_all(values, column, read), dtype=np.float64)
     missing = np.isnan(numbers)
     if column["transform"] == "standard":
         numbers = (numbers.astype(np.float32) - column["mean"]) / column["deviation"]
@@ -240,8 +243,8 @@ def transformed(values, column):
 
 
 def number(value, transform, pattern=None):
-    """Return a number, its logarithm where that is the transform, and NaN for a missing one. `pattern`: how texts have numbers that
-    are written for people, and the decimal point."""
+    """Return a number, its logarithm where that is the transform, and NaN for a missing one. `pattern`: how texts have
+    numbers that are written for people, and the decimal point."""
     if isinstance(value, str) and pattern:
         found = written(value.strip(), *pattern)
     elif isinstance(value, str):

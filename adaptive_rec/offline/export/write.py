@@ -124,7 +124,7 @@ def facts_of(runtime: Runtime, columns: TrainedColumns) -> dict[str, Any]:
     dense = []
     for x, column in enumerate(schema.dense):
         mean, deviation = measured.get(x, (0.0, 1.0))
-        figures = {"mean": float(mean), "deviation": float(deviation)}
+        figures: dict[str, Any] = {"mean": float(mean), "deviation": float(deviation)}
         if column.format:
             figures["format"] = [PATTERNS[column.format], POINTS[column.format]]
         dense.append({**column.model_dump(), **figures})
