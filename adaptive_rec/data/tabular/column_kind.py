@@ -11,7 +11,7 @@ import numpy as np
 from adaptive_rec.data.tabular.bags import MISSING_WORDS
 from adaptive_rec.data.tabular.calendar_numbers import calendar_unit
 from adaptive_rec.data.tabular.reader import LARGEST
-from adaptive_rec.data.tabular.text_kind import are_codes, header_kind, proposal, text_kind
+from adaptive_rec.data.tabular.text_kind import are_codes, are_thousands, header_kind, proposal, text_kind
 from adaptive_rec.data.tabular.times import time_line
 from adaptive_rec.data.tabular.values import INTEGER, is_list, numbers
 
@@ -116,6 +116,8 @@ def _judge_texts(sample: Sample) -> tuple[str, dict[str, Any], str]:
     if found is not None and not found.bad_B.any() and not _leading_zeros(values):
         if pc.all(pc.is_in(pc.utf8_lower(values), _words("true", "false"))).as_py():
             return "sparse", {}, "true or false"
+        if are_thousands(values):
+            return text_kind(sample.name, values, is_id, sample.distinct) or _judge_words(sample)
         if are_codes(values, is_id):
             return _judge_words(sample)
         kind, column, why = _judge_floats(sample, found.values_B)

@@ -16,7 +16,7 @@ from adaptive_rec.data.tabular.delimited import DelimitedFile
 from adaptive_rec.data.tabular.schema import CONSTANT, DenseColumn, FileSchema, Schema
 from adaptive_rec.data.tabular.times import check_unit, rule_of, times
 from adaptive_rec.data.tabular.values import Categories, categories, is_list, numbers
-from adaptive_rec.data.tabular.written_numbers import written_numbers
+from adaptive_rec.data.tabular.written_numbers import format_hint, written_numbers
 from adaptive_rec.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ class TabularReader:
             values_B, bad_B = self._numbers(batch, column.column)
         values_B = transformed(values_B, column)
         bad_B = bad_B | np.isinf(values_B) | (np.abs(values_B) > LARGEST)
-        self._judge(batch, column.column, bad_B, rule, rows_before)
+        self._judge(batch, column.column, bad_B, rule, rows_before, format_hint)
         return bad_B, np.where(bad_B, 0.0, values_B)
 
     def _numbers(self, batch: pa.RecordBatch, column: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -297,15 +297,16 @@ class TabularReader:
         return found.values_B, found.bad_B
 
     def _judge(
-        self, batch: pa.RecordBatch, column: str, bad_B: NDArray[np.bool_], rule: str, rows_before: int, hint: str = ""
+        self, batch: pa.RecordBatch, column: str, bad_B: NDArray[np.bool_], rule: str, rows_before: int, hint: Any = ""
     ) -> None:
-        """Raise DataError for the first bad row, unless bad rows are skipped."""
+        """Raise DataError for the first bad row, unless bad rows are skipped. `hint`: what mends it, a text or made of
+        the value."""
         if bad_B.any() and not self._skip_bad_rows:
             wrong = int(np.flatnonzero(bad_B)[0])
             row = rows_before + wrong + self._file.bad_rows + 1
             value = batch.column(column)[wrong].as_py()
             got = "nothing" if value is None or value == "" else ascii(value)[:60]
-            raise DataError(f"{self._path}, row {row}, column {column}: {rule}, got {got}{hint}")
+            raise DataError(f"{self._path}, row {row}, column {column}: {rule}, got {got}{hint(value) if callable(hint) else hint}")
 
 
 def transformed(values_B: NDArray[np.float64], column: DenseColumn) -> NDArray[np.float64]:

@@ -86,6 +86,14 @@ def are_codes(values: pa.Array, is_id: bool) -> bool:
     return _any(some, CODE) and (is_id or not _any(some, NO_CODE))
 
 
+def are_thousands(values: pa.Array) -> bool:
+    """Whether texts that can be read as floats are whole numbers with points between groups, as 999 and 12.500 are: all
+    with a point have three digits behind it, which a float with decimals has not everywhere."""
+    if not _all(values, "^-?(0|[1-9][0-9]{0,2}([.][0-9]{3})?)$") or _all(values, "[.]"):
+        return False
+    return _any(values, "[.][0-9]*0$") and _ratio(values, "[.]") * len(values) >= FEW_GROUPS
+
+
 def proposal(name: str, values: pa.Array) -> str:
     """Return which line of the schema makes lists of texts that may hold several values; nothing where they hardly
     do."""
@@ -139,11 +147,12 @@ def number_format(values: pa.Array) -> tuple[Format, str]:
     if _any(values, "%") and not _all(values, "%|^[-+]?0([.,]0*)?$"):
         return "", "percentages among other numbers"
     commas, points = _any(values, ","), _any(values, "[.]")
-    if commas and not _any(values, "[^0-9,]") and _may_be_lists(values):
-        if "us" not in fits or _separator_kind(values):
-            return "", ""
+    if not _any(values, "[^0-9, ]") and _may_be_lists(values) and ("us" not in fits or _separator_kind(values)):
+        return "", ""
     if len(fits) == 1 or not (commas or points):
         return fits[0], ""
+    if are_thousands(values):
+        return "eu", ""
     if commas and not points and _any(values, "^[^0-9]*0,"):
         return "eu", ""
     if commas and not points and not _all(values, ","):
@@ -152,14 +161,14 @@ def number_format(values: pa.Array) -> tuple[Format, str]:
 
 
 def _may_be_lists(values: pa.Array) -> bool:
-    """Whether texts of digits and commas may be lists of ids. No id begins with 0; decimals have one length, or do not
-    end in 0."""
+    """Whether texts of digits with commas or spaces may be lists of ids. No id begins with 0; decimals have one length,
+    or do not end in 0."""
     import pyarrow.compute as pc
 
-    if _any(values, ",0[0-9]|^0,"):
+    if _any(values, "[, ]0[0-9]|^0[, ]"):
         return False
     if _all(values, PATTERNS["us"]):
-        return bool(pc.sum(pc.count_substring(values, ",")).as_py() >= FEW_GROUPS)
+        return bool(pc.sum(pc.count_substring_regex(values, "[, ]")).as_py() >= FEW_GROUPS)
     lengths = pc.utf8_length(pc.replace_substring_regex(values, "^[0-9]*,?", ""))
     return bool(pc.count_distinct(lengths.filter(pc.greater(lengths, 0))).as_py() > 1 and _any(values, ",[0-9]+0$"))
 

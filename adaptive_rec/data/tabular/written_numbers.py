@@ -7,7 +7,8 @@ percentage is divided by 100, and signs or codes of currencies are left out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import re
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -42,6 +43,13 @@ def _pattern(group: str, point: str) -> str:
 
 PATTERNS = {"us": _pattern(",", "[.]"), "eu": _pattern("[.]", ",")}
 """The numbers of each format. Arrow and Python read both alike."""
+
+
+def format_hint(value: Any) -> str:
+    """Return which format reads a value that is no plain number, as part of a message; nothing where none does."""
+    fits = [name for name, pattern in PATTERNS.items() if isinstance(value, str) and re.match(pattern, value.strip())]
+    ways = " or ".join(f'format = "{name}"' for name in fits)
+    return f"; {ways} in the column's line of the schema reads such numbers" if fits else ""
 
 
 def written_numbers(array: pa.Array, format: Format) -> Numbers:
