@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MISSING_WORDS = tuple("|NA|N/A|n/a|<NA>|#N/A|NaN|nan|-nan|NaT|NULL|Null|null|None|none|\\N".split("|"))
 """Fields of a CSV file that stand for a missing number, or for a missing list."""
 CLOSING = {"[": "]", "(": ")", "{": "}"}
-_BARE, _QUOTED = r"""[^\s,"'\\\[\](){}:=]+""", r""""[^",\\\[\](){}]*"|'[^',\\\[\](){}]*'"""
+_BARE, _QUOTED = r"""[^\s,"'\\\[\](){}:=.][^\s,"'\\\[\](){}:=]*""", r""""[^",\\\[\](){}]*"|'[^',\\\[\](){}]*'"""
 _WORD = r"""(?:-?[0-9][0-9.]*|"[^"\s,\\\[\](){}]*"|'[^'\s,\\\[\](){}]*')"""
 
 

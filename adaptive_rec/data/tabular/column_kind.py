@@ -102,7 +102,7 @@ def _judge_texts(sample: Sample) -> tuple[str, dict[str, Any], str]:
         if found is not None and _is_time(sample.words, found.values_B):
             return "unused", {}, "a time"
         if judged := header_kind(header[2], values):
-            return judged[0], judged[1] | ({} if judged[0] == "dense" else {"name": header[1]}), judged[2]
+            return judged[0], judged[1] | ({"name": header[1]} if judged[0] == "sparse" else {}), judged[2]
     if (
         pc.all(pc.match_substring_regex(values, INTEGER)).as_py()
         and not pc.any(pc.match_substring(values, ".")).as_py()
