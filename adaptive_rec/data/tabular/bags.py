@@ -24,7 +24,7 @@ MISSING_WORDS = tuple("|NA|N/A|n/a|<NA>|#N/A|NaN|nan|-nan|NaT|NULL|Null|null|Non
 """Fields of a CSV file that stand for a missing number, or for a missing list."""
 CLOSING = {"[": "]", "(": ")", "{": "}"}
 _BARE, _QUOTED = r"""[^\s,"'\\\[\](){}:=.][^\s,"'\\\[\](){}:=]*""", r""""[^",\\\[\](){}]*"|'[^',\\\[\](){}]*'"""
-_WORD = r"""(?:-?[0-9][0-9.]*|"[^"\s,\\\[\](){}]*"|'[^'\s,\\\[\](){}]*')"""
+_NUMBER, _WORD = r"-?[0-9]+\.?[0-9]*", r"""(?:"[^"\s,\\\[\](){}]*"|'[^'\s,\\\[\](){}]*')"""
 
 
 def _in_brackets(body: str) -> str:
@@ -32,14 +32,17 @@ def _in_brackets(body: str) -> str:
 
 
 BY_COMMAS = _in_brackets(rf"(?:(?:{_BARE}|{_QUOTED})(?:\s*,\s*(?:{_BARE}|{_QUOTED}))*)?")
-BY_SPACES = _in_brackets(rf"{_WORD}(?:\s+{_WORD})+")
+BY_SPACES = _in_brackets(rf"(?:{_NUMBER}(?:\s+{_NUMBER})+|{_WORD}(?:\s+{_WORD})+)")
 """Lists that Arrow can divide, without escapes and without brackets or commas in quotation marks."""
 OUTER = r"^\s*[\[({]\s*|\s*[\])}]\s*$"
 CALL = re.compile(r"(?:array|frozenset|set|deque)\((.*?)(?:,\s*dtype=[^()]*)?\)", re.DOTALL)
 NUMPY_SCALAR = re.compile(r"\bnp\.\w+\(([^()]*)\)")
 PART = re.compile(
-    r"""\s*(?:("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\s*(?:,|$|(?=["']))|([^,\s"'\[\]{}][^,\[\]{}]*?)\s*(?:,|$)|,)""",
+    r"""\s*(?:("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\s*(?:,|$|(?=["']))|([^,\s"'\[\]{}][^,"\[\]{}]*?)\s*(?:,|$)|,)""",
     re.DOTALL,
+)
+ESCAPED = re.compile(
+    r"""(?:[^\\]|\\(?:[\\'"abfnrtv\n]|[0-3]?[0-7]{1,2}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}))*""", re.DOTALL
 )
 PLAIN_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 WHOLE_FLOAT = re.compile(r"(-?[0-9]+)\.0*")
@@ -91,7 +94,7 @@ def _unquoted(part: str) -> str:
         try:
             value = json.loads(part, strict=False)
         except ValueError:
-            value = ast.literal_eval(part)
+            value = ast.literal_eval(part if ESCAPED.fullmatch(part) else "")
         value.encode()
     except (SyntaxError, ValueError):
         raise ValueError("it has an escape that is none") from None

@@ -31,8 +31,11 @@ CLOSING = {"[": "]", "(": ")", "{": "}"}
 CALL = re.compile(r"(?:array|frozenset|set|deque)\((.*?)(?:,\s*dtype=[^()]*)?\)", re.DOTALL)
 SCALAR = re.compile(r"\bnp\.\w+\(([^()]*)\)")
 PART = re.compile(
-    r"""\s*(?:("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\s*(?:,|$|(?=["']))|([^,\s"'\[\]{}][^,\[\]{}]*?)\s*(?:,|$)|,)""",
+    r"""\s*(?:("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\s*(?:,|$|(?=["']))|([^,\s"'\[\]{}][^,"\[\]{}]*?)\s*(?:,|$)|,)""",
     re.DOTALL,
+)
+ESCAPED = re.compile(
+    r"""(?:[^\\]|\\(?:[\\'"abfnrtv\n]|[0-3]?[0-7]{1,2}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}))*""", re.DOTALL
 )
 WHOLE = re.compile(r"(-?[0-9]+)\.0*")
 LARGEST = float(np.finfo(np.float32).max)
@@ -334,7 +337,7 @@ def value_of(part):
         try:
             value = json.loads(part, strict=False)
         except ValueError:
-            value = ast.literal_eval(part)
+            value = ast.literal_eval(part if ESCAPED.fullmatch(part) else "")
         value.encode()
     except (SyntaxError, ValueError):
         raise ValueError("must have escapes of JSON or Python in its texts") from None
