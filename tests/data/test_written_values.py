@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptive_rec.data.tabular.bags import divided, listed, lists_of
@@ -83,6 +83,7 @@ def test_an_exported_model_reads_lists_alike(text: str, values: list[str | None]
 VALUE = st.none() | st.text(max_size=4) | st.integers(-(2**70), 2**70)
 
 
+@settings(deadline=None)
 @given(st.lists(VALUE, max_size=4))
 def test_what_json_and_python_write_is_read_back(values: list[Any]) -> None:
     told = [value if value is None else str(value) for value in values]
@@ -93,6 +94,7 @@ def test_what_json_and_python_write_is_read_back(values: list[Any]) -> None:
     assert [model.listed(text) for text in texts] == [told] * 4
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="[](){}'\" ,\\1a.eNnp:", max_size=12))
 def test_any_text_is_a_list_for_both_or_for_none(text: str) -> None:
     (values,), bad_B = lists_of(pa.array([text]), "c")
@@ -147,6 +149,7 @@ def test_numbers_for_people_are_read_and_by_an_exported_model_alike(text: str, u
             np.testing.assert_equal([found.values_B[0], theirs], [wanted, wanted])
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="0123.,%$€()-− ’e+", max_size=9), st.sampled_from(["us", "eu"]))
 def test_any_text_is_a_number_for_both_or_for_none(text: str, format_: Format) -> None:
     found = written_numbers(pa.array([text]), format_)
