@@ -287,7 +287,8 @@ class TabularReader:
             values_B, bad_B = self._numbers(batch, column.column)
         values_B = transformed(values_B, column)
         bad_B = bad_B | np.isinf(values_B) | (np.abs(values_B) > LARGEST)
-        self._judge(batch, column.column, bad_B, rule, rows_before, format_hint)
+        hint = format_hint(array[int(np.argmax(bad_B))].as_py()) if bad_B.any() else ""
+        self._judge(batch, column.column, bad_B, rule, rows_before, hint)
         return bad_B, np.where(bad_B, 0.0, values_B)
 
     def _numbers(self, batch: pa.RecordBatch, column: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -297,16 +298,15 @@ class TabularReader:
         return found.values_B, found.bad_B
 
     def _judge(
-        self, batch: pa.RecordBatch, column: str, bad_B: NDArray[np.bool_], rule: str, rows_before: int, hint: Any = ""
+        self, batch: pa.RecordBatch, column: str, bad_B: NDArray[np.bool_], rule: str, rows_before: int, hint: str = ""
     ) -> None:
-        """Raise DataError for the first bad row, unless bad rows are skipped. `hint`: what mends it, a text or made of
-        the value."""
+        """Raise DataError for the first bad row, unless bad rows are skipped."""
         if bad_B.any() and not self._skip_bad_rows:
             wrong = int(np.flatnonzero(bad_B)[0])
             row = rows_before + wrong + self._file.bad_rows + 1
             value = batch.column(column)[wrong].as_py()
             got = "nothing" if value is None or value == "" else ascii(value)[:60]
-            raise DataError(f"{self._path}, row {row}, column {column}: {rule}, got {got}{hint(value) if callable(hint) else hint}")
+            raise DataError(f"{self._path}, row {row}, column {column}: {rule}, got {got}{hint}")
 
 
 def transformed(values_B: NDArray[np.float64], column: DenseColumn) -> NDArray[np.float64]:
