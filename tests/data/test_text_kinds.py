@@ -75,6 +75,7 @@ def test_numbers_for_people_are_dense_with_their_format(text: Text, format_: str
             'two ways; { column = "x", format = "us" } is for 1,234.5, { column = "x", format = "eu" } for 1.234,5',
         ),
         (lambda r: f"{r.random() * 100:.2f} kg", "numbers with a unit"),
+        (lambda r: f"${r.random() * 100:.2f}k", "numbers with a unit"),
         (lambda r: "free" if r.random() < 0.03 else f"{r.random() * 99:.4f}", "numbers, but for 'free'"),
     ],
 )
@@ -89,7 +90,7 @@ def test_what_may_be_a_number_is_no_category(text: Text, why: str) -> None:
     [
         *(
             (lambda r, mark=mark: mark.join(ids(r)), {"separator": mark, "type": "integer"})
-            for mark in ("|", "^", ";", ",", ", ", " | ", " ", "#", "\x1d", "\x01", "\x02")
+            for mark in ("|", "||", "\t", "^", ";", ",", ", ", " | ", " ", "#", "\x1d", "\x01", "\x02")
         ),
         (lambda r: json.dumps([int(each) for each in ids(r)]), {"list": "brackets", "type": "integer"}),
         (lambda r: json.dumps(ids(r)), {"list": "brackets", "type": "integer"}),
@@ -177,6 +178,8 @@ def test_what_is_not_sure_is_proposed(rows: int) -> None:
         lambda r: f"20141021T{r.randrange(24):02d}0000Z",
         lambda r: f"2014-{r.randrange(1, 13):02d}",
         lambda r: f"201410{r.randrange(1, 29):02d}",
+        lambda r: f"201410{r.randrange(1, 29):02d}.0",
+        lambda r: f"201410{r.randrange(1, 29):02d} 05:00:00",
         lambda r: f"141021{r.randrange(24):02d}",
     ],
 )

@@ -145,8 +145,8 @@ def _judge_integers(sample: Sample, values: Any, column: dict[str, Any]) -> tupl
         return "unused", {}, "it numbers the rows"
     if _is_time(words, values):
         return "unused", {}, "a time"
-    if len(unit := calendar_unit(values.astype(np.int64))) > len("yyyymm"):
-        return "unused", {}, f"a time; to have its order: {time_line(sample.name, unit)}"
+    if time := _calendar_time(sample, values):
+        return "unused", {}, time
     if len(values) >= LEAST_ROWS and distinct == len(values):
         return "unused", {}, "its numbers are all different"
     why = f"{_values(distinct)} in the first {sample.rows:,} rows"
@@ -160,6 +160,8 @@ def _judge_floats(sample: Sample, values: Any) -> tuple[str, dict[str, Any], str
     if not len(finite) or np.abs(finite).max() > LARGEST:
         return "unused", {}, "numbers beyond 32 bits"
     whole = len(finite) == len(values) and (finite == np.floor(finite)).all() and np.abs(finite).max() < 2**53
+    if whole and (time := _calendar_time(sample, finite)):
+        return "unused", {}, time
     if whole and _is_id(sample.words):
         return (
             "sparse",
@@ -167,6 +169,12 @@ def _judge_floats(sample: Sample, values: Any) -> tuple[str, dict[str, Any], str
             "whole numbers, written as floats because of gaps: they are read as integers",
         )
     return "dense", {"transform": "standard"}, f"numbers from {finite.min():g} to {finite.max():g}"
+
+
+def _calendar_time(sample: Sample, values: Any) -> str:
+    """Return why whole numbers are dates such as 20141021; nothing where they are none, or may be less than days."""
+    unit = calendar_unit(values.astype(np.int64))
+    return f"a time; to have its order: {time_line(sample.name, unit)}" if len(unit) > len("yyyymm") else ""
 
 
 def _is_id(words: set[str]) -> bool:

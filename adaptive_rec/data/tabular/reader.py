@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BLOCK_ROWS = 1 << 15
-LIST_RULE = "must be a list such as [27, 9] or ['a', 'b'], as its list in the schema says"
+LIST_RULE = """must be a list such as [27, 9] or ['a', 'b'] where list = "brackets" (separator = "|" is for 27|9)"""
 LARGEST = float(np.finfo(np.float32).max)
 
 

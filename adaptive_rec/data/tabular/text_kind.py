@@ -39,7 +39,7 @@ DAYS = (
     f"{MONTH} ?[0-9]{{1,2}}(?:st|nd|rd|th)?,? [0-9]{{4}}",
     f"{MONTH}[- ]?[0-9]{{4}}",
     f"{MONTH} +[0-9]{{1,2}} {TIME} [0-9]{{4}}",
-    "[0-9]{8}T[0-9]{4,6}Z?",
+    "[0-9]{8}[T ][0-9]{2}:?[0-9]{2}(?::?[0-9]{2})?Z?",
 )
 DATE = f"^(?i:(?:{WEEKDAY})?(?:{'|'.join(DAYS)})(?:(?:[T,]|:| )+ ?{TIME})?|{TIME})$"
 OTHER_ZONE = "^[0-9]{4}[-/.][0-9]{1,2}[-/.][0-9]{1,2}[T ].*$|^[0-9]{1,2}[-/.][0-9]{1,2}[-/.][0-9]{4}[T ].*$"
@@ -50,9 +50,9 @@ FEW_GROUPS = 50
 SEPARATORS = {
     "\x1d": "the character 0x1d", "\x1e": "the character 0x1e", "\x1f": "the character 0x1f", "\x01": "the character 0x01",
     "\x02": "the character 0x02", "\x03": "the character 0x03", "|": "bars", "^": "carets", ";": "semicolons",
-    "#": "number signs", ",": "commas", " ": "spaces",
+    "\t": "tabs", "#": "number signs", ",": "commas", " ": "spaces",
 }  # fmt: skip
-STRONG = frozenset("\x1d\x1e\x1f\x01\x02\x03|^")
+STRONG = frozenset("\x1d\x1e\x1f\x01\x02\x03\t|^")
 """Separators that texts hardly have for another reason."""
 LEAST_RATIO = {True: 0.05, False: 0.3}
 """Share of the texts that a separator divides: of a strong one, of another one."""
@@ -67,7 +67,7 @@ BRACKETS = r"^\s*(?:\[(?s:.*)\]|\{(?s:.*)\}|\((?s:.*),(?s:.*)\)|\(\)|array\((?s:
 ID_PART = "^[A-Za-z_.:-]{0,8}[0-9][A-Za-z0-9_:-]*$"
 DECIMAL = r"^[-+]?[0-9]*[.][0-9]*[1-9][0-9]*(?:[eE][-+]?[0-9]+)?$|^[-+]?[0-9.]+[eE]-[0-9]+$"
 TWO_WAYS = "numbers that can be read in two ways"
-UNIT = "^[-+]?[0-9][0-9.,]* ?[A-Za-zµ°]{1,4}$"
+UNIT = f"^[-+]?{CURRENCY}?[0-9][0-9.,]* ?[A-Za-zµ°/]{{1,12}}$"
 NEARLY_ALL = 0.9
 
 
@@ -255,8 +255,9 @@ def _parts(some: pa.Array, separator: str) -> _Parts:
     if ratio < LEAST_RATIO[True]:
         return _Parts(separator, ratio, 1.0, 0.0, False, False)
     if separator != " ":
-        for wide in (f" {separator} ", f"{separator} "):
-            if pc.sum(pc.count_substring(some, separator)).as_py() == pc.sum(pc.count_substring(some, wide)).as_py():
+        count = pc.sum(pc.count_substring(some, separator)).as_py()
+        for wide in (f" {separator} ", f"{separator} ", 2 * separator):
+            if wide.count(separator) * pc.sum(pc.count_substring(some, wide)).as_py() == count:
                 separator = wide
                 break
     lists = pc.split_pattern(some, separator)
