@@ -190,6 +190,7 @@ def test_dates_are_times(text: Text) -> None:
 
 
 def test_a_time_in_numbers_says_its_unit() -> None:
+    assert judged(lambda r: f"101015{r.randrange(24):02d}", "category")[0] == "sparse"
     assert 'time = { column = "hour", unit = "yymmddhh" }' in judged(lambda r: f"141021{r.randrange(24):02d}", "hour")[2]
 
 

@@ -172,7 +172,9 @@ def _judge_floats(sample: Sample, values: Any) -> tuple[str, dict[str, Any], str
 
 
 def _calendar_time(sample: Sample, values: Any) -> str:
-    """Return why whole numbers are dates such as 20141021; nothing where they are none, or may be less than days."""
+    """Return why whole numbers are dates such as 20141021; nothing where they are none, or have a name of ids."""
+    if _is_id(sample.words - {"day", "hour", "month"}):
+        return ""
     unit = calendar_unit(values.astype(np.int64))
     return f"a time; to have its order: {time_line(sample.name, unit)}" if len(unit) > len("yyyymm") else ""
 
