@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from adaptive_rec.cli.output import pairs, print_json, say, show, shown, waiting
-from adaptive_rec.cli.own_data import add_schema_options, schema_of
+from adaptive_rec.cli.own_data import add_schema_options, files_with_rows, found_files, schema_of
 from adaptive_rec.cli.parser import Parser, add_command
+from adaptive_rec.data.tabular.files import Found
 from adaptive_rec.errors import UsageError
 from adaptive_rec.units import clock, count, counted, size, whole
 
@@ -92,9 +93,9 @@ def prepare(args: argparse.Namespace) -> int:
     from adaptive_rec.data.prepare.prepare import prepare as run
 
     started = time.monotonic()
-    schema = schema_of_sources(args)
+    schema, sources = schema_of_sources(args)
     request = Request(
-        tuple(args.sources), args.out, args.format, schema, args.on_bad_row, args.min_count, args.seed, args.history
+        tuple(sources), args.out, args.format, schema, args.on_bad_row, args.min_count, args.seed, args.history
     )
     note_order(args.sources)
     try:
@@ -110,16 +111,19 @@ def prepare(args: argparse.Namespace) -> int:
     return 0
 
 
-def schema_of_sources(args: argparse.Namespace) -> Schema | None:
-    """Return the schema of CSV, TSV or Parquet sources: that of --schema, or one inferred for --label and written to
-    DIR.schema.toml."""
+def schema_of_sources(args: argparse.Namespace) -> tuple[Schema | None, list[Path]]:
+    """Return the schema of CSV, TSV or Parquet sources, that of --schema, or one inferred for --label and written to
+    DIR.schema.toml; and the sources that have rows, the files of folders among them."""
     if args.label is None and args.schema is None:
-        return None
+        return None, args.sources
     from adaptive_rec.data.tabular.infer import Reading
 
     stream = sys.stderr if args.json else sys.stdout
     kept = args.out.with_name(args.out.name + ".schema.toml")
-    return schema_of(args, args.sources, kept, Reading(args.on_bad_row == "skip"), stream)
+    parts = [found_files(source, stream) for source in args.sources]
+    found = Found([file for part in parts for file in part.files], partitions=parts[0].partitions)
+    schema = schema_of(args, found, kept, Reading(args.on_bad_row == "skip"), stream)
+    return schema, files_with_rows(found, schema, stream)
 
 
 def verify(args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from adaptive_rec.cli.output import say, shown
 from adaptive_rec.cli.parser import text_settings
-from adaptive_rec.data.tabular.files import files_of
+from adaptive_rec.data.tabular.files import Found, find_files, followed
 from adaptive_rec.errors import UsageError
 from adaptive_rec.run.new_directory import replace_text
 from adaptive_rec.units import counted, percent, printable, readable, whole
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from adaptive_rec.data.prepare.job import Request
     from adaptive_rec.data.prepare.meta import Meta
     from adaptive_rec.data.tabular.infer import Inferred, Reading
-    from adaptive_rec.data.tabular.schema import Schema
+    from adaptive_rec.data.tabular.schema import FileSchema, Schema
 
 SKEWED = 3.0
 """Ratio of the shares of label 1 among training and held-out rows from which on rows look sorted by their label."""
@@ -70,7 +70,8 @@ def described(args: argparse.Namespace, runs: Path, config: Config, stream: Text
     data, reading = check_given(args), Reading(config.data.on_bad_row == "skip", config.data.follow)
     name = array_name(Path(os.path.abspath(data)))
     kept = runs / f"{name}.schema.toml"
-    schema = schema_of(args, files_of(data), kept, reading, stream, numbered=False)
+    found = Found(followed(data)) if config.data.follow else found_files(data, stream)
+    schema = schema_of(args, found, kept, reading, stream, numbered=False)
     if config.data.order == "time":
         check_time(schema, args.schema or kept)
     if schema.min_count > 1:
@@ -119,12 +120,13 @@ def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: 
     from adaptive_rec.data.prepare.job import Request, make_job
     from adaptive_rec.data.tabular.infer import Reading
 
-    sources = files_of(check_given(args))
+    found = found_files(check_given(args), stream)
     name = array_name(Path(os.path.abspath(args.data)))
     kept = runs / f"{name}.schema.toml"
-    schema = schema_of(args, sources, kept, Reading(skip_bad_rows), stream)
+    schema = schema_of(args, found, kept, Reading(skip_bad_rows), stream)
     if by_time:
         check_time(schema, args.schema or kept)
+    sources = files_with_rows(found, schema, stream)
     request = Request(tuple(sources), runs, schema=schema, on_bad_row="skip" if skip_bad_rows else "error")
     fingerprint = digest(make_job(request).model_dump_json())
     request = replace(request, out=runs / "data" / f"{name}-{fingerprint}")
@@ -163,39 +165,88 @@ def digest(text: str) -> str:
 
 def schema_of(
     args: argparse.Namespace,
-    sources: list[Path],
+    found: Found,
     kept: Path,
     reading: Reading,
     stream: TextIO,
     numbered: bool = True,
 ) -> Schema:
     """Return the schema of --schema, the one that an earlier run has written to `kept`, or one that is inferred and written
-    there. `numbered`: values will be numbered, for which `min_count` counts."""
+    there. `numbered`: values will be numbered, for which `min_count` counts. Of files that are followed the first one is read."""
     from adaptive_rec.data.tabular.infer import infer
-    from adaptive_rec.data.tabular.schema import load_schema, schema_of_toml, schema_toml
+    from adaptive_rec.data.tabular.schema import FileSchema, load_schema, schema_of_toml, schema_toml
 
-    if args.schema is not None:
-        return checked(load_schema(args.schema), args, args.schema, "", stream)
+    sources = found.files
+    written = file_part(args)
+    if args.schema is not None and written is None:
+        schema = checked(load_schema(args.schema), args, args.schema, "", stream)
+        say_lacking(found, schema, reading, stream)
+        return schema
     data = kept.read_bytes() if kept.exists() else None  # once: another start may replace it, for other data
     text = (data or b"").decode(errors="replace")
     before = InferredFrom.of(text)
     of_other = before is not None and before.path != printable(os.path.abspath(sources[0]))
-    known = None if data is None else schema_of_toml(data, f"--schema {kept}")
+    known = None if data is None or written is not None else schema_of_toml(data, f"--schema {kept}")
     if known is not None and not (before and before.unedited):
         edited = f", which was inferred from {shown(before.path)} and edited" if before and of_other else EARLIER
+        say_lacking(found, known, reading, stream)
         return checked(known, args, kept, edited, stream)
     from adaptive_rec.data.prepare.formats import check_source
 
     for source in sources:
         check_source(source)
-    inferred = infer(sources[0], args.label or (known.label if known else ""), reading)
+    file = (written or FileSchema()).model_copy(update={"partitions": found.partitions} if found.partitions else {})
+    others = [] if reading.grows else sources[1:]
+    inferred = infer(sources[0], args.label or (known.label if known else ""), reading, others, file)
     if known is not None and not of_other and args.label in (None, known.label) and not new_columns(inferred, text):
         say(f"schema      {shown(kept)}{EARLIER}", stream)  # a file that has grown would be read otherwise
+        say_lacking(found, known, reading, stream)
         return known
     text = schema_toml(inferred.schema, inferred.remarks, inferred.unused)
     keep_schema(kept, InferredFrom.begin(sources[0], text))
     show_inferred(inferred, kept, stream, numbered)
     return inferred.schema
+
+
+def found_files(data: Path, stream: TextIO) -> Found:
+    """Return the files of --data; what of a folder is left out is said."""
+    found = find_files(data)
+    if found.left_out:
+        say(f"note: not read of {shown(data)}: {found.left_out}", stream)
+    return found
+
+
+def files_with_rows(found: Found, schema: Schema, stream: TextIO) -> list[Path]:
+    """Return the files that have rows; how many have none is said."""
+    from adaptive_rec.data.tabular.open_rows import with_rows
+
+    files = with_rows(found.files, schema.file)
+    if (empty := len(found.files) - len(files)) > 0:
+        say(f"note: {counted(empty, 'file')} of {whole(len(found.files))} without a row", stream)
+    return files
+
+
+def say_lacking(found: Found, schema: Schema, reading: Reading, stream: TextIO) -> None:
+    """Say which columns of the schema some of the files lack."""
+    from adaptive_rec.data.tabular.open_rows import Parts
+
+    for note in [] if reading.grows else Parts(found.files, schema.file).lacking(schema.columns):
+        say(f"note: {note}", stream)
+
+
+def file_part(args: argparse.Namespace) -> FileSchema | None:
+    """Return how files are written, where --schema says nothing else and --label has the rest inferred."""
+    import tomllib
+
+    from adaptive_rec.data.tabular.schema import parse_file_part
+
+    if args.schema is None or args.label is None:
+        return None
+    try:
+        values = tomllib.loads(args.schema.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return None  # reading the whole schema says what is wrong
+    return parse_file_part(values["file"], f"--schema {args.schema}") if set(values) == {"file"} else None
 
 
 def checked(schema: Schema, args: argparse.Namespace, file: Path, origin: str, stream: TextIO) -> Schema:

@@ -21,6 +21,7 @@ from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.source import Wrapped
 from adaptive_rec.data.tabular.file_rows import loaded
+from adaptive_rec.data.tabular.open_rows import Parts
 from adaptive_rec.data.tabular.reader import TabularReader
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.data.tabular.stream import columns_of, specs
@@ -99,7 +100,8 @@ def open_files(paths: Sequence[Path], columns: TrainedColumns, labelled: bool) -
     """Open files of new rows. Raises DataError where one does not fit the columns that were trained on."""
     for path in paths:
         check_source(path)
-    readers = [TabularReader(path, columns.schema, skip_bad_rows=False, labelled=labelled) for path in paths]
+    parts = Parts(paths, columns.schema.file)
+    readers = [TabularReader(path, columns.schema, skip_bad_rows=False, labelled=labelled, parts=parts) for path in paths]
     for path, reader in zip(paths, readers, strict=True):
         for column, bag in zip(reader.columns, columns.bag_C, strict=True):
             if column.bag != bag:

@@ -119,7 +119,8 @@ def in_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """Blocks and marks after a few rows."""
     if request.param:
         monkeypatch.setattr(lines, "CHUNK_BYTES", 96)
-        monkeypatch.setattr(lines, "COMPRESSED_BYTES", 64)
+        monkeypatch.setattr(packed, "CHUNK_BYTES", 96)
+        monkeypatch.setattr(packed, "COMPRESSED_BYTES", 64)
         monkeypatch.setattr(reader, "BLOCK_ROWS", 11)
         monkeypatch.setattr(file_rows, "MARKED_ROWS", 5)
 

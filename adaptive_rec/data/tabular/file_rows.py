@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from adaptive_rec.data.loaded_samples import ColumnBags, LoadedSamples, offsets_of
 from adaptive_rec.data.prepare.formats import check_source
-from adaptive_rec.data.prepare.raw import RawBlock, SparseColumn
+from adaptive_rec.data.prepare.raw import RawBlock, RawReader, SparseColumn
+from adaptive_rec.data.tabular.open_rows import Parts
 from adaptive_rec.data.tabular.reader import Mark, TabularReader
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.data.tabular.times import time_text
@@ -23,13 +24,13 @@ MARKED_ROWS = 1 << 14
 
 
 class FileRows:
-    """Files with the same columns. Each is read once when it is opened, to count its rows."""
+    """Files that are read as one table. Each is read once when it is opened, to count its rows."""
 
     def __init__(self, paths: list[Path], schema: Schema, skip_bad_rows: bool, by_time: bool = False) -> None:
-        """`by_time`: rows must be in order of time. Raises DataError where a file cannot be read, or has other columns than the
-        first one."""
+        """`by_time`: rows must be in order of time. Raises DataError where a file cannot be read, or where a label, a time, or a
+        column that none of the files has is missing."""
         self._schema, self._skip_bad_rows, self._by_time = schema, skip_bad_rows, by_time
-        self._paths = paths
+        self._paths, self._parts = paths, Parts(paths, schema.file)
         common = CommonColumns()
         for path in paths:
             check_source(path)
@@ -71,7 +72,7 @@ class FileRows:
 
     def _reader(self, path: Path, dense_only: bool = False) -> TabularReader:
         schema = self._schema.model_copy(update={"sparse": ()}) if dense_only else self._schema
-        return TabularReader(path, schema, self._skip_bad_rows, keeps_values=False)
+        return TabularReader(path, schema, self._skip_bad_rows, keeps_values=False, parts=self._parts)
 
 
 class TimeOrder:
@@ -117,7 +118,7 @@ class CommonColumns:
         if self._first is None:
             self._first, self.columns, self.dense_names = path, reader.columns, reader.dense_names
         elif (reader.columns, reader.dense_names) != (self.columns, self.dense_names):
-            raise DataError(f"all sources must have the same columns, {path} has others than {self._first}")
+            raise of_other_columns(path, reader, self._first, self.columns, self.dense_names)
         for column, kind in zip(reader.columns, reader.kinds, strict=True):
             where = f"column {column.name} of {path}"
             known, before = self._kinds.setdefault(column.table, (kind, where)) if kind else (kind, where)
@@ -126,6 +127,27 @@ class CommonColumns:
                     f"values of a table must have one type, {before} has type {known} and {where} has type {kind}; "
                     'write type = "text" for both in the schema'
                 )
+
+
+def of_other_columns(
+    path: Path, reader: RawReader, first: Path, columns: tuple[SparseColumn, ...], dense_names: tuple[str, ...]
+) -> DataError:
+    """Return the error for a file with other columns than the first one, which names one of them."""
+    known = {column.name: column for column in columns}
+    new = {column.name: column for column in reader.columns}
+    names = [name for name in (*new, *known) if new.get(name) != known.get(name)]
+    names += [name for name in (*reader.dense_names, *dense_names) if (name in dense_names) != (name in reader.dense_names)]
+    if not names:
+        return DataError(f"all sources must have the same columns, {path} has others than {first}")
+    name = names[0]
+    if name in new and name in known:
+        lists, single = (path, first) if new[name].bag else (first, path)
+        return DataError(
+            f"all sources must have the same columns, {name} has lists in {lists} and single values in {single}: give it a "
+            'separator in the schema, or leave it out'
+        )
+    has, lacks = (path, first) if name in new or name in reader.dense_names else (first, path)
+    return DataError(f"all sources must have the same columns, {name} is in {has} and not in {lacks}")
 
 
 def loaded(block: RawBlock) -> LoadedSamples:

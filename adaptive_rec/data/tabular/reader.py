@@ -1,92 +1,28 @@
-"""CSV, TSV and Parquet files with a schema, as raw rows."""
+"""Files of a user's own with a schema, as raw rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.data.prepare.raw import RawBlock, SparseColumn
-from adaptive_rec.data.tabular.delimited import DelimitedFile
-from adaptive_rec.data.tabular.schema import CONSTANT, DenseColumn, FileSchema, Schema
+from adaptive_rec.data.tabular.arrow_files import BLOCK_ROWS
+from adaptive_rec.data.tabular.files import partition_values
+from adaptive_rec.data.tabular.open_rows import Parts, open_rows
+from adaptive_rec.data.tabular.schema import CONSTANT, DenseColumn, Schema
 from adaptive_rec.data.tabular.times import times
 from adaptive_rec.data.tabular.values import Categories, categories, is_list, numbers
-from adaptive_rec.errors import DataError, UsageError
+from adaptive_rec.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BLOCK_ROWS = 1 << 15
 LARGEST = float(np.finfo(np.float32).max)
-
-
-class RowFile(Protocol):
-    """A file of rows in named columns."""
-
-    path: Path
-    names: tuple[str, ...]
-    bad_rows: int
-    """Rows that `batches` could not read and has skipped."""
-    read_ratio: float
-    end: int
-    """The place behind the last row, once all were read."""
-    place: int | None
-    """The place at which the batch begins that was yielded last; None: reading cannot begin there."""
-
-    def batches(self, columns: Sequence[str], place: int = 0, rows_before: int = 0) -> Iterator[pa.RecordBatch]:
-        """Yield these columns of all rows, in order, from a place on, which has `rows_before` before it. Raises DataError."""
-        ...
-
-
-class ParquetFile:
-    """A Parquet file, opened."""
-
-    bad_rows = 0
-
-    def __init__(self, path: Path) -> None:
-        import pyarrow
-        import pyarrow.parquet
-
-        self.path, self.read_ratio, self.end = path, 0.0, 0
-        self.place: int | None = 0
-        try:
-            self._file = pyarrow.parquet.ParquetFile(path)
-        except (OSError, pyarrow.ArrowException) as error:
-            raise DataError(f"{path} must be a Parquet file: {error}") from None
-        self.schema = self._file.schema_arrow
-        self.names = tuple(self.schema.names)
-
-    def batches(self, columns: Sequence[str], place: int = 0, rows_before: int = 0) -> Iterator[pa.RecordBatch]:
-        """A place is a row group."""
-        import pyarrow
-
-        groups = self._file.num_row_groups
-        try:
-            for group in range(place, groups):
-                self.place = group
-                for batch in self._file.iter_batches(BLOCK_ROWS, row_groups=[group], columns=list(columns)):
-                    yield batch
-                    self.place = None
-                self.read_ratio = (group + 1) / groups
-            self.end = groups
-        except (OSError, pyarrow.ArrowException) as error:
-            raise DataError(f"{self.path} must be a complete Parquet file: {error}") from None
-
-
-def open_rows(
-    path: Path, file: FileSchema, skip_bad_rows: bool = False, grows: bool = False
-) -> ParquetFile | DelimitedFile:
-    """Open a Parquet file, by its name, or else a CSV or TSV file, which may be one that `grows`. Raises UsageError where pyarrow
-    is not installed."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise UsageError("reading CSV, TSV and Parquet files needs pyarrow: pip install 'adaptive-rec[data]'") from None
-    return ParquetFile(path) if path.suffix == ".parquet" else DelimitedFile(path, file, skip_bad_rows, grows)
 
 
 @dataclass(frozen=True)
@@ -116,17 +52,23 @@ class TabularReader:
         labelled: bool = True,
         keeps_values: bool = True,
         grows: bool = False,
+        parts: Parts | None = None,
     ) -> None:
         """`labelled`: rows have a label. Without labels the label's column is not read, and all labels are 0. `keeps_values`:
-        blocks have the values that their keys stand for. `grows`: only lines are read whose end is there."""
+        blocks have the values that their keys stand for. `grows`: only lines are read whose end is there. `parts`: the files that are read with it,
+        whose columns it may lack."""
         self._path, self.schema, self._skip_bad_rows, self._labelled = path, schema, skip_bad_rows, labelled
         self._keeps_values = keeps_values
-        self._file = open_rows(path, schema.file, skip_bad_rows, grows)
-        self._names = [name for name in schema.columns if labelled or name != schema.comparison.column]
+        label = schema.comparison.column
+        self._file = open_rows(path, schema.file, skip_bad_rows, grows, None if labelled else label)
+        self._names = [name for name in schema.columns if labelled or name != label]
+        if parts is not None:
+            needed = (label, schema.time.column)
+            self._file = parts.completed(self._file, [name for name in self._names if name not in needed])
         for column in self._names:
             if column not in self._file.names:
                 known = ", ".join(self._file.names)
-                raise DataError(f"{path} must have the column {column} of the schema, it has {known}")
+                raise DataError(f"{path} must have the column {column} of the schema, it has {known}{self._way_out(column)}")
         self.dense_names = tuple(column.column for column in schema.dense) or (CONSTANT,)
         self.dense_transform = ", ".join(f"{c.column}: {c.transform}" for c in schema.dense) or "the constant 1"
         self.columns = tuple(
@@ -138,6 +80,13 @@ class TabularReader:
         """The mark at which the block begins that was yielded last; None: reading cannot begin there."""
         self.end = START
         """The mark behind all rows, once all were read."""
+
+    def _way_out(self, column: str) -> str:
+        """Return what gives the file a column that it does not have."""
+        if column in partition_values(self._path):
+            return f'; a folder of its path names it: write partitions = ["{column}"] under [file] of the schema'
+        fault = getattr(self._file, "row_fault", "")
+        return f": {fault}" if fault else ""
 
     @property
     def bad_rows(self) -> int:
@@ -153,7 +102,7 @@ class TabularReader:
         return tuple(column.type or self._kind(column.column) for column in self.schema.sparse)
 
     def _kind(self, column: str) -> str:
-        if not isinstance(self._file, ParquetFile):
+        if self._file.schema is None:
             return "text"
         import pyarrow as pa
 
@@ -164,7 +113,7 @@ class TabularReader:
         return "" if pa.types.is_null(kind) else "integer" if whole else "text"
 
     def _has_lists(self, column: str) -> bool:
-        if not isinstance(self._file, ParquetFile):
+        if self._file.schema is None:
             return False
         import pyarrow as pa
 
