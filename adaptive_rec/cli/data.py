@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from adaptive_rec.cli.output import pairs, print_json, say, show, shown, waiting
 from adaptive_rec.cli.own_data import add_schema_options, files_with_rows, found_files, schema_of
 from adaptive_rec.cli.parser import Parser, add_command
-from adaptive_rec.data.tabular.files import Found
+from adaptive_rec.data.tabular.files import DataFiles
 from adaptive_rec.errors import UsageError
 from adaptive_rec.units import clock, count, counted, size, whole
 
@@ -116,12 +116,12 @@ def schema_of_sources(args: argparse.Namespace) -> tuple[Schema | None, list[Pat
     DIR.schema.toml; and the sources that have rows, the files of folders among them."""
     if args.label is None and args.schema is None:
         return None, args.sources
-    from adaptive_rec.data.tabular.infer import Reading
+    from adaptive_rec.data.tabular.first_rows import Reading
 
     stream = sys.stderr if args.json else sys.stdout
     kept = args.out.with_name(args.out.name + ".schema.toml")
     parts = [found_files(source, stream) for source in args.sources]
-    found = Found([file for part in parts for file in part.files], partitions=parts[0].partitions)
+    found = DataFiles([file for part in parts for file in part.files], partitions=parts[0].partitions)
     schema = schema_of(args, found, kept, Reading(args.on_bad_row == "skip"), stream)
     return schema, files_with_rows(found, schema, stream)
 

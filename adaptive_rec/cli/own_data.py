@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from adaptive_rec.cli.output import say, shown
 from adaptive_rec.cli.parser import text_settings
-from adaptive_rec.data.tabular.files import Found, find_files, followed
+from adaptive_rec.data.tabular.files import DataFiles, find_files, followed
 from adaptive_rec.errors import UsageError
 from adaptive_rec.run.new_directory import replace_text
 from adaptive_rec.units import counted, percent, printable, readable, whole
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
     from adaptive_rec.data.prepare.job import Request
     from adaptive_rec.data.prepare.meta import Meta
-    from adaptive_rec.data.tabular.infer import Inferred, Reading
+    from adaptive_rec.data.tabular.first_rows import Reading
+    from adaptive_rec.data.tabular.infer import Inferred
     from adaptive_rec.data.tabular.schema import FileSchema, Schema
 
 SKEWED = 3.0
@@ -64,13 +65,13 @@ def with_prepared_data(
 def described(args: argparse.Namespace, runs: Path, config: Config, stream: TextIO) -> tuple[str, str]:
     """Return `--data`, which is trained on as it is, and a copy of its schema that later edits leave as it is."""
     from adaptive_rec.data.prepare.formats import array_name
-    from adaptive_rec.data.tabular.infer import Reading
+    from adaptive_rec.data.tabular.first_rows import Reading
     from adaptive_rec.data.tabular.schema import schema_toml
 
     data, reading = check_given(args), Reading(config.data.on_bad_row == "skip", config.data.follow)
     name = array_name(Path(os.path.abspath(data)))
     kept = runs / f"{name}.schema.toml"
-    found = Found(followed(data)) if config.data.follow else found_files(data, stream)
+    found = DataFiles(followed(data)) if config.data.follow else found_files(data, stream)
     schema = schema_of(args, found, kept, reading, stream, numbered=False)
     if config.data.order == "time":
         check_time(schema, args.schema or kept)
@@ -118,7 +119,7 @@ def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: 
         return str(args.data)
     from adaptive_rec.data.prepare.formats import array_name
     from adaptive_rec.data.prepare.job import Request, make_job
-    from adaptive_rec.data.tabular.infer import Reading
+    from adaptive_rec.data.tabular.first_rows import Reading
 
     found = found_files(check_given(args), stream)
     name = array_name(Path(os.path.abspath(args.data)))
@@ -165,7 +166,7 @@ def digest(text: str) -> str:
 
 def schema_of(
     args: argparse.Namespace,
-    found: Found,
+    found: DataFiles,
     kept: Path,
     reading: Reading,
     stream: TextIO,
@@ -208,7 +209,7 @@ def schema_of(
     return inferred.schema
 
 
-def found_files(data: Path, stream: TextIO) -> Found:
+def found_files(data: Path, stream: TextIO) -> DataFiles:
     """Return the files of --data; what of a folder is left out is said."""
     found = find_files(data)
     if found.left_out:
@@ -216,7 +217,7 @@ def found_files(data: Path, stream: TextIO) -> Found:
     return found
 
 
-def files_with_rows(found: Found, schema: Schema, stream: TextIO) -> list[Path]:
+def files_with_rows(found: DataFiles, schema: Schema, stream: TextIO) -> list[Path]:
     """Return the files that have rows; how many have none is said."""
     from adaptive_rec.data.tabular.open_rows import with_rows
 
@@ -226,7 +227,7 @@ def files_with_rows(found: Found, schema: Schema, stream: TextIO) -> list[Path]:
     return files
 
 
-def say_lacking(found: Found, schema: Schema, reading: Reading, stream: TextIO) -> None:
+def say_lacking(found: DataFiles, schema: Schema, reading: Reading, stream: TextIO) -> None:
     """Say which columns of the schema some of the files lack."""
     from adaptive_rec.data.tabular.open_rows import Parts
 

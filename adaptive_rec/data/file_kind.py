@@ -6,7 +6,6 @@ Formats that are not read are named, with the shortest way from them to Parquet.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 from functools import lru_cache
@@ -47,8 +46,8 @@ WAYS_OUT = {
         "for w in map(str.split, open('{path}'))])",
         out="{out}",
     ),
-    "a TFRecord file": "python -c \"import pandas, tensorflow as tf; pandas.DataFrame([{{k: list(getattr(f, f.WhichOneof('kind')).value)[0] "
-    "for k, f in tf.train.Example.FromString(r.numpy()).features.feature.items()}} for r in tf.data.TFRecordDataset('{path}')])"
+    "a TFRecord file": "python -c \"import pandas, tensorflow as tf; pandas.DataFrame([{{k: "
+    "list(getattr(f, f.WhichOneof('kind')).value)[0] for k, f in tf.train.Example.FromString(r.numpy()).features.feature.items()}} for r in tf.data.TFRecordDataset('{path}')])"
     ".to_parquet('{out}')\"",
     "an LZ4 file": "lz4 -d '{path}'",
     "a Snappy file": "python -m snappy -d '{path}' '{out}'",
@@ -123,7 +122,7 @@ def _judged(name: str, size: int, changed_ns: int, inode: int) -> tuple[str, str
         return "", _refused(path, str(other))
     except DataError as error:
         return "", str(error)
-    found = kind_of_bytes(start, end, size)
+    found = PARQUET if _is_half_of_parquet(path, start) else kind_of_bytes(start, end)
     if packing and found in BINARY:
         return "", f"{path} must be unpacked first: it is {NAMES[found]} within {PACKED_NAMES[packing]}"
     if found in NAMES or found == TEXT:
@@ -138,8 +137,13 @@ def _refused(path: Path, what: str) -> str:
     return f"--data must be CSV, TSV, Parquet, Arrow or JSON Lines, {shlex.quote(str(path))} is {what}; the way out: {way}"
 
 
-def kind_of_bytes(start: bytes, end: bytes = b"", size: int = 0) -> str:
-    """Return the format of a file by its first bytes, its last ones, and its size; text where nothing else is recognised."""
+def _is_half_of_parquet(path: Path, start: bytes) -> bool:
+    """Whether a file begins as a Parquet file and is called so, whatever its end is."""
+    return path.suffix in (".parquet", ".pq") and start.startswith(b"PAR1")
+
+
+def kind_of_bytes(start: bytes, end: bytes = b"") -> str:
+    """Return the format of a file by its first bytes and its last ones; text where nothing else is recognised."""
     if start[:4] in (b"PAR1", b"PARE") and (end[-4:] == start[:4] or not start[4:5].isalnum()):
         return PARQUET
     if start.startswith(b"ARROW1\0\0"):
@@ -210,8 +214,8 @@ def _crc32c(data: bytes) -> int:
 def is_plain_text(path: Path) -> bool:
     """Whether a file, which may be gone, is text that is not packed, or has no byte yet."""
     try:
-        with open(os.fspath(path), "rb") as file:
+        with path.open("rb") as file:
             start = file.read(START_BYTES)
     except OSError:
         return False
-    return not packing_of_bytes(start) and kind_of_bytes(start) == TEXT
+    return not (packing_of_bytes(start) or _is_half_of_parquet(path, start)) and kind_of_bytes(start) == TEXT

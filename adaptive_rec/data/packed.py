@@ -29,6 +29,8 @@ XZ_MEMORY_BYTES = 256 << 20
 ENDINGS = (".gz", ".zst", ".bz2", ".xz", ".zip")
 """How the names of packed files end as a rule."""
 PACKED_NAMES = {"gz": "a gzip file", "zst": "a zstd file", "bz2": "a bzip2 file", "xz": "an xz file", "zip": "a zip archive"}
+BZIP2_BLOCKS = (b"\x31\x41\x59\x26\x53\x59", b"\x17\x72\x45\x38\x50\x90")
+"""How the first block of a bzip2 file begins, and the end of one without any."""
 FAULTS = (EOFError, OSError, ValueError, zlib.error, ZstdError, lzma.LZMAError, zipfile.BadZipFile, RuntimeError)
 
 
@@ -38,7 +40,7 @@ def packing_of_bytes(start: bytes) -> str:
         return "gz"
     if start.startswith(b"\x28\xb5\x2f\xfd") or (start[1:4] == b"\x2a\x4d\x18" and 0x50 <= start[0] <= 0x5F):
         return "zst"
-    if start.startswith(b"BZh") and start[3:4].isdigit() and start[4:10] in (b"\x31\x41\x59\x26\x53\x59", b"\x17\x72\x45\x38\x50\x90"):
+    if start.startswith(b"BZh") and start[3:4].isdigit() and start[4:10] in BZIP2_BLOCKS:
         return "bz2"
     if start.startswith(b"\xfd7zXZ\0"):
         return "xz"

@@ -21,8 +21,9 @@ BACKSLASH = 92
 
 @njit(**JIT)
 def last_record_end(data, start, state, delimiter, escape):
-    """Read on from byte `start` in a state, of data that begins with a record. `escape` may be NO_ESCAPE. Returns (byte after the last record that ends in
-    between, the state at the end, bytes of the longest record that ends in between). Byte -1 and 0 bytes: none ends."""
+    """Read on from byte `start` in a state, of data that begins with a record. `escape` may be NO_ESCAPE. Returns (byte after the
+    last record that ends in between, the state at the end, bytes of the longest record that ends in between). Byte -1 and 0
+    bytes: none ends."""
     end = -1
     begin = longest = 0
     for at in range(start, len(data)):
@@ -108,7 +109,7 @@ def judged(data, delimiter, escape, fields):
 
 @njit(**JIT)
 def doubled(data, delimiter, escape, out):
-    """Write whole records with doubled marks in place of escaped ones into `out`, which is as long; returns the bytes written. The
+    """Write whole records with doubled marks in place of escaped ones into `out`, as long as they; returns the bytes written. The
     escape character stands for itself before other characters than itself and a mark."""
     state = FIELD_START
     to = 0

@@ -22,7 +22,8 @@ from adaptive_rec.data.prepare.meta import load_meta
 from adaptive_rec.data.prepare.prepare import prepare
 from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.data.standard import Standard
-from adaptive_rec.data.tabular.infer import Reading, infer
+from adaptive_rec.data.tabular.first_rows import Reading
+from adaptive_rec.data.tabular.infer import infer
 from adaptive_rec.data.tabular.reader import TabularReader
 from adaptive_rec.data.tabular.schema import Schema, load_schema, parse_schema, schema_toml
 from adaptive_rec.data.tabular.values import categories, keys_of, numbers

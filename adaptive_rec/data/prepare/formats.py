@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -29,6 +30,7 @@ FORMATS = (*TABULAR, *READERS)
 WITH_TIMES = tuple(name for name in READERS if name != "criteo")
 """Logs whose rows have a time."""
 WITH_HISTORY = ("globo_sequence", "taobao")
+RATING = re.compile(rb"[0-9]+(\.[0-9]+)?")
 HISTORY_STEPS = 20
 """The default of the TBSM reference."""
 SUFFIXES = (*PACKED, ".tsv", ".csv", ".txt", ".dat", ".parquet", ".pq", ".jsonl", ".ndjson", ".feather", ".arrow", ".ipc")
@@ -100,12 +102,29 @@ def find_format(path: Path, described: bool = False) -> str:
     if len(names) == 5 and names[3] in ("pv", "buy", "cart", "fav"):
         return "taobao"
     if line.count(b"::") == 3:
+        check_ratings(path)
         return "movietweetings"
     if b"\t" in line:
         return "criteo"
     raise UsageError(
         f"the format of {path} cannot be recognised by its first line, {ascii(line[:40].decode('latin-1'))}; if that names the "
         f"columns of a CSV file, give --label COLUMN, else --format {'|'.join(FORMATS)}"
+    )
+
+
+def check_ratings(path: Path) -> None:
+    """Raise UsageError where a log of ratings is MovieLens, or may be: MovieTweetings has ratings up to 10, and the film's numbers
+    of IMDb, of 7 digits or more."""
+    lines = next(line_blocks(path), b"").splitlines()
+    rows = [row for row in (line.split(b"::") for line in lines) if len(row) == 4]
+    ratings = [float(rating) for _, _, rating, _ in rows if RATING.fullmatch(rating)]
+    digits = [len(movie) >= 7 and movie.isdigit() for _, movie, _, _ in rows]
+    if max(ratings, default=0.0) > 5 or (digits and sum(digits) > len(digits) / 2):
+        return
+    raise UsageError(
+        f"the format of {path} must be MovieTweetings, with ratings up to 10 and numbers of IMDb, it has ratings up to "
+        f"{max(ratings, default=0.0):g}, as MovieLens has; train on it as a CSV: (echo user,item,rating,timestamp; sed 's/::/,/g' "
+        f"{path}) > ratings.csv, with --label 'rating >= 4'"
     )
 
 

@@ -36,7 +36,7 @@ TABLES = (
 
 
 @dataclass(frozen=True)
-class Found:
+class DataFiles:
     """The files of --data."""
 
     files: list[Path]
@@ -51,13 +51,13 @@ def files_of(data: Path) -> list[Path]:
     return find_files(data).files
 
 
-def find_files(data: Path) -> Found:
+def find_files(data: Path) -> DataFiles:
     """Return the files of --data in natural order, and what is left out. Raises DataError where there is none, where they are of
     both kinds, or where a folder is a table of a table format."""
     if not os.path.exists(data):
         raise DataError(f"--data must be a file or a folder that exists, got {data}")
     if not data.is_dir():
-        return Found([data])
+        return DataFiles([data])
     found, others, hidden = _walk(data)
     files = [path for path in found if path.stat().st_size] or found
     empty = len(found) - len(files)
@@ -73,7 +73,7 @@ def find_files(data: Path) -> Found:
     files.sort(key=lambda path: natural_in(path, data))
     left_out = [_listed(data, hidden, "hidden file"), _listed(data, others, "other file")]
     left_out.append(f"{counted(empty, 'file')} without a byte" if empty else "")
-    return Found(files, ", ".join(filter(None, left_out)), _partitions(data, files))
+    return DataFiles(files, ", ".join(filter(None, left_out)), _partitions(data, files))
 
 
 def followed(data: Path) -> list[Path]:
@@ -86,7 +86,7 @@ def followed(data: Path) -> list[Path]:
         raise DataError(f"a folder that is followed must have all files in itself, {data} has {within.relative_to(data)}")
     found = found_in(data)
     if not found:
-        raise DataError(f"a folder of --data must hold files that end in {', '.join(ENDINGS)} (also packed), {data} has none")
+        raise DataError(f"a folder of --data must hold files that end in {', '.join(ENDINGS)}, {data} has none")
     return found
 
 

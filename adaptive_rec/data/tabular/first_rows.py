@@ -75,7 +75,7 @@ def first_rows(paths: Sequence[Path], file: FileSchema, reading: Reading) -> Fir
 
 
 def _first_batches(rows: RowFile, names: list[str], most: int) -> list[pa.RecordBatch]:
-    """Return the first rows of a file. Raises DataError where more of them are in another encoding than malformed ones would be."""
+    """Return the first rows of a file. Raises DataError where more of them are in another encoding than malformed ones are."""
     batches, left = [], most
     for batch in rows.batches(names):
         batches.append(batch.slice(0, left))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from adaptive_rec.data.file_kind import is_plain_text
-from adaptive_rec.data.tabular.files import COMPRESSED, TEXTS, ending
+from adaptive_rec.data.packed import ENDINGS as COMPRESSED
+from adaptive_rec.data.tabular.files import TEXTS, ending
 from adaptive_rec.errors import DataError
 
 PROBE_BYTES = 1 << 16

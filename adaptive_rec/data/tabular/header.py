@@ -45,7 +45,8 @@ def is_row(fields: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
         field in column for field, column in zip(fields, columns, strict=True)
     ):
         return False  # names that count the columns, as pandas gives them
-    verdicts = [_is_value(field.strip(), [value.strip() for value in column]) for field, column in zip(fields, columns, strict=True)]
+    values = [[value.strip() for value in column] for column in columns]
+    verdicts = [_is_value(field.strip(), column) for field, column in zip(fields, values, strict=True)]
     return all(verdict is not False for verdict in verdicts) and any(verdicts)
 
 

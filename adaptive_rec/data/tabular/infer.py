@@ -45,8 +45,8 @@ class Inferred:
 def infer(
     path: Path, label: str, reading: Reading = STRICT, others: Sequence[Path] = (), file: FileSchema | None = None
 ) -> Inferred:
-    """Infer the schema of a file, and of others that are read with it. `label` is a column or a comparison, `file` what is known of
-    how they are written. Raises UsageError for a label that cannot be one."""
+    """Infer the schema of a file, and of others that are read with it. `label` is a column or a comparison, `file` what is known
+    of how they are written. Raises UsageError for a label that cannot be one."""
     paths, file = [path, *others], file or FileSchema()
     try:
         rows = first_rows(paths, file, reading)

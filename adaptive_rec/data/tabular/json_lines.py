@@ -105,7 +105,7 @@ def _parsed(
     parse = arrow_json.ParseOptions(explicit_schema=kinds, unexpected_field_behavior=others)
     try:
         if not text.strip():
-            return pyarrow.table({name: pyarrow.array([], kind) for name, kind in zip(kinds.names, kinds.types)} if kinds else {}), 0
+            return (pyarrow.schema([]) if kinds is None else kinds).empty_table(), 0
         return arrow_json.read_json(pyarrow.BufferReader(text), read, parse), 0
     except pyarrow.ArrowException as error:
         good, bad, fault = _objects(text, rows_before)

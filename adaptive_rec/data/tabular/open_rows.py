@@ -27,18 +27,30 @@ class RowFile(Protocol):
     names: tuple[str, ...]
     schema: pa.Schema | None
     """The types of its columns; None where all of them are texts."""
-    bad_rows: int
-    """Rows that `batches` could not read and has skipped."""
     delimiter: str
-    """The character between fields, and the one before marks inside them; empty where there are none."""
+    """The character between fields, empty where there is none."""
     escape: str
-    end: int
-    """The place behind the last row, once all were read."""
-    place: int | None
-    """The place at which the batch begins that was yielded last; None: reading cannot begin there."""
+    """The character before marks inside fields, empty where there is none."""
 
     @property
-    def read_ratio(self) -> float: ...
+    def bad_rows(self) -> int:
+        """Rows that `batches` could not read and has skipped."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """The place behind the last row, once all were read."""
+        ...
+
+    @property
+    def place(self) -> int | None:
+        """The place at which the batch begins that was yielded last; None: reading cannot begin there."""
+        ...
+
+    @property
+    def read_ratio(self) -> float:
+        """Share of the file that `batches` has read."""
+        ...
 
     def batches(self, columns: Sequence[str], place: int = 0, rows_before: int = 0) -> Iterator[pa.RecordBatch]:
         """Yield these columns of all rows, in order, from a place on, which has `rows_before` before it. Raises DataError."""
@@ -80,10 +92,11 @@ class WithColumns:
         self._kinds = {**dict.fromkeys(values, pyarrow.string()), **kinds}
         self.path, self.delimiter, self.escape = rows.path, rows.delimiter, rows.escape
         self.names = (*rows.names, *self._kinds)
-        kinds_before = [pyarrow.field(name, pyarrow.string()) for name in rows.names] if rows.schema is None else list(rows.schema)
+        texts = [pyarrow.field(name, pyarrow.string()) for name in rows.names]
         added = [pyarrow.field(name, kind) for name, kind in self._kinds.items()]
         all_texts = rows.schema is None and not kinds
-        self.schema: pa.Schema | None = None if all_texts else pyarrow.schema([*kinds_before, *added])
+        before = texts if rows.schema is None else list(rows.schema)
+        self.schema: pa.Schema | None = None if all_texts else pyarrow.schema([*before, *added])
 
     @property
     def bad_rows(self) -> int:

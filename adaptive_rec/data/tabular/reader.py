@@ -55,8 +55,8 @@ class TabularReader:
         parts: Parts | None = None,
     ) -> None:
         """`labelled`: rows have a label. Without labels the label's column is not read, and all labels are 0. `keeps_values`:
-        blocks have the values that their keys stand for. `grows`: only lines are read whose end is there. `parts`: the files that are read with it,
-        whose columns it may lack."""
+        blocks have the values that their keys stand for. `grows`: only lines are read whose end is there.
+        `parts`: the files that are read with it, whose columns it may lack."""
         self._path, self.schema, self._skip_bad_rows, self._labelled = path, schema, skip_bad_rows, labelled
         self._keeps_values = keeps_values
         label = schema.comparison.column
