@@ -173,7 +173,7 @@ def note_order(sources: list[Path]) -> None:
 
 def summary(meta: Meta, out: Path, seconds: float) -> list[tuple[str, str]]:
     """Return the facts of a prepared folder as pairs of label and value."""
-    bad = f", {whole(meta.bad_rows)} malformed left out" if meta.bad_rows else ""
+    files = f" of {counted(len(meta.sources), 'file')}" if len(meta.sources) > 1 else ""
     largest = max(meta.tables, key=lambda table: table.rows)
     ids = sum(table.rows for table in meta.tables)
     tables = f"{len(meta.tables)} with {count(ids)} rows in all, the largest {largest.name} of {count(largest.rows)}"
@@ -181,7 +181,7 @@ def summary(meta: Meta, out: Path, seconds: float) -> list[tuple[str, str]]:
     preset = [PRESET_OF[meta.job.format]] if meta.job.format in PRESET_OF else []
     with_bags = f", {bags} of them with bags" if bags else ""
     return [
-        ("rows", f"{whole(meta.rows)}{bad}"),
+        ("rows", f"{whole(meta.rows)}{files}{meta.left_out}"),
         ("columns", f"{len(meta.dense_names)} dense, {len(meta.columns)} sparse{with_bags}"),
         ("tables", tables),
         ("size", size(sum(file.size_bytes for file in meta.array_files()))),

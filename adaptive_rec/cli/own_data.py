@@ -303,8 +303,8 @@ def run_once(request: Request, stream: TextIO) -> Meta:
         return meta
     with StageBar(stream) as bar, compiling_shown(bar):
         meta = prepare(request, bar.show, waits=True)
-    bad = f", {whole(meta.bad_rows)} malformed left out" if meta.bad_rows else ""
-    say(f"data        {shown(request.out)}: {counted(meta.rows, 'row')}{bad}", stream)
+    files = f" of {counted(len(meta.sources), 'file')}" if len(meta.sources) > 1 else ""
+    say(f"data        {shown(request.out)}: {counted(meta.rows, 'row')}{files}{meta.left_out}", stream)
     return meta
 
 

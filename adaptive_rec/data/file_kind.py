@@ -47,7 +47,8 @@ WAYS_OUT = {
         out="{out}",
     ),
     "a TFRecord file": "python -c \"import pandas, tensorflow as tf; pandas.DataFrame([{{k: "
-    "list(getattr(f, f.WhichOneof('kind')).value)[0] for k, f in tf.train.Example.FromString(r.numpy()).features.feature.items()}} for r in tf.data.TFRecordDataset('{path}')])"
+    "list(getattr(f, f.WhichOneof('kind')).value)[0] for k, f in "
+    "tf.train.Example.FromString(r.numpy()).features.feature.items()}} for r in tf.data.TFRecordDataset('{path}')])"
     ".to_parquet('{out}')\"",
     "an LZ4 file": "lz4 -d '{path}'",
     "a Snappy file": "python -m snappy -d '{path}' '{out}'",

@@ -113,8 +113,8 @@ def find_format(path: Path, described: bool = False) -> str:
 
 
 def check_ratings(path: Path) -> None:
-    """Raise UsageError where a log of ratings is MovieLens, or may be: MovieTweetings has ratings up to 10, and the film's numbers
-    of IMDb, of 7 digits or more."""
+    """Raise UsageError where a log of ratings is MovieLens, or may be: MovieTweetings has ratings up to 10, and films by their
+    numbers of IMDb, of 7 digits or more."""
     lines = next(line_blocks(path), b"").splitlines()
     rows = [row for row in (line.split(b"::") for line in lines) if len(row) == 4]
     ratings = [float(rating) for _, _, rating, _ in rows if RATING.fullmatch(rating)]
@@ -123,8 +123,8 @@ def check_ratings(path: Path) -> None:
         return
     raise UsageError(
         f"the format of {path} must be MovieTweetings, with ratings up to 10 and numbers of IMDb, it has ratings up to "
-        f"{max(ratings, default=0.0):g}, as MovieLens has; train on it as a CSV: (echo user,item,rating,timestamp; sed 's/::/,/g' "
-        f"{path}) > ratings.csv, with --label 'rating >= 4'"
+        f"{max(ratings, default=0.0):g}, as MovieLens has; train on it as a CSV: (echo user,item,rating,timestamp; "
+        f"sed 's/::/,/g' {path}) > ratings.csv, with --label 'rating >= 4'"
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -68,9 +68,7 @@ def make_job(request: Request) -> Job:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"sources must have different names, two make arrays named {twice}")
-    known = request.schema
-    of_time = {"time"} if known is not None and not known.time.column else None  # older versions knew no such key
-    schema = b"" if known is None else known.model_dump_json(exclude=of_time).encode()
+    schema = b"" if request.schema is None else request.schema.model_dump_json(exclude=_of_later_versions(request.schema)).encode()
     try:
         return Job(
             format=format_,
@@ -85,6 +83,12 @@ def make_job(request: Request) -> Job:
         )
     except ValidationError as error:
         raise UsageError(describe(error)) from None
+
+
+def _of_later_versions(schema: Schema) -> dict[str, Any]:
+    """Return the keys of a schema that older versions did not know, where they are not used: the same schema has the same sum."""
+    file = {name: True for name in ("escape", "columns", "partitions") if not getattr(schema.file, name)}
+    return {"file": file} | ({} if schema.time.column else {"time": True})
 
 
 def names_in_folder(paths: Sequence[Path]) -> list[str] | None:

@@ -277,6 +277,7 @@ class Preparation:
                 name=source.name,
                 rows=done.rows,
                 bad_rows=done.bad_rows,
+                bad_of=done.bad_of,
                 files=tuple(
                     ArrayFile(name=name, size_bytes=(self._part / name).stat().st_size, sha256=next(sums))
                     for name in of_source

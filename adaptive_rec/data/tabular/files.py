@@ -91,8 +91,8 @@ def followed(data: Path) -> list[Path]:
 
 
 def found_in(folder: Path) -> list[Path]:
-    """Return the files of rows in a folder that is followed, by their names, in natural order; there may be none. Raises DataError
-    where it is gone or has both kinds."""
+    """Return the files of rows in a folder that is followed, by their names, in natural order; there may be none. Raises
+    DataError where it is gone or has both kinds."""
     try:
         found = [path for path in folder.iterdir() if is_by_name(path) and not is_hidden(path.name) and path.is_file()]
     except OSError as error:

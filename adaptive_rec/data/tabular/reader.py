@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,7 @@ class TabularReader:
         )
         self.has_times = bool(schema.time.column)
         self._bad_rows = 0
+        self._bad_of: Counter[str] = Counter()
         self.mark: Mark | None = START
         """The mark at which the block begins that was yielded last; None: reading cannot begin there."""
         self.end = START
@@ -91,6 +93,12 @@ class TabularReader:
     @property
     def bad_rows(self) -> int:
         return self._bad_rows + self._file.bad_rows
+
+    @property
+    def bad_of(self) -> dict[str, int]:
+        """Malformed rows that were skipped so far, by the column that breaks its rule first; `row` stands for rows that could not
+        be read as such."""
+        return ({"row": self._file.bad_rows} if self._file.bad_rows else {}) | dict(self._bad_of)
 
     @property
     def read_ratio(self) -> float:
@@ -156,9 +164,11 @@ class TabularReader:
     def _block(self, batch: pa.RecordBatch, rows_before: int) -> RawBlock:
         rows, schema = batch.num_rows, self.schema
         bad_B, label_B = self._label(batch, rows_before)
+        self._count_bad(schema.comparison.column, bad_B)
         dense_BX = np.ones((rows, max(1, len(schema.dense))), dtype=np.float32)
         for x, column in enumerate(schema.dense):
             wrong_B, dense_BX[:, x] = self._dense(batch, column, rows_before)
+            self._count_bad(column.column, wrong_B & ~bad_B)
             bad_B |= wrong_B
         found: list[Categories] = []
         for sparse in schema.sparse:
@@ -171,10 +181,12 @@ class TabularReader:
                     '(type = "text" takes every value)'
                 )
                 self._judge(batch, sparse.column, wrong_B, rule, rows_before)
+                self._count_bad(sparse.column, wrong_B & ~bad_B)
                 bad_B |= wrong_B
         times_B = None
         if self.has_times:
             wrong_B, times_B = self._times(batch, rows_before)
+            self._count_bad(schema.time.column, wrong_B & ~bad_B)
             bad_B |= wrong_B
         self._bad_rows += int(np.count_nonzero(bad_B))
         good_B = ~bad_B
@@ -187,6 +199,10 @@ class TabularReader:
             [column.first_lookups() for column in found] if self._keeps_values else None,
             None if times_B is None else times_B[good_B],
         )
+
+    def _count_bad(self, column: str, bad_B: NDArray[np.bool_]) -> None:
+        if bad_B.any():
+            self._bad_of[column] += int(np.count_nonzero(bad_B))
 
     def _times(self, batch: pa.RecordBatch, rows_before: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """Return the rows without a time, and the times."""
