@@ -128,13 +128,14 @@ def _judged(name: str, size: int, changed_ns: int, inode: int) -> tuple[str, str
         return "", f"{path} must be unpacked first: it is {NAMES[found]} within {PACKED_NAMES[packing]}"
     if found in NAMES or found == TEXT:
         return found, ""
-    return "", _refused(path, found)
+    return "", _refused(path, found, packing)
 
 
-def _refused(path: Path, what: str) -> str:
+def _refused(path: Path, what: str, packing: str = "") -> str:
     out = path.with_name(path.name + ".parquet")
     quoted = {name: str(value).replace("'", "'\\''") for name, value in (("path", path), ("out", out))}
-    way = WAYS_OUT.get(what, "unpack it, and give one file, or the folder").format(**quoted)
+    first = "unpack it, then " if packing and what not in ("a tar archive", "an HTML page") else ""
+    way = first + WAYS_OUT.get(what, "unpack it, and give one file, or the folder").format(**quoted)
     return f"--data must be CSV, TSV, Parquet, Arrow or JSON Lines, {shlex.quote(str(path))} is {what}; the way out: {way}"
 
 

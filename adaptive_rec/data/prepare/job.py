@@ -68,7 +68,8 @@ def make_job(request: Request) -> Job:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"sources must have different names, two make arrays named {twice}")
-    schema = b"" if request.schema is None else request.schema.model_dump_json(exclude=_of_later_versions(request.schema)).encode()
+    known = request.schema
+    schema = b"" if known is None else known.model_dump_json(exclude=_of_later_versions(known)).encode()
     try:
         return Job(
             format=format_,

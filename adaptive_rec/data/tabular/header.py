@@ -35,7 +35,8 @@ def looks_like_a_row(path: Path, fields: Sequence[str], rows: Sequence[Sequence[
     line = ascii(",".join(fields))[1:-1][:SHOWN_LINE]
     return (
         f"{path}, line 1: must name the columns, got {line}, which looks like a row; add names as its first line, or write "
-        f"columns = [{names}{more}], a name for each of {len(fields)} fields, under [file] of a schema that --schema gives"
+        f"columns = [{names}{more}], a name for each of {len(fields)} fields, under [file] of a schema that --schema gives: "
+        "beside --label it needs no more"
     )
 
 

@@ -97,7 +97,8 @@ def _samples(columns: dict[str, pa.Array]) -> dict[str, Sample]:
 
     found = {}
     for name, column in columns.items():
-        distinct = 0 if is_list(column.type) or pa.types.is_nested(column.type) else pc.count_distinct(column).as_py()
+        has_none = pa.types.is_null(column.type) or is_list(column.type) or pa.types.is_nested(column.type)
+        distinct = 0 if has_none else pc.count_distinct(column).as_py()
         found[name] = Sample(name, present(column), len(column), distinct)
     return found
 

@@ -8,6 +8,7 @@ row of their own share its first ones. What cannot be scored raises ValueError. 
 
 import csv
 import gzip
+import io
 import json
 import re
 import signal
@@ -284,27 +285,39 @@ def one(value, kind, raw):
     return int(found[1]) if kind == "integer" else found[1]
 
 
-def table_of(path, delimiter="", encoding="utf-8", columns=()):
-    """Return the columns of a CSV or TSV file, plain or .gz, whose first line names them unless they are given; the first of
-    those given, the label, may be left out. Raises ValueError where it is none."""
+def table_of(path, delimiter="", encoding="utf-8", columns=(), label="", escape=""):
+    """Return the columns of a CSV or TSV file, plain or .gz, whose first line names them unless they are given; the label, by
+    default the first of those given, may be left out. Raises ValueError where it is none."""
     opened = gzip.open if path.endswith(".gz") else open
     try:
         with opened(path, "rt", newline="", encoding=encoding.replace("utf-8", "utf-8-sig")) as lines:
-            first = "" if columns else next(lines, "")
+            first = next(lines, "")
             mark = delimiter or max(",\t;|", key=first.count)
-            names, *rows = [row for row in csv.reader(chain([first] if first else [], lines), delimiter=mark) if row] or [[]]
+            lines = chain([first] if first else [], lines)
+            if escape not in ("", '"'):
+                lines = io.StringIO(doubled("".join(lines), mark, escape), newline="")
+            names, *rows = [row for row in csv.reader(lines, delimiter=mark) if row] or [[]]
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
     except (UnicodeError, csv.Error, EOFError, zlib.error) as error:
         raise ValueError(f"{path} must be a CSV or TSV file in {encoding}, plain or .gz, it is none: {error}") from None
-    if columns and names:
-        names, rows = columns[len(columns) - len(names) == 1 :], [names, *rows]
+    if columns and names and names != list(columns):
+        left_out = (label or columns[0]) if len(columns) - len(names) == 1 else ""
+        names, rows = [name for name in columns if name != left_out], [names, *rows]
     for number, row in enumerate(rows, 1):
         if len(row) != len(names):
             raise ValueError(f"{path}, row {number}: must have {len(names)} fields between {mark!r}, got {len(row)}")
     if not rows:
         raise ValueError(f"{path} must name its columns in the first line and hold at least one row, it has none")
     return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+
+
+def doubled(text, mark, escape):
+    """Return a text with doubled quotation marks in place of those after the escape character, within quoted fields."""
+    begin, sign = f"(?:^|(?<=[\\r\\n{re.escape(mark)}]))", re.escape(escape)
+    inside = re.compile(f'{begin}"(?:[^"{sign}]|{sign}.|"")*', re.DOTALL)
+    pair = re.compile(f'{sign}(["{sign}])')
+    return inside.sub(lambda field: pair.sub(lambda two: '""' if two[1] == '"' else two[1], field[0]), text)
 
 
 def main(words):

@@ -140,7 +140,7 @@ def facts_of(runtime: Runtime, columns: TrainedColumns) -> dict[str, Any]:
         "step": runtime.step_number,
         "precision": "float64" if runtime.config.run.precision == "float64" else "float32",
         "label": schema.label,
-        "file": schema.file.model_dump(exclude_defaults=True),
+        "file": file_of(schema),
         "dense": dense,
         "sparse": sparse,
         "tables": [
@@ -153,6 +153,12 @@ def facts_of(runtime: Runtime, columns: TrainedColumns) -> dict[str, Any]:
         "unknown_id": INFREQUENT_ID,
         "first_id": FIRST_ID,
     }
+
+
+def file_of(schema: Schema) -> dict[str, Any]:
+    """Return what ``model.py`` must know of how files are written; folders of a path give it no columns."""
+    known = schema.file.model_dump(mode="json", exclude_defaults=True, exclude={"partitions"})
+    return known | ({"label": schema.comparison.column} if "columns" in known else {})
 
 
 def write_values(facts: dict[str, Any], source: PreparedSource, out: Path) -> None:
