@@ -146,7 +146,7 @@ def _is_half_of_parquet(path: Path, start: bytes) -> bool:
 
 def kind_of_bytes(start: bytes, end: bytes = b"") -> str:
     """Return the format of a file by its first bytes and its last ones; text where nothing else is recognised."""
-    if start[:4] in (b"PAR1", b"PARE") and (end[-4:] == start[:4] or not start[4:5].isalnum()):
+    if start[:4] in (b"PAR1", b"PARE") and (end[-4:] == start[:4] or not start[4:5].decode("latin-1").isprintable()):
         return PARQUET
     if start.startswith(b"ARROW1\0\0"):
         return ARROW

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adaptive_rec.data.lines import chunks, plain_bytes, skipped
-from adaptive_rec.data.tabular.dialect import as_doubled, check_escape, code_of, find_escape
+from adaptive_rec.data.tabular.dialect import as_doubled, check_escape, code_of, find_escape, has_two_readings
 from adaptive_rec.data.tabular.header import looks_like_a_row
 from adaptive_rec.data.tabular.schema import FileSchema
 from adaptive_rec.errors import DataError, first_line
@@ -132,7 +132,7 @@ class DelimitedFile:
 
     def _other_escape(self, text: bytes) -> str:
         """Return the advice for a text that does not end where another escape character may be meant."""
-        if not self.escape and b'\\"' in text:
+        if not self.escape and has_two_readings(text):
             return '; if a backslash escapes marks, write escape = "\\\\" under [file] of the schema'
         return f"; {self.escape} escapes marks, by escape of [file] in the schema" if self._escape >= 0 else ""
 
@@ -150,7 +150,7 @@ class DelimitedFile:
         text = utf8_of(text)
         if self._escape >= 0:
             text = as_doubled(text, self.delimiter, self._escape)
-        elif not self.escape and b'\\"' in text:
+        elif not self.escape and has_two_readings(text):
             check_escape(self.path, text, self.delimiter, len(self.names), self._rows + 1 - has_names)
 
         def judge(row: pa.csv.InvalidRow) -> str:
