@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import pairs, print_json, say, show, waiting
 from adaptive_rec.cli.parser import add_command
-from adaptive_rec.data.tabular.files import files_of
+from adaptive_rec.data.tabular.files import find_files
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.system.drafts import draft_file
 from adaptive_rec.units import count, percent, readable, whole
@@ -99,10 +99,12 @@ def inputs_of(run: Path, data: Path) -> list[Path]:
 
     check_trained(run)
     check_own_data(run)
-    files = files_of(data)
-    for file in files:
+    found = find_files(data)
+    if found.left_out:
+        say(f"note: not read of {data}: {found.left_out}", sys.stderr)
+    for file in found.files:
         check_source(file)
-    return files
+    return found.files
 
 
 def strangers(scorer: Scorer) -> dict[str, dict[str, Unknown]]:

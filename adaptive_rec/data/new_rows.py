@@ -46,6 +46,7 @@ class NumberedRows(Wrapped):
         self._maps = {name: KeyedIds(each) for name, each in values.items()}
         self._columns = meta.columns
         self._readers = open_files(paths, columns, labelled)
+        self.lacking = lacking_columns(paths, columns, labelled)
         self.unknown = {column.name: Unknown() for column in meta.columns}
 
     def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
@@ -79,6 +80,7 @@ class KeyedRows:
         """Raises DataError where a file does not fit the columns, UsageError where the checkpoint is of a run without rows."""
         schema, self._standard = columns.schema, columns.figures()
         self._readers = open_files(paths, columns, labelled)
+        self.lacking = lacking_columns(paths, columns, labelled)
         sparse = zip(schema.sparse, columns.bag_C, strict=True)
         column_C = tuple(SparseColumn(column.feature, column.table_name, bag) for column, bag in sparse)
         self.tables, self.features = specs(config, column_C)
@@ -110,6 +112,13 @@ def open_files(paths: Sequence[Path], columns: TrainedColumns, labelled: bool) -
                     f"{path}, column {column.name}: must hold {wanted}, as the model was trained on, got {got}"
                 )
     return readers
+
+
+def lacking_columns(paths: Sequence[Path], columns: TrainedColumns, labelled: bool) -> list[str]:
+    """Say which columns some of the files lack, and others have."""
+    label = columns.schema.comparison.column
+    wanted = [name for name in columns.schema.columns if labelled or name != label]
+    return Parts(paths, columns.schema.file).lacking(wanted)
 
 
 def blocks_of(readers: Iterable[TabularReader]) -> Iterator[RawBlock]:

@@ -51,6 +51,8 @@ class Scorer:
         """Load the newest whole checkpoint of a run. Raises UsageError, DataError or CheckpointError."""
         with newest_generation(run, warn) as generation:
             rows = new_rows(run, generation, paths, labelled)
+            for note in lacking_columns(rows):
+                warn(note)
             self._runtime = runtime_of(run, generation, rows)
         self._rows = rows
         self.rows = 0
@@ -91,6 +93,12 @@ class Scorer:
         labels_B = np.concatenate([part.labels_B for part in parts])
         found: Quality = quality(labels_B, np.concatenate([part.logits_B for part in parts]))
         return Evaluation(self.step, found)
+
+
+def lacking_columns(rows: NumberedRows | CriteoRows | RawIds) -> list[str]:
+    """Say which columns some of the files of new rows lack."""
+    source = rows.origin if isinstance(rows, RawIds) else rows
+    return source.lacking if isinstance(source, NumberedRows | KeyedRows) else []
 
 
 def new_rows(run: Path, generation: Path, paths: Sequence[Path], labelled: bool) -> NumberedRows | CriteoRows | RawIds:

@@ -22,6 +22,7 @@ from adaptive_rec.kernels.record_ends import (
     last_record_end,
 )
 
+
 def code_of(escape: str) -> int:
     """Return an escape character as kernels take it: none where marks are doubled."""
     return NO_ESCAPE if escape in ("", chr(QUOTE)) else ord(escape)

@@ -293,10 +293,7 @@ def table_of(path, delimiter="", encoding="utf-8", columns=(), label="", escape=
         with opened(path, "rt", newline="", encoding=encoding.replace("utf-8", "utf-8-sig")) as lines:
             first = next(lines, "")
             mark = delimiter or max(",\t;|", key=first.count)
-            lines = chain([first] if first else [], lines)
-            if escape not in ("", '"'):
-                lines = io.StringIO(doubled("".join(lines), mark, escape), newline="")
-            names, *rows = [row for row in csv.reader(lines, delimiter=mark) if row] or [[]]
+            names, *rows = rows_of("".join(chain([first], lines)), mark, escape) or [[]]
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
     except (UnicodeError, csv.Error, EOFError, zlib.error) as error:
@@ -310,6 +307,31 @@ def table_of(path, delimiter="", encoding="utf-8", columns=(), label="", escape=
     if not rows:
         raise ValueError(f"{path} must name its columns in the first line and hold at least one row, it has none")
     return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+
+
+def rows_of(text, mark, escape):
+    """Return the fields of each row. Where it is not known whether a backslash escapes marks, both ways are tried."""
+    if escape not in ("", '"'):
+        return records(doubled(text, mark, escape), mark)
+    if escape or '\\"' not in text:
+        return records(text, mark)
+    ways = [whole(text, mark), whole(doubled(text, mark, "\\"), mark)]
+    if None not in ways and len(ways[0]) != len(ways[1]):
+        raise csv.Error("a backslash before a mark may or may not escape it; write marks inside fields twice")
+    return next((way for way in ways if way is not None), None) or records(text, mark)
+
+
+def records(text, mark, strict=False):
+    return [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=strict) if row]
+
+
+def whole(text, mark):
+    """Return the rows of a text that breaks no rule, else None."""
+    try:
+        rows = records(text, mark, strict=True)
+    except csv.Error:
+        return None
+    return rows if all(len(row) == len(rows[0]) for row in rows) else None
 
 
 def doubled(text, mark, escape):
