@@ -23,6 +23,7 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
+from adaptive_rec.data import lines as file_lines
 from adaptive_rec.data import packed
 from adaptive_rec.data.file_kind import _crc32c, kind_of
 from adaptive_rec.data.lines import chunks, plain_bytes
@@ -31,6 +32,7 @@ from adaptive_rec.data.prepare.formats import find_format
 from adaptive_rec.data.tabular.file_rows import FileRows
 from adaptive_rec.data.tabular.first_rows import STRICT, Reading
 from adaptive_rec.data.tabular.infer import infer
+from adaptive_rec.data.tabular.json_lines import JsonLinesFile
 from adaptive_rec.errors import DataError, UsageError
 
 ROWS = 200
@@ -161,14 +163,16 @@ def test_a_format_that_is_not_read_is_named_with_a_way_out(tmp_path: Path, name:
 
 @pytest.mark.parametrize(
     "text",
-    ["a,b\n1,2\n", "ORC,b\n1,2\n", "PAR1,b\n1,2\n", "BZh,b\n1,2\n", "[id],[b]\n1,2\n", "{id},b\n1,2\n", "a:b,c\n1:2,3\n", "", "3\n"],
+    ["a,b\n1,2\n", "ORC,b\n1\n", "PAR1,b\n1\n", "BZh,b\n1\n", "[id],[b]\n1\n", "{id},b\n1\n", "a:b,c\n1:2,3\n", "", "3\n"],
 )
 def test_texts_that_begin_like_something_else_are_rows(tmp_path: Path, text: str) -> None:
     (tmp_path / "a").write_text(text)
     assert kind_of(tmp_path / "a") == "text"
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, zstandard.compress, lambda data: zipped({"a": data})])
+@pytest.mark.parametrize(
+    "pack", [gzip.compress, bz2.compress, lzma.compress, zstandard.compress, lambda data: zipped({"a": data})]
+)
 def test_packed_files_are_read_in_pieces_and_damage_is_told(
     tmp_path: Path, pack: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +196,18 @@ def test_json_columns_have_one_type_in_the_whole_file(tmp_path: Path) -> None:
     inferred = infer(path, "click").schema
     assert {column.column for column in (*inferred.sparse, *inferred.dense)} == {"user", "price"}
     assert len(FileRows([path], inferred, False)) == 100
+
+
+def test_whole_numbers_of_json_keep_their_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_lines, "CHUNK_BYTES", 64)
+    path = tmp_path / "a.jsonl"
+    ids = [1, 2**63 + 1, 2**64 - 1, 5]
+    path.write_text("".join(f'{{"click": {n % 2}, "user": {ids[n % 4]}}}\n' for n in range(12)))
+    opened = JsonLinesFile(path, False)
+    assert [value for batch in opened.batches(["user"]) for value in batch["user"].to_pylist()] == ids * 3
+    path.write_text(f'{{"user": {2**64}}}\n')
+    with pytest.raises(DataError, match="whole numbers must have 64 bits, got 18446744073709551616; write them as texts"):
+        JsonLinesFile(path, False)
 
 
 def test_a_line_that_is_no_object_is_named_or_left_out(tmp_path: Path) -> None:

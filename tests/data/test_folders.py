@@ -27,6 +27,7 @@ from adaptive_rec.data.tabular.infer import Inferred, infer
 from adaptive_rec.data.tabular.open_rows import with_rows
 from adaptive_rec.data.tabular.schema import FileSchema, Schema, parse_schema, schema_toml
 from adaptive_rec.errors import DataError, UsageError
+from adaptive_rec.offline.export.model import table_of
 
 HEAD = "click,user,city\n"
 
@@ -99,6 +100,16 @@ def test_files_of_other_names_are_found_by_what_they_hold(tmp_path: Path) -> Non
     assert len(rows_of(written(tmp_path / "b", {"x": table(4), "y.pq": table(5)}))) == 9
     json = "".join(f'{{"click": {n % 2}, "user": {n % 3}}}\n' for n in range(6))
     assert len(rows_of(written(tmp_path / "c", {"part-0.json": json}))) == 6
+
+
+def test_links_to_folders_are_followed_once(tmp_path: Path) -> None:
+    written(tmp_path / "elsewhere", {"b.csv": HEAD + lines(2)})
+    data = written(tmp_path / "log", {"a.csv": HEAD + lines(3)})
+    (data / "linked").symlink_to(tmp_path / "elsewhere")
+    (data / "loop").symlink_to(data)
+    (data / "gone.csv").symlink_to(tmp_path / "none")
+    found = find_files(data)
+    assert ([path.name for path in found.files], found.left_out) == (["a.csv", "b.csv"], "1 other file (gone.csv)")
 
 
 # Partitions -----------------------------------------------------------------------------------------------------------
@@ -226,6 +237,8 @@ def test_the_sum_of_a_schema_is_that_of_older_versions(tmp_path: Path) -> None:
         ("1,1,41\n0,3,2\n1,4,5\n0,2,2\n", False),
         ("0\tu3\t2024-01-01\n1\tu3\t2024-01-02\n0\tu3\t2024-02-01\n", False),
         ("1,a3f9c2e1,true\n0,b3f9c2e7,false\n1,c3f9c2e8,true\n", False),
+        ("1,Toy Story,41\n0,Heat,2\n1,Sabrina,5\n", False),
+        ("click,title,city\n0,Heat,b\n1,Sabrina,c\n", True),
         ("label,0,1,2\n0,3.5,2,1\n1,4.5,5,1\n", True),
         ("0,1,2\n3,3.5,2\n4,4.5,5\n", True),
         (",click,user\n0,1,3\n1,0,4\n2,1,5\n", True),
@@ -325,6 +338,28 @@ def test_no_row_of_spark_is_lost_or_merged_in_silence(fields: list[str]) -> None
         else:
             assert len(found) == len(fields)
         assert [row[1] for row in texts(path, FileSchema(escape="\\"))] == fields
+
+
+@pytest.mark.parametrize("text", [*STANDARD, ESCAPED, '"say \\"hi\\", you"', '"a\\\\",'.rstrip(",")])
+@pytest.mark.parametrize("escape", ["", "\\"])
+def test_an_exported_model_reads_the_same_fields(tmp_path: Path, text: str, escape: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(rows_with(40, [1, 20], text))
+    if escape and text in STANDARD:
+        return
+    found = texts(path, FileSchema(escape=escape))
+    assert [list(row) for row in zip(*table_of(str(path), escape=escape).values(), strict=True)] == found
+
+
+def test_an_exported_model_reads_files_without_a_header(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    names = ("user", "click", "city")
+    path.write_text("u1,0,c1\nu2,1,c2\n")
+    assert list(table_of(str(path), columns=names, label="click")) == list(names)
+    path.write_text("u1,c1\nu2,c2\n")
+    assert table_of(str(path), columns=names, label="click") == {"user": ["u1", "u2"], "city": ["c1", "c2"]}
+    path.write_text("user,click,city\nu1,0,c1\n")
+    assert table_of(str(path), columns=names, label="click")["user"] == ["u1"]
 
 
 @pytest.mark.parametrize(

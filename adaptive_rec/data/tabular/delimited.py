@@ -32,7 +32,7 @@ MAX_ROW_BYTES = 4 << 20
 WAY_OUT = 'write encoding = "latin-1" (or another one) under [file] of the schema'
 DELIMITERS = (",", "\t", ";", "|")
 PROBE_BYTES = 1 << 16
-HEADER_ROWS = 200
+HEADER_ROWS = 500
 """Rows to which the first line is compared."""
 WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
 """How files in UTF-16 begin."""

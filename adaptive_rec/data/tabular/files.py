@@ -124,16 +124,20 @@ def _walk(data: Path) -> tuple[list[Path], list[Path], list[Path]]:
     def fail(error: OSError) -> None:
         raise DataError(f"{error.filename} must be a folder that can be read: {error.strerror}") from None
 
-    for place, folders, names in os.walk(data, onerror=fail, followlinks=False):
+    seen: set[str] = set()
+    for place, folders, names in os.walk(data, onerror=fail, followlinks=True):
         folder = Path(place)
+        seen.add(os.path.realpath(folder))
         check_no_table(folder, folders)
         hidden += [folder / name for name in folders if is_hidden(name)]
-        folders[:] = sorted(name for name in folders if not is_hidden(name))
+        folders[:] = sorted(name for name in folders if not is_hidden(name) and os.path.realpath(folder / name) not in seen)
         for name in names:
             path = folder / name
             if is_hidden(name):
                 hidden += [] if MARKS.fullmatch(name) else [path]
-            elif path.is_file():
+            elif not path.is_file():
+                others.append(path)
+            else:
                 kind = TEXT if is_by_name(path) else _kind_by_content(path)
                 (json_lines if kind == JSON_LINES else found if kind else others).append(path)
     if found:  # a description in JSON beside them is none of the parts

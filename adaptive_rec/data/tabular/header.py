@@ -16,6 +16,8 @@ MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "\\N")
 LEAST_ROWS = 2
 TYPED_RATIO = 0.95
 """Share of a column's values that make its type."""
+FEW_RATIO = 0.2
+"""Different texts among a column's values up to which one that is not among them is no value."""
 SHOWN_COLUMNS, SHOWN_LINE = 6, 60
 DIVIDED_BY_TWO = re.compile(r"[^:]+(::[^:]*){2,}")
 
@@ -67,4 +69,4 @@ def _is_value(field: str, column: Sequence[str]) -> bool | None:
     for kind in TYPES:
         if sum(bool(kind.fullmatch(value)) for value in present) >= TYPED_RATIO * len(present):
             return bool(kind.fullmatch(field))
-    return False
+    return None if len(set(present)) > FEW_RATIO * len(present) else False

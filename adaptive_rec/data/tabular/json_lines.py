@@ -63,11 +63,32 @@ def _types(name: str, skip_bad_rows: bool, size: int, changed_ns: int) -> pa.Sch
     for text in line_blocks(path):
         table, bad = _parsed(path, text, None, skip_bad_rows, rows)
         rows += table.num_rows + bad
-        try:
-            found = pyarrow.unify_schemas([found, table.schema], promote_options="permissive")
-        except pyarrow.ArrowException:
-            found = pyarrow.schema([_common(path, field, found) for field in _joined(found, table.schema)])
+        schema = _with_large_integers(path, table, text)
+        found = pyarrow.schema([_common(path, field, found) for field in _joined(found, schema)])
     return found
+
+
+def _with_large_integers(path: Path, table: pa.Table, text: bytes) -> pa.Schema:
+    """Return the types of a block's columns, where Arrow makes doubles of whole numbers beyond 2**63 those of 64 bits without a
+    sign. Raises DataError where these are too few."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    schema = table.schema
+    for place, field in enumerate(schema):
+        largest = pc.max(pc.abs(table[field.name])).as_py() if pa.types.is_floating(field.type) else None
+        if largest is None or largest < 2.0**63:
+            continue
+        values = [json.loads(line).get(field.name) for line in text.splitlines() if line.strip().startswith(b"{")]
+        whole = [value for value in values if value is not None]
+        if all(isinstance(value, int) for value in whole):
+            if min(whole) < 0 or max(whole) >= 1 << 64:
+                raise DataError(
+                    f"{path}, column {field.name}: whole numbers must have 64 bits, got {max(whole, key=abs)}; write them "
+                    "as texts"
+                )
+            schema = schema.set(place, pa.field(field.name, pa.uint64()))
+    return schema
 
 
 def _joined(before: pa.Schema, after: pa.Schema) -> list[pa.Field]:
@@ -82,6 +103,8 @@ def _common(path: Path, field: pa.Field, before: pa.Schema) -> pa.Field:
     if field.name not in before.names:
         return field
     kinds = [before.field(field.name).type, field.type]
+    if set(kinds) == {pa.int64(), pa.uint64()}:
+        return pa.field(field.name, pa.uint64())
     if all(pa.types.is_timestamp(kind) or pa.types.is_string(kind) for kind in kinds):  # some texts look like times
         return pa.field(field.name, pa.string())
     try:

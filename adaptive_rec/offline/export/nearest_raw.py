@@ -16,6 +16,7 @@ from adaptive_rec.data.prepare.formats import check_source
 from adaptive_rec.data.prepare.meta import load_meta
 from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.data.tabular.files import files_of
+from adaptive_rec.data.tabular.open_rows import Parts
 from adaptive_rec.data.tabular.reader import TabularReader
 from adaptive_rec.data.tabular.schema import Schema, SparseColumnSchema
 from adaptive_rec.data.tabular.values import categories, keys_of, raw_keys
@@ -116,9 +117,11 @@ def _texts_of(schema: Schema, table: str, keys: list[int], names: Path | None) -
         return found
     sparse = tuple(column for column in schema.sparse if column.table_name == table)
     schema, wanted = schema.model_copy(update={"dense": (), "sparse": sparse}), set(keys) - {KEY_OF_MISSING}
-    for path in files_of(names):
+    files = files_of(names)
+    parts = Parts(files, schema.file)
+    for path in files:
         check_source(path)
-        for block in TabularReader(path, schema, skip_bad_rows=False, labelled=False).blocks():
+        for block in TabularReader(path, schema, skip_bad_rows=False, labelled=False, parts=parts).blocks():
             for texts, _ in block.firsts_F or ():
                 key_U = raw_keys(keys_of(texts))
                 for place in np.flatnonzero(np.isin(key_U, sorted(wanted))):

@@ -26,6 +26,7 @@ from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.source import Source
+from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.dense.evaluate import logits_of
 from adaptive_rec.dense.models.dlrm import DLRM
