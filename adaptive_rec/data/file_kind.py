@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
-from adaptive_rec.data.packed import PACKED_NAMES, packing_of_bytes, unpacked
+from adaptive_rec.data.packed import PACKED_NAMES, packing, unpacked
 from adaptive_rec.errors import DataError
 
 START_BYTES = 1 << 16
@@ -115,26 +115,26 @@ def _judged(name: str, size: int, changed_ns: int, inode: int) -> tuple[str, str
             end = file.read(8)
     except OSError as error:
         return "", f"a source must be a readable file, got {name!r}: {error.strerror}"
-    packing = packing_of_bytes(start)
+    how = "" if kind_of_bytes(start, end) != TEXT else packing(path)
     try:
-        if packing:
-            start, end = b"".join(islice(unpacked(path, packing), 1))[:START_BYTES], b""
+        if how:
+            start, end = b"".join(islice(unpacked(path, how), 1))[:START_BYTES], b""
     except NotImplementedError as other:  # a zip archive, of something else than one file
         return "", _refused(path, str(other))
     except DataError as error:
         return "", str(error)
     found = PARQUET if _is_half_of_parquet(path, start) else kind_of_bytes(start, end)
-    if packing and found in BINARY:
-        return "", f"{path} must be unpacked first: it is {NAMES[found]} within {PACKED_NAMES[packing]}"
+    if how and found in BINARY:
+        return "", f"{path} must be unpacked first: it is {NAMES[found]} within {PACKED_NAMES[how]}"
     if found in NAMES or found == TEXT:
         return found, ""
-    return "", _refused(path, found, packing)
+    return "", _refused(path, found, is_packed=bool(how))
 
 
-def _refused(path: Path, what: str, packing: str = "") -> str:
+def _refused(path: Path, what: str, is_packed: bool = False) -> str:
     out = path.with_name(path.name + ".parquet")
     quoted = {name: str(value).replace("'", "'\\''") for name, value in (("path", path), ("out", out))}
-    first = "unpack it, then " if packing and what not in ("a tar archive", "an HTML page") else ""
+    first = "unpack it, then " if is_packed and what not in ("a tar archive", "an HTML page") else ""
     way = first + WAYS_OUT.get(what, "unpack it, and give one file, or the folder").format(**quoted)
     return f"--data must be CSV, TSV, Parquet, Arrow or JSON Lines, {shlex.quote(str(path))} is {what}; the way out: {way}"
 
@@ -218,6 +218,7 @@ def is_plain_text(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             start = file.read(START_BYTES)
+        is_packed = bool(packing(path))
     except OSError:
         return False
-    return not (packing_of_bytes(start) or _is_half_of_parquet(path, start)) and kind_of_bytes(start) == TEXT
+    return not (is_packed or _is_half_of_parquet(path, start)) and kind_of_bytes(start) == TEXT

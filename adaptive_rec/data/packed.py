@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import lzma
 import sys
@@ -23,7 +24,7 @@ CHUNK_BYTES = 1 << 20
 COMPRESSED_BYTES = 1 << 12
 """Compressed bytes that are decompressed at once: to at most 128 MiB, since zstd's smallest block of 4 bytes stands for at most
 128 KiB."""
-PROBE_BYTES = 1 << 20
+PROBE_BYTES, PLAIN_BYTES = 1 << 20, 1 << 10
 XZ_MEMORY_BYTES = 256 << 20
 """The most memory that an xz file may ask for."""
 ENDINGS = (".gz", ".zst", ".bz2", ".xz", ".zip")
@@ -48,9 +49,21 @@ def packing_of_bytes(start: bytes) -> str:
 
 
 def packing(path: Path) -> str:
-    """Return how a file is packed, empty where it is not. Raises OSError."""
+    """Return how a file is packed, empty where it is not: by its first bytes, and where these are no text, by its name, as it is
+    damaged then. Raises OSError."""
     with path.open("rb") as file:
-        return packing_of_bytes(file.read(16))
+        start = file.read(PLAIN_BYTES)
+    how = packing_of_bytes(start)
+    return path.suffix[1:] if not how and path.suffix in ENDINGS and not _is_text(start) else how
+
+
+def _is_text(start: bytes) -> bool:
+    """Whether a file that begins so may be text in UTF-8; it may be cut inside a character."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in start
 
 
 def unpacked(path: Path, how: str) -> Iterator[bytes]:

@@ -75,6 +75,7 @@ READ: dict[str, bytes] = {
     "a.pq": PARQUET,
     "none": PARQUET,
     "parquet.csv": PARQUET,
+    "parquet.gz": PARQUET,
     "a.feather": in_memory(lambda out: pa.feather.write_feather(TABLE, out, chunksize=50)),
     "a.arrows": streamed(),
     "a.jsonl": JSON.encode(),
