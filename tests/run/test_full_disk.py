@@ -110,7 +110,7 @@ def test_a_run_whose_disk_has_no_room_for_a_checkpoint_does_not_begin(small_disk
     assert list(small_disk.iterdir()) == []
     tight = run_on(small_disk / "run", "data.table_rows=[40000, 9]", "model.embedding_dim=8", "knobs.hot_budget_bytes=0")
     warnings = [event.text for event in tight.events() if getattr(event, "kind", "") == "warning"]
-    assert any("a long run keeps up to 4" in text for text in warnings)
+    assert any("a long run keeps up to 5" in text for text in warnings)
 
 
 def test_room_is_that_of_the_nearest_folder_that_exists(small_disk: Path) -> None:
