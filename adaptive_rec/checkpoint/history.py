@@ -246,9 +246,9 @@ def prune(files: Files, folder: Path, keep: int, best: int | None = None) -> lis
     """Remove old generations, all drafts and the rest of removed generations. Returns the names of what was removed.
 
     The newest `keep` whole generations stay, and those that they build on. Where all of these build on the same generation, the
-    newest one that does not stays too, so that no single damage takes all. So does the newest one of step `best`. A generation is removed only after `keep` newer ones
-    were read again and found whole; damaged ones among these stay. Raises CheckpointError where the newest one is damaged, which
-    is so known as soon as it is written.
+    newest one that does not stays too, so that no single damage takes all. So does the newest one of step `best`. A generation
+    is removed only after `keep` newer ones were read again and found whole; damaged ones among these stay. Raises CheckpointError
+    where the newest one is damaged, which is so known as soon as it is written.
     """
     if keep < KEEP_AT_LEAST:
         raise CheckpointError(f"generations to keep must be {KEEP_AT_LEAST} or more, got {keep}")

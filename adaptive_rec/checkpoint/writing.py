@@ -69,7 +69,7 @@ class Writing:
         state = parts.state
         self._group = group = state.store.group
         self._keep = state.config.checkpoint.keep
-        self._best = state.trend.best and state.trend.best.step
+        self._best = state.trend.best_step
         self.of = state_key(parts, folder)
         """The state it is made of."""
         parts.finite.settle()

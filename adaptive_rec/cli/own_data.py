@@ -17,7 +17,7 @@ from adaptive_rec.cli.parser import text_settings
 from adaptive_rec.data.tabular.files import files_of
 from adaptive_rec.errors import UsageError
 from adaptive_rec.run.new_directory import replace_text
-from adaptive_rec.units import counted, percent, printable, readable, whole
+from adaptive_rec.units import counted, printable, readable, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from adaptive_rec.data.prepare.meta import Meta
     from adaptive_rec.data.tabular.infer import Inferred, Reading
     from adaptive_rec.data.tabular.schema import Schema
-
-SKEWED = 3.0
-"""Ratio of the shares of label 1 among training and held-out rows from which on rows look sorted by their label."""
-
 
 def add_schema_options(parser: Any) -> None:
     """--label and --schema, which say that files are CSV, TSV or Parquet files."""
@@ -254,38 +250,3 @@ def run_once(request: Request, stream: TextIO) -> Meta:
     bad = f", {whole(meta.bad_rows)} malformed left out" if meta.bad_rows else ""
     say(f"data        {shown(request.out)}: {counted(meta.rows, 'row')}{bad}", stream)
     return meta
-
-
-def warn_of_labels(config: Any, stream: TextIO) -> None:
-    """Warn where training or held-out rows have one class alone, or where rows look sorted by their label."""
-    import numpy as np
-
-    from adaptive_rec.data.criteo import row_ranges
-    from adaptive_rec.data.prepare.meta import labels_file, load_meta
-    from adaptive_rec.data.prepared_arrays import mapped
-
-    folder = Path(config.data.source)
-    if not os.path.isfile(folder / "meta.json"):
-        return
-    meta = load_meta(folder)
-    labels = np.concatenate(
-        [mapped(folder / labels_file(each.name), np.int32, (each.rows, 1))[:, 0] for each in meta.sources]
-    )
-    if config.data.order == "time" and meta.time_order is not None:
-        labels = labels[mapped(folder / meta.time_order.name, np.int64, (meta.rows,))]
-    shares = {}
-    for what, rows in zip(("training", "held-out"), row_ranges(config, meta.rows), strict=True):
-        if len(rows):
-            shares[what] = share = float(np.mean(labels[rows.start : rows.stop]))
-            if share in (0.0, 1.0):
-                those = f"all {whole(len(rows))} {what} rows have" if len(rows) > 1 else f"the only {what} row has"
-                say(f"warning: {those} label {share:.0f}: there is nothing to learn or to compare", stream)
-    if len(shares) == 2 and not {0.0, 1.0} & set(shares.values()):
-        odds = [share / (1 - share) for share in shares.values()]
-        if max(odds) > SKEWED * min(odds):
-            trained, held_out = (percent(share) for share in shares.values())
-            say(
-                f"warning: {trained} of the training rows and {held_out} of the held-out rows have label 1. Rows are held out by "
-                "position: if the file is sorted by its label, shuffle it first",
-                stream,
-            )

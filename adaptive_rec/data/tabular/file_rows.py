@@ -20,6 +20,8 @@ from adaptive_rec.errors import DataError
 
 MARKED_ROWS = 1 << 14
 """The least number of rows between two marks that are kept, which limits their number."""
+PIECE_ROWS = 1 << 12
+"""Rows that are looked at together where some of a file are wanted alone."""
 
 
 class FileRows:
@@ -39,8 +41,12 @@ class FileRows:
         self._first = [0]
         """The first row of each file, and the end of the last one."""
         self.bad_rows = 0
+        self._labels: list[tuple[int, NDArray[np.uint8]]] = []
+        """Rows, and their labels as bits, part after part."""
         for path in paths:
-            marks = _thinned(self._reader(path).marks())
+            reader = self._reader(path)
+            marks = _thinned(reader.marks())
+            self._labels += reader.labels
             self._marks.append(marks)
             self._first.append(self._first[-1] + marks[-1].rows)
             self.bad_rows += marks[-1].bad_rows
@@ -68,6 +74,56 @@ class FileRows:
                 if left < size:
                     yield samples[left:size]
                 left = max(left - size, 0)
+
+    def positives(self, rows: range) -> int:
+        """Return how many of some rows have label 1."""
+        found, first = 0, 0
+        for size, bits in self._labels:
+            start, stop = max(rows.start, first), min(rows.stop, first + size)
+            if start < stop:
+                found += int(np.unpackbits(bits, count=size)[start - first : stop - first].sum())
+            first += size
+        return found
+
+    def forget_labels(self) -> None:
+        """Give up the labels, for which `positives` is not asked any more."""
+        self._labels.clear()
+
+    def pieces(self, wanted: list[range], most_passed: int) -> list[tuple[int, LoadedSamples]]:
+        """Return some ranges of rows, which ascend, in pieces, each with the number of its first row. Those are left out that lie
+        further than `most_passed` rows behind the nearest place at which reading can begin. What lies between is not looked at.
+        Raises DataError."""
+        of_mark: dict[tuple[int, int], list[range]] = {}
+        of_file = ((file, rows) for rows in wanted for file, rows in enumerate(self._in_files(rows)) if len(rows))
+        for file, rows in of_file:
+            places = [self._first[file] + mark.rows for mark in self._marks[file][:-1]]
+            at = bisect_left(places, rows.start + 1) - 1
+            if rows.stop - places[at] <= most_passed:
+                of_mark.setdefault((file, at), []).append(rows)
+        return [piece for (file, at), ranges in of_mark.items() for piece in self._behind(file, self._marks[file][at], ranges)]
+
+    def _in_files(self, rows: range) -> list[range]:
+        """Return which of some rows each file has."""
+        return [
+            range(max(rows.start, first), min(rows.stop, end)) for first, end in zip(self._first, self._first[1:], strict=False)
+        ]
+
+    def _behind(self, file: int, mark: Mark, wanted: list[range]) -> Iterator[tuple[int, LoadedSamples]]:
+        """Yield the parts of ranges of rows behind a mark of a file."""
+        first, last = self._first[file], wanted[-1].stop
+
+        def is_wanted(start: int, stop: int) -> bool:
+            return any(rows.start < first + stop and first + start < rows.stop for rows in wanted)
+
+        for before, block in self._reader(self._paths[file]).numbered_blocks(mark, is_wanted, PIECE_ROWS):
+            start, samples = first + before, loaded(block)
+            stop = start + len(samples.labels_B)
+            for rows in wanted:
+                low, high = max(rows.start, start), min(rows.stop, stop)
+                if low < high:
+                    yield low, samples[low - start : high - start]
+            if stop >= last:
+                return
 
     def _reader(self, path: Path, dense_only: bool = False) -> TabularReader:
         schema = self._schema.model_copy(update={"sparse": ()}) if dense_only else self._schema

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -138,6 +138,8 @@ class TabularReader:
         """The mark at which the block begins that was yielded last; None: reading cannot begin there."""
         self.end = START
         """The mark behind all rows, once all were read."""
+        self.labels: list[tuple[int, NDArray[np.uint8]]] = []
+        """The labels that `marks` has read: rows, and their labels as bits."""
 
     @property
     def bad_rows(self) -> int:
@@ -176,21 +178,32 @@ class TabularReader:
     def blocks(self, mark: Mark = START) -> Iterator[RawBlock]:
         """Yield the rows in order, from a mark on. A row without a label, with a dense feature that is no finite number, or with
         a category of another type than the column's is a bad one."""
+        return (block for _, block in self.numbered_blocks(mark))
+
+    def numbered_blocks(
+        self, mark: Mark = START, wanted: Callable[[int, int], bool] | None = None, most: int = BLOCK_ROWS
+    ) -> Iterator[tuple[int, RawBlock]]:
+        """Yield as `blocks` does, blocks of at `most` so many rows, each with the well-formed rows before it. Unless malformed
+        rows are skipped, blocks that are not `wanted`, by their first row and the one after the last, are not looked at."""
         done, rows = mark.rows + mark.bad_rows, mark.rows
         bad = mark.bad_rows
         for batch in self._file.batches(self._names, mark.place, done):
             self.mark = None if self._file.place is None else Mark(self._file.place, rows, bad)
-            for start in range(0, batch.num_rows, BLOCK_ROWS):
-                block = self._block(batch.slice(start, BLOCK_ROWS), done + start)
+            for start in range(0, batch.num_rows, most):
+                part = batch.slice(start, most)
+                if wanted and not self._skip_bad_rows and not wanted(rows, rows + part.num_rows):
+                    rows += part.num_rows
+                    continue
+                block = self._block(part, done + start)
+                yield rows, block
                 rows += len(block.labels_B)
-                yield block
                 self.mark = None
             done, bad = done + batch.num_rows, mark.bad_rows + self.bad_rows
         self.end = Mark(self._file.end, rows, bad)
 
     def marks(self) -> Iterator[Mark]:
         """Read the whole file and yield the marks in it, and one at its end. Unless malformed rows are skipped, they are not
-        looked for."""
+        looked for. Labels are added to `labels`."""
         rows = bad = 0
         names = self._names if self._skip_bad_rows else self._names[:1]
         for batch in self._file.batches(names):
@@ -198,9 +211,11 @@ class TabularReader:
                 yield Mark(self._file.place, rows, bad)
             if self._skip_bad_rows:
                 parts = range(0, batch.num_rows, BLOCK_ROWS)
-                rows += sum(len(self._block(batch.slice(start, BLOCK_ROWS), 0).labels_B) for start in parts)
+                found = [self._block(batch.slice(start, BLOCK_ROWS), 0).labels_B > 0 for start in parts]
             else:
-                rows += batch.num_rows
+                found = [self._likely_labels(batch)]
+            rows += sum(map(len, found))
+            self.labels += [(len(label_B), np.packbits(label_B)) for label_B in found]
             bad = self.bad_rows
         yield Mark(0, rows, bad)
 
@@ -250,6 +265,22 @@ class TabularReader:
         rule = f"must be {kind} since 1970, before the year 10000 (time.unit in the schema), or an ISO time"
         self._judge(batch, column, bad_B, rule, rows_before)
         return bad_B, times_B
+
+    def _likely_labels(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Return which rows have label 1, without a look at whether their labels are ones."""
+        import pyarrow
+
+        label = self.schema.comparison
+        try:
+            encoded = batch.column(label.column).dictionary_encode()
+            found = numbers(encoded.dictionary)
+        except pyarrow.ArrowException:
+            found = None
+        if found is None:
+            return np.zeros(batch.num_rows, dtype=bool)
+        label_U = np.append(label.of(found.values_B) == 1, False)
+        number_B = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
+        return np.asarray(label_U[number_B])
 
     def _label(self, batch: pa.RecordBatch, rows_before: int) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Return the rows without a label, and the labels."""
