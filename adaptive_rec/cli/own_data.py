@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from adaptive_rec.cli.output import say, shown
+from adaptive_rec.cli.own_time import add_time_option, in_time, timed, without_time_as_feature
 from adaptive_rec.cli.parser import text_settings
 from adaptive_rec.data.tabular.files import files_of
 from adaptive_rec.errors import UsageError
@@ -34,6 +35,7 @@ def add_schema_options(parser: Any) -> None:
     parser.add_argument("--label", metavar="COLUMN", help=labelled)
     described = "CSV, TSV or Parquet: TOML file that names label and columns, as a first run with --label writes it"
     parser.add_argument("--schema", metavar="FILE", type=Path, help=described)
+    add_time_option(parser)
 
 
 def with_prepared_data(
@@ -43,6 +45,7 @@ def with_prepared_data(
     place, or with their schema where ids are raw."""
     from adaptive_rec.policy.find import load_policy
 
+    args = in_time(args)
     config = resolve(args)
     if args.label is None and args.schema is None:
         return args, config
@@ -98,8 +101,8 @@ def check_time(schema: Schema, file: Path) -> None:
     """Raise UsageError where rows are wanted in order of time and their schema names no column of times."""
     if not schema.time.column:
         raise UsageError(
-            f'data.order="time" needs the column of the rows\' times: add time = "COLUMN" to {file}, above [file] if it has that '
-            "part, and run the same command again"
+            f'data.order="time" needs the column of the rows\' times: add --time COLUMN, or time = "COLUMN" to {file}, above '
+            "[file] if it has that part, and run the same command again"
         )
 
 
@@ -166,7 +169,15 @@ def schema_of(
     numbered: bool = True,
 ) -> Schema:
     """Return the schema of --schema, the one that an earlier run has written to `kept`, or one that is inferred and written
-    there. `numbered`: values will be numbered, for which `min_count` counts."""
+    there, with the column of --time. `numbered`: values will be numbered, for which `min_count` counts."""
+    found = found_schema(args, sources, kept, reading, stream, numbered)
+    return timed(found, args.time, sources[0], args.schema or kept, reading)
+
+
+def found_schema(
+    args: argparse.Namespace, sources: list[Path], kept: Path, reading: Reading, stream: TextIO, numbered: bool
+) -> Schema:
+    """Return as `schema_of` does; only a schema that is inferred here has the column of --time."""
     from adaptive_rec.data.tabular.infer import infer
     from adaptive_rec.data.tabular.schema import load_schema, schema_of_toml, schema_toml
 
@@ -185,7 +196,10 @@ def schema_of(
     for source in sources:
         check_source(source)
     inferred = infer(sources[0], args.label or (known.label if known else ""), reading)
-    if known is not None and not of_other and args.label in (None, known.label) and not new_columns(inferred, text):
+    inferred.schema = timed(inferred.schema, args.time, sources[0], kept, reading)
+    without_time_as_feature(inferred, args.time)
+    same = known is not None and args.label in (None, known.label) and args.time in (None, known.time.column)
+    if known is not None and same and not of_other and not new_columns(inferred, text):
         say(f"schema      {shown(kept)}{EARLIER}", stream)  # a file that has grown would be read otherwise
         return known
     text = schema_toml(inferred.schema, inferred.remarks, inferred.unused)
@@ -217,6 +231,8 @@ def show_inferred(inferred: Inferred, kept: Path, stream: TextIO, numbered: bool
     say(f"schema      {kept} (inferred from the first rows; edit it and run the same command again)", stream)
     schema = inferred.schema
     rows = [("label", schema.label, "")]
+    unit = schema.time.unit
+    rows += [("time", schema.time.column, f"in {unit}" * (unit not in ("", "s")))] if schema.time.column else []
     rows += [("sparse", column.column, inferred.remarks[column.column]) for column in schema.sparse]
     rows += [
         ("dense", column.column, f"{inferred.remarks[column.column]}, {column.transform}") for column in schema.dense

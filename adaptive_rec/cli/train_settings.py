@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def prepare(args: argparse.Namespace) -> tuple[argparse.Namespace, Config]:
     """Return the command line and its configuration, after CSV, TSV or Parquet files of --data were prepared beside the run."""
     config = check(args)
-    if args.label is None and args.schema is None:
+    if args.label is None and args.schema is None and args.time is None:
         return args, config
     if args.out is not None and not args.resume:
         check_is_new(args.out)
