@@ -42,6 +42,7 @@ class NumberedRows(Wrapped):
         super().__init__(source)
         self._folder, meta = source, source.meta
         columns, values = folder_columns(source), folder_values(source)
+        self.schema = columns.schema
         self._maps = {name: KeyedIds(each) for name, each in values.items()}
         self._columns = meta.columns
         self._readers = open_files(paths, columns, labelled)
@@ -76,7 +77,8 @@ class KeyedRows:
 
     def __init__(self, config: Config, columns: TrainedColumns, paths: Sequence[Path], labelled: bool) -> None:
         """Raises DataError where a file does not fit the columns, UsageError where the checkpoint is of a run without rows."""
-        schema, self._standard = columns.schema, columns.figures()
+        self.schema = schema = columns.schema
+        self._standard = columns.figures()
         self._readers = open_files(paths, columns, labelled)
         sparse = zip(schema.sparse, columns.bag_C, strict=True)
         column_C = tuple(SparseColumn(column.feature, column.table_name, bag) for column, bag in sparse)

@@ -18,6 +18,7 @@ from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.tabular.follow import files_of_source
+from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.data.unknown import Unknown
 from adaptive_rec.dense.evaluate import logits_of
@@ -64,6 +65,12 @@ class Scorer:
     @property
     def step(self) -> int:
         return self._runtime.step_number
+
+    @property
+    def schema(self) -> Schema | None:
+        """The schema of the files; None for Criteo files, whose columns have no names."""
+        rows = self._rows.origin if isinstance(self._rows, RawIds) else self._rows
+        return rows.schema if isinstance(rows, (NumberedRows, KeyedRows)) else None
 
     def scored(self) -> Iterator[Scored]:
         """Yield all rows in order, some at a time."""

@@ -76,6 +76,15 @@ class ParquetFile:
         except (OSError, pyarrow.ArrowException) as error:
             raise DataError(f"{self.path} must be a complete Parquet file: {error}") from None
 
+    def as_written(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield these columns of all rows in the types that the file has."""
+        import pyarrow
+
+        try:
+            yield from self._file.iter_batches(BLOCK_ROWS, columns=list(columns))
+        except (OSError, pyarrow.ArrowException) as error:
+            raise DataError(f"{self.path} must be a complete Parquet file: {error}") from None
+
 
 def open_rows(
     path: Path, file: FileSchema, skip_bad_rows: bool = False, grows: bool = False
