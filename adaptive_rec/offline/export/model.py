@@ -1,8 +1,9 @@
 """A trained model in plain PyTorch: ``Model(folder).scores({"user": [17, 3], "item": ["a", "b"], ...})``, or from the shell
 ``python model.py rows.csv``, which prints a score for each row.
 
-A column has one value for each row: a number, a text, or None, "" and NaN for a missing one; a column of lists has a list
-(or a text with the schema's separator). Values that were not in the training data share one row of their table; raw ids without a
+Columns are a dictionary, a pandas or polars frame, or an Arrow table or record batch. A column has one value for each row: a
+number, a text (bytes are UTF-8), or None, "", NaN, pd.NA and NaT for a missing one; a column of lists has a list (or a text with
+the schema's separator). Values that were not in the training data share one row of their table; raw ids without a
 row of their own share its first ones. What cannot be scored raises ValueError. Needs torch and numpy.
 """
 
@@ -13,6 +14,7 @@ import re
 import signal
 import sys
 import zlib
+from decimal import Decimal
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -74,6 +76,7 @@ class Model(nn.Module):
 
     def scores(self, columns):
         """Return the probability of label 1 for each row."""
+        columns = columns_of(columns)
         self.check(columns)
         with torch.no_grad():
             return torch.sigmoid(
@@ -87,6 +90,8 @@ class Model(nn.Module):
             if name not in columns:
                 known = ", ".join(map(str, columns)) or "none"
                 raise ValueError(f"columns must have {name!r}, a column of the training data, got {known:.300}")
+            if columns[name] is None:
+                raise ValueError(f"columns must have {name!r} once, several have this name")
             if isinstance(columns[name], str) or not hasattr(columns[name], "__len__"):
                 raise ValueError(f"column {name!r} must be a list of values, got {columns[name]!r:.60}")
             rows, first = len(columns[name]), len(columns[names[0]])
@@ -106,6 +111,35 @@ class Model(nn.Module):
         found = self.ids[column["table"]].of(list(chain.from_iterable(bags)))
         ids[torch.arange(ids.shape[1]) < lengths[:, None]] = torch.from_numpy(found)
         return ids
+
+
+def columns_of(frame):
+    """Return the columns of a dictionary, of a pandas or polars frame, or of an Arrow table or record batch, by name; None for
+    columns of one name."""
+    names = next((getattr(frame, each) for each in ("column_names", "columns") if hasattr(frame, each)), None)
+    if names is None:
+        return frame
+    names = list(names)
+    return {name: frame[name] if names.count(name) == 1 else None for name in names}
+
+
+def plain(value):
+    """Return a value of NumPy, torch, pandas, Arrow or polars as Python has it, and None for one that is missing."""
+    if type(value) in (str, int, float, bool, type(None)):
+        return value
+    if hasattr(value, "as_py"):
+        value = value.as_py()
+    elif hasattr(value, "to_list"):
+        value = value.to_list()
+    elif hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
+        value = value.item()
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [plain(each) for each in value]
+    if type(value).__name__ in ("NAType", "NaTType"):
+        return None
+    if isinstance(value, Decimal):
+        return None if value.is_nan() else int(value) if value.is_finite() and value == value.to_integral_value() else value
+    return bytes(value).decode() if isinstance(value, (bytes, bytearray, memoryview)) else value
 
 
 def ids_of(folder, table, facts):
@@ -216,8 +250,10 @@ def of_all(values, column, read):
     found = []
     for row, value in enumerate(values, 1):
         try:
-            found.append(read(value))
-        except (TypeError, ValueError) as error:
+            found.append(read(plain(value)))
+        except UnicodeDecodeError:
+            raise ValueError(f"column {column['column']!r}, row {row}: must be in UTF-8, got {value!r:.60}") from None
+        except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"column {column['column']!r}, row {row}: {error}, got {value!r:.60}") from None
     return found
 
