@@ -16,9 +16,11 @@ from adaptive_rec.data.criteo import MemorySource, StreamSource
 from adaptive_rec.data.loaded_samples import LoadedSamples
 from adaptive_rec.data.prepare.meta import Meta
 from adaptive_rec.data.prepared import PreparedSource
+from adaptive_rec.data.prepared_arrays import FolderArrays
 from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.data.split_facts import Labels, Looked, Part
 from adaptive_rec.data.tabular.stream import TabularSource
+from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MISSING_ID
 
 BLOCK_ROWS = 128
@@ -29,6 +31,8 @@ REORDERED_BLOCKS = 16
 CHUNK_ROWS = 1 << 15
 MOST_LOOKUPS = 1 << 25
 """Lookups of training rows whose ids are compared with those of held-out rows."""
+MOST_LABELS, MOST_ROWS = 1 << 26, 1 << 26
+"""Rows of a folder whose labels are all looked at, and rows of a table whose ids are compared: a byte of memory each."""
 SINGLE, LEAST_SINGLE = 64, 8
 """One of so many training rows, in a small file one of fewer, is first compared with the others, as one held out by itself."""
 FILE_BLOCKS, FILE_ROWS = 4, 1 << 12
@@ -38,9 +42,17 @@ STREAM_ROWS = 1 << 13
 
 
 def looked_at(source: Source, config: Config) -> Looked | None:
-    """Look at rows of a source; None where it has none yet, or draws them."""
+    """Look at rows of a source; None where it has none yet, or draws them, or they cannot be read, which a run says of itself
+    when it comes to them."""
     while isinstance(source, Wrapped):
         source = source.origin
+    try:
+        return _looked_at(source, config)
+    except DataError:
+        return None
+
+
+def _looked_at(source: Source, config: Config) -> Looked | None:
     if isinstance(source, PreparedSource):
         return _of_folder(source, config)
     if isinstance(source, TabularSource):
@@ -61,15 +73,18 @@ def _first_labels(batches: Iterator[Batch]) -> NDArray[np.float32]:
 
 def _of_folder(source: PreparedSource, config: Config) -> Looked:
     meta, arrays, (train, held_out) = source.meta, source.arrays, source.ranges
-    of_all = np.concatenate([np.empty(0, np.int32), *(arrays.labels_in_file(rows) for rows in _chunks(meta.rows))])
-    labels = Labels.of(of_all[arrays.numbers(train)], len(train)), Labels.of(of_all[arrays.numbers(held_out)], len(held_out))
-    if meta.columns_schema is None:
-        return Looked(labels)
     blocks = REORDERED_BLOCKS if arrays.is_reordered else MOST_BLOCKS
     parts = [
         _part(rows, [arrays.read(block.start, block.stop) for block in _spread(rows, blocks, BLOCK_ROWS)])
         for rows in (train, held_out)
     ]
+    labels = (Labels.of(parts[0].labels_S, len(train)), Labels.of(parts[1].labels_S, len(held_out)))
+    if meta.rows <= MOST_LABELS:
+        label_R = np.concatenate([arrays.labels_in_file(rows) == 1 for rows in _chunks(range(meta.rows))])
+        ones = [_positives(arrays, label_R, rows) for rows in (train, held_out)]
+        labels = (Labels(len(train), ones[0]), Labels(len(held_out), ones[1]))
+    if meta.columns_schema is None:
+        return Looked(labels)
     names = tuple(column.name for column in meta.columns if not column.bag)
     unseen_C, usual_C, compared = _unseen_in_folder(source, parts[1])
     return Looked(
@@ -88,9 +103,14 @@ def _of_folder(source: PreparedSource, config: Config) -> Looked:
     )
 
 
-def _chunks(rows: int) -> Iterator[range]:
-    """Yield all rows, some at a time."""
-    return (range(start, min(start + CHUNK_ROWS, rows)) for start in range(0, rows, CHUNK_ROWS))
+def _positives(arrays: FolderArrays, label_R: NDArray[np.bool_], rows: range) -> int:
+    """Return how many of some rows have label 1."""
+    return sum(int(np.count_nonzero(label_R[arrays.numbers(chunk)])) for chunk in _chunks(rows))
+
+
+def _chunks(rows: range) -> Iterator[range]:
+    """Yield rows, some at a time."""
+    return (rows[start : start + CHUNK_ROWS] for start in range(0, len(rows), CHUNK_ROWS))
 
 
 def _spread(rows: range, blocks: int, size: int) -> list[range]:
@@ -124,27 +144,31 @@ def _unseen_in_folder(source: PreparedSource, held_out: Part) -> tuple[NDArray[n
     and the rows compared."""
     meta, arrays, (train, _) = source.meta, source.arrays, source.ranges
     columns = held_out.ids_SC.shape[1] if len(held_out.labels_S) else 0
-    if not columns:
+    if not columns or (arrays.is_reordered and meta.rows > MOST_LABELS):
         return np.empty(0), np.empty(0), 0
-    is_trained = np.zeros(meta.rows, dtype=bool)
-    is_trained[arrays.numbers(train)] = True
-    chunks = list(_chunks(meta.rows))
+    is_trained = np.ones(0, dtype=bool)
+    if arrays.is_reordered:
+        is_trained = np.zeros(meta.rows, dtype=bool)
+        for rows in _chunks(train):
+            is_trained[arrays.numbers(rows)] = True
+    chunks = list(_chunks(range(meta.rows) if arrays.is_reordered else train))
     most = max(1, MOST_LOOKUPS // columns // CHUNK_ROWS)
     if len(chunks) > most:
         chunks = [chunks[k] for k in np.linspace(0, len(chunks) - 1, most).astype(int).tolist()]
     rows_C = [column.cardinality for column in meta.columns if not column.bag]
-    seen_C = [np.zeros(rows, dtype=bool) for rows in rows_C]
+    seen_C = [np.zeros(rows if rows <= MOST_ROWS else 0, dtype=bool) for rows in rows_C]
     singles, compared = [np.empty((0, columns), dtype=np.int64)], 0
     for rows in chunks:
-        trained_S = is_trained[rows.start : rows.stop]
-        ids_SC = arrays.ids_in_file(rows)[trained_S]
+        ids_SC = arrays.ids_in_file(rows)
+        ids_SC = ids_SC[is_trained[rows.start : rows.stop]] if arrays.is_reordered else ids_SC
         single_S = _singles(len(ids_SC), len(train))
         singles.append(ids_SC[single_S].astype(np.int64))
         ids_SC, compared = ids_SC[~single_S], compared + len(ids_SC)
         for c, seen in enumerate(seen_C):
-            seen[ids_SC[:, c]] = True
+            if len(seen):
+                seen[ids_SC[:, c]] = True
     for seen in seen_C:
-        seen[INFREQUENT_ID] = False  # a value that hardly any other row has
+        seen[INFREQUENT_ID:FIRST_ID] = False  # a value that hardly any other row has
     usual_C = _unseen_of_all(seen_C, np.concatenate(singles))
     return _unseen(seen_C, held_out.ids_SC), usual_C, compared
 
@@ -159,14 +183,15 @@ def _unseen_of_all(seen_C: list[NDArray[np.bool_]], ids_SC: NDArray[np.int64]) -
     """Return the share of some training rows whose ids no other one has, by column, and add them to those seen."""
     usual_C = _unseen(seen_C, ids_SC)
     for c, seen in enumerate(seen_C):
-        seen[ids_SC[ids_SC[:, c] != INFREQUENT_ID, c]] = True
+        if len(seen):
+            seen[ids_SC[ids_SC[:, c] != INFREQUENT_ID, c]] = True
     return usual_C
 
 
 def _unseen(seen_C: list[NDArray[np.bool_]], ids_SC: NDArray[np.int64]) -> NDArray[np.float64]:
     if not len(ids_SC):
         return np.zeros(len(seen_C))
-    return np.array([float(np.mean(~seen[ids_SC[:, c]])) for c, seen in enumerate(seen_C)])
+    return np.array([float(np.mean(~seen[ids_SC[:, c]])) if len(seen) else np.nan for c, seen in enumerate(seen_C)])
 
 
 def _of_files(source: TabularSource, config: Config) -> Looked:

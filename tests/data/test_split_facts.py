@@ -213,6 +213,29 @@ def test_a_look_at_many_rows_takes_a_part_of_them(
     assert said(*opened(tmp_path / "random", raw, RANDOM)) == []
 
 
+@pytest.mark.parametrize("by_time", [False, True])
+def test_what_takes_much_memory_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_time: bool) -> None:
+    columns = {**ordered_by("user"), "at": 1_700_000_000 + np.arange(N)[::-1], "click": np.ones(N, dtype=np.int64)}
+    _, config = opened(tmp_path, False, columns, sparse=SCHEMA["sparse"], time="at")
+    order = ["data.order=time", "data.shuffle=false"] if by_time else []
+    config = load_config("clicks_small", {}, [f'data.source="{config.data.source}"', *order])
+    assert len(said(open_source(config), config)) == 2
+    monkeypatch.setattr("adaptive_rec.data.looked_at.MOST_ROWS", 3)
+    assert ["held-out rows have a value" in text for text in said(open_source(config), config)] == [False] * (2 - by_time)
+    monkeypatch.setattr("adaptive_rec.data.looked_at.MOST_LABELS", 3)
+    monkeypatch.setattr("adaptive_rec.data.looked_at.MOST_BLOCKS", 2)
+    monkeypatch.setattr("adaptive_rec.data.looked_at.REORDERED_BLOCKS", 1)
+    assert "training rows looked at have label 1" in said(open_source(config), config)[0]
+
+
+def test_rows_that_cannot_be_read_are_left_to_the_run(tmp_path: Path) -> None:
+    source, config = opened(tmp_path, False, FOUND["sorted by user"][0])
+    with (tmp_path / "made" / "0_labels.npy").open("r+b") as file:
+        file.seek(-4, 2)
+        file.write(b"\x07")
+    assert looked_at(source, config) is None
+
+
 def test_rows_that_are_far_from_where_reading_can_begin_are_not_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
