@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from adaptive_rec.cli.output import say, shown
-from adaptive_rec.cli.own_time import add_time_option, in_time, timed, without_time_as_feature
+from adaptive_rec.cli.own_time import add_time_option, in_time, inferred_in_time, timed
 from adaptive_rec.cli.parser import text_settings
 from adaptive_rec.data.tabular.files import files_of
 from adaptive_rec.errors import UsageError
@@ -196,8 +196,7 @@ def found_schema(
     for source in sources:
         check_source(source)
     inferred = infer(sources[0], args.label or (known.label if known else ""), reading)
-    inferred.schema = timed(inferred.schema, args.time, sources[0], kept, reading)
-    without_time_as_feature(inferred, args.time)
+    inferred = inferred_in_time(inferred, args.time, sources[0], kept, reading)
     same = known is not None and args.label in (None, known.label) and args.time in (None, known.time.column)
     if known is not None and same and not of_other and not new_columns(inferred, text):
         say(f"schema      {shown(kept)}{EARLIER}", stream)  # a file that has grown would be read otherwise

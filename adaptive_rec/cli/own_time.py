@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,13 +69,13 @@ def timed(schema: Schema, column: str | None, source: Path, file: Path, reading:
     return schema.model_copy(update={"time": TimeColumn.model_validate({"column": column, "unit": unit})})
 
 
-def without_time_as_feature(inferred: Inferred, column: str | None) -> None:
-    """Leave the column of the times out of the features that were inferred, unless it is the only category."""
-    schema = inferred.schema
+def inferred_in_time(inferred: Inferred, column: str | None, source: Path, file: Path, reading: Reading) -> Inferred:
+    """Return what was inferred with a column as the time, as `timed` does. It is no feature, unless it is the only category."""
+    schema = timed(inferred.schema, column, source, file, reading)
     sparse = tuple(each for each in schema.sparse if each.column != column)
+    if column is None or not sparse:
+        return replace(inferred, schema=schema)
     dense = tuple(each for each in schema.dense if each.column != column)
-    if column in inferred.remarks and sparse:
-        inferred.schema = schema.model_copy(update={"sparse": sparse, "dense": dense})
-        del inferred.remarks[column]
-    if column is not None and column not in inferred.remarks:
-        inferred.unused[column] = "the time of the rows (--time)"
+    remarks = {name: why for name, why in inferred.remarks.items() if name != column}
+    unused = {**inferred.unused, column: "the time of the rows (--time)"}
+    return replace(inferred, schema=schema.model_copy(update={"sparse": sparse, "dense": dense}), remarks=remarks, unused=unused)
