@@ -235,7 +235,7 @@ def _many(looked: Looked) -> Iterator[str]:
         if rows >= LEAST_ROWS and ratio >= MANY_VALUES:
             yield (
                 f"{readable(name, word=60)} has {percent(min(1.0, ratio))} as many values as there are rows: most have too few "
-                "rows to be learnt from; leave it out of the schema, or have rare values share a row (min_count)"
+                "rows to be learnt from; leave it out of the schema, or raise min_count, below which values share a row"
             )
 
 
