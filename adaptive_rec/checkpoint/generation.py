@@ -118,6 +118,12 @@ def generations(names: list[str]) -> list[str]:
     return [name for *_, name in sorted(found)]
 
 
+def newest_of_step(names: list[str], step: int | None) -> list[str]:
+    """Return the newest of these generations that is of a step, alone in a list; an empty one where there is none."""
+    found = [name for name in generations(names) if int(name.removeprefix("step-").partition(".")[0]) == step]
+    return found[-1:]
+
+
 def remove_leftovers(files: Files, folder: Path, names: list[str]) -> list[str]:
     """Remove drafts that were never committed, and the rest of removed generations. Returns their names. None of them is in use,
     as a folder has one writer."""

@@ -11,6 +11,7 @@ from adaptive_rec.checkpoint.files import Files, UnreadableError, os_errors
 from adaptive_rec.checkpoint.generation import (
     generations,
     names_in,
+    newest_of_step,
     read_manifest,
     remove,
     remove_leftovers,
@@ -114,13 +115,14 @@ def newest_names(files: Files, folder: Path, keep: int) -> list[str]:
     return generations(names_in(files, folder))[-keep:]
 
 
-def names_in_use(files: Files, folder: Path, keep: int) -> list[str]:
-    """Return the newest names, those of generations that are being read, and where the newest build on the same one, the newest
-    that does not: as `prune` keeps it."""
+def names_in_use(files: Files, folder: Path, keep: int, best: int | None = None) -> list[str]:
+    """Return the newest names, that of step `best`, those of generations that are being read, and where the newest build on the
+    same one, the newest that does not: as `prune` keeps it."""
     verified, names = Verified(files, folder), generations(names_in(files, folder))
     newest, older = names[-keep:], names[:-keep]
     bases = verified.bases(newest)
     used = [name for name in older if len(bases) == 1 and verified.bases([name]) != bases][-1:]
+    used += [name for name in newest_of_step(older, best) if name not in used]
     for name in older:
         if name in used:
             continue
@@ -240,13 +242,13 @@ def _search(files: Files, folder: Path, holding: ExitStack) -> Found | None:
     return found
 
 
-def prune(files: Files, folder: Path, keep: int) -> list[str]:
+def prune(files: Files, folder: Path, keep: int, best: int | None = None) -> list[str]:
     """Remove old generations, all drafts and the rest of removed generations. Returns the names of what was removed.
 
     The newest `keep` whole generations stay, and those that they build on. Where all of these build on the same generation, the
-    newest one that does not stays too, so that no single damage takes all. A generation is removed only after `keep` newer ones
-    were read again and found whole; damaged ones among these stay. Raises CheckpointError where the newest one is damaged, which
-    is so known as soon as it is written.
+    newest one that does not stays too, so that no single damage takes all. So does the newest one of step `best`. A generation
+    is removed only after `keep` newer ones were read again and found whole; damaged ones among these stay. Raises CheckpointError
+    where the newest one is damaged, which is so known as soon as it is written.
     """
     if keep < KEEP_AT_LEAST:
         raise CheckpointError(f"generations to keep must be {KEEP_AT_LEAST} or more, got {keep}")
@@ -256,7 +258,7 @@ def prune(files: Files, folder: Path, keep: int) -> list[str]:
     if not ordered:
         return removed
     nothing_to_go = len(ordered) <= keep or (
-        verified.bases(ordered[-1:]) and not _needless(verified, ordered, len(ordered) - keep, lambda name: True)
+        verified.bases(ordered[-1:]) and not _needless(verified, ordered, len(ordered) - keep, lambda name: True, best)
     )
     if nothing_to_go:
         _raise(verified.own(ordered[-1]))
@@ -265,15 +267,17 @@ def prune(files: Files, folder: Path, keep: int) -> list[str]:
     for place in range(len(ordered) - 1, -1, -1):
         whole += not verified.damage(ordered[place])
         if whole == keep:
-            needless = _needless(verified, ordered, place, lambda name: not verified.damage(name))
+            needless = _needless(verified, ordered, place, lambda name: not verified.damage(name), best)
             removed += remove(files, folder, needless)
             break
     _raise(verified.damage(ordered[-1]))
     return removed
 
 
-def _needless(verified: Verified, ordered: list[str], place: int, is_whole: Callable[[str], bool]) -> list[str]:
-    """Return the generations before a place that may be removed."""
+def _needless(
+    verified: Verified, ordered: list[str], place: int, is_whole: Callable[[str], bool], best: int | None
+) -> list[str]:
+    """Return the generations before a place that may be removed; the one of step `best` may not."""
     older, kept = ordered[:place], ordered[place:]
     bases = verified.bases([name for name in kept if is_whole(name)])
     if len(bases) == 1:
@@ -282,7 +286,7 @@ def _needless(verified: Verified, ordered: list[str], place: int, is_whole: Call
         if others and not whole:  # or they cannot be read at this moment
             return []
         kept += whole
-    needed = verified.needed(kept)
+    needed = verified.needed([*kept, *newest_of_step(older, best)])
     return [name for name in older if name not in needed]
 
 

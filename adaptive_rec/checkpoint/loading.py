@@ -107,15 +107,14 @@ def folders_of_rows(folder: Path, files: Files = DISK) -> set[Path]:
     return {folder_of(logs).resolve() for logs in found}
 
 
-def remove_unused_rows(
-    store: EmbeddingStore, folder: Path, keep: int, rows: Iterable[Path], files: Files = DISK
-) -> None:
+def remove_unused_rows(parts: RunParts, folder: Path, rows: Iterable[Path], files: Files = DISK) -> None:
     """Remove the files in some folders of `rows` that neither the run nor its checkpoints in use need. Ranks call it together."""
+    store, keep, best = parts.state.store, parts.state.config.checkpoint.keep, parts.state.trend.best_step
     group = store.group
     present = group.share([str(path) for path in store.present_log.files] if isinstance(store, LoggedRows) else [])
     if group.rank == 0:
         needed = {Path(path) for of_rank in present for path in of_rank}
-        for logs in _logs_of(files, folder, names_in_use(files, folder, keep)):
+        for logs in _logs_of(files, folder, names_in_use(files, folder, keep, best)):
             needed |= {path for log in logs for path in log.files}
         for each in rows:
             with os_errors("removal of rows", each):

@@ -69,6 +69,7 @@ class Writing:
         state = parts.state
         self._group = group = state.store.group
         self._keep = state.config.checkpoint.keep
+        self._best = state.trend.best_step
         self.of = state_key(parts, folder)
         """The state it is made of."""
         parts.finite.settle()
@@ -190,7 +191,7 @@ class Writing:
         made = draft.commit(self._description, self._chain[-1].since if self._chain else None, disk or None)
         self._size_bytes = draft.size_bytes
         try:
-            prune(self._files, self._folder, self._keep)
+            prune(self._files, self._folder, self._keep, self._best)
         except CheckpointError as error:
             self._check(made)
             self._complaints.append(f"older ones could not be removed: {error}")
@@ -200,7 +201,7 @@ class Writing:
         if not self._parts.state.store.on_disk:
             return None
         try:
-            return names_in_use(self._files, self._folder, self._keep)
+            return names_in_use(self._files, self._folder, self._keep, self._best)
         except CheckpointError as error:
             self._complaints.append(f"rows of older ones stay: {error}")
             return None
@@ -249,8 +250,8 @@ class Writing:
 
 
 def save(parts: RunParts, folder: Path, files: Files = DISK) -> Path:
-    """Write a checkpoint of the run as it stands, as a whole or not at all, and remove older ones beyond `checkpoint.keep`.
-    Returns the last checkpoint where nothing has changed since."""
+    """Write a checkpoint of the run as it stands, as a whole or not at all, and remove older ones beyond `checkpoint.keep`, but
+    for that of the best evaluation. Returns the last checkpoint where nothing has changed since."""
     if (name := newest_saved(parts, folder, files)) is not None:
         return folder / name
     writing = Writing(parts, folder, files)

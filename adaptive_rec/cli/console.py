@@ -94,7 +94,8 @@ class Screen(Display):
         """Update the figures by a snapshot; print evaluations and requested changes as lines."""
         if isinstance(event, Event):
             if event.kind in PRINTED_EVENTS:
-                self.note(f"step {whole(event.step)}   {printable(event.text)}")
+                kind = "warning: " if event.kind == "warning" else ""
+                self.note(f"step {whole(event.step)}   {kind}{printable(event.text)}")
         elif not isinstance(event, Snapshot):
             followed = self._runtime is not None and self._runtime.followed is not None
             before = followed or event.window is not None

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from adaptive_rec.cli.output import pairs, print_json, say, show, shown, waiting
-from adaptive_rec.cli.own_data import add_schema_options, schema_of
+from adaptive_rec.cli.own_data import add_schema_options, files_with_rows, found_files, schema_of
 from adaptive_rec.cli.parser import Parser, add_command
+from adaptive_rec.data.tabular.files import DataFiles
 from adaptive_rec.errors import UsageError
 from adaptive_rec.units import clock, count, counted, size, whole
 
@@ -92,9 +93,9 @@ def prepare(args: argparse.Namespace) -> int:
     from adaptive_rec.data.prepare.prepare import prepare as run
 
     started = time.monotonic()
-    schema = schema_of_sources(args)
+    schema, sources = schema_of_sources(args)
     request = Request(
-        tuple(args.sources), args.out, args.format, schema, args.on_bad_row, args.min_count, args.seed, args.history
+        tuple(sources), args.out, args.format, schema, args.on_bad_row, args.min_count, args.seed, args.history
     )
     note_order(args.sources)
     try:
@@ -110,16 +111,19 @@ def prepare(args: argparse.Namespace) -> int:
     return 0
 
 
-def schema_of_sources(args: argparse.Namespace) -> Schema | None:
-    """Return the schema of CSV, TSV or Parquet sources: that of --schema, or one inferred for --label and written to
-    DIR.schema.toml."""
+def schema_of_sources(args: argparse.Namespace) -> tuple[Schema | None, list[Path]]:
+    """Return the schema of CSV, TSV or Parquet sources, that of --schema, or one inferred for --label and written to
+    DIR.schema.toml; and the sources that have rows, the files of folders among them."""
     if args.label is None and args.schema is None:
-        return None
-    from adaptive_rec.data.tabular.infer import Reading
+        return None, args.sources
+    from adaptive_rec.data.tabular.first_rows import Reading
 
     stream = sys.stderr if args.json else sys.stdout
     kept = args.out.with_name(args.out.name + ".schema.toml")
-    return schema_of(args, args.sources, kept, Reading(args.on_bad_row == "skip"), stream)
+    parts = [found_files(source, stream) for source in args.sources]
+    found = DataFiles([file for part in parts for file in part.files], partitions=parts[0].partitions)
+    schema = schema_of(args, found, kept, Reading(args.on_bad_row == "skip"), stream)
+    return schema, files_with_rows(found, schema, stream)
 
 
 def verify(args: argparse.Namespace) -> int:
@@ -169,7 +173,7 @@ def note_order(sources: list[Path]) -> None:
 
 def summary(meta: Meta, out: Path, seconds: float) -> list[tuple[str, str]]:
     """Return the facts of a prepared folder as pairs of label and value."""
-    bad = f", {whole(meta.bad_rows)} malformed left out" if meta.bad_rows else ""
+    files = f" of {counted(len(meta.sources), 'file')}" if len(meta.sources) > 1 else ""
     largest = max(meta.tables, key=lambda table: table.rows)
     ids = sum(table.rows for table in meta.tables)
     tables = f"{len(meta.tables)} with {count(ids)} rows in all, the largest {largest.name} of {count(largest.rows)}"
@@ -177,7 +181,7 @@ def summary(meta: Meta, out: Path, seconds: float) -> list[tuple[str, str]]:
     preset = [PRESET_OF[meta.job.format]] if meta.job.format in PRESET_OF else []
     with_bags = f", {bags} of them with bags" if bags else ""
     return [
-        ("rows", f"{whole(meta.rows)}{bad}"),
+        ("rows", f"{whole(meta.rows)}{files}{meta.left_out}"),
         ("columns", f"{len(meta.dense_names)} dense, {len(meta.columns)} sparse{with_bags}"),
         ("tables", tables),
         ("size", size(sum(file.size_bytes for file in meta.array_files()))),

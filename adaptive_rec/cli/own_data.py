@@ -13,22 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from adaptive_rec.cli.output import say, shown
+from adaptive_rec.cli.own_time import add_time_option, in_time, inferred_in_time, timed
 from adaptive_rec.cli.parser import text_settings
-from adaptive_rec.data.tabular.files import files_of
+from adaptive_rec.data.tabular.files import DataFiles, find_files, followed
 from adaptive_rec.errors import UsageError
 from adaptive_rec.run.new_directory import replace_text
-from adaptive_rec.units import counted, percent, printable, readable, whole
+from adaptive_rec.units import counted, printable, readable, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
     from adaptive_rec.data.prepare.job import Request
     from adaptive_rec.data.prepare.meta import Meta
-    from adaptive_rec.data.tabular.infer import Inferred, Reading
-    from adaptive_rec.data.tabular.schema import Schema
-
-SKEWED = 3.0
-"""Ratio of the shares of label 1 among training and held-out rows from which on rows look sorted by their label."""
-
+    from adaptive_rec.data.tabular.first_rows import Reading
+    from adaptive_rec.data.tabular.infer import Inferred
+    from adaptive_rec.data.tabular.schema import FileSchema, Schema
 
 def add_schema_options(parser: Any) -> None:
     """--label and --schema, which say that files are CSV, TSV or Parquet files."""
@@ -38,6 +36,7 @@ def add_schema_options(parser: Any) -> None:
     parser.add_argument("--label", metavar="COLUMN", help=labelled)
     described = "CSV, TSV or Parquet: TOML file that names label and columns, as a first run with --label writes it"
     parser.add_argument("--schema", metavar="FILE", type=Path, help=described)
+    add_time_option(parser)
 
 
 def with_prepared_data(
@@ -47,6 +46,7 @@ def with_prepared_data(
     place, or with their schema where ids are raw."""
     from adaptive_rec.policy.find import load_policy
 
+    args = in_time(args)
     config = resolve(args)
     if args.label is None and args.schema is None:
         return args, config
@@ -64,13 +64,14 @@ def with_prepared_data(
 def described(args: argparse.Namespace, runs: Path, config: Config, stream: TextIO) -> tuple[str, str]:
     """Return `--data`, which is trained on as it is, and a copy of its schema that later edits leave as it is."""
     from adaptive_rec.data.prepare.formats import array_name
-    from adaptive_rec.data.tabular.infer import Reading
+    from adaptive_rec.data.tabular.first_rows import Reading
     from adaptive_rec.data.tabular.schema import schema_toml
 
     data, reading = check_given(args), Reading(config.data.on_bad_row == "skip", config.data.follow)
     name = array_name(Path(os.path.abspath(data)))
     kept = runs / f"{name}.schema.toml"
-    schema = schema_of(args, files_of(data), kept, reading, stream, numbered=False)
+    found = DataFiles(followed(data)) if config.data.follow else found_files(data, stream)
+    schema = schema_of(args, found, kept, reading, stream, numbered=False)
     if config.data.order == "time":
         check_time(schema, args.schema or kept)
     if schema.min_count > 1:
@@ -102,8 +103,8 @@ def check_time(schema: Schema, file: Path) -> None:
     """Raise UsageError where rows are wanted in order of time and their schema names no column of times."""
     if not schema.time.column:
         raise UsageError(
-            f'data.order="time" needs the column of the rows\' times: add time = "COLUMN" to {file}, above [file] if it has that '
-            "part, and run the same command again"
+            f'data.order="time" needs the column of the rows\' times: add --time COLUMN, or time = "COLUMN" to {file}, above '
+            "[file] if it has that part, and run the same command again"
         )
 
 
@@ -117,14 +118,15 @@ def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: 
         return str(args.data)
     from adaptive_rec.data.prepare.formats import array_name
     from adaptive_rec.data.prepare.job import Request, make_job
-    from adaptive_rec.data.tabular.infer import Reading
+    from adaptive_rec.data.tabular.first_rows import Reading
 
-    sources = files_of(check_given(args))
+    found = found_files(check_given(args), stream)
     name = array_name(Path(os.path.abspath(args.data)))
     kept = runs / f"{name}.schema.toml"
-    schema = schema_of(args, sources, kept, Reading(skip_bad_rows), stream)
+    schema = schema_of(args, found, kept, Reading(skip_bad_rows), stream)
     if by_time:
         check_time(schema, args.schema or kept)
+    sources = files_with_rows(found, schema, stream)
     request = Request(tuple(sources), runs, schema=schema, on_bad_row="skip" if skip_bad_rows else "error")
     fingerprint = digest(make_job(request).model_dump_json())
     request = replace(request, out=runs / "data" / f"{name}-{fingerprint}")
@@ -163,39 +165,99 @@ def digest(text: str) -> str:
 
 def schema_of(
     args: argparse.Namespace,
-    sources: list[Path],
+    found: DataFiles,
     kept: Path,
     reading: Reading,
     stream: TextIO,
     numbered: bool = True,
 ) -> Schema:
     """Return the schema of --schema, the one that an earlier run has written to `kept`, or one that is inferred and written
-    there. `numbered`: values will be numbered, for which `min_count` counts."""
-    from adaptive_rec.data.tabular.infer import infer
-    from adaptive_rec.data.tabular.schema import load_schema, schema_of_toml, schema_toml
+    there, with the column of --time. `numbered`: values will be numbered, for which `min_count` counts. Of files that are
+    followed the first one is read."""
+    schema = found_schema(args, found, kept, reading, stream, numbered)
+    return timed(schema, args.time, found.files[0], args.schema or kept, reading)
 
-    if args.schema is not None:
-        return checked(load_schema(args.schema), args, args.schema, "", stream)
+
+def found_schema(
+    args: argparse.Namespace, found: DataFiles, kept: Path, reading: Reading, stream: TextIO, numbered: bool
+) -> Schema:
+    """Return as `schema_of` does; only a schema that is inferred here has the column of --time."""
+    from adaptive_rec.data.tabular.infer import infer
+    from adaptive_rec.data.tabular.schema import FileSchema, load_schema, schema_of_toml, schema_toml
+
+    sources = found.files
+    written = file_part(args)
+    if args.schema is not None and written is None:
+        schema = checked(load_schema(args.schema), args, args.schema, "", stream)
+        say_lacking(found, schema, reading, stream)
+        return schema
     data = kept.read_bytes() if kept.exists() else None  # once: another start may replace it, for other data
     text = (data or b"").decode(errors="replace")
     before = InferredFrom.of(text)
     of_other = before is not None and before.path != printable(os.path.abspath(sources[0]))
-    known = None if data is None else schema_of_toml(data, f"--schema {kept}")
+    known = None if data is None or written is not None else schema_of_toml(data, f"--schema {kept}")
     if known is not None and not (before and before.unedited):
         edited = f", which was inferred from {shown(before.path)} and edited" if before and of_other else EARLIER
+        say_lacking(found, known, reading, stream)
         return checked(known, args, kept, edited, stream)
     from adaptive_rec.data.prepare.formats import check_source
 
     for source in sources:
         check_source(source)
-    inferred = infer(sources[0], args.label or (known.label if known else ""), reading)
-    if known is not None and not of_other and args.label in (None, known.label) and not new_columns(inferred, text):
+    file = (written or FileSchema()).model_copy(update={"partitions": found.partitions} if found.partitions else {})
+    others = [] if reading.grows else sources[1:]
+    inferred = infer(sources[0], args.label or (known.label if known else ""), reading, others, file)
+    inferred = inferred_in_time(inferred, args.time, sources[0], kept, reading)
+    same = known is not None and args.label in (None, known.label) and args.time in (None, known.time.column)
+    if known is not None and same and not of_other and not new_columns(inferred, text):
         say(f"schema      {shown(kept)}{EARLIER}", stream)  # a file that has grown would be read otherwise
+        say_lacking(found, known, reading, stream)
         return known
     text = schema_toml(inferred.schema, inferred.remarks, inferred.unused)
     keep_schema(kept, InferredFrom.begin(sources[0], text))
     show_inferred(inferred, kept, stream, numbered)
     return inferred.schema
+
+
+def found_files(data: Path, stream: TextIO) -> DataFiles:
+    """Return the files of --data; what of a folder is left out is said."""
+    found = find_files(data)
+    if found.left_out:
+        say(f"note: not read of {shown(data)}: {found.left_out}", stream)
+    return found
+
+
+def files_with_rows(found: DataFiles, schema: Schema, stream: TextIO) -> list[Path]:
+    """Return the files that have rows; how many have none is said."""
+    from adaptive_rec.data.tabular.open_rows import with_rows
+
+    files = with_rows(found.files, schema.file)
+    if (empty := len(found.files) - len(files)) > 0:
+        say(f"note: {counted(empty, 'file')} of {whole(len(found.files))} without a row", stream)
+    return files
+
+
+def say_lacking(found: DataFiles, schema: Schema, reading: Reading, stream: TextIO) -> None:
+    """Say which columns of the schema some of the files lack."""
+    from adaptive_rec.data.tabular.open_rows import Parts
+
+    for note in [] if reading.grows else Parts(found.files, schema.file).lacking(schema.columns):
+        say(f"note: {note}", stream)
+
+
+def file_part(args: argparse.Namespace) -> FileSchema | None:
+    """Return how files are written, where --schema says nothing else and --label has the rest inferred."""
+    import tomllib
+
+    from adaptive_rec.data.tabular.schema import parse_file_part
+
+    if args.schema is None or args.label is None:
+        return None
+    try:
+        values = tomllib.loads(args.schema.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return None  # reading the whole schema says what is wrong
+    return parse_file_part(values["file"], f"--schema {args.schema}") if set(values) == {"file"} else None
 
 
 def checked(schema: Schema, args: argparse.Namespace, file: Path, origin: str, stream: TextIO) -> Schema:
@@ -221,6 +283,8 @@ def show_inferred(inferred: Inferred, kept: Path, stream: TextIO, numbered: bool
     say(f"schema      {kept} (inferred from the first rows; edit it and run the same command again)", stream)
     schema = inferred.schema
     rows = [("label", schema.label, "")]
+    unit = schema.time.unit
+    rows += [("time", schema.time.column, f"in {unit}" * (unit not in ("", "s")))] if schema.time.column else []
     rows += [("sparse", column.column, inferred.remarks[column.column]) for column in schema.sparse]
     rows += [
         ("dense", column.column, f"{inferred.remarks[column.column]}, {column.transform}") for column in schema.dense
@@ -251,41 +315,6 @@ def run_once(request: Request, stream: TextIO) -> Meta:
         return meta
     with StageBar(stream) as bar, compiling_shown(bar):
         meta = prepare(request, bar.show, waits=True)
-    bad = f", {whole(meta.bad_rows)} malformed left out" if meta.bad_rows else ""
-    say(f"data        {shown(request.out)}: {counted(meta.rows, 'row')}{bad}", stream)
+    files = f" of {counted(len(meta.sources), 'file')}" if len(meta.sources) > 1 else ""
+    say(f"data        {shown(request.out)}: {counted(meta.rows, 'row')}{files}{meta.left_out}", stream)
     return meta
-
-
-def warn_of_labels(config: Any, stream: TextIO) -> None:
-    """Warn where training or held-out rows have one class alone, or where rows look sorted by their label."""
-    import numpy as np
-
-    from adaptive_rec.data.criteo import row_ranges
-    from adaptive_rec.data.prepare.meta import labels_file, load_meta
-    from adaptive_rec.data.prepared_arrays import mapped
-
-    folder = Path(config.data.source)
-    if not os.path.isfile(folder / "meta.json"):
-        return
-    meta = load_meta(folder)
-    labels = np.concatenate(
-        [mapped(folder / labels_file(each.name), np.int32, (each.rows, 1))[:, 0] for each in meta.sources]
-    )
-    if config.data.order == "time" and meta.time_order is not None:
-        labels = labels[mapped(folder / meta.time_order.name, np.int64, (meta.rows,))]
-    shares = {}
-    for what, rows in zip(("training", "held-out"), row_ranges(config, meta.rows), strict=True):
-        if len(rows):
-            shares[what] = share = float(np.mean(labels[rows.start : rows.stop]))
-            if share in (0.0, 1.0):
-                those = f"all {whole(len(rows))} {what} rows have" if len(rows) > 1 else f"the only {what} row has"
-                say(f"warning: {those} label {share:.0f}: there is nothing to learn or to compare", stream)
-    if len(shares) == 2 and not {0.0, 1.0} & set(shares.values()):
-        odds = [share / (1 - share) for share in shares.values()]
-        if max(odds) > SKEWED * min(odds):
-            trained, held_out = (percent(share) for share in shares.values())
-            say(
-                f"warning: {trained} of the training rows and {held_out} of the held-out rows have label 1. Rows are held out by "
-                "position: if the file is sorted by its label, shuffle it first",
-                stream,
-            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import os
 import shlex
 import sys
@@ -14,15 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import pairs, print_json, say, show, waiting
 from adaptive_rec.cli.parser import add_command
-from adaptive_rec.data.tabular.files import files_of
+from adaptive_rec.data.tabular.files import find_files
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.system.drafts import draft_file
 from adaptive_rec.units import count, percent, readable, whole
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
     from numpy.typing import NDArray
 
+    from adaptive_rec.data.tabular.kept import KeptColumns
     from adaptive_rec.data.unknown import Unknown
     from adaptive_rec.run.scoring import Scorer
 
@@ -56,6 +59,8 @@ def add_commands(subparsers: Any) -> None:
         required=True,
         help="file to create: .parquet, .csv or .tsv, one score a row in their order",
     )
+    kept = "columns to write before the scores (default: those that look like keys of the rows, such as id; '': none)"
+    add("--keep", metavar="COLUMN,...", help=kept)
     add("--json", action="store_true", help="print the figures as JSON")
 
 
@@ -75,7 +80,8 @@ def predict(args: argparse.Namespace) -> int:
 
     scorer = Scorer(args.directory, files, labelled=False, warn=lambda text: say(f"warning: {text}", sys.stderr))
     loaded = time.monotonic()
-    with written(out) as append:
+    kept = kept_columns(args.keep, files, scorer)
+    with written(out, kept) as append:
         for part in scorer.scored():
             append(part.scores_B)
         if not scorer.rows:
@@ -84,10 +90,12 @@ def predict(args: argparse.Namespace) -> int:
     found = strangers(scorer)
     if args.json:
         figures = {"rows": scorer.rows, "step": scorer.step, "seconds": round(time.monotonic() - started, 3)}
-        print_json({**figures, **ratios(found), "out": str(out)})
+        print_json({**figures, **ratios(found), "kept": list(kept.names if kept else ()), "out": str(out)})
     else:
         rate = f"{whole(scorer.rows)}, {count(scorer.rows / max(seconds, 1e-9))} a second once the model was loaded"
-        show(pairs([("rows", rate), *[(name, in_words(name, of)) for name, of in found.items()], ("scores", str(out))]))
+        unknown = [(name, in_words(name, of)) for name, of in found.items()]
+        beside = ", ".join(map(readable, kept.names)) if kept else ""
+        show(pairs([("rows", rate), *unknown, ("kept", beside), ("scores", str(out))]))
     warn_of_strangers(found)
     return 0
 
@@ -99,10 +107,25 @@ def inputs_of(run: Path, data: Path) -> list[Path]:
 
     check_trained(run)
     check_own_data(run)
-    files = files_of(data)
-    for file in files:
+    found = find_files(data)
+    if found.left_out:
+        say(f"note: not read of {data}: {found.left_out}", sys.stderr)
+    for file in found.files:
         check_source(file)
-    return files
+    return found.files
+
+
+def kept_columns(named: str | None, files: list[Path], scorer: Scorer) -> KeptColumns | None:
+    """Return the columns to write beside the scores; None where there are none. Raises UsageError or DataError."""
+    from adaptive_rec.data.tabular.kept import KeptColumns
+
+    names = None if named is None else [name for name in next(csv.reader([named]), []) if name]
+    if scorer.schema is None:
+        if names:
+            raise UsageError(f"--keep names columns of CSV, TSV and Parquet files, Criteo files have none; got {named}")
+        return None
+    kept = KeptColumns(files, scorer.schema, names)
+    return kept if kept.names else None
 
 
 def strangers(scorer: Scorer) -> dict[str, dict[str, Unknown]]:
@@ -138,17 +161,22 @@ def warn_of_strangers(found: dict[str, dict[str, Unknown]]) -> None:
 
 
 @contextmanager
-def written(out: Path) -> Iterator[Any]:
-    """Write scores to a file, part by part; it appears when all of them are in it. Raises UsageError where it cannot be
-    written."""
+def written(out: Path, kept: KeptColumns | None = None) -> Iterator[Any]:
+    """Write scores to a file, part by part, behind the columns that are kept; it appears when all of them are in it. Raises
+    UsageError where it cannot be written."""
     import pyarrow as pa
-    from pyarrow import csv, parquet
+    from pyarrow import csv as arrow_csv
+    from pyarrow import parquet
 
-    schema = pa.schema([("score", pa.float32())])
+    beside = pa.schema([]) if kept is None else kept.schema
+    if out.suffix != ".parquet":
+        beside = pa.schema([_as_text(field, out) for field in beside])
+    schema = beside.append(pa.field("score", pa.float32()))
 
     def append(scores_B: NDArray[np.float32]) -> None:
+        columns = [] if kept is None else kept.take(len(scores_B)).cast(beside).columns
         with errors_of(out):
-            writer.write_table(pa.table([scores_B], schema=schema))
+            writer.write_table(pa.table([*columns, pa.array(scores_B)], schema=schema))
 
     with ExitStack() as stack:
         with errors_of(out):
@@ -157,7 +185,7 @@ def written(out: Path) -> Iterator[Any]:
                 writer: Any = parquet.ParquetWriter(draft, schema)
             else:
                 delimiter = "\t" if out.suffix == ".tsv" else ","
-                writer = csv.CSVWriter(draft, schema, write_options=csv.WriteOptions(delimiter=delimiter))
+                writer = arrow_csv.CSVWriter(draft, schema, write_options=arrow_csv.WriteOptions(delimiter=delimiter))
         try:
             yield append
         finally:
@@ -165,6 +193,23 @@ def written(out: Path) -> Iterator[Any]:
                 writer.close()
         with errors_of(out):
             os.replace(draft, out)
+
+
+def _as_text(field: pa.Field, out: Path) -> pa.Field:
+    """Return a column as a CSV file can have it. Raises UsageError where it cannot."""
+    import pyarrow as pa
+
+    kind: Any = field.type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_binary(kind)
+    try:
+        if not plain:
+            pa.array([], kind).cast(pa.string())
+    except pa.ArrowException:
+        rule = f"--keep must name columns that {out.suffix[1:].upper()} can hold, {field.name} has type {kind}"
+        raise UsageError(f"{rule}; give --out a name that ends in .parquet") from None
+    return field.with_type(kind if plain else pa.string())
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from adaptive_rec.cli import processes
 from adaptive_rec.cli.data import verify_source
 from adaptive_rec.cli.output import say, waiting
-from adaptive_rec.cli.own_data import warn_of_labels, with_prepared_data
+from adaptive_rec.cli.own_data import with_prepared_data
 from adaptive_rec.cli.parser import configuration, number_settings, text_settings
 from adaptive_rec.errors import ConfigError, UsageError, did_you_mean
 from adaptive_rec.run.made_here import check_named_file, check_rows
@@ -25,16 +25,14 @@ if TYPE_CHECKING:
 def prepare(args: argparse.Namespace) -> tuple[argparse.Namespace, Config]:
     """Return the command line and its configuration, after CSV, TSV or Parquet files of --data were prepared beside the run."""
     config = check(args)
-    if args.label is None and args.schema is None:
+    if args.label is None and args.schema is None and args.time is None:
         return args, config
     if args.out is not None and not args.resume:
         check_is_new(args.out)
     if args.data is not None and not processes.are_silent():
         waiting(f"reading {args.data}")
     stream = io.StringIO() if processes.are_silent() else sys.stderr if args.json or args.print_config else sys.stdout
-    args, config = with_prepared_data(args, check, args.out.parent if args.out else RUNS, stream)
-    warn_of_labels(config, stream)
-    return args, config
+    return with_prepared_data(args, check, args.out.parent if args.out else RUNS, stream)
 
 
 def check(args: argparse.Namespace) -> Config:

@@ -18,7 +18,8 @@ class CheckpointConfig(Frozen):
     keep: int = knob(
         2,
         "checkpoints",
-        "Checkpoints that are kept, the newest ones with those they build on; older ones go when a newer was read again.",
+        "Checkpoints that are kept: the newest ones, beside them that of the best evaluation, with those they build on; older "
+        "ones go when a newer was read again.",
         ge=2,
     )
 

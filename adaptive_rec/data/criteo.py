@@ -59,13 +59,14 @@ class MemorySource:
         reader, rows = RowReader(layout, LineMark(0, 0, 0)), ParsedRows.empty(layout, lines)
         rows = rows[: reader.read(rows)]
         self.malformed_rows = reader.malformed_rows
-        self._train, self._test = row_ranges(config, len(rows.labels_B))
+        self._train, self._test = self.ranges = row_ranges(config, len(rows.labels_B))
+        """The training and the held-out rows."""
         self.features = feature_specs(config)
         self.dense_features = layout.dense_features
         self.train_samples, self.test_samples = len(self._train), len(self._test)
         self.epochs = config.data.epochs
         self._shuffle = config.data.shuffle
-        self._labels_R = rows.labels_B
+        self.labels_R = self._labels_R = rows.labels_B
         self._dense_RX = rows.dense_BX()
         self._ids_RF, table_rows = number_ids(rows.values_BF, feature_tables(config), partial(kept_rows, config))
         self.tables = table_specs(config, tuple(table_rows.get(t, 1) for t in range(len(config.data.table_rows))))

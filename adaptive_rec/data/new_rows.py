@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,8 @@ from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.source import Wrapped
 from adaptive_rec.data.tabular.file_rows import loaded
+from adaptive_rec.data.tabular.kinds import Rule, natural_kind
+from adaptive_rec.data.tabular.open_rows import Parts
 from adaptive_rec.data.tabular.reader import TabularReader
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.data.tabular.stream import columns_of, specs
@@ -29,9 +30,6 @@ from adaptive_rec.data.tabular.values import keys_of
 from adaptive_rec.data.unknown import Unknown
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MISSING_ID
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class NumberedRows(Wrapped):
@@ -42,9 +40,11 @@ class NumberedRows(Wrapped):
         super().__init__(source)
         self._folder, meta = source, source.meta
         columns, values = folder_columns(source), folder_values(source)
+        self.schema = columns.schema
         self._maps = {name: KeyedIds(each) for name, each in values.items()}
         self._columns = meta.columns
         self._readers = open_files(paths, columns, labelled)
+        self.lacking = lacking_columns(paths, columns, labelled)
         self.unknown = {column.name: Unknown() for column in meta.columns}
 
     def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
@@ -76,8 +76,10 @@ class KeyedRows:
 
     def __init__(self, config: Config, columns: TrainedColumns, paths: Sequence[Path], labelled: bool) -> None:
         """Raises DataError where a file does not fit the columns, UsageError where the checkpoint is of a run without rows."""
-        schema, self._standard = columns.schema, columns.figures()
+        self.schema = schema = columns.schema
+        self._standard = columns.figures()
         self._readers = open_files(paths, columns, labelled)
+        self.lacking = lacking_columns(paths, columns, labelled)
         sparse = zip(schema.sparse, columns.bag_C, strict=True)
         column_C = tuple(SparseColumn(column.feature, column.table_name, bag) for column, bag in sparse)
         self.tables, self.features = specs(config, column_C)
@@ -99,7 +101,8 @@ def open_files(paths: Sequence[Path], columns: TrainedColumns, labelled: bool) -
     """Open files of new rows. Raises DataError where one does not fit the columns that were trained on."""
     for path in paths:
         check_source(path)
-    readers = [TabularReader(path, columns.schema, skip_bad_rows=False, labelled=labelled) for path in paths]
+    parts = Parts(paths, columns.schema.file)
+    readers = [TabularReader(path, columns.schema, skip_bad_rows=False, labelled=labelled, parts=parts) for path in paths]
     for path, reader in zip(paths, readers, strict=True):
         for column, bag in zip(reader.columns, columns.bag_C, strict=True):
             if column.bag != bag:
@@ -108,6 +111,13 @@ def open_files(paths: Sequence[Path], columns: TrainedColumns, labelled: bool) -
                     f"{path}, column {column.name}: must hold {wanted}, as the model was trained on, got {got}"
                 )
     return readers
+
+
+def lacking_columns(paths: Sequence[Path], columns: TrainedColumns, labelled: bool) -> list[str]:
+    """Say which columns some of the files lack, and others have."""
+    label = columns.schema.comparison.column
+    wanted = [name for name in columns.schema.columns if labelled or name != label]
+    return Parts(paths, columns.schema.file).lacking(wanted)
 
 
 def blocks_of(readers: Iterable[TabularReader]) -> Iterator[RawBlock]:
@@ -139,7 +149,8 @@ class KeyedIds:
     """The ids of a table by the keys of their values; 12 bytes a value."""
 
     def __init__(self, values: TableValues) -> None:
-        chunks = [keys_of(chunk) for chunk in values.all().chunks]
+        wide = kind(values) == "whole"  # earlier versions have kept such numbers as they were
+        chunks = [keys_of(chunk.cast("string") if wide else chunk) for chunk in values.all().chunks]
         keys_U = np.concatenate([np.empty(0, dtype=np.uint64), *chunks])
         order = np.argsort(keys_U)
         self._keys_U, self._ids_U = keys_U[order], (order + FIRST_ID).astype(np.int32)
@@ -163,8 +174,9 @@ def folder_values(source: PreparedSource) -> dict[str, TableValues]:
 def folder_columns(source: PreparedSource) -> TrainedColumns:
     """Return the columns of a prepared folder. Raises UsageError where it was made of a format without a schema."""
     schema = schema_of(source.meta, source.folder)
-    kind_of = {name: kind(values.type) for name, values in folder_values(source).items()}
-    return TrainedColumns(schema.with_types(kind_of), tuple(c.bag for c in source.meta.columns), source.standard)
+    kind_of = {name: kind(values) for name, values in folder_values(source).items()}
+    bag_C = tuple(column.bag for column in source.meta.columns)
+    return TrainedColumns(schema.with_types(kind_of, bag_C), bag_C, source.standard)
 
 
 def schema_of(meta: Meta, folder: Path) -> Schema:
@@ -182,8 +194,15 @@ def way_out(format_: str) -> str:
     return ": train on the file itself (train --data FILE)" if format_ == "criteo" else ""
 
 
-def kind(values: pa.DataType) -> str:
-    """Return the type of a table's values as a schema has it: so columns have it in whatever kind of file comes next."""
+def kind(values: TableValues) -> Rule:
+    """Return the type of a table's values as a schema has it, empty where it has none: so columns have it in whatever kind of
+    file comes next."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    return "integer" if pa.types.is_integer(values) else "text" if pa.types.is_string(values) else ""
+    found = values.type
+    if pa.types.is_floating(found):
+        return "float"
+    if pa.types.is_uint64(found) and len(values) and pc.max(values.all()).as_py() >= 1 << 63:
+        return "whole"
+    return natural_kind(found) or ""

@@ -11,6 +11,7 @@ from pathlib import Path
 from adaptive_rec.batch import Position
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.criteo import open_criteo
+from adaptive_rec.data.file_kind import NAMES, kind_of
 from adaptive_rec.data.left_out import WithoutParts
 from adaptive_rec.data.lines import line_blocks
 from adaptive_rec.data.prepare.meta import META
@@ -85,6 +86,7 @@ def check_file(path: Path) -> None:
         raise DataError(f"data.source must be a readable file, got {str(path)!r}: {error.strerror}") from None
     if size_bytes == 0:
         raise DataError(f"data.source must hold at least one row, got {str(path)!r}, which is empty")
+    kind_of(path)
     if names := named_columns(path):
         raise ConfigError(
             f"data.source must be a Criteo TSV file or a prepared folder, got {str(path)!r}, {names}: give --label COLUMN "
@@ -93,9 +95,10 @@ def check_file(path: Path) -> None:
 
 
 def named_columns(path: Path) -> str:
-    """Return what shows that a file is a Parquet file, or a CSV or TSV file whose first line names its columns; else nothing."""
-    if path.suffix == ".parquet":
-        return "a Parquet file"
+    """Return what shows that a file is a Parquet file or the like, or a CSV or TSV file whose first line names its columns; else
+    nothing."""
+    if (kind := kind_of(path)) in NAMES:
+        return NAMES[kind]
     line = next(line_blocks(path), b"").partition(b"\n")[0].decode("latin-1").removeprefix("\xef\xbb\xbf").strip()
     names = re.split(r"[,;|\t]", line)
     if len(names) < 2 or not all(NAME.fullmatch(name) for name in names):

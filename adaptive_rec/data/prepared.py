@@ -58,8 +58,9 @@ class PreparedSource:
         whole_T = {table.name: table.rows for table in meta.tables}
         kept_T = whole_T if config.data.ids == "raw" else {table.name: table.rows for table in self.tables}
         order = config.data.order == "time", config.eval.mode == "next_window"
-        self._arrays = FolderArrays(folder, meta, tuple(kept_T[column.table] for column in meta.columns), *order)
-        self._train, self._test = row_ranges(config, meta.rows)
+        self.arrays = FolderArrays(folder, meta, tuple(kept_T[column.table] for column in meta.columns), *order)
+        self._train, self._test = self.ranges = row_ranges(config, meta.rows)
+        """The training and the held-out rows."""
         self.train_samples, self.test_samples = len(self._train), len(self._test)
         self.meta, self.standard = meta, self._standard(meta, measured_rows(config, self._train))
 
@@ -68,22 +69,22 @@ class PreparedSource:
         schema = meta.columns_schema
         columns = schema.standard_columns if schema else ()
         starts = range(rows.start, rows.stop, MEASURED_ROWS) if columns else ()
-        parts = (self._arrays.dense(start, min(start + MEASURED_ROWS, rows.stop)) for start in starts)
+        parts = (self.arrays.dense(start, min(start + MEASURED_ROWS, rows.stop)) for start in starts)
         return Standard.of(columns, schema.standard_missing if schema else (), parts)
 
     def first_dense(self, rows: int) -> NDArray[np.float32]:
         """Return the dense features of at most so many of the first training rows, as batches have them."""
         start = self._train.start
-        return self.standard.apply(self._arrays.dense(start, min(start + rows, self._train.stop)))
+        return self.standard.apply(self.arrays.dense(start, min(start + rows, self._train.stop)))
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         """Yield the batches from `position` on."""
         for epoch in range(position.epoch, self.epochs):
             order = Order(self._train, position.seed, epoch) if self._shuffle else None
-            load = lru_cache(maxsize=1)(lambda group, order=order: order.load(group, self._arrays))
+            load = lru_cache(maxsize=1)(lambda group, order=order: order.load(group, self.arrays))
             for start, stop, after in epoch_batches(position, epoch, self.train_samples, batch_size):
                 if order is None:
-                    pieces = [self._arrays.read(self._train.start + start, self._train.start + stop)]
+                    pieces = [self.arrays.read(self._train.start + start, self._train.start + stop)]
                 else:
                     pieces = [load(group)[low:high] for group, low, high in order.parts(start, stop)]
                 yield self._batch(pieces, after)
@@ -92,16 +93,16 @@ class PreparedSource:
         """Yield the held-out rows in file order."""
         samples = min(len(self._test), max_samples or len(self._test))
         for start, stop, _ in epoch_batches(Position(), 0, samples, batch_size):
-            rows = self._arrays.read(self._test.start + start, self._test.start + stop)
+            rows = self.arrays.read(self._test.start + start, self._test.start + stop)
             yield self._batch([rows], Position())
 
     def batch_of(self, samples: LoadedSamples) -> Batch:
         """Return new samples, whose ids are those of this folder, as a batch; their ids are folded like the folder's own."""
-        self._arrays.fold(samples)
+        self.arrays.fold(samples)
         return self._batch([samples], Position())
 
     def _batch(self, pieces: list[LoadedSamples], position: Position) -> Batch:
-        batch = to_batch(pieces, self._arrays.columns, position)
+        batch = to_batch(pieces, self.arrays.columns, position)
         return replace(batch, dense_BX=self.standard.apply(batch.dense_BX)) if self.standard.columns else batch
 
 

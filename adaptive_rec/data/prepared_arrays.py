@@ -6,6 +6,7 @@ import math
 import os
 import warnings
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,21 @@ class FolderArrays:
     def read(self, start: int, stop: int) -> LoadedSamples:
         """Copy rows from `start` to `stop` into memory."""
         if self._order is None:
-            return self._read(start, stop)
+            return self.read_in_file(start, stop)
         row_B = self._ordered(self._order, start, stop)
-        samples = [self._read(first, end).take(inside_R) for first, end, inside_R in near_rows(np.sort(row_B))]
+        samples = [self.read_in_file(first, end).take(inside_R) for first, end, inside_R in near_rows(np.sort(row_B))]
         return LoadedSamples.joined(samples).take(places(row_B))
+
+    def numbers(self, rows: range) -> NDArray[np.int64]:
+        """Return the numbers in the order of the files of some rows."""
+        if self._order is None:
+            return np.arange(rows.start, rows.stop)
+        return self._ordered(self._order, rows.start, rows.stop)
+
+    @property
+    def is_reordered(self) -> bool:
+        """Whether rows are numbered in another order than that of the files."""
+        return self._order is not None
 
     def _ordered(self, order: NpyRows, start: int, stop: int) -> NDArray[np.int64]:
         """Return the rows at some places of the order by time."""
@@ -57,16 +69,28 @@ class FolderArrays:
         check_values(order, f"rows must lie in [0, {self._rows})", start, row_B, (row_B >= 0) & (row_B < self._rows))
         return row_B
 
-    def _read(self, start: int, stop: int) -> LoadedSamples:
-        parts = []
+    def read_in_file(self, start: int, stop: int) -> LoadedSamples:
+        """Copy rows from `start` to `stop` into memory, by their numbers in the order of the files."""
+        samples = LoadedSamples.joined([source.read(first, end) for source, first, end in self._in_file(start, stop)])
+        self.fold(samples)
+        return samples
+
+    def _in_file(self, start: int, stop: int) -> Iterator[tuple[MappedSource, int, int]]:
+        """Yield the sources of rows, by their numbers in the order of the files, and which of their rows these are."""
         source = int(np.searchsorted(self._starts, start, side="right")) - 1
         while start < stop:
             first, end = int(self._starts[source]), min(stop, int(self._starts[source + 1]))
-            parts.append(self._sources[source].read(start - first, end - first))
+            yield self._sources[source], start - first, end - first
             start, source = end, source + 1
-        samples = LoadedSamples.joined(parts)
-        self.fold(samples)
-        return samples
+
+    def labels_in_file(self, rows: range) -> NDArray[np.int32]:
+        """Copy the labels of rows, by their numbers in the order of the files."""
+        return np.concatenate([each.labels(first, end) for each, first, end in self._in_file(rows.start, rows.stop)])
+
+    def ids_in_file(self, rows: range) -> NDArray[np.int32]:
+        """Copy the ids of rows, by their numbers in the order of the files, of the columns without bags."""
+        ids_BC = np.concatenate([each.ids(first, end) for each, first, end in self._in_file(rows.start, rows.stop)])
+        return np.remainder(ids_BC, self._rows_C) if self._folds else ids_BC
 
     def fold(self, samples: LoadedSamples) -> None:
         """Fold ids into tables that are smaller than the folder's, in place."""
@@ -84,13 +108,7 @@ class FolderArrays:
         return np.concatenate(parts)[places(row_B)]
 
     def _dense(self, start: int, stop: int) -> NDArray[np.float32]:
-        parts = []
-        source = int(np.searchsorted(self._starts, start, side="right")) - 1
-        while start < stop:
-            first, end = int(self._starts[source]), min(stop, int(self._starts[source + 1]))
-            parts.append(self._sources[source].dense(start - first, end - first))
-            start, source = end, source + 1
-        return np.concatenate(parts)
+        return np.concatenate([source.dense(first, end) for source, first, end in self._in_file(start, stop)])
 
 
 def near_rows(row_B: NDArray[np.int64]) -> list[tuple[int, int, NDArray[np.int64]]]:
@@ -147,15 +165,24 @@ class MappedSource:
             inside_N = (ids_N >= 0) & (ids_N < column.cardinality)
             check_values(values_N, f"ids must lie in [0, {column.cardinality})", int(offsets[0]), ids_N, inside_N)
             bags.append(ColumnBags(ids_N, offsets - offsets[0]))
-        dense_BX, labels_B = self.dense(start, stop), self._labels_R1.read(start, stop)[:, 0]
-        check_values(self._labels_R1, "labels must be 0 or 1", start, labels_B, (labels_B == 0) | (labels_B == 1))
-        ids_BC = np.empty((stop - start, 0), np.int32)
-        if self._ids_RC is not None:
-            ids_BC = self._ids_RC.read(start, stop)
-            rule = "ids must lie below the rows of their tables and not below 0"
-            check_values(self._ids_RC, rule, start, ids_BC, (ids_BC >= 0) & (ids_BC < self._rows_C))
+        dense_BX, labels_B, ids_BC = self.dense(start, stop), self.labels(start, stop), self.ids(start, stop)
         times_B = None if self._times_R is None else self._times_R.read(start, stop)
         return LoadedSamples(dense_BX, labels_B, ids_BC, tuple(bags), times_B)
+
+    def labels(self, start: int, stop: int) -> NDArray[np.int32]:
+        """Copy labels into memory. Raises DataError where one is not 0 or 1."""
+        labels_B: NDArray[np.int32] = self._labels_R1.read(start, stop)[:, 0]
+        check_values(self._labels_R1, "labels must be 0 or 1", start, labels_B, (labels_B == 0) | (labels_B == 1))
+        return labels_B
+
+    def ids(self, start: int, stop: int) -> NDArray[np.int32]:
+        """Copy ids of the columns without bags into memory. Raises DataError where one lies outside its table."""
+        if self._ids_RC is None:
+            return np.empty((stop - start, 0), np.int32)
+        ids_BC: NDArray[np.int32] = self._ids_RC.read(start, stop)
+        rule = "ids must lie below the rows of their tables and not below 0"
+        check_values(self._ids_RC, rule, start, ids_BC, (ids_BC >= 0) & (ids_BC < self._rows_C))
+        return ids_BC
 
     def dense(self, start: int, stop: int) -> NDArray[np.float32]:
         """Copy dense features into memory. Raises DataError where one is not finite; NaN stands for a missing number that is

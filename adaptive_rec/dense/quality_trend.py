@@ -77,6 +77,11 @@ class QualityTrend:
         """The step of the first evaluation of those that are worse, and what was reported before it."""
         self._worse = 0
 
+    @property
+    def best_step(self) -> int | None:
+        """The step of the best evaluation, if there was one."""
+        return None if self.best is None else self.best.step
+
     def add(self, evaluation: Evaluation, loss_sum: float, samples: float) -> None:
         """Take an evaluation. `loss_sum` and `samples`: losses and trained samples of the run so far, as last reported."""
         found = ScoredStep(evaluation.step, evaluation.quality.auc, evaluation.quality.logloss)

@@ -14,7 +14,7 @@ from adaptive_rec.units import comparable_size
 OTHERS = COPIES, "dense parameters", "dense optimizer"
 """Parts of the plan that a checkpoint has besides rows."""
 
-MOST_KEPT = 4
+MOST_KEPT = 5
 """Checkpoints of all rows that a run's disk may hold at a time, at the default of `checkpoint.keep` (docs/checkpoints.md)."""
 
 

@@ -19,12 +19,12 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.run import processes_here
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.lines import CHUNK_BYTES
+from adaptive_rec.data.packed import CHUNK_BYTES
 from adaptive_rec.data.prepared import BLOCK_ROWS, GROUP_BLOCKS, PreparedSource
 from adaptive_rec.data.raw.raw_ids import RawIds, raw_ids_of
 from adaptive_rec.data.source import Source, Wrapped
+from adaptive_rec.data.tabular.arrow_files import BLOCK_ROWS as BLOCK_ROWS_READ
 from adaptive_rec.data.tabular.follow import FollowedSource
-from adaptive_rec.data.tabular.reader import BLOCK_ROWS as BLOCK_ROWS_READ
 from adaptive_rec.data.tabular.stream import TabularSource
 from adaptive_rec.embedding.snapshot import SHARD_BYTES
 from adaptive_rec.embedding.staged.homing import RETURNING_LIMIT

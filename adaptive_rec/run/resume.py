@@ -66,7 +66,7 @@ def begin_run(
     )
     runtime = assemble(config, options=options, group=group)
     if again:
-        checkpoint.remove_unused_rows(runtime.store, out / "checkpoints", config.checkpoint.keep, own_rows)
+        checkpoint.remove_unused_rows(runtime.parts, out / "checkpoints", own_rows)
     return runtime
 
 
@@ -114,7 +114,7 @@ def resume_run(
     runtime = assemble(config.model_copy(update={"knobs": knobs}), options=options, group=group)
     checkpoint.load(runtime.parts, generation, verified=True)
     runtime.expect_steps()
-    checkpoint.remove_unused_rows(runtime.store, out / "checkpoints", config.checkpoint.keep, own_rows)
+    checkpoint.remove_unused_rows(runtime.parts, out / "checkpoints", own_rows)
     runtime.phases.check_resumable()
     set_aside(DISK, out / "checkpoints", [name for name, _ in found.skipped])
     was, now = saved.model_dump(), runtime.knobs.model_dump()

@@ -58,7 +58,7 @@ def go_back(
     checkpoint.load(runtime.parts, generation, verified=True)
     runtime.expect_steps()
     removed = remove_newer(folder, rollback.checkpoint) if runtime.store.group.rank == 0 else []
-    checkpoint.remove_unused_rows(runtime.store, folder, config.checkpoint.keep, own_rows)
+    checkpoint.remove_unused_rows(runtime.parts, folder, own_rows)
     runtime.phases.check_resumable()
     runtime.state.go_on_after(rollbacks + 1, paused, checkpoints, rollback.checkpoint)
     present.follow(runtime)

@@ -18,6 +18,7 @@ from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.tabular.follow import files_of_source
+from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.data.unknown import Unknown
 from adaptive_rec.dense.evaluate import logits_of
@@ -51,6 +52,8 @@ class Scorer:
         """Load the newest whole checkpoint of a run. Raises UsageError, DataError or CheckpointError."""
         with newest_generation(run, warn) as generation:
             rows = new_rows(run, generation, paths, labelled)
+            for note in lacking_columns(rows):
+                warn(note)
             self._runtime = runtime_of(run, generation, rows)
         self._rows = rows
         self.rows = 0
@@ -64,6 +67,12 @@ class Scorer:
     @property
     def step(self) -> int:
         return self._runtime.step_number
+
+    @property
+    def schema(self) -> Schema | None:
+        """The schema of the files; None for Criteo files, whose columns have no names."""
+        rows = self._rows.origin if isinstance(self._rows, RawIds) else self._rows
+        return rows.schema if isinstance(rows, (NumberedRows, KeyedRows)) else None
 
     def scored(self) -> Iterator[Scored]:
         """Yield all rows in order, some at a time."""
@@ -91,6 +100,12 @@ class Scorer:
         labels_B = np.concatenate([part.labels_B for part in parts])
         found: Quality = quality(labels_B, np.concatenate([part.logits_B for part in parts]))
         return Evaluation(self.step, found)
+
+
+def lacking_columns(rows: NumberedRows | CriteoRows | RawIds) -> list[str]:
+    """Say which columns some of the files of new rows lack."""
+    source = rows.origin if isinstance(rows, RawIds) else rows
+    return source.lacking if isinstance(source, NumberedRows | KeyedRows) else []
 
 
 def new_rows(run: Path, generation: Path, paths: Sequence[Path], labelled: bool) -> NumberedRows | CriteoRows | RawIds:

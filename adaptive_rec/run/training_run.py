@@ -12,8 +12,10 @@ from typing import Any
 from adaptive_rec import checkpoint
 from adaptive_rec.checkpoint.going_back import newer_than
 from adaptive_rec.config.tree import Config
+from adaptive_rec.data.looked_at import looked_at
 from adaptive_rec.data.magnitude import remark
 from adaptive_rec.data.prepared import value_files
+from adaptive_rec.data.split_facts import lines
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConflictError, UsageError, first_line
 from adaptive_rec.live.recorder import LoopTime
 from adaptive_rec.live.rollback import Rollback
@@ -181,8 +183,19 @@ class TrainingRun:
         if resumed and resumed.overridden:
             text = in_words(resumed.overridden)
             yield self.log.note("knobs", text, changed=resumed.overridden, at_start=True)
-        if resumed is None and (text := remark(runtime.source)):
-            yield self.log.note("warning", text)
+        if resumed is None:
+            for text in self._remarks():
+                yield self.log.note("warning", text)
+
+    def _remarks(self) -> list[str]:
+        """Return what is to be said of the data before it is trained on."""
+        source = self.runtime.source
+        looked = looked_at(source, self.config)
+        if looked is None:
+            return [text] if (text := remark(source)) else []
+        if looked.held_out_one_class:
+            self.runtime.evaluator.one_class_is_known()
+        return [*filter(None, [remark(source)]), *lines(looked)]
 
     def _train(self) -> Iterator[Report]:
         """Train to the end, or to the next rollback."""

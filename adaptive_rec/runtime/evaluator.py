@@ -3,6 +3,7 @@ after phases that request one. Where data is followed, they are of the samples o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator
 from dataclasses import asdict
 
@@ -14,6 +15,7 @@ from adaptive_rec.runtime.next_window import NextWindow
 from adaptive_rec.runtime.progressive import Progressive
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.state.run_state import RunState
+from adaptive_rec.units import whole
 
 WINDOW_STEPS = 100
 """Steps of a window of progressive validation, where `eval.every_steps` is 0."""
@@ -36,6 +38,11 @@ class Evaluator:
         self._source = source
         self._dense = dense
         self._publisher = publisher
+        self._one_class_told = False
+
+    def one_class_is_known(self) -> None:
+        """Take it as said that the samples scored have one class."""
+        self._one_class_told = True
 
     def when_due(self) -> Generator[Evaluation | Event, None, bool]:
         """Evaluate where settings say so; the run's clock stands still meanwhile. Returns False where a signal interrupted it."""
@@ -53,8 +60,12 @@ class Evaluator:
         return evaluation is not None or self._progressive is not None
 
     def warning(self) -> Iterator[Event]:
-        """Report, once, that training and evaluation loss have parted. Windows of the stream are of other samples each time, so
-        they are not compared."""
+        """Report, once each, that training and evaluation loss have parted, and that the samples scored have one class. Windows
+        of the stream are of other samples each time, so they are not compared."""
+        made = self._state.evaluation
+        if made is not None and math.isnan(made.quality.auc) and not self._one_class_told:
+            self._one_class_told = True
+            yield Event(self._state.step, "warning", one_class(made.quality.samples, self._progressive is not None))
         same_samples = self._progressive is None and self._state.config.eval.mode != "next_window"
         if same_samples and (overfit := self._state.trend.take_warning()) is not None:
             yield Event(self._state.step, "overfit", str(overfit), asdict(overfit))
@@ -90,3 +101,12 @@ class Evaluator:
         with state.times("evaluate"), self._publisher.during("evaluating"):
             quality = evaluate(held_out, state.store, self._dense, lambda: state.hurried)
         return None if quality is None else quality.logloss
+
+
+def one_class(samples: int, trained: bool) -> str:
+    """Return a warning that samples that were scored, and `trained` on where data is followed, have one class of labels."""
+    of = "trained on since the last evaluation" if trained else "scored"
+    return (
+        f"all {whole(samples)} samples {of} have one label: AUC is not defined, and there is nothing to learn or to compare; "
+        "rows of both labels are needed"
+    )

@@ -196,7 +196,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("prepared")
     (path / "made").write_text("made")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prepare_module, "open_reader", lambda *_: MadeReader())
+        patch.setattr(prepare_module, "open_readers", lambda *_: [MadeReader()])
         prepare(Request((path / "made",), path / "out", format="criteo"), lambda progress: None)
     train_from(path / "out")  # kernels are compiled before anything is timed
     return path / "out"

@@ -165,6 +165,17 @@ def test_scores_come_in_the_order_of_the_rows(place: Path, capsys: pytest.Captur
     assert main(["eval", str(place / "runs" / "a"), "--data", str(data), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["auc"] == pytest.approx(auc, abs=1e-6)
     assert main(["predict", str(place / "runs" / "a"), "--data", str(data), "--out", str(place / "scores.csv")]) == 2
+    words = ["predict", str(place / "runs" / "a"), "--data", str(data), "--out", str(place / "kept.csv")]
+    assert main([*words, "--keep", "label,user_id"]) == 0
+    assert "kept        label, user_id" in capsys.readouterr().out
+    with (place / "kept.csv").open(newline="") as file, data.open(newline="") as before:
+        for row, own in zip(csv.DictReader(file), csv.DictReader(before), strict=True):
+            assert (row["label"], row["user_id"]) == (own["label"], own["user_id"])
+    np.testing.assert_allclose(np.loadtxt(place / "kept.csv", skiprows=1, delimiter=",", usecols=2), scores, rtol=1e-6)
+    words = [*words[:-1], str(place / "other.csv")]
+    assert main([*words, "--keep", "labell"]) == 2
+    assert "did you mean label?" in capsys.readouterr().err
+    assert not (place / "other.csv").exists()
 
 
 def test_held_out_rows_of_the_file_score_as_in_training(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -174,7 +174,8 @@ def test_important_events_are_printed_with_their_step(capsys, kind):
     from adaptive_rec.live.telemetry import Event
 
     Screen().show(Event(1437, kind, "batches run whole: a step took 1.00 ms whole and 2.00 ms split"))
-    expected = "step 1,437   batches run whole: a step took 1.00 ms whole and 2.00 ms split"
+    warns = "warning: " * (kind == "warning")
+    expected = f"step 1,437   {warns}batches run whole: a step took 1.00 ms whole and 2.00 ms split"
     assert capsys.readouterr().out.splitlines() == [expected]
 
 

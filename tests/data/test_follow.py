@@ -15,7 +15,7 @@ import pytest
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config, load_config
-from adaptive_rec.data import lines
+from adaptive_rec.data import lines, packed
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.tabular import follow
 from adaptive_rec.data.tabular.follow import FollowedSource
@@ -288,6 +288,7 @@ def test_malformed_rows_behind_the_last_row_are_counted_once(
     tmp_path: Path, is_killed: bool, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines, "CHUNK_BYTES", 96)
+    monkeypatch.setattr(packed, "CHUNK_BYTES", 96)
     (tmp_path / "parts").mkdir()
     path = tmp_path / "parts" / "1.csv"
     text = HEAD + "".join(map(line, range(8))) + "7,user,1\n" * 30

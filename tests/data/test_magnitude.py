@@ -42,4 +42,5 @@ def test_a_run_warns_of_them_before_its_first_step(folder: Path, tmp_path: Path,
     words = ["train", "--data", str(folder), "--steps", "2", "--no-serve", "--set", "run.on_nan=skip_batch"]
     small = ["--set=run.threads=1", "--set=run.batch_size=64", "--set=model.bottom_mlp=[8]", "--set=model.top_mlp=[8]"]
     main([*words, *small, "--out", str(tmp_path / "run")])
-    assert "step 0   dense columns should be of the order of 1, or the first losses are absurd: time" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "step 0   warning: dense columns should be of the order of 1, or the first losses are absurd: time" in said

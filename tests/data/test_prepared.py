@@ -65,7 +65,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(prepared, "BLOCK_ROWS", 8)
     monkeypatch.setattr(prepared, "GROUP_BLOCKS", 3)
     ranges = {"a": (0, 40), "b": (40, 3), "c": (43, 60)}
-    monkeypatch.setattr(prepare_module, "open_reader", lambda path, options: MadeReader(*ranges[path.name]))
+    monkeypatch.setattr(prepare_module, "open_readers", lambda paths, options: [MadeReader(*ranges[path.name]) for path in paths])
     for name in ranges:
         (tmp_path / name).write_text("made")
     paths = tuple(tmp_path / name for name in ranges)

@@ -22,7 +22,8 @@ from adaptive_rec.data.prepare.meta import load_meta
 from adaptive_rec.data.prepare.prepare import prepare
 from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.data.standard import Standard
-from adaptive_rec.data.tabular.infer import Reading, infer
+from adaptive_rec.data.tabular.first_rows import Reading
+from adaptive_rec.data.tabular.infer import infer
 from adaptive_rec.data.tabular.reader import TabularReader
 from adaptive_rec.data.tabular.schema import Schema, load_schema, parse_schema, schema_toml
 from adaptive_rec.data.tabular.values import categories, keys_of, numbers
@@ -118,7 +119,7 @@ def test_whole_numbers_written_as_floats_are_categories(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pa.table(columns), tmp_path / "clicks.parquet")
     assert values(made(tmp_path, tmp_path / "clicks.parquet"), "user") == [5, -2]
     pyarrow.parquet.write_table(pa.table(columns | {"user": [5.5, 1.0, 2.0]}), tmp_path / "b.parquet")
-    message = "column user: a sparse column of floats must hold whole numbers.*got 5.5; cast it to Int64"
+    message = 'row 1, column user: must be a whole number of 64 bits.*got 5.5; { column = "user", type = "float" }'
     with pytest.raises(DataError, match=message):
         prepare(Request((tmp_path / "b.parquet",), tmp_path / "b", schema=parse_schema(SCHEMA, "")), lambda progress: None)
 
@@ -276,7 +277,7 @@ def test_without_pyarrow_the_error_says_what_to_install(tmp_path: Path, monkeypa
 def test_whole_numbers_that_no_key_can_be_are_bad_values() -> None:
     texts = ["7", "9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809", "9" * 100_000]
     found = categories(pa.array(texts), "integer", "", "c")
-    assert found.bad_U.tolist() == [False, False, True, True, True, True]
+    assert found.bad_N.tolist() == [False, False, True, True, True, True]
     assert categories(pa.array([3, -(2**63)]), "", "", "c").bad_U.tolist() == [False, True]
 
 

@@ -17,7 +17,7 @@ import zstandard
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config, load_config
-from adaptive_rec.data import lines
+from adaptive_rec.data import lines, packed
 from adaptive_rec.data.prepare.job import Request
 from adaptive_rec.data.prepare.prepare import prepare
 from adaptive_rec.data.prepared import PreparedSource
@@ -88,8 +88,7 @@ def write(folder: Path, form: str, rows: list[list[Any]]) -> tuple[Path, dict[st
     name = {"gz": "clicks.csv.gz", "zst": "clicks.csv.zst", "tsv": "clicks.tsv"}.get(form, "clicks.csv")
     if form == "tsv":
         data = csv_text(rows, "\t", "\r\n").encode()
-    packed = {"gz": gzip.compress, "zst": zstandard.compress}.get(form, bytes)(data)
-    (folder / name).write_bytes(packed)
+    (folder / name).write_bytes({"gz": gzip.compress, "zst": zstandard.compress}.get(form, bytes)(data))
     return folder / name, schema
 
 
@@ -119,7 +118,8 @@ def in_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """Blocks and marks after a few rows."""
     if request.param:
         monkeypatch.setattr(lines, "CHUNK_BYTES", 96)
-        monkeypatch.setattr(lines, "COMPRESSED_BYTES", 64)
+        monkeypatch.setattr(packed, "CHUNK_BYTES", 96)
+        monkeypatch.setattr(packed, "COMPRESSED_BYTES", 64)
         monkeypatch.setattr(reader, "BLOCK_ROWS", 11)
         monkeypatch.setattr(file_rows, "MARKED_ROWS", 5)
 

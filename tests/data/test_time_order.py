@@ -205,5 +205,7 @@ def test_schemas_without_a_time_make_the_folders_that_older_versions_made(tmp_pa
     job = make_job(Request((path,), tmp_path / "out", schema=parse_schema(old, "schema")))
     text = parse_schema(old, "schema").model_dump_json()
     assert '"time"' in text
-    before = json.dumps({k: v for k, v in json.loads(text).items() if k != "time"}, separators=(",", ":"))
+    values = {key: value for key, value in json.loads(text).items() if key != "time"}
+    values["file"] = {key: values["file"][key] for key in ("delimiter", "encoding")}  # all keys that older versions knew
+    before = json.dumps(values, separators=(",", ":"))
     assert job.schema_sha256 == hashlib.sha256(before.encode()).hexdigest()

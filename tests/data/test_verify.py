@@ -31,7 +31,7 @@ SHAPE = ["model.bottom_mlp=[4]", "model.top_mlp=[4]", "model.embedding_dim=4", "
 
 
 def made_with_bags(folder: Path, patch: pytest.MonkeyPatch) -> Path:
-    patch.setattr(prepare_module, "open_reader", lambda path, options: MadeReader(0, 60))
+    patch.setattr(prepare_module, "open_readers", lambda paths, options: [MadeReader(0, 60)])
     (folder / "a").write_text("made")
     prepare(Request((folder / "a",), folder / "out", format="criteo"), lambda told: None)
     return folder / "out"

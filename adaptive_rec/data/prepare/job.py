@@ -6,7 +6,7 @@ import errno
 import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,14 @@ from typing import Literal
 from pydantic import ValidationError
 
 from adaptive_rec.config.faults import describe
-from adaptive_rec.data.prepare.formats import WITH_TIMES, array_name, check_source, find_format, history_steps
+from adaptive_rec.data.prepare.formats import TABULAR, WITH_TIMES, array_name, check_source, find_format, history_steps
 from adaptive_rec.data.prepare.meta import Job, SourceFile, rows_version
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.system.drafts import is_at, make_folder
 
+LONGEST_NAME = 100
+"""Characters of the name of a source's arrays that are kept of a path."""
 KEYS_VERSION = 2
 """Of files with a schema: texts have keys by XXH64, of version 1 by BLAKE2b. Of logs with a clock: what was read includes
 times."""
@@ -51,11 +53,12 @@ def make_job(request: Request) -> Job:
         find_format(request.sources[0], request.schema is not None) if request.format == "auto" else request.format
     )
     sources = []
-    for path in request.sources:
+    of_folder = names_in_folder(request.sources) if format_ in TABULAR else None
+    for number, path in enumerate(request.sources):
         status = path.stat()
         sources.append(
             SourceFile(
-                name=array_name(path),
+                name=of_folder[number] if of_folder else array_name(path),
                 path=str(path.resolve()),
                 size_bytes=status.st_size,
                 modified_ns=status.st_mtime_ns,
@@ -66,8 +69,7 @@ def make_job(request: Request) -> Job:
     if twice is not None:
         raise UsageError(f"sources must have different names, two make arrays named {twice}")
     known = request.schema
-    of_time = {"time"} if known is not None and not known.time.column else None  # older versions knew no such key
-    schema = b"" if known is None else known.model_dump_json(exclude=of_time).encode()
+    schema = b"" if known is None else known.model_dump_json(exclude=None if known.time.column else {"time"}).encode()
     try:
         return Job(
             format=format_,
@@ -82,6 +84,22 @@ def make_job(request: Request) -> Job:
         )
     except ValidationError as error:
         raise UsageError(describe(error)) from None
+
+
+def names_in_folder(paths: Sequence[Path]) -> list[str] | None:
+    """Return names for the arrays of files in subfolders, by their paths in the folder, where the files' own names are not
+    different; else None."""
+    names = [array_name(path) for path in paths]
+    absolute = [Path(os.path.abspath(path)) for path in paths]
+    if len(set(names)) == len(names) or len({path.parent for path in absolute}) == 1:
+        return None
+    folder = os.path.commonpath(absolute)
+    within = [array_name(Path(".".join(path.relative_to(folder).parts))) for path in absolute]
+    return [name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}-{name_digest(name)}" for name in within]
+
+
+def name_digest(name: str) -> str:
+    return hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:8]
 
 
 def _min_count(request: Request) -> int:

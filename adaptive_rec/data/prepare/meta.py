@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from adaptive_rec.data.prepare.raw import SequenceColumns
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MAX_COUNT, MISSING_ID
+from adaptive_rec.units import whole
 
 META = "meta.json"
 MAX_META_BYTES = 64 << 20
@@ -98,6 +100,8 @@ class SourceMeta(Frozen):
     name: str
     rows: int = Field(ge=1)
     bad_rows: int
+    bad_of: dict[str, int] = {}
+    """Bad rows by the column that breaks its rule first, `row` where none can be said; of files with a schema."""
     files: tuple[ArrayFile, ...]
 
 
@@ -133,6 +137,15 @@ class Meta(Frozen):
         """Return the same with the checksum of its values."""
         values = self.model_dump(mode="json", exclude={"meta_sha256"})
         return self.model_copy(update={"meta_sha256": sum_of_values(values)})
+
+    @property
+    def left_out(self) -> str:
+        """Say how many rows were left out, and by which columns; empty where none was."""
+        if not self.bad_rows:
+            return ""
+        why = sum((Counter(source.bad_of) for source in self.sources), Counter[str]())
+        columns = ", ".join(f"{whole(count)} by {'their fields' if name == 'row' else name}" for name, count in why.most_common())
+        return f", {whole(self.bad_rows)} malformed left out" + (f" ({columns})" if columns else "")
 
     def array_files(self) -> Iterator[ArrayFile | ValuesFile]:
         for source in self.sources:

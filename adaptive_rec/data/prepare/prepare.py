@@ -18,7 +18,7 @@ from pathlib import Path
 
 from adaptive_rec.data.prepare.arrays import write_sparse
 from adaptive_rec.data.prepare.checksums import Report, StageProgress, checksums, counter
-from adaptive_rec.data.prepare.formats import ReadOptions, open_reader
+from adaptive_rec.data.prepare.formats import ReadOptions, open_readers
 from adaptive_rec.data.prepare.job import Request, as_user_errors, check_same_job, is_stale, make_job, only_one
 from adaptive_rec.data.prepare.meta import (
     META,
@@ -40,6 +40,7 @@ from adaptive_rec.data.prepare.raw import RawReader
 from adaptive_rec.data.prepare.read import ReadSource, keys_file, read_source
 from adaptive_rec.data.prepare.time_order import TIME_ORDER, write_time_order
 from adaptive_rec.data.prepare.values import ColumnIds, values_file, write_values
+from adaptive_rec.data.tabular.file_rows import of_other_columns
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.system.durable import sync_files, sync_folder, write_whole
 from adaptive_rec.system.version import __version__
@@ -57,7 +58,7 @@ def prepare(request: Request, report: Report, waits: bool = False) -> Meta:
     check_is_new(out)
     job = make_job(request)
     options = ReadOptions(job.format, request.schema, job.on_bad_row == "skip", job.seed, job.history_steps)
-    readers = [open_reader(path, options) for path in request.sources]
+    readers = open_readers(request.sources, options)
     check_same_columns(request.sources, readers)
     part = out.with_name(out.name + ".part")
 
@@ -276,6 +277,7 @@ class Preparation:
                 name=source.name,
                 rows=done.rows,
                 bad_rows=done.bad_rows,
+                bad_of=done.bad_of,
                 files=tuple(
                     ArrayFile(name=name, size_bytes=(self._part / name).stat().st_size, sha256=next(sums))
                     for name in of_source
@@ -312,4 +314,4 @@ def check_same_columns(paths: Sequence[Path], readers: list[RawReader]) -> None:
     first = readers[0]
     for path, reader in zip(paths, readers, strict=True):
         if (reader.dense_names, reader.columns, reader.sequence) != (first.dense_names, first.columns, first.sequence):
-            raise DataError(f"all sources must have the same columns, {path} has others than {paths[0]}")
+            raise of_other_columns(path, reader, paths[0], first.columns, first.dense_names)

@@ -25,6 +25,8 @@ class ReadSource(Frozen):
 
     rows: int
     bad_rows: int
+    bad_of: dict[str, int] = {}
+    """Bad rows by the column that breaks its rule first, of files with a schema."""
     key_bytes: tuple[int, ...]
     """Bytes of a key of each column: 4 or 8."""
     keys: tuple[int, ...]
@@ -55,6 +57,7 @@ def read_source(
     return ReadSource(
         rows=outputs.labels.rows,
         bad_rows=reader.bad_rows,
+        bad_of=getattr(reader, "bad_of", {}),
         key_bytes=tuple(column.key_bytes for column in outputs.columns),
         keys=tuple(column.keys for column in outputs.columns),
     )

@@ -3,69 +3,40 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adaptive_rec.data.tabular.reader import LARGEST
-from adaptive_rec.data.tabular.values import INTEGER, MISSING_WORDS, is_list, numbers
+from adaptive_rec.data.tabular.kinds import INTEGER
+from adaptive_rec.data.tabular.number_kind import (
+    LEAST_ROWS,
+    Judged,
+    Told,
+    counted_values,
+    is_time,
+    judge_decimals,
+    judge_floats,
+    judge_large,
+    judge_lists,
+    judge_whole,
+)
+from adaptive_rec.data.tabular.sample import Sample, present
+from adaptive_rec.data.tabular.text_kind import are_codes, are_thousands, header_kind, proposal, text_kind
+from adaptive_rec.data.tabular.values import is_list, numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LEAST_ROWS = 1000
-"""Fewer rows do not show that a column is different in each of them."""
-MANY_VALUES_RATIO = 0.2
-"""Share of the rows with a value of their own above which a whole number is a quantity."""
-LONG_TEXT, SEPARATED_RATIO = 60, 0.05
-ID_WORDS = frozenset(
-    "id ids uid key code hash user item product movie film book isbn ad advertiser campaign creative banner session "
-    "device zip postcode "
-    "postal category cat brand shop store seller author query city country region state site page url ip type class genre "
-    "sku asin "
-    "customer visitor member client article song artist album track video channel group level status gender sex day "
-    "weekday hour month "
-    "position slot domain app model os browser language lang account partner publisher placement department aisle".split()
-)
-TIME_WORDS = frozenset("time timestamp datetime date ts created updated unixtime utc dt at".split())
-DATE = r"^[0-9]{4}[-/.][0-9]{1,2}[-/.][0-9]{1,2}([T ].*)?$|^[0-9]{1,2}[-/.][0-9]{1,2}[-/.][0-9]{4}([T ].*)?$"
-DECIMAL_COMMA = r"^-?[0-9]*,[0-9]+$"
+LONG_TEXT = 60
+HEADER = re.compile(r"(.+):(token|token_seq|float|float_seq)")
+"""RecBole's names of columns."""
 
 
-@dataclass
-class Sample:
-    """One column of the first rows."""
-
-    name: str
-    values: pa.Array
-    """Without missing values."""
-    rows: int
-    distinct: int
-    """Different values, words such as NA and null among them."""
-
-    @property
-    def words(self) -> set[str]:
-        """The words of the column's name, in lower case."""
-        parted = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", self.name)
-        return set(re.split(r"[^a-z0-9]+", parted.lower()))
-
-
-def present(column: pa.Array) -> pa.Array:
-    """Return the values that are not missing."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        column = column.filter(pc.invert(pc.is_in(column, pa.array(MISSING_WORDS, column.type))))
-    elif pa.types.is_floating(column.type):
-        column = column.filter(pc.invert(pc.is_nan(column)))
-    return column.drop_null()
-
-
-def judge(sample: Sample) -> tuple[str, dict[str, Any], str]:
+def judge(sample: Sample) -> Judged:
     """Return dense, sparse or unused, the column's settings in the schema, and why."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     kind, values = sample.values.type, sample.values
     if not len(values):
@@ -73,98 +44,93 @@ def judge(sample: Sample) -> tuple[str, dict[str, Any], str]:
     if pa.types.is_temporal(kind):
         return "unused", {}, "a time"
     if is_list(kind):
-        return "sparse", {}, "lists of categories"
-    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return judge_lists(sample)
+    if pa.types.is_nested(kind):
         return "unused", {}, f"values of type {kind}"
+    if pa.types.is_binary(kind):
+        return _judge_bytes(sample)
     if pa.types.is_boolean(kind):
-        return "sparse", {}, "true or false"
+        return "sparse", {"type": "boolean"}, "true or false"
+    if pa.types.is_uint64(kind) and pc.max(values).as_py() >= 1 << 63:
+        return judge_large(sample)
     if pa.types.is_integer(kind):
-        return _judge_integers(sample, values.to_numpy(zero_copy_only=False), {})
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return judge_whole(sample, values.to_numpy(zero_copy_only=False), {})
+    if pa.types.is_string(kind):
         return _judge_texts(sample)
+    if pa.types.is_decimal(kind):
+        return judge_decimals(sample)
     found = numbers(values)
     if found is None:
         return "unused", {}, f"values of type {kind}"
-    return _judge_floats(sample, found.values_B)
+    return judge_floats(sample, found.values_B)
 
 
-def _judge_texts(sample: Sample) -> tuple[str, dict[str, Any], str]:
+def judge_text(sample: Sample) -> Judged:
+    """Return what a column of texts is whose values cannot be read as anything else."""
+    return _judge_words(sample)
+
+
+def _judge_bytes(sample: Sample) -> Judged:
+    """Judge bytes, which are texts where they are in UTF-8: some programs mark no column as text."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    values = sample.values
+    try:
+        texts, unique = sample.values.cast(pa.string()), sample.unique.cast(pa.string())
+    except pa.ArrowException:
+        return "unused", {}, "bytes that are no texts in UTF-8"
+    if pc.any(pc.match_substring(unique, "\0")).as_py():
+        return "unused", {}, "bytes that are no texts"
+    texts = present(texts)
+    if not len(texts):
+        return "unused", {}, f"it is empty in the first {sample.rows:,} rows"
+    kind, column, why = _judge_texts(replace(sample, values=texts, unique=unique))
+    return kind, {"type": "text", **column} if kind == "sparse" else column, why
+
+
+def _judge_texts(sample: Sample) -> Judged:
+    import pyarrow.compute as pc
+
+    values, told = sample.values, Told.of(sample.words)
+    if header := HEADER.fullmatch(sample.name):
+        found = numbers(values) if header[2] == "float" else None
+        if found is not None and is_time(sample, told, found.values_B):
+            return "unused", {}, "a time"
+        if judged := header_kind(header[2], values):
+            return judged[0], judged[1] | ({"name": header[1]} if judged[0] == "sparse" else {}), judged[2]
     if (
         pc.all(pc.match_substring_regex(values, INTEGER)).as_py()
         and not pc.any(pc.match_substring(values, ".")).as_py()
     ):
         as_numbers = numbers(values)
         if as_numbers is not None and np.abs(as_numbers.values_B).max() < 2**63:
-            return _judge_integers(sample, as_numbers.values_B, {"type": "integer"})
-        if as_numbers is not None:  # whole numbers beyond 64 bits are texts
-            return _judge_words(sample)
+            return judge_whole(sample, as_numbers.values_B, {"type": "integer"})
+        if as_numbers is not None:
+            return judge_large(sample)
     found = numbers(values)
     if found is not None and not found.bad_B.any() and not _leading_zeros(values):
         if pc.all(pc.is_in(pc.utf8_lower(values), _words("true", "false"))).as_py():
-            return "sparse", {}, "true or false"
-        return _judge_floats(sample, found.values_B)
-    if pc.all(pc.match_substring_regex(values, DATE)).as_py():
-        return "unused", {}, "a time"
-    if pc.all(pc.match_substring_regex(values, DECIMAL_COMMA)).as_py():
-        return "unused", {}, "numbers with a decimal comma; write them with a point to use them"
-    separated = pc.match_substring(values, "|")
-    if np.mean(separated.to_numpy(zero_copy_only=False)) > SEPARATED_RATIO:
-        return "sparse", {"separator": "|"}, "lists of categories with bars between them"
-    return _judge_words(sample)
+            return "sparse", {"type": "boolean"}, "true or false"
+        if are_thousands(values):
+            return text_kind(sample.name, values, told.is_id, sample.distinct) or _judge_words(sample)
+        if are_codes(values, told.is_id):
+            return _judge_words(sample)
+        return judge_floats(sample, found.values_B)
+    if set(sample.unique.slice(0, 8).to_pylist()) - {""} == {"t", "f"}:
+        return "sparse", {"type": "boolean"}, "true or false"
+    return text_kind(sample.name, values, told.is_id, sample.distinct) or _judge_words(sample)
 
 
-def _judge_words(sample: Sample) -> tuple[str, dict[str, Any], str]:
+def _judge_words(sample: Sample) -> Judged:
     import pyarrow.compute as pc
 
     values, distinct = sample.values, sample.distinct
+    lists = proposal(sample.name, values)
     if len(values) >= LEAST_ROWS and distinct == len(values):
-        return "unused", {}, "its texts are all different"
+        return "unused", {}, "its texts are all different" + lists
     if pc.mean(pc.utf8_length(values)).as_py() > LONG_TEXT and distinct > len(values) / 2:
-        return "unused", {}, "long texts"
-    return "sparse", {}, f"{_values(distinct)} in the first {sample.rows:,} rows"
-
-
-def _judge_integers(sample: Sample, values: Any, column: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
-    distinct, words = sample.distinct, sample.words
-    if len(values) > 1 and (np.diff(values) == 1).all() and len(values) == sample.rows:
-        return "unused", {}, "it numbers the rows"
-    if _is_time(words, values):
-        return "unused", {}, "a time"
-    if len(values) >= LEAST_ROWS and distinct == len(values):
-        return "unused", {}, "its numbers are all different"
-    why = f"{_values(distinct)} in the first {sample.rows:,} rows"
-    if (
-        words & ID_WORDS
-        or any(word.endswith("id") for word in words)
-        or distinct <= max(100, MANY_VALUES_RATIO * len(values))
-    ):
-        return "sparse", column, why
-    return "dense", {"transform": "standard"}, f"a quantity: {why}"
-
-
-def _judge_floats(sample: Sample, values: Any) -> tuple[str, dict[str, Any], str]:
-    finite = values[np.isfinite(values)]
-    if not len(finite) or np.abs(finite).max() > LARGEST:
-        return "unused", {}, "numbers beyond 32 bits"
-    is_id = sample.words & ID_WORDS or any(word.endswith("id") for word in sample.words)
-    if is_id and len(finite) == len(values) and (finite == np.floor(finite)).all() and np.abs(finite).max() < 2**53:
-        return (
-            "sparse",
-            {"type": "integer"},
-            "whole numbers, written as floats because of gaps: they are read as integers",
-        )
-    return "dense", {"transform": "standard"}, f"numbers from {finite.min():g} to {finite.max():g}"
-
-
-def _is_time(words: set[str], values: Any) -> bool:
-    """Whether whole numbers are Unix times, in seconds to nanoseconds, or dates like 20261123."""
-    if not words & TIME_WORDS:
-        rising = len(values) >= LEAST_ROWS and (np.diff(values) >= 0).all()
-        return bool(rising and 1e9 <= values.min() and values.max() < 2.2e9)
-    return bool(values.min() >= 1e7)
+        return "unused", {}, "long texts" + lists
+    return "sparse", {}, f"{counted_values(distinct)} in the first {sample.rows:,} rows{lists}"
 
 
 def _leading_zeros(values: pa.Array) -> bool:
@@ -177,7 +143,3 @@ def _words(*words: str) -> pa.Array:
     import pyarrow as pa
 
     return pa.array(words)
-
-
-def _values(distinct: int) -> str:
-    return f"{distinct:,} value" + "s" * (distinct != 1)

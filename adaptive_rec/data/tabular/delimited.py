@@ -1,7 +1,7 @@
-"""CSV and TSV files (plain, .gz, .zst) as batches of rows in Arrow's memory; every field is a text.
+"""CSV and TSV files, plain or packed, as batches of rows in Arrow's memory; every field is a text.
 
-Fields may be quoted and then hold delimiters, line feeds and doubled quotation marks (RFC 4180). The first line names the
-columns.
+Fields may be quoted and then hold delimiters, line feeds and doubled quotation marks (RFC 4180), or marks after a backslash, as
+Spark writes them. The first line names the columns, unless the schema does.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adaptive_rec.data.lines import chunks, plain_bytes, skipped
+from adaptive_rec.data.tabular.dialect import as_doubled, check_escape, code_of, find_escape, has_two_readings
+from adaptive_rec.data.tabular.header import looks_like_a_row
 from adaptive_rec.data.tabular.schema import FileSchema
 from adaptive_rec.errors import DataError, first_line
-from adaptive_rec.kernels.record_ends import FIELD_START, QUOTED, last_record_end
+from adaptive_rec.kernels.record_ends import ESCAPED, FIELD_START, QUOTED, last_record_end
 from adaptive_rec.units import counted
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ MAX_ROW_BYTES = 4 << 20
 WAY_OUT = 'write encoding = "latin-1" (or another one) under [file] of the schema'
 DELIMITERS = (",", "\t", ";", "|")
 PROBE_BYTES = 1 << 16
+HEADER_ROWS = 500
+"""Rows to which the first line is compared."""
 WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
 """How files in UTF-16 begin."""
 OTHER_BYTES = "\U0010ffff"
@@ -40,11 +44,17 @@ codecs.register_error("other_bytes", lambda error: (OTHER_BYTES, error.end))  # 
 class DelimitedFile:
     """A CSV or TSV file, opened: its columns and its rows."""
 
-    def __init__(self, path: Path, file: FileSchema, skip_bad_rows: bool, grows: bool = False) -> None:
-        """`grows`: what follows the last whole record is left for later. Raises DataError where the file has no first line that
-        names the columns."""
+    schema: pa.Schema | None = None
+    """There is none: all fields are texts."""
+
+    def __init__(
+        self, path: Path, file: FileSchema, skip_bad_rows: bool, grows: bool = False, label: str | None = None
+    ) -> None:
+        """`grows`: what follows the last whole record is left for later. `label`: the column that rows of a file without a header
+        may leave out. Raises DataError where nothing names the columns."""
         self.path, self._skip_bad_rows, self._grows = path, skip_bad_rows, grows
-        start = b"".join(islice(chunks(path), 1))[:PROBE_BYTES]
+        first = b"".join(islice(chunks(path), 1))
+        start = first[:PROBE_BYTES]
         if start.startswith(WIDE_MARKS) and file.encoding == "utf-8":
             raise DataError(
                 f'{path} must be in UTF-8, it begins like UTF-16; write encoding = "utf-16" under [file] of the schema'
@@ -52,8 +62,19 @@ class DelimitedFile:
         self.encoding = file.encoding
         lines = _decoded(start, file.encoding, path, skip_bad_rows)
         self.delimiter = file.delimiter or find_delimiter(lines)
-        names = next(csv.reader(io.StringIO(lines, newline=""), delimiter=self.delimiter), [])
-        self.names = check_names(names, path)
+        self.escape = file.escape or find_escape(first, file.encoding, self.delimiter)
+        """The character before a mark in a quoted field; empty where files have none, and one is looked for."""
+        self._escape = code_of(self.escape)
+        rows = csv.reader(io.StringIO(lines, newline=""), delimiter=self.delimiter)
+        names = next(rows, [])
+        self.row_fault = ""
+        """What is wrong with a first line that looks like a row."""
+        self._has_names = not file.columns or tuple(names) == file.columns
+        if not file.columns:
+            self.row_fault = looks_like_a_row(path, names, list(islice(rows, HEADER_ROWS)))
+            self.names = check_names(names, path, self.row_fault)
+        else:
+            self.names = given_names(names, file.columns, label, path)
         self.bad_rows, self._bad_row, self._rows = 0, "", 0
         self.other_rows = 0
         """Rows among the bad ones that are not in the file's encoding."""
@@ -76,7 +97,7 @@ class DelimitedFile:
         try:
             for begin, text in self._records(place):
                 self.place, bad = begin, self.bad_rows
-                batch = self._parsed(text, columns, has_names=begin == 0)
+                batch = self._parsed(text, columns, has_names=begin == 0 and self._has_names)
                 self._rows += batch.num_rows + self.bad_rows - bad
                 yield batch
         except (OSError, UnicodeError, pyarrow.ArrowException) as error:
@@ -88,10 +109,11 @@ class DelimitedFile:
         for chunk in self._texts(place):
             scanned, rest = len(rest), rest + chunk
             self._read_bytes += len(chunk)
-            end, state, longest = last_record_end(np.frombuffer(rest, np.uint8), scanned, state, mark)
+            end, state, longest = last_record_end(np.frombuffer(rest, np.uint8), scanned, state, mark, self._escape)
             if max(longest, len(rest) - max(end, 0)) > MAX_ROW_BYTES:
                 raise DataError(
                     f"{self.path}: a row must have at most {MAX_ROW_BYTES} bytes, got a longer one; is a quotation mark open?"
+                    f"{self._other_escape(rest)}"
                 )
             if end > 0:
                 yield place, rest[:end]
@@ -99,14 +121,20 @@ class DelimitedFile:
         self.end = place
         if self._grows:
             return
-        if state == QUOTED:
+        if state in (QUOTED, ESCAPED):
             raise DataError(
                 f"{self.path}: every quotation mark that opens a field must be closed, the file ends inside a field; write a "
-                "mark inside a field twice and the field in quotation marks"
+                f"mark inside a field twice and the field in quotation marks{self._other_escape(rest)}"
             )
         if rest:
             self.end = place + len(rest)
             yield place, rest
+
+    def _other_escape(self, text: bytes) -> str:
+        """Return the advice for a text that does not end where another escape character may be meant."""
+        if not self.escape and has_two_readings(text):
+            return '; if a backslash escapes marks, write escape = "\\\\" under [file] of the schema'
+        return f"; {self.escape} escapes marks, by escape of [file] in the schema" if self._escape >= 0 else ""
 
     def _texts(self, place: int) -> Iterator[bytes]:
         """Yield the file from a place on in UTF-8, cut at the same bytes wherever it begins."""
@@ -120,6 +148,10 @@ class DelimitedFile:
         from pyarrow import csv as arrow_csv
 
         text = utf8_of(text)
+        if self._escape >= 0:
+            text = as_doubled(text, self.delimiter, self._escape)
+        elif not self.escape and has_two_readings(text):
+            check_escape(self.path, text, self.delimiter, len(self.names), self._rows + 1 - has_names)
 
         def judge(row: pa.csv.InvalidRow) -> str:
             self.bad_rows += 1
@@ -195,14 +227,28 @@ def find_delimiter(lines: str) -> str:
     return max(DELIMITERS, key=lambda mark: counts[mark])
 
 
-def check_names(names: Sequence[str], path: Path) -> tuple[str, ...]:
-    """Return the names of the columns. Raises DataError where there are none, or two are equal."""
+def check_names(names: Sequence[str], path: Path, row_fault: str = "") -> tuple[str, ...]:
+    """Return the names of the columns. Raises DataError where there are none, or two are equal, with `row_fault` where the first
+    line is a row."""
     if not any(names):
         raise DataError(f"{path}, line 1: must name the columns, it is empty")
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice is not None:
-        raise DataError(f"{path}, line 1: columns must have different names, two are called {twice}")
+        raise DataError(row_fault or f"{path}, line 1: columns must have different names, two are called {twice}")
     return tuple(names)
+
+
+def given_names(fields: Sequence[str], columns: tuple[str, ...], label: str | None, path: Path) -> tuple[str, ...]:
+    """Return the names of the fields of a file without a header, from `columns` of the schema; its rows may leave out `label`.
+    Raises DataError where there are more or fewer fields."""
+    if label in columns and len(fields) == len(columns) - 1:
+        return tuple(name for name in columns if name != label)
+    if len(fields) != len(columns):
+        raise DataError(
+            f"{path}, row 1: must have the {counted(len(columns), 'field')} that columns names under [file] of the schema, got "
+            f"{len(fields)}"
+        )
+    return columns
 
 
 def _decoded(start: bytes, encoding: str, path: Path, skip_bad_rows: bool) -> str:

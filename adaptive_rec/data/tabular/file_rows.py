@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from adaptive_rec.data.loaded_samples import ColumnBags, LoadedSamples, offsets_of
 from adaptive_rec.data.prepare.formats import check_source
-from adaptive_rec.data.prepare.raw import RawBlock, SparseColumn
+from adaptive_rec.data.prepare.raw import RawBlock, RawReader, SparseColumn
+from adaptive_rec.data.tabular.open_rows import Parts
 from adaptive_rec.data.tabular.reader import Mark, TabularReader
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.data.tabular.times import time_text
@@ -20,16 +21,18 @@ from adaptive_rec.errors import DataError
 
 MARKED_ROWS = 1 << 14
 """The least number of rows between two marks that are kept, which limits their number."""
+PIECE_ROWS = 1 << 12
+"""Rows that are looked at together where some of a file are wanted alone."""
 
 
 class FileRows:
-    """Files with the same columns. Each is read once when it is opened, to count its rows."""
+    """Files that are read as one table. Each is read once when it is opened, to count its rows."""
 
     def __init__(self, paths: list[Path], schema: Schema, skip_bad_rows: bool, by_time: bool = False) -> None:
-        """`by_time`: rows must be in order of time. Raises DataError where a file cannot be read, or has other columns than the
-        first one."""
+        """`by_time`: rows must be in order of time. Raises DataError where a file cannot be read, or where a label, a time, or a
+        column that none of the files has is missing."""
         self._schema, self._skip_bad_rows, self._by_time = schema, skip_bad_rows, by_time
-        self._paths = paths
+        self._paths, self._parts = paths, Parts(paths, schema.file)
         common = CommonColumns()
         for path in paths:
             check_source(path)
@@ -39,8 +42,12 @@ class FileRows:
         self._first = [0]
         """The first row of each file, and the end of the last one."""
         self.bad_rows = 0
+        self._labels: list[tuple[int, NDArray[np.uint8]]] = []
+        """Rows, and their labels as bits, part after part."""
         for path in paths:
-            marks = _thinned(self._reader(path).marks())
+            reader = self._reader(path)
+            marks = _thinned(reader.marks())
+            self._labels += reader.labels
             self._marks.append(marks)
             self._first.append(self._first[-1] + marks[-1].rows)
             self.bad_rows += marks[-1].bad_rows
@@ -69,9 +76,59 @@ class FileRows:
                     yield samples[left:size]
                 left = max(left - size, 0)
 
+    def positives(self, rows: range) -> int:
+        """Return how many of some rows have label 1."""
+        found, first = 0, 0
+        for size, bits in self._labels:
+            start, stop = max(rows.start, first), min(rows.stop, first + size)
+            if start < stop:
+                found += int(np.unpackbits(bits, count=size)[start - first : stop - first].sum())
+            first += size
+        return found
+
+    def forget_labels(self) -> None:
+        """Give up the labels, for which `positives` is not asked any more."""
+        self._labels.clear()
+
+    def pieces(self, wanted: list[range], most_passed: int) -> list[tuple[int, LoadedSamples]]:
+        """Return some ranges of rows, which ascend, in pieces, each with the number of its first row. Those are left out that lie
+        further than `most_passed` rows behind the nearest place at which reading can begin. What lies between is not looked at.
+        Raises DataError."""
+        of_mark: dict[tuple[int, int], list[range]] = {}
+        of_file = ((file, rows) for rows in wanted for file, rows in enumerate(self._in_files(rows)) if len(rows))
+        for file, rows in of_file:
+            places = [self._first[file] + mark.rows for mark in self._marks[file][:-1]]
+            at = bisect_left(places, rows.start + 1) - 1
+            if rows.stop - places[at] <= most_passed:
+                of_mark.setdefault((file, at), []).append(rows)
+        return [piece for (file, at), ranges in of_mark.items() for piece in self._behind(file, self._marks[file][at], ranges)]
+
+    def _in_files(self, rows: range) -> list[range]:
+        """Return which of some rows each file has."""
+        return [
+            range(max(rows.start, first), min(rows.stop, end)) for first, end in zip(self._first, self._first[1:], strict=False)
+        ]
+
+    def _behind(self, file: int, mark: Mark, wanted: list[range]) -> Iterator[tuple[int, LoadedSamples]]:
+        """Yield the parts of ranges of rows behind a mark of a file."""
+        first, last = self._first[file], wanted[-1].stop
+
+        def is_wanted(start: int, stop: int) -> bool:
+            return any(rows.start < first + stop and first + start < rows.stop for rows in wanted)
+
+        for before, block in self._reader(self._paths[file]).numbered_blocks(mark, is_wanted, PIECE_ROWS):
+            start, samples = first + before, loaded(block)
+            stop = start + len(samples.labels_B)
+            for rows in wanted:
+                low, high = max(rows.start, start), min(rows.stop, stop)
+                if low < high:
+                    yield low, samples[low - start : high - start]
+            if stop >= last:
+                return
+
     def _reader(self, path: Path, dense_only: bool = False) -> TabularReader:
         schema = self._schema.model_copy(update={"sparse": ()}) if dense_only else self._schema
-        return TabularReader(path, schema, self._skip_bad_rows, keeps_values=False)
+        return TabularReader(path, schema, self._skip_bad_rows, keeps_values=False, parts=self._parts)
 
 
 class TimeOrder:
@@ -117,7 +174,7 @@ class CommonColumns:
         if self._first is None:
             self._first, self.columns, self.dense_names = path, reader.columns, reader.dense_names
         elif (reader.columns, reader.dense_names) != (self.columns, self.dense_names):
-            raise DataError(f"all sources must have the same columns, {path} has others than {self._first}")
+            raise of_other_columns(path, reader, self._first, self.columns, self.dense_names)
         for column, kind in zip(reader.columns, reader.kinds, strict=True):
             where = f"column {column.name} of {path}"
             known, before = self._kinds.setdefault(column.table, (kind, where)) if kind else (kind, where)
@@ -126,6 +183,27 @@ class CommonColumns:
                     f"values of a table must have one type, {before} has type {known} and {where} has type {kind}; "
                     'write type = "text" for both in the schema'
                 )
+
+
+def of_other_columns(
+    path: Path, reader: RawReader, first: Path, columns: tuple[SparseColumn, ...], dense_names: tuple[str, ...]
+) -> DataError:
+    """Return the error for a file with other columns than the first one, which names one of them."""
+    known = {column.name: column for column in columns}
+    new = {column.name: column for column in reader.columns}
+    names = [name for name in (*new, *known) if new.get(name) != known.get(name)]
+    names += [name for name in (*reader.dense_names, *dense_names) if (name in dense_names) != (name in reader.dense_names)]
+    if not names:
+        return DataError(f"all sources must have the same columns, {path} has others than {first}")
+    name = names[0]
+    if name in new and name in known:
+        lists, single = (path, first) if new[name].bag else (first, path)
+        return DataError(
+            f"all sources must have the same columns, {name} has lists in {lists} and single values in {single}: give it a "
+            'separator in the schema, or leave it out'
+        )
+    has, lacks = (path, first) if name in new or name in reader.dense_names else (first, path)
+    return DataError(f"all sources must have the same columns, {name} is in {has} and not in {lacks}")
 
 
 def loaded(block: RawBlock) -> LoadedSamples:

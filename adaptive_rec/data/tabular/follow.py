@@ -132,7 +132,8 @@ class FollowedSource:
 
     def trained_columns(self) -> TrainedColumns:
         """Return what scoring other files takes, as far as it is known now."""
-        schema, bag_C = self._schema.with_types(self._common.kind_of), tuple(c.bag for c in self._common.columns)
+        bag_C = tuple(c.bag for c in self._common.columns)
+        schema = self._schema.with_types(self._common.kind_of, bag_C)
         return TrainedColumns(schema, bag_C, self._standard)
 
     # Files -----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from adaptive_rec.data.tabular.files import files_of, found_in, natural
+from adaptive_rec.data.tabular.files import followed, found_in, natural
 from adaptive_rec.data.tabular.growing_file import gone
 from adaptive_rec.errors import DataError
 
@@ -19,7 +19,7 @@ class FollowedFiles:
     def __init__(self, path: Path) -> None:
         """Raises DataError where there is no first file."""
         self.path, self.is_folder = path, path.is_dir()
-        self.present = files_of(path)
+        self.present = followed(path)
         """The files that are there at the beginning."""
         self._read: set[str] = set()
         """Names of the files that have been read, the present one included."""
@@ -32,7 +32,7 @@ class FollowedFiles:
     def begin(self, name: str, known: set[str] | None) -> Path:
         """Begin to read at the file of a name, or at the first one where that is empty. `known`: the files that were read when
         the run was saved; None: all before it. Raises DataError where it is not there."""
-        files = files_of(self.path)
+        files = followed(self.path)
         path = next((path for path in files if path.name == name), files[0])
         if name and path.name != name:
             raise DataError(f"data.source must still have the file {name}, at which the run stood")

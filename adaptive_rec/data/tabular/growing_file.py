@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from adaptive_rec.data.tabular.files import COMPRESSED, ending
+from adaptive_rec.data.file_kind import is_plain_text
+from adaptive_rec.data.packed import ENDINGS as COMPRESSED
+from adaptive_rec.data.tabular.files import TEXTS, ending
 from adaptive_rec.errors import DataError
 
 PROBE_BYTES = 1 << 16
@@ -13,8 +15,9 @@ TAIL_BYTES = 64
 
 
 def may_grow(path: Path) -> bool:
-    """Whether a file of this name is read as it grows; others must be complete."""
-    return ending(path) != ".parquet" and path.suffix not in COMPRESSED
+    """Whether a file is read as it grows, as plain text is; others must be complete. One that is gone is judged by its name."""
+    by_name = ending(path) in TEXTS and path.suffix not in COMPRESSED
+    return is_plain_text(path) if path.exists() else by_name
 
 
 def has_line(path: Path) -> bool:

@@ -9,42 +9,30 @@ nothing.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adaptive_rec.data.tabular.column_kind import Sample, judge, present
-from adaptive_rec.data.tabular.delimited import DelimitedFile
-from adaptive_rec.data.tabular.reader import ParquetFile, open_rows
+from adaptive_rec.data.tabular.bags import lists_of
+from adaptive_rec.data.tabular.column_kind import judge, judge_text
+from adaptive_rec.data.tabular.first_rows import MOST_BAD_RATIO, STRICT, Reading, first_rows
+from adaptive_rec.data.tabular.reader import LARGEST
+from adaptive_rec.data.tabular.sample import Sample
 from adaptive_rec.data.tabular.schema import PLAIN_NAME, FileSchema, Label, Schema, parse_label, parse_schema
-from adaptive_rec.data.tabular.values import is_list, numbers
+from adaptive_rec.data.tabular.values import categories, numbers
+from adaptive_rec.data.tabular.written_numbers import written_numbers
 from adaptive_rec.errors import DataError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
-SAMPLE_ROWS = 100_000
+CHECKED_NUMBERS = 1000
 SHARED_BELOW = 2
 """`min_count` of an inferred schema: a value that occurs once says little, and the row that all of them share is read for values
 that are unknown when the model is used (measured: docs/benchmarks.md, "A CSV file against logistic regression")."""
-MOST_BAD_RATIO = 0.01
-"""Where malformed rows are skipped: share of the rows above which they say something else of the file, that it is in another
-encoding than UTF-8 or has labels other than 0 and 1."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How the first rows are read."""
-
-    skip_bad_rows: bool = False
-    """Rows that cannot be read are left out."""
-    grows: bool = False
-    """What follows the last whole row is left for later."""
-
-
-STRICT = Reading()
 
 
 @dataclass
@@ -59,30 +47,31 @@ class Inferred:
     notes: list[str]
 
 
-def infer(path: Path, label: str, reading: Reading = STRICT) -> Inferred:
-    """Infer the schema of a file. `label` is a column or a comparison. Raises UsageError for a label that cannot be one."""
-    file = FileSchema()
+def infer(
+    path: Path, label: str, reading: Reading = STRICT, others: Sequence[Path] = (), file: FileSchema | None = None
+) -> Inferred:
+    """Infer the schema of a file, and of others that are read with it. `label` is a column or a comparison, `file` what is known
+    of how they are written. Raises UsageError for a label that cannot be one."""
+    paths, file = [path, *others], file or FileSchema()
     try:
-        rows, samples = _first_rows_of(path, file, reading)
+        rows = first_rows(paths, file, reading)
     except DataError as error:
         if "must be in utf-8" not in str(error) or "UTF-16" in str(error):
             raise
-        file = FileSchema(encoding="latin-1")
-        rows, samples = _first_rows_of(path, file, reading)
+        rows = first_rows(paths, file.model_copy(update={"encoding": "latin-1"}), reading)
+        rows.notes.append(f"{path.name} is not in UTF-8: it is read as latin-1; change encoding in the schema if that is wrong")
+    samples = {name: Sample.of(name, column) for name, column in rows.columns.items()}
     remarks: dict[str, str] = {}
-    unused: dict[str, str] = {}
-    notes: list[str] = []
-    if file.encoding != "utf-8":
-        notes.append(
-            f"{path.name} is not in UTF-8: it is read as latin-1; change encoding in the schema if that is wrong"
-        )
+    unused = dict(rows.unread)
     target = check_label(path, label, samples, MOST_BAD_RATIO if reading.skip_bad_rows else 0.0)
     dense: list[dict[str, Any]] = []
     sparse: list[dict[str, Any]] = []
-    for name in rows.names:
+    for name in rows.columns:
         if name == target.column:
             continue
-        kind, column, why = judge(samples[name]) if name else ("unused", {}, "it has no name")
+        kind, column, why = _taken(samples[name]) if name else ("unused", {}, "it has no name")
+        if name in rows.of_two_types:
+            kind, column, why = _of_two_types(kind, column, why, rows.of_two_types[name])
         if kind == "unused":
             unused[name or '""'] = why
             continue
@@ -95,51 +84,44 @@ def infer(path: Path, label: str, reading: Reading = STRICT) -> Inferred:
             "--schema FILE can name one that was not taken for a category"
         )
     give_names(sparse)
-    settings = file.model_dump(exclude_defaults=True)
-    if not isinstance(rows, ParquetFile) and rows.delimiter != ",":
-        settings["delimiter"] = rows.delimiter
+    settings = rows.file.model_dump(exclude_defaults=True)
     values = {"label": label, "dense": dense, "sparse": sparse, "min_count": SHARED_BELOW, "file": settings}
-    return Inferred(parse_schema(values, f"the schema of {path}"), remarks, unused, notes)
+    return Inferred(parse_schema(values, f"the schema of {path}"), remarks, unused, rows.notes)
 
 
-def _first_rows_of(
-    path: Path, file: FileSchema, reading: Reading
-) -> tuple[ParquetFile | DelimitedFile, dict[str, Sample]]:
-    """Open a file and return it with its first rows, column by column. Raises DataError where more of them are in another
-    encoding than malformed ones would be."""
-    rows = open_rows(path, file, reading.skip_bad_rows, reading.grows)
-    batches = _first_batches(rows)
-    read = sum(batch.num_rows for batch in batches)
-    if isinstance(rows, DelimitedFile) and rows.other_rows > MOST_BAD_RATIO * (rows.other_rows + read):
-        raise DataError(f"{path} must be in {rows.encoding}, {rows.other_rows} of its first rows are not")
-    if not read:
-        raise DataError(f"a source must hold at least one row, {path} has none")
-    return rows, _samples(batches)
-
-
-def _first_batches(rows: ParquetFile | DelimitedFile) -> list[pa.RecordBatch]:
-    batches, left = [], SAMPLE_ROWS
-    for batch in rows.batches([name for name in rows.names if name]):
-        batches.append(batch.slice(0, left))
-        left -= batches[-1].num_rows
-        if left <= 0:
-            break
-    return batches
-
-
-def _samples(batches: list[pa.RecordBatch]) -> dict[str, Sample]:
+def _taken(sample: Sample) -> tuple[str, dict[str, Any], str]:
+    """Return what a column is, as `judge` does, with settings by which the reader takes all its first values."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    table = pa.Table.from_batches(batches)
-    found = {}
-    for name in table.column_names:
-        column = table.column(name).combine_chunks()
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        distinct = 0 if is_list(column.type) or pa.types.is_nested(column.type) else pc.count_distinct(column).as_py()
-        found[name] = Sample(name, present(column), table.num_rows, distinct)
-    return found
+    kind, column, why = judge(sample)
+    if kind == "unused" or _is_read(sample, kind, column):
+        return kind, column, why
+    text = {**column, "type": "text"}
+    if kind == "sparse" and pa.types.is_string(sample.values.type) and _is_read(sample, kind, text):
+        return judge_text(sample)
+    return "unused", {}, f"{why}, but not all of its values can be read as such"
+
+
+def _is_read(sample: Sample, kind: str, column: dict[str, Any]) -> bool:
+    """Return whether the reader takes all values of a column that is dense or sparse."""
+    if kind == "dense":
+        some = sample.unique.slice(0, CHECKED_NUMBERS)  # `judge` has read all of them already
+        written = column.get("format")
+        found = written_numbers(some, written) if written else numbers(some)
+        return found is not None and not found.bad_B.any() and not bool((np.abs(found.values_B) > LARGEST).any())
+    try:
+        array, bad_U = lists_of(sample.unique, sample.name) if "list" in column else (sample.unique, np.zeros(0, dtype=bool))
+        categories_found = categories(array, column.get("type", ""), column.get("separator", ""), sample.name)
+    except DataError:
+        return False
+    return not (bad_U.any() or categories_found.bad_N.any())
+
+
+def _of_two_types(kind: str, column: dict[str, Any], why: str, reason: str) -> tuple[str, dict[str, Any], str]:
+    """Return what a column is whose types in two files have only their text in common."""
+    if reason:
+        return "unused", {}, reason
+    return (kind, {"type": "text"} | column, f"{why}; of two types") if kind == "sparse" else (kind, column, why)
 
 
 def check_label(path: Path, label: str, samples: dict[str, Sample], most_bad_ratio: float = 0.0) -> Label:
@@ -187,7 +169,7 @@ def give_names(sparse: list[dict[str, Any]]) -> None:
     taken = {column["column"] for column in sparse}
     for column in sparse:
         if not PLAIN_NAME.fullmatch(column["column"]):
-            plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", column["column"]).strip("_")[:60] or "column"
+            plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", column.get("name") or column["column"]).strip("_")[:60] or "column"
             number = 1
             while (name := plain if number == 1 else f"{plain}_{number}") in taken:
                 number += 1

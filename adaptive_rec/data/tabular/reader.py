@@ -1,92 +1,33 @@
-"""CSV, TSV and Parquet files with a schema, as raw rows."""
+"""Files of a user's own with a schema, as raw rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.data.prepare.raw import RawBlock, SparseColumn
-from adaptive_rec.data.tabular.delimited import DelimitedFile
-from adaptive_rec.data.tabular.schema import CONSTANT, DenseColumn, FileSchema, Schema
-from adaptive_rec.data.tabular.times import times
+from adaptive_rec.data.tabular.arrow_files import BLOCK_ROWS
+from adaptive_rec.data.tabular.bags import is_text, lists_of
+from adaptive_rec.data.tabular.files import partition_values
+from adaptive_rec.data.tabular.kinds import RULES, natural_kind, remedy
+from adaptive_rec.data.tabular.open_rows import Parts, open_rows
+from adaptive_rec.data.tabular.schema import CONSTANT, DenseColumn, Schema
+from adaptive_rec.data.tabular.times import check_unit, rule_of, times
 from adaptive_rec.data.tabular.values import Categories, categories, is_list, numbers
-from adaptive_rec.errors import DataError, UsageError
+from adaptive_rec.data.tabular.written_numbers import format_hint, written_numbers
+from adaptive_rec.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BLOCK_ROWS = 1 << 15
+LIST_RULE = """must be a list such as [27, 9] or ['a', 'b'] where list = "brackets" (separator = "|" is for 27|9)"""
 LARGEST = float(np.finfo(np.float32).max)
-
-
-class RowFile(Protocol):
-    """A file of rows in named columns."""
-
-    path: Path
-    names: tuple[str, ...]
-    bad_rows: int
-    """Rows that `batches` could not read and has skipped."""
-    read_ratio: float
-    end: int
-    """The place behind the last row, once all were read."""
-    place: int | None
-    """The place at which the batch begins that was yielded last; None: reading cannot begin there."""
-
-    def batches(self, columns: Sequence[str], place: int = 0, rows_before: int = 0) -> Iterator[pa.RecordBatch]:
-        """Yield these columns of all rows, in order, from a place on, which has `rows_before` before it. Raises DataError."""
-        ...
-
-
-class ParquetFile:
-    """A Parquet file, opened."""
-
-    bad_rows = 0
-
-    def __init__(self, path: Path) -> None:
-        import pyarrow
-        import pyarrow.parquet
-
-        self.path, self.read_ratio, self.end = path, 0.0, 0
-        self.place: int | None = 0
-        try:
-            self._file = pyarrow.parquet.ParquetFile(path)
-        except (OSError, pyarrow.ArrowException) as error:
-            raise DataError(f"{path} must be a Parquet file: {error}") from None
-        self.schema = self._file.schema_arrow
-        self.names = tuple(self.schema.names)
-
-    def batches(self, columns: Sequence[str], place: int = 0, rows_before: int = 0) -> Iterator[pa.RecordBatch]:
-        """A place is a row group."""
-        import pyarrow
-
-        groups = self._file.num_row_groups
-        try:
-            for group in range(place, groups):
-                self.place = group
-                for batch in self._file.iter_batches(BLOCK_ROWS, row_groups=[group], columns=list(columns)):
-                    yield batch
-                    self.place = None
-                self.read_ratio = (group + 1) / groups
-            self.end = groups
-        except (OSError, pyarrow.ArrowException) as error:
-            raise DataError(f"{self.path} must be a complete Parquet file: {error}") from None
-
-
-def open_rows(
-    path: Path, file: FileSchema, skip_bad_rows: bool = False, grows: bool = False
-) -> ParquetFile | DelimitedFile:
-    """Open a Parquet file, by its name, or else a CSV or TSV file, which may be one that `grows`. Raises UsageError where pyarrow
-    is not installed."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise UsageError("reading CSV, TSV and Parquet files needs pyarrow: pip install 'adaptive-rec[data]'") from None
-    return ParquetFile(path) if path.suffix == ".parquet" else DelimitedFile(path, file, skip_bad_rows, grows)
 
 
 @dataclass(frozen=True)
@@ -116,32 +57,55 @@ class TabularReader:
         labelled: bool = True,
         keeps_values: bool = True,
         grows: bool = False,
+        parts: Parts | None = None,
     ) -> None:
         """`labelled`: rows have a label. Without labels the label's column is not read, and all labels are 0. `keeps_values`:
-        blocks have the values that their keys stand for. `grows`: only lines are read whose end is there."""
+        blocks have the values that their keys stand for. `grows`: only lines are read whose end is there.
+        `parts`: the files that are read with it, whose columns it may lack."""
         self._path, self.schema, self._skip_bad_rows, self._labelled = path, schema, skip_bad_rows, labelled
         self._keeps_values = keeps_values
-        self._file = open_rows(path, schema.file, skip_bad_rows, grows)
-        self._names = [name for name in schema.columns if labelled or name != schema.comparison.column]
+        label = schema.comparison.column
+        self._file = open_rows(path, schema.file, skip_bad_rows, grows, None if labelled else label)
+        self._names = [name for name in schema.columns if labelled or name != label]
+        if parts is not None:
+            needed = (label, schema.time.column)
+            self._file = parts.completed(self._file, [name for name in self._names if name not in needed])
         for column in self._names:
             if column not in self._file.names:
                 known = ", ".join(self._file.names)
-                raise DataError(f"{path} must have the column {column} of the schema, it has {known}")
+                raise DataError(f"{path} must have the column {column} of the schema, it has {known}{self._way_out(column)}")
         self.dense_names = tuple(column.column for column in schema.dense) or (CONSTANT,)
         self.dense_transform = ", ".join(f"{c.column}: {c.transform}" for c in schema.dense) or "the constant 1"
         self.columns = tuple(
-            SparseColumn(c.feature, c.table_name, bool(c.separator) or self._has_lists(c.column)) for c in schema.sparse
+            SparseColumn(c.feature, c.table_name, bool(c.separator or c.list) or self._has_lists(c.column))
+            for c in schema.sparse
         )
         self.has_times = bool(schema.time.column)
-        self._bad_rows = 0
+        self._bad_rows, self._has_read_times = 0, False
+        self._bad_of: Counter[str] = Counter()
         self.mark: Mark | None = START
         """The mark at which the block begins that was yielded last; None: reading cannot begin there."""
         self.end = START
         """The mark behind all rows, once all were read."""
+        self.labels: list[tuple[int, NDArray[np.uint8]]] = []
+        """The labels that `marks` has read: rows, and their labels as bits."""
+
+    def _way_out(self, column: str) -> str:
+        """Return what gives the file a column that it does not have."""
+        if column in partition_values(self._path):
+            return f'; a folder of its path names it: write partitions = ["{column}"] under [file] of the schema'
+        fault = getattr(self._file, "row_fault", "")
+        return f": {fault}" if fault else ""
 
     @property
     def bad_rows(self) -> int:
         return self._bad_rows + self._file.bad_rows
+
+    @property
+    def bad_of(self) -> dict[str, int]:
+        """Malformed rows that were skipped so far, by the column that breaks its rule first; `row` stands for rows that could not
+        be read as such."""
+        return ({"row": self._file.bad_rows} if self._file.bad_rows else {}) | dict(self._bad_of)
 
     @property
     def read_ratio(self) -> float:
@@ -149,48 +113,55 @@ class TabularReader:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kind of each sparse column's values, integer or text; empty for a Parquet column that has none."""
+        """The type of each sparse column's values; empty for a Parquet column that has none, or bytes."""
         return tuple(column.type or self._kind(column.column) for column in self.schema.sparse)
 
     def _kind(self, column: str) -> str:
-        if not isinstance(self._file, ParquetFile):
+        if self._file.schema is None:
             return "text"
-        import pyarrow as pa
 
         kind: Any = self._file.schema.field(column).type
-        while is_list(kind) or pa.types.is_dictionary(kind):
-            kind = kind.value_type
-        whole = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        return "" if pa.types.is_null(kind) else "integer" if whole else "text"
+        return natural_kind(kind.value_type if is_list(kind) else kind) or ""
 
     def _has_lists(self, column: str) -> bool:
-        if not isinstance(self._file, ParquetFile):
+        if self._file.schema is None:
             return False
         import pyarrow as pa
 
-        kind = self._file.schema.field(column).type
-        if pa.types.is_nested(kind) and not is_list(kind):
+        kind: Any = self._file.schema.field(column).type
+        if pa.types.is_nested(kind) and (not is_list(kind) or pa.types.is_nested(kind.value_type)):
             raise DataError(f"{self._path}, column {column}: must hold scalars or lists of them, got {kind}")
         return is_list(kind)
 
     def blocks(self, mark: Mark = START) -> Iterator[RawBlock]:
         """Yield the rows in order, from a mark on. A row without a label, with a dense feature that is no finite number, or with
         a category of another type than the column's is a bad one."""
+        return (block for _, block in self.numbered_blocks(mark))
+
+    def numbered_blocks(
+        self, mark: Mark = START, wanted: Callable[[int, int], bool] | None = None, most: int = BLOCK_ROWS
+    ) -> Iterator[tuple[int, RawBlock]]:
+        """Yield as `blocks` does, blocks of at `most` so many rows, each with the well-formed rows before it. Unless malformed
+        rows are skipped, blocks that are not `wanted`, by their first row and the one after the last, are not looked at."""
         done, rows = mark.rows + mark.bad_rows, mark.rows
         bad = mark.bad_rows
         for batch in self._file.batches(self._names, mark.place, done):
             self.mark = None if self._file.place is None else Mark(self._file.place, rows, bad)
-            for start in range(0, batch.num_rows, BLOCK_ROWS):
-                block = self._block(batch.slice(start, BLOCK_ROWS), done + start)
+            for start in range(0, batch.num_rows, most):
+                part = batch.slice(start, most)
+                if wanted and not self._skip_bad_rows and not wanted(rows, rows + part.num_rows):
+                    rows += part.num_rows
+                    continue
+                block = self._block(part, done + start)
+                yield rows, block
                 rows += len(block.labels_B)
-                yield block
                 self.mark = None
             done, bad = done + batch.num_rows, mark.bad_rows + self.bad_rows
         self.end = Mark(self._file.end, rows, bad)
 
     def marks(self) -> Iterator[Mark]:
         """Read the whole file and yield the marks in it, and one at its end. Unless malformed rows are skipped, they are not
-        looked for."""
+        looked for. Labels are added to `labels`."""
         rows = bad = 0
         names = self._names if self._skip_bad_rows else self._names[:1]
         for batch in self._file.batches(names):
@@ -198,34 +169,45 @@ class TabularReader:
                 yield Mark(self._file.place, rows, bad)
             if self._skip_bad_rows:
                 parts = range(0, batch.num_rows, BLOCK_ROWS)
-                rows += sum(len(self._block(batch.slice(start, BLOCK_ROWS), 0).labels_B) for start in parts)
+                found = [self._block(batch.slice(start, BLOCK_ROWS), 0).labels_B > 0 for start in parts]
             else:
-                rows += batch.num_rows
+                found = [self._likely_labels(batch)]
+            rows += sum(map(len, found))
+            self.labels += [(len(label_B), np.packbits(label_B)) for label_B in found]
             bad = self.bad_rows
         yield Mark(0, rows, bad)
 
     def _block(self, batch: pa.RecordBatch, rows_before: int) -> RawBlock:
         rows, schema = batch.num_rows, self.schema
         bad_B, label_B = self._label(batch, rows_before)
+        self._count_bad(schema.comparison.column, bad_B)
         dense_BX = np.ones((rows, max(1, len(schema.dense))), dtype=np.float32)
         for x, column in enumerate(schema.dense):
             wrong_B, dense_BX[:, x] = self._dense(batch, column, rows_before)
+            self._count_bad(column.column, wrong_B & ~bad_B)
             bad_B |= wrong_B
         found: list[Categories] = []
         for sparse in schema.sparse:
             where = f"{self._path}, column {sparse.column}"
-            found.append(categories(batch.column(sparse.column), sparse.type, sparse.separator, where))
+            array = batch.column(sparse.column)
+            if sparse.list:
+                array, wrong_B = lists_of(array, where)
+                self._judge(batch, sparse.column, wrong_B, LIST_RULE, rows_before)
+                self._count_bad(sparse.column, wrong_B & ~bad_B)
+                bad_B |= wrong_B
+            found.append(categories(array, sparse.type, sparse.separator, where))
             wrong_B = found[-1].bad_rows(rows)
             if wrong_B.any():
-                rule = (
-                    "must be a whole number of 64 bits above -2^63, as its type in the schema says "
-                    '(type = "text" takes every value)'
-                )
-                self._judge(batch, sparse.column, wrong_B, rule, rows_before)
+                value = batch.column(sparse.column)[int(np.flatnonzero(wrong_B)[0])].as_py()
+                value = next(iter(value), None) if isinstance(value, list) else value
+                hint = remedy(sparse.type, value, sparse.column)
+                self._judge(batch, sparse.column, wrong_B, RULES[sparse.type], rows_before, hint)
+                self._count_bad(sparse.column, wrong_B & ~bad_B)
                 bad_B |= wrong_B
         times_B = None
         if self.has_times:
             wrong_B, times_B = self._times(batch, rows_before)
+            self._count_bad(schema.time.column, wrong_B & ~bad_B)
             bad_B |= wrong_B
         self._bad_rows += int(np.count_nonzero(bad_B))
         good_B = ~bad_B
@@ -239,17 +221,39 @@ class TabularReader:
             None if times_B is None else times_B[good_B],
         )
 
+    def _count_bad(self, column: str, bad_B: NDArray[np.bool_]) -> None:
+        if bad_B.any():
+            self._bad_of[column] += int(np.count_nonzero(bad_B))
+
     def _times(self, batch: pa.RecordBatch, rows_before: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """Return the rows without a time, and the times."""
         column, unit = self.schema.time.column, self.schema.time.unit
-        found = times(batch.column(column), unit)
+        array, where = batch.column(column), f"{self._path}, column {column}"
+        if not unit and not self._has_read_times:
+            check_unit(array, where, column)
+        self._has_read_times = True
+        found = times(array, unit)
         if found is None:
-            raise DataError(f"{self._path}, column {column}: must hold times, got {batch.column(column).type}")
+            raise DataError(f"{where}: must hold times, got {array.type}")
         times_B, bad_B = found
-        kind = {"s": "seconds", "ms": "milliseconds", "us": "microseconds"}[unit]
-        rule = f"must be {kind} since 1970, before the year 10000 (time.unit in the schema), or an ISO time"
-        self._judge(batch, column, bad_B, rule, rows_before)
+        self._judge(batch, column, bad_B, rule_of(unit), rows_before)
         return bad_B, times_B
+
+    def _likely_labels(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Return which rows have label 1, without a look at whether their labels are ones."""
+        import pyarrow
+
+        label = self.schema.comparison
+        try:
+            encoded = batch.column(label.column).dictionary_encode()
+            found = numbers(encoded.dictionary)
+        except pyarrow.ArrowException:
+            found = None
+        if found is None:
+            return np.zeros(batch.num_rows, dtype=bool)
+        label_U = np.append(label.of(found.values_B) == 1, False)
+        number_B = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
+        return np.asarray(label_U[number_B])
 
     def _label(self, batch: pa.RecordBatch, rows_before: int) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Return the rows without a label, and the labels."""
@@ -267,10 +271,17 @@ class TabularReader:
         self, batch: pa.RecordBatch, column: DenseColumn, rows_before: int
     ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
         """Return the rows without a finite number, and the numbers; missing ones of `standard` columns stay NaN."""
-        values_B, bad_B = self._numbers(batch, column.column)
+        array, rule = batch.column(column.column), "must be a number, finite in 32 bits"
+        if column.format and is_text(array.type):
+            found = written_numbers(array, column.format)
+            values_B, bad_B = found.values_B, found.bad_B
+            rule += f', written as format = "{column.format}" says'
+        else:
+            values_B, bad_B = self._numbers(batch, column.column)
         values_B = transformed(values_B, column)
         bad_B = bad_B | np.isinf(values_B) | (np.abs(values_B) > LARGEST)
-        self._judge(batch, column.column, bad_B, "must be a number, finite in 32 bits", rows_before)
+        hint = format_hint(array[int(np.argmax(bad_B))].as_py()) if bad_B.any() else ""
+        self._judge(batch, column.column, bad_B, rule, rows_before, hint)
         return bad_B, np.where(bad_B, 0.0, values_B)
 
     def _numbers(self, batch: pa.RecordBatch, column: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

@@ -5,16 +5,25 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from adaptive_rec.config.faults import describe
 from adaptive_rec.config.knobs import Frozen
+from adaptive_rec.data.tabular.calendar_numbers import Unit
+from adaptive_rec.data.tabular.kinds import Rule
 from adaptive_rec.errors import UsageError
 from adaptive_rec.system.regular_files import read_regular
 
@@ -25,7 +34,21 @@ PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 THRESHOLD = re.compile(r"(?P<column>.+?)\s*(?P<sign>>=|>)\s*(?P<number>[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*")
 
 
-class DenseColumn(Frozen):
+LATER_KEYS = frozenset(("format", "list", "escape", "columns", "partitions"))
+"""Keys that older versions did not know."""
+
+
+class SchemaPart(Frozen):
+    """A part of the schema."""
+
+    @model_serializer(mode="wrap")
+    def _without_later_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what older versions did not know and the schema does not name: a hash of all keys finds folders."""
+        values: dict[str, Any] = handler(self)
+        return {name: value for name, value in values.items() if value or name not in LATER_KEYS}
+
+
+class DenseColumn(SchemaPart):
     """A dense column of the schema: a number of each row."""
 
     column: str = Field(min_length=1)
@@ -34,9 +57,12 @@ class DenseColumn(Frozen):
     that are trained on."""
     missing: float = 0.0
     """The value of a missing number, after the transform."""
+    format: Literal["", "us", "eu"] = ""
+    """How texts have numbers that are written for people: us as 1,234.5, eu as 1.234,5; both take signs of money and
+    percent."""
 
 
-class SparseColumnSchema(Frozen):
+class SparseColumnSchema(SchemaPart):
     """A sparse column of the schema: a category of each row, or a list of them."""
 
     column: str = Field(min_length=1)
@@ -44,10 +70,20 @@ class SparseColumnSchema(Frozen):
     """The name of the feature, by default that of the column."""
     table: str = Field("", pattern=r"^[A-Za-z0-9_.-]*$", max_length=100)
     """The table, whose columns share its ids; by default a table with the feature's name."""
-    type: Literal["", "integer", "text"] = ""
-    """The type of the values. By default that of a Parquet column, and text in a CSV file."""
+    type: Rule = ""
+    """The type of the values, by default that of a Parquet column, and text in a CSV file. Values of one type are equal in
+    whatever file they come. `integer`: whole numbers of 64 bits; `whole`: of any size; `boolean`: true or false in any spelling;
+    `float`: numbers of 64 bits, for ids that were once written as floats."""
     separator: str = ""
     """Text that divides a text into several values, a bag; by default a text is one value."""
+    list: Literal["", "brackets"] = ""
+    """brackets: a text is a bag as JSON, Python or NumPy write one: [27, 9], ['a', 'b'], [27 9]."""
+
+    @model_validator(mode="after")
+    def _check_bag(self) -> SparseColumnSchema:
+        if self.separator and self.list:
+            raise ValueError(f"a column must have a separator or a list, {self.column} has both")
+        return self
 
     @property
     def feature(self) -> str:
@@ -63,24 +99,59 @@ class TimeColumn(Frozen):
 
     column: str = ""
     """Empty: rows have no time."""
-    unit: Literal["s", "ms", "us"] = "s"
-    """Of numbers, which count from 1970 on. Texts are ISO times, by default of UTC."""
+    unit: Unit = ""
+    """Of numbers, which count from 1970 on, or are dates such as yyyymmdd. By default they are seconds, and refused
+    where they look like something else. Texts are ISO times, by default of UTC."""
+
+    @model_serializer(mode="wrap")
+    def _by_older_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write the default as older versions did: folders are found by a hash of all keys."""
+        values: dict[str, Any] = handler(self)
+        return values | {"unit": "s"} if values.get("unit") == "" else values
 
     @model_validator(mode="after")
     def _check_unit(self) -> TimeColumn:
-        if self.unit != "s" and not self.column:
+        if self.unit not in ("", "s") and not self.column:
             raise ValueError(f"time.column must name the column whose unit is {self.unit}, got nothing")
         return self
 
 
-class FileSchema(Frozen):
-    """How CSV and TSV files are written."""
+class FileSchema(SchemaPart):
+    """How CSV and TSV files are written, and what the folders of files say."""
 
     delimiter: str = Field("", max_length=1)
     """The character between two fields; by default the one that the first line has most often, of comma, tab, semicolon and
     bar."""
     encoding: str = "utf-8"
     """Name of the encoding, as Python knows it."""
+    escape: str = Field("", max_length=1)
+    """The character before a quotation mark that is a part of a quoted field: a backslash as Spark writes it, or a quotation mark
+    where marks are doubled. By default found out from each file, where both can be told apart."""
+    columns: tuple[str, ...] = Field((), strict=False)
+    """The names of the columns of CSV and TSV files whose first line is a row."""
+    partitions: tuple[str, ...] = Field((), strict=False)
+    """The columns that the names of folders give: of ``day=2024-01-01/part-0.parquet`` it is day."""
+
+    @field_validator("escape")
+    @classmethod
+    def _check_escape(cls, mark: str) -> str:
+        if mark and not (mark.isascii() and mark.isprintable() and not mark.isalnum()):
+            raise ValueError(f"must be a sign of ASCII, such as a backslash or a quotation mark, got {mark!r}")
+        return mark
+
+    @field_validator("columns", "partitions")
+    @classmethod
+    def _check_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        twice = next((name for name in names if name and names.count(name) > 1), None)
+        if twice is not None or (names and not any(names)):
+            raise ValueError(f"must have different names, {twice} is listed twice" if twice else "must name columns")
+        return names
+
+    @model_validator(mode="after")
+    def _check_marks(self) -> FileSchema:
+        if self.escape and self.escape == self.delimiter:
+            raise ValueError(f"file.escape must be another character than file.delimiter, got {self.escape!r} for both")
+        return self
 
     @field_validator("encoding")
     @classmethod
@@ -197,10 +268,14 @@ class Schema(Frozen):
         """What a missing number of each of them becomes."""
         return tuple(self.dense[x].missing for x in self.standard_columns)
 
-    def with_types(self, kind_of: Mapping[str, str]) -> Schema:
-        """Return the schema with the types of its tables' values, by table, for files of whatever kind that are scored, whose
-        rows need no time."""
-        columns = [column.model_copy(update={"type": kind_of.get(column.table_name, "")}) for column in self.sparse]
+    def with_types(self, kind_of: Mapping[str, str], bag_C: Sequence[bool]) -> Schema:
+        """Return the schema with the types of its tables' values, by table, where it gives none itself, for files of whatever
+        kind that are scored, whose rows need no time. `bag_C` says which columns are bags: texts have them in brackets, unless
+        there is a separator."""
+        columns = []
+        for column, bag in zip(self.sparse, bag_C, strict=True):
+            texts = {"list": "brackets"} if bag and not column.separator else {}
+            columns.append(column.model_copy(update={"type": column.type or kind_of.get(column.table_name, ""), **texts}))
         return self.model_copy(update={"sparse": tuple(columns), "time": TimeColumn()})
 
 
@@ -225,6 +300,14 @@ def parse_schema(values: Mapping[str, Any], named: str) -> Schema:
     """Check the values of a schema; raises UsageError, which begins with `named`."""
     try:
         return Schema.model_validate(values)
+    except ValidationError as error:
+        raise UsageError(f"{named}: {describe(error)}") from None
+
+
+def parse_file_part(values: Any, named: str) -> FileSchema:
+    """Check the part [file] of a schema; raises UsageError, which begins with `named`."""
+    try:
+        return FileSchema.model_validate(values)
     except ValidationError as error:
         raise UsageError(f"{named}: {describe(error)}") from None
 
@@ -272,6 +355,8 @@ def toml(value: Any) -> str:
     """Return a value as TOML has it."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{name} = {toml(each)}" for name, each in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(toml(each) for each in value) + "]"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML's only further rule for texts
     return repr(value)

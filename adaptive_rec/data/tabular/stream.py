@@ -16,6 +16,7 @@ from adaptive_rec.data.loaded_samples import Columns, LoadedSamples, to_batch
 from adaptive_rec.data.prepare.raw import SparseColumn
 from adaptive_rec.data.prepared import MEASURED_ROWS
 from adaptive_rec.data.source import epoch_batches, kept_rows
+from adaptive_rec.data.split_facts import Labels
 from adaptive_rec.data.standard import Standard
 from adaptive_rec.data.tabular.file_rows import FileRows
 from adaptive_rec.data.tabular.files import files_of
@@ -42,16 +43,22 @@ class TabularSource:
             )
         self._rows = rows = FileRows(files_of(Path(config.data.source)), schema, skips, by_time)
         self.malformed_rows = rows.bad_rows
-        self._train, self._test = row_ranges(config, len(rows))
+        self._train, self._test = self.ranges = row_ranges(config, len(rows))
+        """The training and the held-out rows."""
+        train, held_out = (Labels(len(part), rows.positives(part)) for part in self.ranges)
+        self.labels = train, held_out
+        rows.forget_labels()
         self.train_samples, self.test_samples = len(self._train), len(self._test)
         self.tables, self.features = specs(config, rows.columns)
         self._columns = columns_of(rows.columns)
+        self.single_names = tuple(column.name for column in rows.columns if not column.bag)
+        """The features that are no bags."""
         self.dense_features = len(rows.dense_names)
         self.epochs = config.data.epochs
         parts = self._dense_parts(measured_rows(config, self._train)) if schema.standard_columns else iter(())
         self._standard = Standard.of(schema.standard_columns, schema.standard_missing, parts)
         bag_C = tuple(column.bag for column in rows.columns)
-        self._trained = TrainedColumns(schema.with_types(rows.kind_of), bag_C, self._standard)
+        self._trained = TrainedColumns(schema.with_types(rows.kind_of, bag_C), bag_C, self._standard)
 
     def trained_columns(self) -> TrainedColumns:
         """Return what scoring other files takes."""
@@ -76,6 +83,10 @@ class TabularSource:
             batch = to_batch(left.take(stop - start), self._columns, after)
             counted = self.malformed_rows if rows is self._train and epoch == start == 0 else 0
             yield replace(batch, dense_BX=self._standard.apply(batch.dense_BX), malformed_rows=counted)
+
+    def pieces(self, wanted: list[range], most_passed: int) -> list[tuple[int, LoadedSamples]]:
+        """Return ranges of rows with their raw keys as ids, as `FileRows.pieces` does. Raises DataError."""
+        return self._rows.pieces(wanted, most_passed)
 
     def _dense_parts(self, rows: range) -> Iterator[NDArray[np.float32]]:
         """Yield the dense features of some rows."""

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.data.tabular.calendar_numbers import calendar_times, calendar_unit, is_calendar
 from adaptive_rec.data.tabular.values import numbers
+from adaptive_rec.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
-"""Of each unit that numbers may have."""
+SCALE = {"": 1e6, "s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
+"""Microseconds of each unit that numbers may have."""
+UNITS = {"": "seconds", "s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+LAST_SECOND = 4_102_444_800
+"""The year 2100: a later time is in another unit, unless the schema says that it is in seconds."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 END = (datetime(9999, 12, 31, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 """The last day that is a date; a later time is in another unit."""
 
 
 def times(array: pa.Array, unit: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]] | None:
-    """Return when each row was, and the rows without a time: of a column of numbers since 1970 in a unit, of ISO texts, or of
-    Arrow's times. A text without a zone is UTC. None for a type that holds no times."""
+    """Return when each row was, and the rows without a time: of a column of numbers in a unit of the schema, of ISO
+    texts, or of Arrow's times. A text without a zone is UTC. None for a type that holds no times."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(array.type):
@@ -35,13 +42,71 @@ def times(array: pa.Array, unit: str) -> tuple[NDArray[np.int64], NDArray[np.boo
     if found is None or pa.types.is_boolean(array.type):
         return None
     bad_B = found.bad_B | ~np.isfinite(found.values_B)
-    ticks_B = np.where(bad_B, 0.0, found.values_B) * MICROSECONDS[unit]
-    far_B = np.abs(ticks_B) > END
-    time_B = np.rint(np.where(far_B, 0.0, ticks_B)).astype(np.int64)
+    values_B = np.where(bad_B, 0.0, found.values_B)
+    if is_calendar(unit):
+        whole_B = np.abs(values_B) < 2**53
+        time_B, far_B = calendar_times(np.where(whole_B, values_B, 0.0).astype(np.int64), unit)
+        far_B |= ~whole_B | (values_B != np.floor(values_B))
+    else:
+        far_B = np.abs(values_B) * SCALE[unit] > (END if unit else LAST_SECOND * 1e6)
+        time_B = np.rint(np.where(far_B, 0.0, values_B * SCALE[unit])).astype(np.int64)
+        if unit == "ns" and (exact_B := _exact(array)) is not None:
+            time_B = np.where(far_B, 0, exact_B // 1000)
     if found.bad_B.any():
         rows = np.flatnonzero(found.bad_B)
         time_B[rows], bad_B[rows] = _iso_times(array.take(pa.array(rows)))
+        far_B[rows] = False
     return time_B, bad_B | far_B
+
+
+def check_unit(array: pa.Array, where: str, column: str) -> None:
+    """Raise DataError, which begins with `where`, for numbers of no given unit that all look like something else than
+    seconds since 1970: dates such as 20141021, or a smaller unit."""
+    import pyarrow as pa
+
+    if pa.types.is_temporal(array.type) or (found := numbers(array, truths=False)) is None:
+        return
+    number_B = ~found.bad_B & np.isfinite(found.values_B)
+    if unit := unit_of(found.values_B[number_B]):
+        got = array[int(np.flatnonzero(number_B)[0])].as_py()
+        raise DataError(
+            f"{where}: times must be seconds since 1970 unless their unit is given, got {got}, which looks like {unit}; "
+            f'write {time_line(column, unit)} into the schema (unit = "s" takes it for seconds)'
+        )
+
+
+def unit_of(values_N: NDArray[np.float64]) -> str:
+    """Return the unit that all numbers look like, where they are no seconds: a format of dates, or a smaller unit of
+    times before the year 2100; nothing where they look like seconds, or like no time."""
+    if not len(values_N) or values_N.min() < 0 or values_N.max() >= 2**63:
+        return ""
+    if (values_N == np.floor(values_N)).all() and (unit := calendar_unit(values_N.astype(np.int64))):
+        return unit
+    smaller = (unit for unit in ("ms", "us", "ns") if values_N.max() * SCALE[unit] <= LAST_SECOND * 1e6)
+    return next(smaller, "") if values_N.min() > LAST_SECOND else ""
+
+
+def time_line(column: str, unit: str) -> str:
+    """Return the line of a schema that names a column of times."""
+    return f'time = {{ column = {json.dumps(column, ensure_ascii=False)}, unit = "{unit}" }}'
+
+
+def rule_of(unit: str) -> str:
+    """Return what a time in a unit of the schema must be."""
+    if is_calendar(unit):
+        return f"must be a date written {unit} (time.unit in the schema), or an ISO time"
+    before = "before the year 10000" if unit else "before the year 2100 unless the unit is given"
+    return f"must be {UNITS[unit]} since 1970, {before} (time.unit in the schema), or an ISO time"
+
+
+def _exact(array: pa.Array) -> NDArray[np.int64] | None:
+    """Return whole numbers of 64 bits as they are; None where some are none."""
+    import pyarrow as pa
+
+    try:
+        return _whole(array.cast(pa.int64()))
+    except pa.ArrowException:
+        return None
 
 
 def _is_far(array: pa.Array) -> NDArray[np.bool_]:

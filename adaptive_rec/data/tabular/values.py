@@ -1,36 +1,30 @@
 """Columns of Arrow arrays as numbers, and as categories with their keys.
 
-A raw key, of 64 bits with a sign, is an integer itself, or the hash of a text by XXH64; a missing value has the smallest one. The
-keys by which values are numbered are the same ones with the sign bit turned, so that 0 stands for what is missing.
+A raw key, of 64 bits with a sign, is an integer itself, the bits of a float, or the hash of a text by XXH64; booleans and whole
+numbers of any size have that of their text. A missing value has the smallest one. The keys by which values are numbered are the
+same ones with the sign bit turned, so that 0 stands for what is missing.
 A null is missing, a null list an empty bag, a null inside a list a missing value.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.data.prepare.raw import MISSING_KEY
-from adaptive_rec.errors import DataError
+from adaptive_rec.data.tabular.bags import MISSING_WORDS, divided, is_text
+from adaptive_rec.data.tabular.kinds import Rule, as_kind
 from adaptive_rec.kernels.hash_texts import hash_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SIGN = np.uint64(1 << 63)
-MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "NULL", "Null", "null", "None", "none", "\\N")
-"""Fields of a CSV file that stand for a missing number."""
 TRUTH = {"true": "1", "false": "0"}
 NUMBER = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$|^[-+]?(inf|Inf|INF|infinity|Infinity)$"
-INTEGER = r"^(0|-?[1-9][0-9]*)(\.0+)?$"
-"""A whole number as a category: one with leading zeros or a plus sign is a text of its own, which must not fall together with
-another."""
-MOST_DIGITS = 20
-"""Characters of the longest whole number of 64 bits, its sign included."""
-Rule = Literal["", "integer", "text"]
 
 
 @dataclass(frozen=True)
@@ -51,9 +45,8 @@ def numbers(array: pa.Array, truths: bool = True) -> Numbers | None:
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     bad_B = np.zeros(len(array), dtype=bool)
-    if _is_text(array.type):
-        array = pc.utf8_trim_whitespace(array)
-        array = pc.if_else(pc.is_in(array, pa.array(MISSING_WORDS)), pa.scalar(None, array.type), array)
+    if is_text(array.type):
+        array = trimmed(array)
         lower = pc.utf8_lower(array)
         for word, number in TRUTH.items() if truths else ():
             array = pc.if_else(pc.equal(lower, word), pa.scalar(number, array.type), array)
@@ -68,12 +61,21 @@ def numbers(array: pa.Array, truths: bool = True) -> Numbers | None:
     return Numbers(np.asarray(values_B, dtype=np.float64), bad_B)
 
 
+def trimmed(array: pa.Array) -> pa.Array:
+    """Return texts without white space around them, null for words that stand for a missing number."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    array = pc.utf8_trim_whitespace(array)
+    return pc.if_else(pc.is_in(array, pa.array(MISSING_WORDS, array.type)), pa.scalar(None, array.type), array)
+
+
 @dataclass(frozen=True)
 class Categories:
     """A sparse column: its distinct values and which of them each lookup has."""
 
     distinct: pa.Array
-    """Values (U,) in order of first occurrence: integers or texts."""
+    """Values (U,) in order of first occurrence: integers, floats, booleans, texts or bytes."""
     keys_U: NDArray[np.uint64]
     bad_U: NDArray[np.bool_]
     """Values that break the column's rule."""
@@ -118,38 +120,61 @@ class Categories:
 
 
 def categories(array: pa.Array, kind: Rule, separator: str, where: str) -> Categories:
-    """Return a column, or a column of lists, as categories. Raises DataError, which begins with `where`, for a type that has
-    none."""
+    """Return a column, or a column of lists, as categories. Equal values have one key in whatever spelling their type takes. In
+    texts, words such as NA are missing unless the type is text. Raises DataError, which begins with `where`, for an array that
+    has no categories."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if separator:
-        if not _is_text(array.type):
-            raise DataError(f"{where}: must hold texts to be divided at {separator!r}, got {array.type}")
-        array = pc.if_else(pc.equal(array, ""), pa.scalar(None, array.type), array)
-        array = pc.split_pattern(array, separator)
+        array = divided(array, separator, where)
     lengths_B = None
     if is_list(array.type):
         lengths_B = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False).astype(np.int32)
         array = array.flatten()
-    distinct, lookups_N = _distinct(array)
-    distinct, bad_U = _as_kind(distinct, kind, where)
+    found, lookups_N = _distinct(array)
+    distinct, bad_U = as_kind(found, kind, where)
+    if kind not in ("", "text") and is_text(found.type):
+        lookups_N = _without_words(found, lookups_N)
+    if len(distinct) and (is_text(found.type) and kind not in ("", "text") or pa.types.is_floating(found.type)):
+        distinct, bad_U, lookups_N = _joined(distinct, bad_U, lookups_N)
     keys_U = keys_of(distinct)
     return Categories(distinct, keys_U, bad_U | (keys_U == MISSING_KEY), lookups_N, lengths_B)
+
+
+def _without_words(found: pa.Array, lookups_N: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return lookups with those of words such as NA missing, in a column that has no texts."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    is_word_U = pc.is_in(pc.utf8_trim_whitespace(found), pa.array(MISSING_WORDS)).to_numpy(zero_copy_only=False)
+    if not is_word_U.any():
+        return lookups_N
+    return np.append(np.where(is_word_U, len(found), np.arange(len(found))), len(found))[lookups_N]
+
+
+def _joined(
+    distinct: pa.Array, bad_U: NDArray[np.bool_], lookups_N: NDArray[np.int64]
+) -> tuple[pa.Array, NDArray[np.bool_], NDArray[np.int64]]:
+    """Return values that are equal, in several spellings, as one each."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    encoded = pc.if_else(pa.array(bad_U), pa.scalar(None, distinct.type), distinct).dictionary_encode()
+    known = len(encoded.dictionary)
+    if known == len(distinct):
+        return distinct, bad_U, lookups_N
+    joined = pa.concat_arrays([encoded.dictionary, distinct.slice(0, 1)])  # the last one stands for all bad ones
+    place_U = pc.fill_null(encoded.indices.cast(pa.int64()), known).to_numpy(zero_copy_only=False)
+    return joined, np.arange(known + 1) == known, np.append(place_U, known + 1)[lookups_N]
 
 
 def is_list(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _distinct(array: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
@@ -162,7 +187,7 @@ def _distinct(array: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
         return array.slice(0, 0), np.zeros(len(array), dtype=np.int64)
     if pa.types.is_dictionary(kind):
         array, kind = array.dictionary_decode(), kind.value_type
-    if _is_text(kind):
+    if is_text(kind):
         array = pc.if_else(pc.equal(array, ""), pa.scalar(None, kind), array)
     if pa.types.is_floating(kind):
         array = pc.if_else(pc.is_nan(array), pa.scalar(None, kind), array)
@@ -171,48 +196,8 @@ def _distinct(array: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
     return encoded.dictionary, lookups_N
 
 
-def _as_kind(distinct: pa.Array, kind: Rule, where: str) -> tuple[pa.Array, NDArray[np.bool_]]:
-    """Return distinct values as integers, booleans or texts, and which of them cannot be that."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    bad_U = np.zeros(len(distinct), dtype=bool)
-    found = distinct.type
-    if pa.types.is_binary(found) or pa.types.is_large_binary(found):
-        return distinct, bad_U
-    if pa.types.is_floating(found):
-        values_U = distinct.to_numpy(zero_copy_only=False).astype(np.float64)
-        whole_U = np.isfinite(values_U) & (values_U == np.floor(values_U)) & (np.abs(values_U) < 2**53)
-        if not whole_U.all():
-            raise DataError(
-                f"{where}: a sparse column of floats must hold whole numbers below 2**53, got {values_U[~whole_U][0]}; "
-                f"cast it to "
-                "Int64 or to texts, or make it a dense column"
-            )
-        distinct = pa.array(values_U.astype(np.int64))
-    elif _is_text(found) and kind == "integer":
-        right = pc.match_substring_regex(distinct, INTEGER)
-        bad_U = ~right.to_numpy(zero_copy_only=False)
-        texts = pc.if_else(right, pc.replace_substring_regex(distinct, r"\.0+$", ""), pa.scalar("0", distinct.type))
-        try:
-            return texts.cast(pa.int64()), bad_U
-        except pa.ArrowException:  # one has more than 64 bits
-            fits_U = np.array([len(text) <= MOST_DIGITS and -(2**63) <= int(text) < 2**63 for text in texts.to_pylist()])
-            texts = pc.if_else(pa.array(fits_U), texts, pa.scalar("0", texts.type))
-            return texts.cast(pa.int64()), bad_U | ~fits_U
-    elif pa.types.is_integer(found):
-        distinct = distinct.cast(pa.uint64() if found == pa.uint64() else pa.int64())
-    elif not (_is_text(found) or pa.types.is_boolean(found) or pa.types.is_null(found)):
-        raise DataError(f"{where}: must hold integers, booleans or texts, got {found}")
-    if pa.types.is_boolean(distinct.type) or (kind == "text" and not _is_text(distinct.type)):
-        distinct = distinct.cast(pa.int64() if kind == "integer" else pa.string())
-    if pa.types.is_large_string(distinct.type):
-        distinct = distinct.cast(pa.string())
-    return distinct, bad_U
-
-
 def keys_of(distinct: pa.Array) -> NDArray[np.uint64]:
-    """Return the key of each distinct value, which is an integer or a text."""
+    """Return the key of each distinct value: an integer, a float, a boolean, a text or bytes."""
     import pyarrow as pa
 
     kind = distinct.type
@@ -221,6 +206,10 @@ def keys_of(distinct: pa.Array) -> NDArray[np.uint64]:
     if pa.types.is_integer(kind):
         keys_U: NDArray[np.uint64] = distinct.to_numpy(zero_copy_only=False).astype(np.uint64) ^ SIGN
         return keys_U
+    if pa.types.is_floating(kind):
+        return (distinct.to_numpy(zero_copy_only=False).astype(np.float64) + 0.0).view(np.uint64) ^ SIGN
+    if pa.types.is_boolean(kind):
+        distinct = distinct.cast(pa.string())
     data, offsets = _bytes_of(distinct)
     keys_U = np.empty(len(distinct), dtype=np.uint64)
     hash_texts(data, offsets, keys_U)

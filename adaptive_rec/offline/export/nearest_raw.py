@@ -16,6 +16,8 @@ from adaptive_rec.data.prepare.formats import check_source
 from adaptive_rec.data.prepare.meta import load_meta
 from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.data.tabular.files import files_of
+from adaptive_rec.data.tabular.kinds import RULES
+from adaptive_rec.data.tabular.open_rows import Parts
 from adaptive_rec.data.tabular.reader import TabularReader
 from adaptive_rec.data.tabular.schema import Schema, SparseColumnSchema
 from adaptive_rec.data.tabular.values import categories, keys_of, raw_keys
@@ -62,10 +64,10 @@ def _key_of(
     if data.schema_file:
         schema = trained_columns(config, generation).schema
         of = column_of(schema, column, "the training data")
-        if of.type != "integer":
+        if of.type not in ("integer", "float"):
             return of.table_name, _key_in(of, value), lambda keys: _texts_of(schema, of.table_name, keys, names)
         _check_no_names(names, column)
-        return of.table_name, _key_in(of, value), _numbers
+        return of.table_name, _key_in(of, value), _numbers if of.type == "integer" else _floats
     _check_no_names(names, column)
     if is_folder(data):
         folder = Path(data.source)
@@ -99,13 +101,19 @@ def _numbers(keys: list[int]) -> dict[int, int]:
     return {key: key for key in keys if key != KEY_OF_MISSING}
 
 
+def _floats(keys: list[int]) -> dict[int, float]:
+    """Return the values of keys that are the bits of floats."""
+    known = np.array([key for key in keys if key != KEY_OF_MISSING], dtype=np.int64)
+    return dict(zip(known.tolist(), known.view(np.float64).tolist(), strict=True))
+
+
 def _key_in(of: SparseColumnSchema, value: str) -> int:
     """Return the key that a value has in a file; a text without a character is a missing one."""
     import pyarrow as pa
 
     found = categories(pa.array([value]), of.type, "", "VALUE")
-    if found.bad_U.any():
-        raise UsageError(f"VALUE must be a whole number of 64 bits above -2^63, as {of.column} has them, got {value!r}")
+    if found.bad_N.any():
+        raise UsageError(f"VALUE {RULES[of.type].partition(',')[0]}, as {of.column} has them, got {value!r}")
     return int(raw_keys(found.keys_N)[0])
 
 
@@ -116,9 +124,11 @@ def _texts_of(schema: Schema, table: str, keys: list[int], names: Path | None) -
         return found
     sparse = tuple(column for column in schema.sparse if column.table_name == table)
     schema, wanted = schema.model_copy(update={"dense": (), "sparse": sparse}), set(keys) - {KEY_OF_MISSING}
-    for path in files_of(names):
+    files = files_of(names)
+    parts = Parts(files, schema.file)
+    for path in files:
         check_source(path)
-        for block in TabularReader(path, schema, skip_bad_rows=False, labelled=False).blocks():
+        for block in TabularReader(path, schema, skip_bad_rows=False, labelled=False, parts=parts).blocks():
             for texts, _ in block.firsts_F or ():
                 key_U = raw_keys(keys_of(texts))
                 for place in np.flatnonzero(np.isin(key_U, sorted(wanted))):

@@ -21,12 +21,14 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.checkpoint.export import write_tables
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.criteo_rows import criteo_columns
-from adaptive_rec.data.new_rows import KeyedRows, folder_columns, folder_values
+from adaptive_rec.data.new_rows import KeyedRows, folder_columns, folder_values, kind
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.source import Source
+from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.data.tabular.trained import TrainedColumns
+from adaptive_rec.data.tabular.written_numbers import PATTERNS, POINTS
 from adaptive_rec.dense.evaluate import logits_of
 from adaptive_rec.dense.models.dlrm import DLRM
 from adaptive_rec.errors import UsageError
@@ -123,7 +125,10 @@ def facts_of(runtime: Runtime, columns: TrainedColumns) -> dict[str, Any]:
     dense = []
     for x, column in enumerate(schema.dense):
         mean, deviation = measured.get(x, (0.0, 1.0))
-        dense.append({**column.model_dump(), "mean": float(mean), "deviation": float(deviation)})
+        figures: dict[str, Any] = {"mean": float(mean), "deviation": float(deviation)}
+        if column.format:
+            figures["format"] = [PATTERNS[column.format], POINTS[column.format]]
+        dense.append({**column.model_dump(), **figures})
     sparse = [
         {
             "column": column.column,
@@ -131,6 +136,7 @@ def facts_of(runtime: Runtime, columns: TrainedColumns) -> dict[str, Any]:
             "table": column.table_name,
             "type": column.type or "text",
             "separator": column.separator,
+            "brackets": bool(column.list),
             "list": bag,
         }
         for column, bag in zip(schema.sparse, columns.bag_C, strict=True)
@@ -140,7 +146,7 @@ def facts_of(runtime: Runtime, columns: TrainedColumns) -> dict[str, Any]:
         "step": runtime.step_number,
         "precision": "float64" if runtime.config.run.precision == "float64" else "float32",
         "label": schema.label,
-        "file": schema.file.model_dump(exclude_defaults=True),
+        "file": file_of(schema),
         "dense": dense,
         "sparse": sparse,
         "tables": [
@@ -155,8 +161,15 @@ def facts_of(runtime: Runtime, columns: TrainedColumns) -> dict[str, Any]:
     }
 
 
+def file_of(schema: Schema) -> dict[str, Any]:
+    """Return what ``model.py`` must know of how files are written; folders of a path give it no columns."""
+    known = schema.file.model_dump(mode="json", exclude_defaults=True, exclude={"partitions"})
+    return known | ({"label": schema.comparison.column} if "columns" in known else {})
+
+
 def write_values(facts: dict[str, Any], source: PreparedSource, out: Path) -> None:
-    """Write the values of each table's ids, one JSON value a line; line k is id k + `first_id`."""
+    """Write the values of each table's ids, one JSON value a line; line k is id k + `first_id`. Booleans are
+    texts, and so are whole numbers of more than 64 bits with a sign."""
     out.mkdir()
     values = folder_values(source)
     for each in facts["sparse"]:
@@ -164,8 +177,10 @@ def write_values(facts: dict[str, Any], source: PreparedSource, out: Path) -> No
             raise UsageError(f"columns must hold whole numbers or texts to be exported, {each['column']} holds bytes")
     for number, table in enumerate(facts["tables"]):
         table["ids"] = f"{Path(table['weights']).stem or number}.jsonl"
+        as_texts = kind(values[table["name"]]) in ("boolean", "whole")
         with (out / table["ids"]).open("w", encoding="utf-8") as lines:
             for chunk in values[table["name"]].all().chunks:
+                chunk = chunk.cast("string") if as_texts else chunk
                 lines.writelines(json.dumps(value, ensure_ascii=False) + "\n" for value in chunk.to_pylist())
 
 

@@ -1,0 +1,82 @@
+"""``--time COLUMN``: rows in order of their times, the newest held out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adaptive_rec.data.tabular.schema import Schema, TimeColumn
+from adaptive_rec.errors import DataError, UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from adaptive_rec.data.tabular.first_rows import Reading
+    from adaptive_rec.data.tabular.infer import Inferred
+
+IN_TIME = ("data.order=time", "data.shuffle=false")
+
+
+def add_time_option(parser: Any) -> None:
+    named = "CSV, TSV or Parquet: the column of the rows' times; they are read in its order, and the newest are held out"
+    parser.add_argument("--time", metavar="COLUMN", help=named)
+
+
+def in_time(args: argparse.Namespace) -> argparse.Namespace:
+    """Return the command line with the settings that --time stands for; those of --set come after them. Raises UsageError where
+    the data cannot have times."""
+    if args.time is None:
+        return args
+    if args.label is None and args.schema is None:
+        check_folder(args.time, args.data)
+    return argparse.Namespace(**{**vars(args), "set": [*IN_TIME, *args.set]})
+
+
+def check_folder(column: str, data: str | None) -> None:
+    """Raise UsageError unless --data is a prepared folder whose rows have the times of a column."""
+    from adaptive_rec.data.prepare.meta import META, load_meta
+
+    if data is None or not os.path.isfile(Path(data) / META):
+        raise UsageError("--time names a column of CSV, TSV or Parquet files: give --label COLUMN or --schema FILE with it")
+    schema = load_meta(Path(data)).columns_schema
+    found = schema.time.column if schema is not None else ""
+    if found != column:
+        times = f"has the times of {found!r}" if found else "was prepared without times"
+        raise UsageError(f"--time must be the column of the times of {data}, got {column!r}; the folder {times}")
+
+
+def timed(schema: Schema, column: str | None, source: Path, file: Path, reading: Reading) -> Schema:
+    """Return a schema whose time is a column of `source`, in the unit that its first values show. `file` has the schema. Raises
+    UsageError where the schema has another time, or where the column is not there or holds no times."""
+    if column is None or schema.time.column == column:
+        return schema
+    if schema.time.column:
+        raise UsageError(f"--time must be the time of {file}, {schema.time.column!r}, got {column!r}; change it there")
+    from adaptive_rec.data.tabular.open_rows import open_rows
+    from adaptive_rec.data.tabular.sample import present
+    from adaptive_rec.data.tabular.time_unit import time_unit
+
+    rows = open_rows(source, schema.file, reading.skip_bad_rows, reading.grows)
+    if column not in rows.names:
+        known = ", ".join(rows.names)
+        hint = did_you_mean(column, rows.names)
+        raise UsageError(f"--time must be a column of {source}, got {column!r}; the first line names {known}{hint}")
+    batch = next(iter(rows.batches([column])), None)
+    try:
+        unit = "s" if batch is None else time_unit(present(batch.column(0)))
+    except DataError as error:
+        raise UsageError(f"--time must be a column of times, {column} of {source} is none: {error}") from None
+    return schema.model_copy(update={"time": TimeColumn.model_validate({"column": column, "unit": unit})})
+
+
+def inferred_in_time(inferred: Inferred, column: str | None, source: Path, file: Path, reading: Reading) -> Inferred:
+    """Return what was inferred with a column as the time, as `timed` does. It is no feature, unless it is the only category."""
+    schema = timed(inferred.schema, column, source, file, reading)
+    sparse = tuple(each for each in schema.sparse if each.column != column)
+    if column is None or not sparse:
+        return replace(inferred, schema=schema)
+    dense = tuple(each for each in schema.dense if each.column != column)
+    remarks = {name: why for name, why in inferred.remarks.items() if name != column}
+    unused = {**inferred.unused, column: "the time of the rows (--time)"}
+    return replace(inferred, schema=schema.model_copy(update={"sparse": sparse, "dense": dense}), remarks=remarks, unused=unused)

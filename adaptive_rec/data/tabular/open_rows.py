@@ -1,0 +1,188 @@
+"""Opens a file of rows, of whatever format, and gives it the columns that folders and other parts say it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from adaptive_rec.data.file_kind import ARROW, ARROW_STREAM, JSON_LINES, PARQUET, kind_of
+from adaptive_rec.data.tabular.arrow_files import ArrowFile, ParquetFile
+from adaptive_rec.data.tabular.delimited import DelimitedFile
+from adaptive_rec.data.tabular.files import partition_values
+from adaptive_rec.data.tabular.json_lines import JsonLinesFile
+from adaptive_rec.data.tabular.schema import FileSchema
+from adaptive_rec.errors import UsageError
+from adaptive_rec.units import counted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class RowFile(Protocol):
+    """A file of rows in named columns."""
+
+    path: Path
+    names: tuple[str, ...]
+    schema: pa.Schema | None
+    """The types of its columns; None where all of them are texts."""
+    delimiter: str
+    """The character between fields, empty where there is none."""
+    escape: str
+    """The character before marks inside fields, empty where there is none."""
+
+    @property
+    def bad_rows(self) -> int:
+        """Rows that `batches` could not read and has skipped."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """The place behind the last row, once all were read."""
+        ...
+
+    @property
+    def place(self) -> int | None:
+        """The place at which the batch begins that was yielded last; None: reading cannot begin there."""
+        ...
+
+    @property
+    def read_ratio(self) -> float:
+        """Share of the file that `batches` has read."""
+        ...
+
+    def batches(self, columns: Sequence[str], place: int = 0, rows_before: int = 0) -> Iterator[pa.RecordBatch]:
+        """Yield these columns of all rows, in order, from a place on, which has `rows_before` before it. Raises DataError."""
+        ...
+
+
+def open_rows(
+    path: Path, file: FileSchema, skip_bad_rows: bool = False, grows: bool = False, label: str | None = None
+) -> RowFile:
+    """Open a file of rows by its first bytes; a CSV or TSV file may be one that `grows`, and without a header its rows may leave
+    out `label`. Raises DataError, and UsageError where pyarrow is not installed."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise UsageError("reading CSV, TSV and Parquet files needs pyarrow: pip install 'adaptive-rec[data]'") from None
+    kind = kind_of(path)
+    rows: RowFile
+    if kind == PARQUET:
+        rows = ParquetFile(path)
+    elif kind in (ARROW, ARROW_STREAM):
+        rows = ArrowFile(path, kind == ARROW_STREAM)
+    elif kind == JSON_LINES:
+        rows = JsonLinesFile(path, skip_bad_rows)
+    else:
+        rows = DelimitedFile(path, file, skip_bad_rows, grows, label)
+    found = partition_values(path) if file.partitions else {}
+    added = {name: found[name] for name in file.partitions if name in found and name not in rows.names}
+    return WithColumns(rows, added, {}) if added else rows
+
+
+class WithColumns:
+    """A file of rows with columns that have one value in all of them."""
+
+    def __init__(self, rows: RowFile, values: Mapping[str, str | None], kinds: Mapping[str, pa.DataType]) -> None:
+        """`kinds`: types of columns that have no value in this file; the others are texts."""
+        import pyarrow
+
+        self._rows, self._values = rows, values
+        self._kinds = {**dict.fromkeys(values, pyarrow.string()), **kinds}
+        self.path, self.delimiter, self.escape = rows.path, rows.delimiter, rows.escape
+        self.names = (*rows.names, *self._kinds)
+        texts = [pyarrow.field(name, pyarrow.string()) for name in rows.names]
+        added = [pyarrow.field(name, kind) for name, kind in self._kinds.items()]
+        all_texts = rows.schema is None and not kinds
+        before = texts if rows.schema is None else list(rows.schema)
+        self.schema: pa.Schema | None = None if all_texts else pyarrow.schema([*before, *added])
+
+    @property
+    def bad_rows(self) -> int:
+        return self._rows.bad_rows
+
+    @property
+    def read_ratio(self) -> float:
+        return self._rows.read_ratio
+
+    @property
+    def end(self) -> int:
+        return self._rows.end
+
+    @property
+    def place(self) -> int | None:
+        return self._rows.place
+
+    def batches(self, columns: Sequence[str], place: int = 0, rows_before: int = 0) -> Iterator[pa.RecordBatch]:
+        """Yield these columns of all rows; where all of them are added ones, another one is read for their number."""
+        import pyarrow
+
+        own = [name for name in columns if name not in self._kinds] or [next(name for name in self._rows.names if name)]
+        for batch in self._rows.batches(own, place, rows_before):
+            arrays = [
+                batch.column(name)
+                if name not in self._kinds
+                else pyarrow.repeat(pyarrow.scalar(self._values.get(name), self._kinds[name]), batch.num_rows)
+                for name in columns
+            ]
+            yield pyarrow.record_batch(arrays, names=list(columns))
+
+
+class Parts:
+    """Files that are read as one table, with the columns of all of them."""
+
+    def __init__(self, paths: Sequence[Path], file: FileSchema) -> None:
+        self._paths, self._file = paths, file
+
+    @cached_property
+    def _opened(self) -> list[RowFile]:
+        return [open_rows(path, self._file, skip_bad_rows=True) for path in self._paths]
+
+    def lacking(self, columns: Sequence[str]) -> list[str]:
+        """Say which of these columns some of the files lack and others have."""
+        return lacking([set(rows.names) for rows in self._opened], columns) if len(self._paths) > 1 else []
+
+    @cached_property
+    def kinds(self) -> dict[str, pa.DataType]:
+        """The type of each column in the first file that has it with one."""
+        import pyarrow as pa
+
+        found: dict[str, pa.DataType] = {}
+        for rows in self._opened:
+            for name in rows.names:
+                kind = pa.string() if rows.schema is None else rows.schema.field(name).type
+                if name not in found or pa.types.is_null(found[name]):
+                    found[name] = kind
+        return found
+
+    def completed(self, rows: RowFile, columns: Sequence[str]) -> RowFile:
+        """Return a file with nulls for those of the columns that only other files have."""
+        lacking = [name for name in columns if name not in rows.names]
+        if not lacking or len(self._paths) < 2:
+            return rows
+        added = {name: self.kinds[name] for name in lacking if name in self.kinds}
+        return WithColumns(rows, {}, added) if added else rows
+
+
+def lacking(names: Sequence[set[str]], columns: Sequence[str]) -> list[str]:
+    """Say which of these columns some of several files lack and others have. `names`: the columns of each file."""
+    counts = {column: sum(column not in each for each in names) for column in columns}
+    return [
+        f"{column} is missing in {count:,} of {counted(len(names), 'file')}: its values are missing there"
+        for column, count in counts.items()
+        if 0 < count < len(names)
+    ]
+
+
+def with_rows(paths: Sequence[Path], file: FileSchema) -> list[Path]:
+    """Return the files that have a row; all of them where none has."""
+    if len(paths) < 2:
+        return list(paths)
+    return [path for path in paths if _has_row(path, file)] or list(paths)
+
+
+def _has_row(path: Path, file: FileSchema) -> bool:
+    rows = open_rows(path, file, skip_bad_rows=True)
+    named = [name for name in rows.names if name][:1]
+    return any(batch.num_rows for batch in rows.batches(named)) or rows.bad_rows > 0

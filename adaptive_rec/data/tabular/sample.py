@@ -1,0 +1,58 @@
+"""The first values of a column, by which a schema is inferred."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from adaptive_rec.data.tabular.bags import MISSING_WORDS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass
+class Sample:
+    """One column of the first rows."""
+
+    name: str
+    values: pa.Array
+    """Without missing values."""
+    rows: int
+    distinct: int
+    """Different values, words such as NA and null among them."""
+    unique: pa.Array
+    """Those values, of lists the values in them; none of a column that holds neither."""
+
+    @classmethod
+    def of(cls, name: str, column: pa.Array) -> Sample:
+        """Return a column's sample."""
+        import pyarrow as pa
+
+        values = column.flatten() if pa.types.is_list(column.type) else column
+        nested = pa.types.is_nested(values.type) or pa.types.is_null(values.type)
+        unique = values.slice(0, 0) if nested else values.dictionary_encode().dictionary
+        return cls(name, present(column), len(column), len(unique), unique)
+
+    @property
+    def words(self) -> set[str]:
+        return words_of(self.name)
+
+
+def words_of(name: str) -> set[str]:
+    """Return the words of a column's name, in lower case."""
+    parted = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
+    return set(re.split(r"[^a-z0-9]+", parted.lower()))
+
+
+def present(column: pa.Array) -> pa.Array:
+    """Return the values that are not missing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column = column.filter(pc.invert(pc.is_in(column, pa.array(MISSING_WORDS, column.type))))
+    elif pa.types.is_floating(column.type):
+        column = column.filter(pc.invert(pc.is_nan(column)))
+    return column.drop_null()
