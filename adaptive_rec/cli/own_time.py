@@ -55,7 +55,7 @@ def timed(schema: Schema, column: str | None, source: Path, file: Path, reading:
         raise UsageError(f"--time must be the time of {file}, {schema.time.column!r}, got {column!r}; change it there")
     from adaptive_rec.data.tabular.open_rows import open_rows
     from adaptive_rec.data.tabular.sample import present
-    from adaptive_rec.data.tabular.time_unit import time_unit
+    from adaptive_rec.data.tabular.times import unit_of_column
 
     rows = open_rows(source, schema.file, reading.skip_bad_rows, reading.grows)
     if column not in rows.names:
@@ -64,7 +64,7 @@ def timed(schema: Schema, column: str | None, source: Path, file: Path, reading:
         raise UsageError(f"--time must be a column of {source}, got {column!r}; the first line names {known}{hint}")
     batch = next(iter(rows.batches([column])), None)
     try:
-        unit = "s" if batch is None else time_unit(present(batch.column(0)))
+        unit = "" if batch is None else unit_of_column(present(batch.column(0)))
     except DataError as error:
         raise UsageError(f"--time must be a column of times, {column} of {source} is none: {error}") from None
     return schema.model_copy(update={"time": TimeColumn.model_validate({"column": column, "unit": unit})})

@@ -86,6 +86,22 @@ def unit_of(values_N: NDArray[np.float64]) -> str:
     return next(smaller, "") if values_N.min() > LAST_SECOND else ""
 
 
+def unit_of_column(values: pa.Array) -> str:
+    """Return the unit of a column of times by its first values, empty for seconds, texts and Arrow's times. Raises DataError,
+    with the reason, for values that are no times."""
+    found = numbers(values, truths=False)
+    is_number = found is not None and not found.bad_B.any()
+    unit = unit_of(found.values_B[np.isfinite(found.values_B)]) if found is not None and is_number else ""
+    read = times(values, unit)
+    if read is None:
+        raise DataError(f"values of type {values.type} are no times")
+    bad_B = read[1] & values.is_valid().to_numpy(zero_copy_only=False)
+    if bad_B.any():
+        value = ascii(values[int(np.flatnonzero(bad_B)[0])].as_py())[:60]
+        raise DataError(f"{value} is neither a number since 1970 nor an ISO time, such as 2014-10-21 05:00:00")
+    return unit
+
+
 def time_line(column: str, unit: str) -> str:
     """Return the line of a schema that names a column of times."""
     return f'time = {{ column = {json.dumps(column, ensure_ascii=False)}, unit = "{unit}" }}'
