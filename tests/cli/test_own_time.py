@@ -54,7 +54,7 @@ def test_one_word_holds_out_the_newest_rows(log: Path, capsys: pytest.CaptureFix
     source = PreparedSource(config)
     schema = source.meta.columns_schema
     assert schema is not None
-    assert (schema.time.column, schema.time.unit) == (column, unit)
+    assert (schema.time.column, schema.time.unit) == (column, unit or "s"), "a prepared folder names seconds"
     assert column not in [each.column for each in (*schema.sparse, *schema.dense)]
     user = [each.name for each in source.meta.columns].index("user")
     held_out = next(source.test_batches(ROWS)).ids_N.reshape(30, -1)[:, user]
