@@ -60,7 +60,7 @@ def test_one_word_holds_out_the_newest_rows(log: Path, capsys: pytest.CaptureFix
     held_out = next(source.test_batches(ROWS)).ids_N.reshape(30, -1)[:, user]
     assert len(np.unique(held_out)) == 1, "the newest tenth is of one user"
     kept = load_schema(Path("log.schema.toml"))
-    assert kept.time == schema.time
+    assert (kept.time.column, kept.time.unit) == (column, unit)
 
 
 def test_the_same_command_again_and_without_the_word(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
