@@ -58,14 +58,14 @@ def test_a_late_answer_is_202_first(lasting_sidecar: Any) -> None:
 def test_it_ends_with_the_link_even_while_streams_are_open_and_answers_a_request_under_way(sidecar: Any) -> None:
     """The answer was a bare 500 of the web server."""
     ready(sidecar)
-    sidecar.delay = 30.0
+    sidecar.delay = 60.0
     with ThreadPoolExecutor() as pool, sidecar.http.stream("GET", "/api/v1/stream") as stream:
         assert next(stream.iter_raw())
         waiting = pool.submit(sidecar.http.post, "/api/v1/control/pause")
         time.sleep(0.3)
         begun = time.monotonic()
         errors = sidecar.end()
-        assert time.monotonic() - begun < 15
+        assert time.monotonic() - begun < 45, "it does not wait for the trainer's answer (it is nice: a busy machine is slow)"
         answer = waiting.result(timeout=20)
     assert (answer.status_code, answer.json()["detail"]) == (503, "the trainer has ended, so the service ends")
     assert sidecar.process.returncode == 0
