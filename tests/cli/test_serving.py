@@ -30,7 +30,7 @@ def test_train_keeps_its_flags_few(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     text = capsys.readouterr().out
-    assert len(set(re.findall(r"^  (--[a-z-]+)", text, flags=re.M))) in range(15, 27)
+    assert len(set(re.findall(r"^  (--[a-z-]+)", text, flags=re.M))) in range(15, 28)
     assert f"(default: {ServeOptions.host})" in text
     assert f"(default: {ServeOptions.port})" in text
 
