@@ -21,7 +21,7 @@ LINK_HINT = "(adaptive-rec dashboard prints a link that signs in)"
 """Printed after the address where a link would put its sign-in code into a log."""
 
 CONFIG_HELP = "preset or TOML file (default: the one that train would take)"
-DATA_HELP = "CSV, TSV or Parquet (with --label), a Criteo file, a prepared folder, or synthetic"
+DATA_HELP = "CSV, TSV, Parquet, Arrow or JSON Lines (with --label), a Criteo file, a prepared folder, or synthetic"
 SMALL_FILE_BYTES = 256 << 20
 
 
