@@ -208,6 +208,14 @@ def test_a_key_of_rows_is_known_by_its_name_where_rows_are_few(tmp_path: Path) -
     assert [column.column for column in found.schema.sparse] == ["user"]
 
 
+def test_a_space_after_each_comma_changes_no_kind(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("click,c1\n" + "".join(f"{k % 2}, {k % 7}\n" for k in range(ROWS)))
+    schema = infer(tmp_path / "a.csv", "click").schema
+    assert [(column.column, column.type) for column in schema.sparse] == [("c1", "integer")]
+    (block,) = TabularReader(tmp_path / "a.csv", schema, False).blocks()
+    assert len(block.labels_B) == ROWS
+
+
 def test_two_columns_of_one_name_are_one_error(tmp_path: Path) -> None:
     table = pa.Table.from_arrays([pa.array([0, 1]), pa.array([1, 2]), pa.array([3, 4])], names=["click", "user", "user"])
     pa.parquet.write_table(table, tmp_path / "a.parquet")

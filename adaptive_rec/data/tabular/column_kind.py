@@ -98,9 +98,11 @@ def _judge_texts(sample: Sample) -> Judged:
             return "unused", {}, "a time"
         if judged := header_kind(header[2], values):
             return judged[0], judged[1] | ({"name": header[1]} if judged[0] == "sparse" else {}), judged[2]
+    spaced = any(text != text.strip() for text in sample.unique.slice(0, 8).to_pylist() if text)
+    digits = pc.utf8_trim_whitespace(values) if spaced else values  # a space after each comma
     if (
-        pc.all(pc.match_substring_regex(values, INTEGER)).as_py()
-        and not pc.any(pc.match_substring(values, ".")).as_py()
+        pc.all(pc.match_substring_regex(digits, INTEGER)).as_py()
+        and not pc.any(pc.match_substring(digits, ".")).as_py()
     ):
         as_numbers = numbers(values)
         if as_numbers is not None and np.abs(as_numbers.values_B).max() < 2**63:
