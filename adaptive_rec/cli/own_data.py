@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 def add_schema_options(parser: Any) -> None:
     """--label and --schema, which say that files are CSV, TSV or Parquet files."""
     labelled = (
-        "CSV, TSV or Parquet: the column of 0 and 1, or a comparison such as 'rating >= 4'; the schema is inferred"
+        "CSV, TSV or Parquet: the column of 0 and 1, or a comparison such as 'rating >= 4' or 'answer == yes'; "
+        "the schema is inferred"
     )
     parser.add_argument("--label", metavar="COLUMN", help=labelled)
     described = "CSV, TSV or Parquet: TOML file that names label and columns, as a first run with --label writes it"

@@ -41,6 +41,11 @@ WAYS_OUT = {
         "for w in map(str.split, open('{path}'))])",
         out="{out}",
     ),
+    "a libsvm file of ids": PANDAS.format(
+        read="DataFrame([(float(w[0]), [int(p.split(':')[0]) for p in w[1:]]) "
+        "for w in map(str.split, open('{path}'))], columns=['label', 'ids'])",
+        out="{out}",
+    ),
     "a libffm file": PANDAS.format(
         read="DataFrame.from_records([dict([('label', w[0]), *(p.split(':')[:2] for p in w[1:])]) "
         "for w in map(str.split, open('{path}'))])",
@@ -78,6 +83,8 @@ MAGIC = (
 )
 PAIRS = rb"[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?(?:[ \t]+qid:[0-9]+)?(?:[ \t]+%s)%s[ \t]*(?:#.*)?"
 LIBSVM = re.compile(PAIRS % (rb"[0-9]+:[-+0-9.eE]+", b"*"))
+ONES = re.compile(PAIRS % (rb"[0-9]+:1(?:\.0*)?", b"+"))
+"""Rows whose values are all 1, as libfm's are: a list of ids each, where a column for each id would be thousands."""
 LIBFFM = re.compile(PAIRS % (rb"[0-9]+:[0-9]+:[-+0-9.eE]+", b"*"))
 LOOKED_AT_LINES = 20
 
@@ -179,7 +186,7 @@ def _kind_of_text(start: bytes) -> str:
     lines = [line for line in (lines[:-1] if len(lines) > 1 and not start.endswith((b"\n", b"\r")) else lines) if line.strip()]
     for rule, name, mark in ((LIBSVM, "a libsvm file", 1), (LIBFFM, "a libffm file", 2)):
         if lines and any(line.count(b":") >= mark for line in lines) and all(rule.fullmatch(line.strip()) for line in lines):
-            return name
+            return "a libsvm file of ids" if mark == 1 and all(ONES.fullmatch(line.strip()) for line in lines) else name
     return TEXT
 
 

@@ -180,6 +180,13 @@ def test_types_of_warehouses_are_categories(tmp_path: Path, name: str) -> None:
         ("sample_weight", [0.5, 1.0, 5.0] * (ROWS // 3), "unused", "weights"),
         ("item_weight", [0.5, 1.0, 5.5] * (ROWS // 3), "dense", "numbers from"),
         ("watch_time", [(k * 7919 % ROWS) / 7 for k in range(ROWS)], "dense", "numbers from"),
+        ("user-item_affinity_0", [float(k % 7) for k in range(ROWS)], "dense", "numbers from"),
+        ("item_price", [float(k % 400) for k in range(ROWS)], "dense", "numbers from"),
+        ("age_group", [float(k % 7) for k in range(ROWS)], "sparse", "read as integers"),
+        ("user_count_id", [float(k % 700) for k in range(ROWS)], "sparse", "read as integers"),
+        ("video_duration", [k * 7 % 150 for k in range(ROWS)], "dense", "a quantity"),
+        ("num_items", [k * 7 % 150 for k in range(ROWS)], "dense", "a quantity"),
+        ("video_age", [k * 7 % 50 for k in range(ROWS)], "sparse", "50 values"),
         ("Unnamed: 0", [float(k) for k in range(ROWS)], "unused", "numbers the rows"),
     ],
 )
@@ -190,6 +197,23 @@ def test_floats_that_are_times_or_ids_are_no_quantities(
     sparse, dense = ({column.column for column in part} for part in (found.schema.sparse, found.schema.dense))
     assert name in {"unused": found.unused, "sparse": sparse, "dense": dense}[kind]
     assert why in (found.unused | found.remarks)[name]
+
+
+def test_a_key_of_rows_is_known_by_its_name_where_rows_are_few(tmp_path: Path) -> None:
+    keys = pa.array([2**63 + k * k for k in range(30)], pa.uint64())
+    columns = {"click": [0, 1] * 15, "user": [k * k for k in range(30)], "id": keys, "row_id": [str(k * k) for k in range(30)]}
+    pa.parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    found = infer(tmp_path / "a.parquet", "click")
+    assert list(found.unused) == ["id", "row_id"]
+    assert [column.column for column in found.schema.sparse] == ["user"]
+
+
+def test_a_space_after_each_comma_changes_no_kind(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("click,c1\n" + "".join(f"{k % 2}, {k % 7}\n" for k in range(ROWS)))
+    schema = infer(tmp_path / "a.csv", "click").schema
+    assert [(column.column, column.type) for column in schema.sparse] == [("c1", "integer")]
+    (block,) = TabularReader(tmp_path / "a.csv", schema, False).blocks()
+    assert len(block.labels_B) == ROWS
 
 
 def test_two_columns_of_one_name_are_one_error(tmp_path: Path) -> None:

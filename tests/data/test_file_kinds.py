@@ -129,7 +129,8 @@ def tarred() -> bytes:
 
 REFUSED: dict[str, tuple[bytes, str]] = {
     "svm": (b"1 3:1 17:0.5\n0 2:1e-3 # words\n-1 qid:7 1:1\n", "libsvm file; the way out: python .*pandas"),
-    "svm.gz": (gzip.compress(b"1 3:1 17:1\n"), "libsvm file; the way out: unpack it, then python"),
+    "svm.gz": (gzip.compress(b"1 3:1 17:1\n"), "libsvm file of ids; the way out: unpack it, then python"),
+    "libfm": (b"1 3:1 17:1\n-1 2:1\n", r"libsvm file of ids; the way out: python .*columns=\['label', 'ids'\]"),
     "ffm": (b"1 0:3:1 1:17:0.5\n0 0:2:1\n", "libffm file"),
     "orc": (b"ORC\x0a\x01" + b"\0" * 20, "ORC file; the way out: python -c \"from pyarrow import orc"),
     "avro": (b"Obj\x01\x04", "Avro file; the way out: duckdb .*read_avro"),

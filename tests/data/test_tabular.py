@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 import zstandard
@@ -252,19 +253,43 @@ def test_a_schema_is_inferred_and_can_be_read_back(tmp_path: Path) -> None:
     [
         (
             "clickd",
-            "--label must be a column of .*got 'clickd'; the first line names user, clicked, stars, rare; "
+            "--label must be a column of .*got 'clickd'; the first line names user, clicked, stars, rare, bought; "
             "did you mean clicked",
         ),
         ("stars", r"stars holds numbers from 1 to 5; a comparison makes a label of it: --label 'stars >= 3'"),
         ("rare", r"rare holds numbers from 0 to 2; a comparison makes a label of it: --label 'rare >= 2'"),
-        ("user", "user holds 'u0'"),
+        ("user", "user holds 'u0'$"),
+        ("bought", "bought holds 'yes'; a comparison makes a label of it: --label 'bought == yes'"),
     ],
 )
 def test_labels_that_cannot_be_one(tmp_path: Path, label: str, message: str) -> None:
-    lines = ["user,clicked,stars,rare", *(f"u{k},{k % 2},{k % 5 + 1},{2 * (k % 5 == 0)}" for k in range(50))]
+    lines = ["user,clicked,stars,rare,bought"]
+    lines += [f"u{k},{k % 2},{k % 5 + 1},{2 * (k % 5 == 0)},{'no' if k % 3 else 'yes'}" for k in range(50)]
     (tmp_path / "clicks.csv").write_text("\n".join(lines))
     with pytest.raises(UsageError, match=message):
         infer(tmp_path / "clicks.csv", label)
+
+
+@pytest.mark.parametrize(
+    ("label", "values", "labels"),
+    [
+        ("pay == >50K", ["<=50K", " >50K", "<=50K"], [0, 1, 0]),
+        ("pay == 'yes'", ["yes", "no", "other"], [1, 0, 0]),
+        ("pay == 5", ["5.0", "4", "5"], [1, 0, 1]),
+    ],
+)
+def test_a_label_may_be_one_of_several_texts(tmp_path: Path, label: str, values: list[str], labels: list[int]) -> None:
+    columns = {"user": ["a", "b", "a"], "pay": values}
+    pa.csv.write_csv(pa.table(columns), tmp_path / "a.csv")
+    pa.parquet.write_table(pa.table(columns | {"pay": pa.array(values).dictionary_encode()}), tmp_path / "a.parquet")
+    for name in ("a.csv", "a.parquet"):
+        schema = infer(tmp_path / name, label).schema
+        assert [column.column for column in schema.sparse] == ["user"]
+        (block,) = TabularReader(tmp_path / name, schema, False).blocks()
+        assert block.labels_B.tolist() == labels
+    (tmp_path / "a.csv").write_text("user,pay\na,yes\nb,\n")
+    with pytest.raises(DataError, match="row 2, column pay: must have a value, got nothing"):
+        list(TabularReader(tmp_path / "a.csv", schema, False).blocks())
 
 
 def test_without_pyarrow_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,6 +167,7 @@ def test_what_is_not_sure_is_proposed(rows: int) -> None:
     "text",
     [
         lambda r: f"Oct {r.randrange(1, 29)}, 2014",
+        lambda r: f"10 {r.randrange(1, 29):02d}, 2014",
         lambda r: f"{r.randrange(1, 29):02d}-Oct-2014",
         lambda r: f"2014-10-{r.randrange(1, 29):02d}T05:00:00+02:00",
         lambda r: f"2014-10-{r.randrange(1, 29):02d} 05:00:00.123 UTC",

@@ -10,9 +10,9 @@ import numpy as np
 
 from adaptive_rec.data.tabular.kinds import INTEGER
 from adaptive_rec.data.tabular.number_kind import (
-    LEAST_ROWS,
     Judged,
     Told,
+    all_differ,
     counted_values,
     is_time,
     judge_decimals,
@@ -91,16 +91,18 @@ def _judge_bytes(sample: Sample) -> Judged:
 def _judge_texts(sample: Sample) -> Judged:
     import pyarrow.compute as pc
 
-    values, told = sample.values, Told.of(sample.words)
+    values, told = sample.values, Told.of(sample.name)
     if header := HEADER.fullmatch(sample.name):
         found = numbers(values) if header[2] == "float" else None
         if found is not None and is_time(sample, told, found.values_B):
             return "unused", {}, "a time"
         if judged := header_kind(header[2], values):
             return judged[0], judged[1] | ({"name": header[1]} if judged[0] == "sparse" else {}), judged[2]
+    spaced = any(text != text.strip() for text in sample.unique.slice(0, 8).to_pylist() if text)
+    digits = pc.utf8_trim_whitespace(values) if spaced else values  # a space after each comma
     if (
-        pc.all(pc.match_substring_regex(values, INTEGER)).as_py()
-        and not pc.any(pc.match_substring(values, ".")).as_py()
+        pc.all(pc.match_substring_regex(digits, INTEGER)).as_py()
+        and not pc.any(pc.match_substring(digits, ".")).as_py()
     ):
         as_numbers = numbers(values)
         if as_numbers is not None and np.abs(as_numbers.values_B).max() < 2**63:
@@ -126,7 +128,7 @@ def _judge_words(sample: Sample) -> Judged:
 
     values, distinct = sample.values, sample.distinct
     lists = proposal(sample.name, values)
-    if len(values) >= LEAST_ROWS and distinct == len(values):
+    if all_differ(sample):
         return "unused", {}, "its texts are all different" + lists
     if pc.mean(pc.utf8_length(values)).as_py() > LONG_TEXT and distinct > len(values) / 2:
         return "unused", {}, "long texts" + lists

@@ -9,6 +9,8 @@ nothing.
 from __future__ import annotations
 
 import re
+import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adaptive_rec.data.tabular.bags import lists_of
+from adaptive_rec.data.tabular.bags import is_text, lists_of
 from adaptive_rec.data.tabular.column_kind import judge, judge_text
 from adaptive_rec.data.tabular.first_rows import MOST_BAD_RATIO, STRICT, Reading, first_rows
 from adaptive_rec.data.tabular.reader import LARGEST
 from adaptive_rec.data.tabular.sample import Sample
 from adaptive_rec.data.tabular.schema import PLAIN_NAME, FileSchema, Label, Schema, parse_label, parse_schema
-from adaptive_rec.data.tabular.values import categories, numbers
+from adaptive_rec.data.tabular.values import categories, equal_to, numbers
 from adaptive_rec.data.tabular.written_numbers import written_numbers
 from adaptive_rec.errors import DataError, UsageError, did_you_mean
 
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
     pass
 
 CHECKED_NUMBERS = 1000
+MOST_WORDS = 20
+"""With more values a column is no answer, of which one is the label."""
+YES = frozenset("yes y positive pos click clicked buy".split())
+"""Words for a label of 1."""
 SHARED_BELOW = 2
 """`min_count` of an inferred schema: a value that occurs once says little, and the row that all of them share is read for values
 that are unknown when the model is used (measured: docs/benchmarks.md, "A CSV file against logistic regression")."""
@@ -139,7 +145,7 @@ def check_label(path: Path, label: str, samples: dict[str, Sample], most_bad_rat
             f"{known}{did_you_mean(target.column, samples)}"
         )
     sample = samples[target.column]
-    found = numbers(sample.values)
+    found = equal_to(sample.values, target.equals) if target.equals else numbers(sample.values)
     most_bad = most_bad_ratio * len(sample.values)
     if found is None or np.count_nonzero(found.bad_B) > most_bad:
         got = (
@@ -147,7 +153,9 @@ def check_label(path: Path, label: str, samples: dict[str, Sample], most_bad_rat
             if found is None
             else ascii(sample.values[int(np.flatnonzero(found.bad_B)[0])].as_py())
         )
-        raise UsageError(f"--label must be a column of 0 and 1 (or true and false), {target.column} holds {got}")
+        raise UsageError(
+            f"--label must be a column of 0 and 1 (or true and false), {target.column} holds {got}{_as_label(target, sample)}"
+        )
     values_B = found.values_B[~np.isnan(found.values_B)]
     if not len(values_B):
         raise UsageError(
@@ -162,6 +170,17 @@ def check_label(path: Path, label: str, samples: dict[str, Sample], most_bad_rat
             f"makes a label of it: --label '{target.column} >= {bar:g}'"
         )
     return target
+
+
+def _as_label(target: Label, sample: Sample) -> str:
+    """Return the way to a label from a column of a few texts; nothing where it is another one."""
+    import pyarrow.compute as pc
+
+    words = Counter(pc.utf8_trim_whitespace(sample.values).to_pylist()) if is_text(sample.values.type) else Counter()
+    if target.rule.endswith("1") and 2 <= len(words) <= MOST_WORDS:
+        one = min(words, key=lambda word: (word.lower() not in YES, words[word]))
+        return f"; a comparison makes a label of it: --label {shlex.quote(f'{target.column} == {one}')}"
+    return ""
 
 
 def give_names(sparse: list[dict[str, Any]]) -> None:

@@ -8,13 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.data.tabular.calendar_numbers import calendar_unit
+from adaptive_rec.data.tabular.kept import ROW_NAMES
 from adaptive_rec.data.tabular.kinds import FLOAT_DIGITS, as_kind
 from adaptive_rec.data.tabular.reader import LARGEST
-from adaptive_rec.data.tabular.sample import Sample
+from adaptive_rec.data.tabular.sample import Sample, words_in_order
 from adaptive_rec.data.tabular.times import time_line
 
 LEAST_ROWS = 1000
 """Fewer rows do not show that a column is different in each of them."""
+LEAST_KEYS = 20
+"""The same where its name says so: `id`, `row_id`."""
 MANY_VALUES_RATIO = 0.2
 """Share of the rows with a value of their own above which a whole number is a quantity."""
 FEW_VALUES = 100
@@ -28,6 +31,15 @@ ID_WORDS = frozenset(
     "weekday hour month "
     "position slot domain app model os browser language lang account partner publisher placement department aisle".split()
 )
+SURE_ID_WORDS = frozenset("id ids uid key code hash zip".split())
+QUANTITY_WORDS = frozenset(
+    "affinity age amount average avg balance clicks cost count counts ctr cvr distance duration freq frequency impressions "
+    "income length likes mean price prob probability purchases quantity qty rate ratio revenue sales score size spend sum total "
+    "views visits".split()
+)
+"""Words of names of numbers: the last word says what a column is, `video_duration` beside `age_group`."""
+COUNT_WORDS = frozenset("num number n count total".split())
+"""The same as the first word of several: `num_items`."""
 TIME_WORDS = frozenset("time timestamp datetime date ts created updated unixtime utc dt at".split())
 CLOCK_WORDS = frozenset("timestamp timestamps datetime unixtime ts".split())
 """A column of one of these names is a time, whatever its numbers count from."""
@@ -47,16 +59,23 @@ class Told(NamedTuple):
     is_id: bool
     is_time: bool
     is_clock: bool
+    is_quantity: bool
 
     @classmethod
-    def of(cls, words: set[str]) -> Told:
-        is_id = bool(words & ID_WORDS) or any(word.endswith("id") for word in words)
-        return cls(is_id, bool(words & TIME_WORDS), bool(words & CLOCK_WORDS))
+    def of(cls, name: str, without: frozenset[str] = frozenset()) -> Told:
+        """`without`: words that say nothing."""
+        listed = [word for word in words_in_order(name) if word not in without]
+        words, quantity = set(listed), False
+        if not words & SURE_ID_WORDS and not any(word.endswith("id") for word in words):
+            last = next((word for word in reversed(listed) if word in ID_WORDS | QUANTITY_WORDS), "")
+            quantity = last in QUANTITY_WORDS or len(listed) > 1 and listed[0] in COUNT_WORDS
+        is_id = not quantity and (bool(words & ID_WORDS) or any(word.endswith("id") for word in words))
+        return cls(is_id, bool(words & TIME_WORDS), bool(words & CLOCK_WORDS), quantity)
 
 
 def judge_whole(sample: Sample, values: NDArray[Any], column: dict[str, Any]) -> Judged:
     """Judge whole numbers, in the order of the rows, of which `column` has the type."""
-    told, distinct = Told.of(sample.words), sample.distinct
+    told, distinct = Told.of(sample.name), sample.distinct
     values = values.astype(np.int64) if values.dtype.kind in "iub" and values.dtype != np.uint64 else values.astype(np.float64)
     if _numbers_rows(sample, values):
         return "unused", {}, "it numbers the rows"
@@ -66,17 +85,18 @@ def judge_whole(sample: Sample, values: NDArray[Any], column: dict[str, Any]) ->
         return "unused", {}, time
     if _is_weight(sample):
         return "unused", {}, "the rows' weights, it seems: nothing weights rows; list it under dense if it is a feature"
-    if len(values) >= LEAST_ROWS and distinct == len(values):
+    if all_differ(sample):
         return "unused", {}, "its numbers are all different"
     why = f"{counted_values(distinct)} in the first {sample.rows:,} rows"
-    if told.is_id or distinct <= max(FEW_VALUES, MANY_VALUES_RATIO * len(values)):
+    most = FEW_VALUES if told.is_quantity else max(FEW_VALUES, MANY_VALUES_RATIO * len(values))
+    if told.is_id or distinct <= most:
         return "sparse", column, why
     return "dense", {"transform": "standard"}, f"a quantity: {why}"
 
 
 def judge_large(sample: Sample) -> Judged:
     """Judge whole numbers of which some have more than 64 bits with a sign."""
-    if len(sample.values) >= LEAST_ROWS and sample.distinct == len(sample.values):
+    if all_differ(sample):
         return "unused", {}, "its numbers are all different"
     why = f"{counted_values(sample.distinct)} in the first {sample.rows:,} rows, some beyond 64 bits with a sign"
     return "sparse", {"type": "whole"}, why
@@ -84,7 +104,7 @@ def judge_large(sample: Sample) -> Judged:
 
 def judge_floats(sample: Sample, values: NDArray[np.float64]) -> Judged:
     """Judge floats, in the order of the rows."""
-    told, values = Told.of(sample.words), values[~np.isnan(values)]
+    told, values = Told.of(sample.name), values[~np.isnan(values)]
     finite = values[np.isfinite(values)]
     if not len(finite) or np.abs(finite).max() > LARGEST:
         return "unused", {}, "numbers beyond 32 bits"
@@ -102,7 +122,7 @@ def judge_floats(sample: Sample, values: NDArray[np.float64]) -> Judged:
     if whole and np.median(np.abs(finite)) >= FLOAT_DIGITS:
         return _judge_rounded(sample, told)
     if told.is_id and whole and np.abs(finite).max() < FLOAT_DIGITS:
-        return "sparse", {"type": "integer"}, "whole numbers, written as floats because of gaps: they are read as integers"
+        return "sparse", {"type": "integer"}, "whole numbers, written as floats: they are read as integers"
     if told.is_id and whole:
         return _judge_rounded(sample, told)
     return "dense", {"transform": "standard"}, f"numbers from {finite.min():g} to {finite.max():g}"
@@ -118,7 +138,7 @@ def judge_decimals(sample: Sample) -> Judged:
         return judge_floats(sample, values_B)
     if np.abs(values_B).max() >= 2**63:
         return judge_large(sample)
-    if kind.scale and not Told.of(sample.words).is_id:
+    if kind.scale and not Told.of(sample.name).is_id:
         return judge_floats(sample, np.rint(values_B))
     return judge_whole(sample, as_kind(sample.values, "integer", sample.name)[0].to_numpy(zero_copy_only=False), {})
 
@@ -149,6 +169,12 @@ def judge_lists(sample: Sample) -> Judged:
     return "sparse", {}, "lists of categories"
 
 
+def all_differ(sample: Sample) -> bool:
+    """Whether a column is different in each row, in so many that it is no chance; in few of one that is called a key of rows."""
+    least = LEAST_KEYS if sample.name.lower() in ROW_NAMES else LEAST_ROWS
+    return sample.distinct == len(sample.values) >= least
+
+
 def counted_values(distinct: int) -> str:
     return f"{distinct:,} value" + "s" * (distinct != 1)
 
@@ -176,7 +202,7 @@ def _is_weight(sample: Sample) -> bool:
 
 def _calendar_time(sample: Sample, values: NDArray[Any]) -> str:
     """Return why whole numbers are dates such as 20141021; nothing where they are none, or have a name of ids."""
-    if Told.of(sample.words - CALENDAR_WORDS).is_id or np.abs(values).max() >= FLOAT_DIGITS:
+    if Told.of(sample.name, CALENDAR_WORDS).is_id or np.abs(values).max() >= FLOAT_DIGITS:
         return ""
     unit = calendar_unit(values.astype(np.int64))
     return f"a time; to have its order: {time_line(sample.name, unit)}" if len(unit) > len("yyyymm") else ""

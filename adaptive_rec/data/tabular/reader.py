@@ -19,7 +19,7 @@ from adaptive_rec.data.tabular.kinds import RULES, natural_kind, remedy
 from adaptive_rec.data.tabular.open_rows import Parts, open_rows
 from adaptive_rec.data.tabular.schema import CONSTANT, DenseColumn, Schema
 from adaptive_rec.data.tabular.times import check_unit, rule_of, times
-from adaptive_rec.data.tabular.values import Categories, categories, is_list, numbers
+from adaptive_rec.data.tabular.values import Categories, categories, equal_to, is_list, numbers
 from adaptive_rec.data.tabular.written_numbers import format_hint, written_numbers
 from adaptive_rec.errors import DataError
 
@@ -246,7 +246,7 @@ class TabularReader:
         label = self.schema.comparison
         try:
             encoded = batch.column(label.column).dictionary_encode()
-            found = numbers(encoded.dictionary)
+            found = equal_to(encoded.dictionary, label.equals) if label.equals else numbers(encoded.dictionary)
         except pyarrow.ArrowException:
             found = None
         if found is None:
@@ -260,7 +260,8 @@ class TabularReader:
         if not self._labelled:
             return np.zeros(batch.num_rows, dtype=bool), np.zeros(batch.num_rows, dtype=np.float32)
         label = self.schema.comparison
-        values_B, bad_B = self._numbers(batch, label.column)
+        equal = equal_to(batch.column(label.column), label.equals) if label.equals else None
+        values_B, bad_B = self._numbers(batch, label.column) if equal is None else (equal.values_B, equal.bad_B)
         label_B = label.of(values_B)
         bad_B = bad_B | ~((label_B == 0) | (label_B == 1))
         hint = "; a label can be a comparison too, such as 'rating >= 4'" if label.rule.endswith("1") else ""

@@ -40,10 +40,14 @@ class Sample:
         return words_of(self.name)
 
 
-def words_of(name: str) -> set[str]:
+def words_in_order(name: str) -> list[str]:
     """Return the words of a column's name, in lower case."""
     parted = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
-    return set(re.split(r"[^a-z0-9]+", parted.lower()))
+    return re.split(r"[^a-z0-9]+", parted.lower())
+
+
+def words_of(name: str) -> set[str]:
+    return set(words_in_order(name))
 
 
 def present(column: pa.Array) -> pa.Array:

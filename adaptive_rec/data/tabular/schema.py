@@ -31,6 +31,7 @@ CONSTANT = "constant"
 """Name of the single dense feature of a schema without dense columns."""
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 """The names of features and tables, which are parts of the names of files."""
+EQUAL = re.compile(r"(?P<column>.+?)\s*==\s*(?P<value>.*\S)\s*")
 THRESHOLD = re.compile(r"(?P<column>.+?)\s*(?P<sign>>=|>)\s*(?P<number>[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*")
 
 
@@ -164,14 +165,17 @@ class FileSchema(SchemaPart):
 
 
 class Label(Frozen):
-    """The label of a row: a column of 0 and 1, or a comparison of a column's number with a constant."""
+    """The label of a row: a column of 0 and 1, or a comparison of a column's value with a constant."""
 
     column: str
+    equals: str = ""
     at_least: float | None = None
     above: float | None = None
 
     @property
     def rule(self) -> str:
+        if self.equals:
+            return "must have a value"
         return "must be 0 or 1" if self.at_least is None and self.above is None else "must be a number"
 
     def of(self, values_B: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -184,7 +188,10 @@ class Label(Frozen):
 
 
 def parse_label(text: str) -> Label:
-    """Read a column, or a comparison such as ``rating >= 4``."""
+    """Read a column, or a comparison such as ``rating >= 4`` or ``answer == yes``."""
+    if equal := EQUAL.fullmatch(text):
+        value = equal["value"]
+        return Label(column=equal["column"], equals=value[1:-1] if re.fullmatch(r"""(["']).+\1""", value) else value)
     found = THRESHOLD.fullmatch(text)
     try:
         number = float(found["number"]) if found else np.nan
@@ -192,7 +199,9 @@ def parse_label(text: str) -> Label:
         number = np.nan
     if found is None or not np.isfinite(number):
         return Label(column=text)
-    return Label(column=found["column"], **{"at_least" if found["sign"] == ">=" else "above": number})
+    if found["sign"] == ">=":
+        return Label(column=found["column"], at_least=number)
+    return Label(column=found["column"], above=number)
 
 
 class Schema(Frozen):
@@ -200,7 +209,7 @@ class Schema(Frozen):
     feature, the constant 1."""
 
     label: str = Field(min_length=1)
-    """A column of 0 and 1, or of booleans; or a comparison, ``rating >= 4``."""
+    """A column of 0 and 1, or of booleans; or a comparison, ``rating >= 4``, ``answer == yes``."""
     dense: tuple[DenseColumn, ...] = Field((), strict=False)
     sparse: tuple[SparseColumnSchema, ...] = Field(min_length=1, strict=False)
     min_count: int = Field(1, ge=1)

@@ -61,6 +61,26 @@ def numbers(array: pa.Array, truths: bool = True) -> Numbers | None:
     return Numbers(np.asarray(values_B, dtype=np.float64), bad_B)
 
 
+def equal_to(array: pa.Array, text: str) -> Numbers | None:
+    """Return 1 where a column's value is a text, without white space around it, or a number that the text says, 0 elsewhere,
+    and NaN where it is missing; None for a type that has no texts."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    try:
+        texts = trimmed(array if is_text(array.type) else array.cast(pa.string()))
+    except pa.ArrowException:
+        return None
+    same_B = pc.fill_null(pc.equal(texts, pa.scalar(text, texts.type)), False).to_numpy(zero_copy_only=False)
+    number, found = numbers(pa.array([text])), numbers(array)
+    if found is not None and number is not None and not number.bad_B[0]:
+        same_B = same_B | ~found.bad_B & (found.values_B == number.values_B[0])
+    none_B = pc.is_null(texts).to_numpy(zero_copy_only=False)
+    return Numbers(np.where(none_B, np.nan, same_B), np.zeros(len(texts), dtype=bool))
+
+
 def trimmed(array: pa.Array) -> pa.Array:
     """Return texts without white space around them, null for words that stand for a missing number."""
     import pyarrow as pa
