@@ -140,6 +140,31 @@ def test_model_py_wants_one_file(model_py: Any, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == "error: give one CSV or TSV file: python model.py rows.csv, got 0 words\n"
 
 
+# Before data is prepared ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        (["knobs.policy=xdl", "run.host_memory=64KiB"], "run.host_memory must be 0 under a policy"),
+        (["knobs.policy=oracle", "data.ids=raw"], "data.ids must not be raw under a policy"),
+        (["knobs.policy=fae", "eval.mode=next_window", "eval.every_steps=9", "data.shuffle=false"], "knobs.policy must keep"),
+        (["run.row_precision=bf16"], "run.row_precision must be float32 where several processes train together"),
+    ],
+)
+@pytest.mark.parametrize("begins", [["--dry-run"], ["--out", "runs/one"]])
+def test_settings_that_do_not_go_together_are_refused_before_data_is_prepared(
+    settings: list[str], rule: str, begins: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    Path("clicks.csv").write_text("clicked,item\n1,x\n0,y\n")
+    given = [word for each in settings for word in ("--set", each)] + ["--processes", "2"] * ("processes" in rule)
+    assert main(["train", "--data", "clicks.csv", "--label", "clicked", *given, *begins]) == 2
+    assert rule in capsys.readouterr().err
+    assert os.listdir() == ["clicks.csv"]
+
+
 # Before torch is loaded ----------------------------------------------------------------------------------------------
 
 
