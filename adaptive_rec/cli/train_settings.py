@@ -37,18 +37,21 @@ def prepare(args: argparse.Namespace) -> tuple[argparse.Namespace, Config]:
 
 
 def check_begins(args: argparse.Namespace) -> Config:
-    """Return the checked configuration of a run before its data is prepared. Pairs of settings that a device of this machine would
-    not take either are refused here, and not only by the run itself: preparing may take hours. Raises UsageError or ConfigError."""
+    """Return the checked configuration of a run before its data is prepared. Pairs of settings that a device of this machine
+    would not take either are refused here, and not only by the run itself: preparing may take hours. Raises UsageError or
+    ConfigError."""
     from adaptive_rec.policy.find import load_policy
     from adaptive_rec.runtime.capabilities import check as check_pairs
     from adaptive_rec.runtime.capabilities import of_run
     from adaptive_rec.system.cuda_driver import may_have_cuda
 
     config = check(args)
-    if not args.resume and not args.replay:  # their knobs may have changed since they began
+    if not (args.resume or args.replay or args.print_config):  # knobs may have changed since a run began that goes on
         several = processes.layout(Wanted.of(args).processes)[0] > 1
         on_cpu = config.run.device == "cpu" or not may_have_cuda()
         check_pairs(of_run(config, load_policy(config.knobs.policy), False, several, trains=on_cpu))
+        if args.no_serve:
+            config.watch.check_can_pause()
     return config
 
 

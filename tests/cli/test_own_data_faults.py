@@ -159,6 +159,7 @@ def test_model_py_wants_one_file(model_py: Any, capsys: pytest.CaptureFixture[st
         (["knobs.policy=oracle", "data.ids=raw"], "data.ids must not be raw under a policy"),
         (["knobs.policy=fae", "eval.mode=next_window", "eval.every_steps=9", "data.shuffle=false"], "knobs.policy must keep"),
         (["run.device=cpu", "run.cold_rows=direct"], "run.cold_rows must be auto or staged on a CPU"),
+        (['watch.rules=["loss is nan: pause"]'], "watch.rules must not pause"),
         (["run.row_precision=bf16"], "run.row_precision must be float32 where several processes train together"),
     ],
 )
@@ -170,7 +171,7 @@ def test_settings_that_do_not_go_together_are_refused_before_data_is_prepared(
     monkeypatch.chdir(tmp_path)
     Path("clicks.csv").write_text("clicked,item\n1,x\n0,y\n")
     given = [word for each in settings for word in ("--set", each)] + ["--processes", "2"] * ("processes" in rule)
-    assert main(["train", "--data", "clicks.csv", "--label", "clicked", *given, *begins]) == 2
+    assert main(["train", "--data", "clicks.csv", "--label", "clicked", "--no-serve", *given, *begins]) == 2
     assert rule in capsys.readouterr().err
     assert os.listdir() == ["clicks.csv"]
 
