@@ -142,7 +142,7 @@ def dry_run(config: Config, as_json: bool, ranks: int, ranks_here: int, acts: bo
         notes, opened = [*notes, FOLLOWED_NOTE], config.model_copy(update={"data": here})
     source = open_source(opened, trains=config.data.follow)
     check_scored(config, source)
-    estimated = plan_run(config, source, acts=acts) if ranks == 1 else plan_rank(config, source, ranks, ranks_here)
+    estimated = plan_run(config, source, acts=acts) if ranks == 1 else plan_rank(config, source, ranks, ranks_here, acts)
     if as_json:
         print_json(estimated.as_dict())
     else:
@@ -150,15 +150,21 @@ def dry_run(config: Config, as_json: bool, ranks: int, ranks_here: int, acts: bo
     return 1 if estimated.problems else 0
 
 
-def plan_rank(config: Config, source: Source, ranks: int, ranks_here: int) -> MemoryPlan:
-    """Return the estimated plan of a rank. Raises ConfigError where several processes cannot train together."""
+def plan_rank(config: Config, source: Source, ranks: int, ranks_here: int, acts: bool) -> MemoryPlan:
+    """Return the estimated plan of a rank. `acts`: as for `dry_run`. Raises ConfigError where several processes cannot train
+    together."""
     from adaptive_rec.offline.processes.rank_memory import rank_plan
     from adaptive_rec.offline.processes.traffic import Nodes
+    from adaptive_rec.placement import RowSpace
     from adaptive_rec.policy.find import load_policy
-    from adaptive_rec.runtime.assemble import check_group
+    from adaptive_rec.runtime.assemble import check_group, choose_device
+    from adaptive_rec.runtime.start_checks import check_rows
     from adaptive_rec.system.host_memory import available_bytes
 
-    check_group(config, load_policy(config.knobs.policy))
+    policy = load_policy(config.knobs.policy)
+    check_group(config, policy)
+    space = RowSpace.of(source.tables, source.features, policy.request_per_table)  # of all rows, as each rank checks it
+    check_rows(config, policy, space, choose_device(config).type == "cuda", acts=acts)
     return rank_plan(config, source, Nodes(ranks, ranks_here), available_bytes(), rehearsed=False)
 
 

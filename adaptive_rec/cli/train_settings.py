@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from adaptive_rec.cli import processes
 from adaptive_rec.cli.data import verify_source
+from adaptive_rec.cli.launcher import Wanted
 from adaptive_rec.cli.output import say, waiting
 from adaptive_rec.cli.own_data import with_prepared_data
 from adaptive_rec.cli.parser import configuration, number_settings, text_settings
@@ -32,7 +33,26 @@ def prepare(args: argparse.Namespace) -> tuple[argparse.Namespace, Config]:
     if args.data is not None and not processes.are_silent():
         waiting(f"reading {args.data}")
     stream = io.StringIO() if processes.are_silent() else sys.stderr if args.json or args.print_config else sys.stdout
-    return with_prepared_data(args, check, args.out.parent if args.out else RUNS, stream)
+    return with_prepared_data(args, check_begins, args.out.parent if args.out else RUNS, stream)
+
+
+def check_begins(args: argparse.Namespace) -> Config:
+    """Return the checked configuration of a run before its data is prepared. Pairs of settings that a device of this machine
+    would not take either are refused here, and not only by the run itself: preparing may take hours. Raises UsageError or
+    ConfigError."""
+    from adaptive_rec.policy.find import load_policy
+    from adaptive_rec.runtime.capabilities import check as check_pairs
+    from adaptive_rec.runtime.capabilities import of_run
+    from adaptive_rec.system.cuda_driver import may_have_cuda
+
+    config = check(args)
+    if not (args.resume or args.replay or args.print_config):  # knobs may have changed since a run began that goes on
+        several = processes.layout(Wanted.of(args).processes)[0] > 1
+        on_cpu = config.run.device == "cpu" or not may_have_cuda()
+        check_pairs(of_run(config, load_policy(config.knobs.policy), False, several, trains=on_cpu))
+        if args.no_serve:
+            config.watch.check_can_pause()
+    return config
 
 
 def check(args: argparse.Namespace) -> Config:

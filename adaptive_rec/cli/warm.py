@@ -25,7 +25,7 @@ LOADED = ("adaptive_rec.run.training_run", "adaptive_rec.offline.report.run_repo
 
 
 def serve() -> int:
-    """Return the exit code of a command in the process of that command, and 0 in this one."""
+    """Return the exit code of a command in the process of that command; this one ends with 0."""
     wait_briefly(os.environ)
     ignore_file()
     keep_to_ourselves(os.environ)
@@ -39,7 +39,7 @@ def serve() -> int:
             return execute(json.loads(line))
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
-    return 0
+    os._exit(0)  # what is frozen would be told on the terminal as leaked, by libraries such as Triton that look at their end
 
 
 def execute(order: dict[str, Any]) -> int:

@@ -29,12 +29,16 @@ class EvalConfig(Frozen):
             return knobs.eval_every_steps
         return self.every_steps or (max(1, round(steps / self.count)) if self.count else 0)
 
+    def check_window(self) -> None:
+        """Raise ConfigError where nothing says how long a window is that is scored."""
+        if self.mode == "next_window" and not (self.every_steps or self.count):
+            raise ConfigError('eval.every_steps or eval.count must be set where eval.mode = "next_window", both are 0')
+
     def last_window(self, steps: int) -> int:
         """Return the steps' worth of samples at the end of a stream of `steps` that are scored and never trained on, under the
         mode next_window. The knob `eval_every_steps` has no say: where training ends is fixed."""
         window = self.every_steps or (max(1, round(steps / (self.count + 1))) if self.count else 0)
-        if not window:
-            raise ConfigError('eval.every_steps or eval.count must be set where eval.mode = "next_window", both are 0')
+        self.check_window()
         if window >= steps:
             raise ConfigError(
                 f'eval.every_steps must leave a step to train on of the {steps} of the stream where eval.mode = "next_window", '

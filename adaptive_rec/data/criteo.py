@@ -36,6 +36,8 @@ def open_criteo(config: Config) -> Source:
         return MemorySource(config, layout, min(marks[-1].line, most))
     if layout.skip_bad_rows:
         marks = mark_rows(layout, parsed=True)
+    else:
+        RowReader(layout, marks[0]).read(ParsedRows.empty(layout, 1))  # a file of other columns is refused before a run begins
     return StreamSource(config, layout, marks)
 
 

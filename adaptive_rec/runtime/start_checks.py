@@ -22,6 +22,7 @@ def check_settings(config: Config, policy: Policy, on_device: bool, several: boo
     """Check what shows without the data. `on_device`: whether steps run on a GPU; `several`: whether processes train together;
     `trains`: False for a run that is only scored. Raises ConfigError."""
     check(of_run(config, policy, on_device, several, trains))
+    config.eval.check_window()
     if config.run.linear == "onednn":
         linear_layers(config.run.linear, config.run.compile, config.run.batch_size)
 

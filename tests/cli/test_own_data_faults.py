@@ -23,6 +23,7 @@ import pytest
 from adaptive_rec.checkpoint.files import DiskOutput
 from adaptive_rec.cli import main, train_settings
 from adaptive_rec.data.prepared_arrays import mapped
+from adaptive_rec.data.standard import Standard
 from adaptive_rec.data.tabular.infer import infer
 from adaptive_rec.data.tabular.schema import load_schema
 from adaptive_rec.errors import DataError
@@ -94,6 +95,14 @@ def test_missing_values_and_numbers_of_numpy_are_scored(model_py: Any, place: Pa
     np.testing.assert_array_equal(model.scores(others), plain)
 
 
+def test_numbers_far_from_zero_are_standardised_as_the_run_does(model_py: Any) -> None:
+    mean, deviation, values = 1.6e9 + 0.67, 836.29, np.array([1.6e9 + 900.0, 1.6e9 + 2580.0])
+    column = {"column": "when", "transform": "standard", "missing": 0.0, "mean": mean, "deviation": deviation}
+    run = Standard((0,), np.array([mean]), np.array([deviation]), np.zeros(1, dtype=np.float32))
+    expected = run.apply(values.astype(np.float32)[:, None])[:, 0]
+    np.testing.assert_array_equal(model_py.transformed(values.tolist(), column), expected)
+
+
 def test_a_packed_file_is_scored_as_the_plain_one(
     model_py: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,6 +147,33 @@ def test_a_file_that_model_py_cannot_score_is_an_error_of_one_line(
 def test_model_py_wants_one_file(model_py: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert model_py.main([]) == 2
     assert capsys.readouterr().err == "error: give one CSV or TSV file: python model.py rows.csv, got 0 words\n"
+
+
+# Before data is prepared ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        (["knobs.policy=xdl", "run.host_memory=64KiB"], "run.host_memory must be 0 under a policy"),
+        (["knobs.policy=oracle", "data.ids=raw"], "data.ids must not be raw under a policy"),
+        (["knobs.policy=fae", "eval.mode=next_window", "eval.every_steps=9", "data.shuffle=false"], "knobs.policy must keep"),
+        (["run.device=cpu", "run.cold_rows=direct"], "run.cold_rows must be auto or staged on a CPU"),
+        (['watch.rules=["loss is nan: pause"]'], "watch.rules must not pause"),
+        (["run.row_precision=bf16"], "run.row_precision must be float32 where several processes train together"),
+    ],
+)
+@pytest.mark.parametrize("begins", [["--dry-run"], ["--out", "runs/one"]])
+def test_settings_that_do_not_go_together_are_refused_before_data_is_prepared(
+    settings: list[str], rule: str, begins: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    Path("clicks.csv").write_text("clicked,item\n1,x\n0,y\n")
+    given = [word for each in settings for word in ("--set", each)] + ["--processes", "2"] * ("processes" in rule)
+    assert main(["train", "--data", "clicks.csv", "--label", "clicked", "--no-serve", *given, *begins]) == 2
+    assert rule in capsys.readouterr().err
+    assert os.listdir() == ["clicks.csv"]
 
 
 # Before torch is loaded ----------------------------------------------------------------------------------------------

@@ -171,6 +171,12 @@ def test_malformed_row_names_file_line_column_and_value(tmp_path: Path, ids: str
     assert str(caught.value) == f"{path}, line 7{', ' if message.startswith('column') else ': '}{message}"
 
 
+@pytest.mark.parametrize("ids", ["hash", "contiguous", "raw"])
+def test_a_file_of_other_columns_is_refused_where_it_is_opened(tmp_path: Path, ids: str) -> None:
+    with pytest.raises(DataError, match="line 1: row must have 6 tab-separated columns, got 5"):
+        open_source(config(write(tmp_path, made_rows(12)), ids=ids, table_rows=(10, 7, 3)))
+
+
 @pytest.mark.parametrize("ids", ["hash", "contiguous"])
 def test_malformed_rows_are_skipped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: str) -> None:
     monkeypatch.setattr(criteo_file, "MARK_BYTES", 60)

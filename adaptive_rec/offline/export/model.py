@@ -284,7 +284,7 @@ def transformed(values, column):
     numbers = np.array(of_all(values, column, read), dtype=np.float64)
     missing = np.isnan(numbers)
     if column["transform"] == "standard":
-        numbers = (numbers.astype(np.float32) - column["mean"]) / column["deviation"]
+        numbers = (numbers.astype(np.float32).astype(np.float64) - column["mean"]) / column["deviation"]
     return np.where(missing, column["missing"], numbers).astype(np.float32)
 
 

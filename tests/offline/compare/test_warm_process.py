@@ -167,3 +167,10 @@ def test_an_interrupted_run_leaves_no_process(started: None, tmp_path: Path) -> 
             warm.run([*ENDLESS, f"--out={tmp_path / 'one'}"], tmp_path / "log.txt", interrupt)
     assert len(found) >= 2
     all_end(found)
+
+
+def test_a_warm_process_ends_without_a_word_of_its_libraries() -> None:
+    """Triton would count what is frozen as leaked, on the terminal of the comparison."""
+    code = "import atexit; from adaptive_rec.cli import warm; warm.LOADED = (); atexit.register(print, 'leaked'); warm.serve()"
+    ended = subprocess.run([sys.executable, "-c", code], input=b"", capture_output=True, env=environment(), check=True)
+    assert ended.stdout + ended.stderr == b""
