@@ -121,6 +121,8 @@ def _of_two_types(kind: str, column: dict[str, Any], why: str, reason: str) -> t
     """Return what a column is whose types in two files have only their text in common."""
     if reason:
         return "unused", {}, reason
+    if "separator" in column or "list" in column:
+        return "unused", {}, f"{why} in one file, and values of another type in another"
     return (kind, {"type": "text"} | column, f"{why}; of two types") if kind == "sparse" else (kind, column, why)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -76,7 +77,7 @@ def open_rows(
         rows = JsonLinesFile(path, skip_bad_rows)
     else:
         rows = DelimitedFile(path, file, skip_bad_rows, grows, label)
-    found = partition_values(path) if file.partitions else {}
+    found = partition_values(Path(os.path.abspath(path))) if file.partitions else {}
     added = {name: found[name] for name in file.partitions if name in found and name not in rows.names}
     return WithColumns(rows, added, {}) if added else rows
 
@@ -85,17 +86,18 @@ class WithColumns:
     """A file of rows with columns that have one value in all of them."""
 
     def __init__(self, rows: RowFile, values: Mapping[str, str | None], kinds: Mapping[str, pa.DataType]) -> None:
-        """`kinds`: types of columns that have no value in this file; the others are texts."""
+        """`kinds`: types of columns that have no value in this file, but may have a type there; the others are texts."""
         import pyarrow
 
         self._rows, self._values = rows, values
         self._kinds = {**dict.fromkeys(values, pyarrow.string()), **kinds}
         self.path, self.delimiter, self.escape = rows.path, rows.delimiter, rows.escape
-        self.names = (*rows.names, *self._kinds)
-        texts = [pyarrow.field(name, pyarrow.string()) for name in rows.names]
+        own = [name for name in rows.names if name not in self._kinds]
+        self.names = (*own, *self._kinds)
+        texts = [pyarrow.field(name, pyarrow.string()) for name in own]
         added = [pyarrow.field(name, kind) for name, kind in self._kinds.items()]
         all_texts = rows.schema is None and not kinds
-        before = texts if rows.schema is None else list(rows.schema)
+        before = texts if rows.schema is None else [field for field in rows.schema if field.name in own]
         self.schema: pa.Schema | None = None if all_texts else pyarrow.schema([*before, *added])
 
     @property
@@ -132,12 +134,13 @@ class WithColumns:
 class Parts:
     """Files that are read as one table, with the columns of all of them."""
 
-    def __init__(self, paths: Sequence[Path], file: FileSchema) -> None:
-        self._paths, self._file = paths, file
+    def __init__(self, paths: Sequence[Path], file: FileSchema, label: str | None = None) -> None:
+        """`label`: a column that rows without a header may leave out."""
+        self._paths, self._file, self._label = paths, file, label
 
     @cached_property
     def _opened(self) -> list[RowFile]:
-        return [open_rows(path, self._file, skip_bad_rows=True) for path in self._paths]
+        return [open_rows(path, self._file, skip_bad_rows=True, label=self._label) for path in self._paths]
 
     def lacking(self, columns: Sequence[str]) -> list[str]:
         """Say which of these columns some of the files lack and others have."""
@@ -157,12 +160,19 @@ class Parts:
         return found
 
     def completed(self, rows: RowFile, columns: Sequence[str]) -> RowFile:
-        """Return a file with nulls for those of the columns that only other files have."""
-        lacking = [name for name in columns if name not in rows.names]
+        """Return a file with nulls for those of the columns of which only other files have values, or a type."""
+        lacking = [name for name in columns if name not in rows.names or _is_null(rows, name)]
         if not lacking or len(self._paths) < 2:
             return rows
         added = {name: self.kinds[name] for name in lacking if name in self.kinds}
         return WithColumns(rows, {}, added) if added else rows
+
+
+def _is_null(rows: RowFile, name: str) -> bool:
+    """Whether a file says of a column that all of its values are null."""
+    import pyarrow as pa
+
+    return rows.schema is not None and bool(pa.types.is_null(rows.schema.field(name).type))
 
 
 def lacking(names: Sequence[set[str]], columns: Sequence[str]) -> list[str]:
