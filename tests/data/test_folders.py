@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -185,6 +187,15 @@ def test_types_that_differ_are_joined_or_told(tmp_path: Path) -> None:
     schema = parse_schema({"label": "click", "sparse": ["tags"]}, "s")
     with pytest.raises(DataError, match=r"tags has lists in .*a\.parquet and single values in .*b\.parquet"):
         rows_of(tmp_path / "ba", schema)
+
+
+@pytest.mark.parametrize("empty", [b"", b"\n", b"\xef\xbb\xbf\n", gzip.compress(b""), bz2.compress(b" \n"), HEAD[:-1].encode()])
+def test_parts_of_nothing_are_no_error(tmp_path: Path, empty: bytes) -> None:
+    """Packed ones, and one with names alone whose line does not end, too."""
+    data = written(tmp_path, {"0.csv": empty, "1.csv": HEAD + lines(5), "2.csv": empty})
+    assert len(rows_of(data)) == 5
+    with pytest.raises(DataError, match="must hold at least one row|must name the columns, it is empty|which is empty"):
+        inferred_of(tmp_path / "0.csv")
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
