@@ -23,7 +23,7 @@ from adaptive_rec.data.prepare.prepare import prepare
 from adaptive_rec.data.tabular.delimited import DelimitedFile
 from adaptive_rec.data.tabular.file_rows import FileRows
 from adaptive_rec.data.tabular.files import find_files
-from adaptive_rec.data.tabular.first_rows import STRICT
+from adaptive_rec.data.tabular.first_rows import STRICT, Reading
 from adaptive_rec.data.tabular.header import is_row
 from adaptive_rec.data.tabular.infer import Inferred, infer
 from adaptive_rec.data.tabular.open_rows import with_rows
@@ -134,6 +134,18 @@ def test_folders_of_hive_give_a_column(tmp_path: Path, form: str) -> None:
     ]  # fmt: skip
     values = pa.ipc.open_file(out / "kind_values.arrow").read_all()
     assert set(values[0].to_pylist()) == {"a b/c", "x"}
+
+
+def test_folders_of_hive_are_looked_at_as_other_files_are(tmp_path: Path) -> None:
+    """Without a header, and in another encoding where malformed rows are skipped: no row is lost in silence."""
+    bare = written(tmp_path / "bare", {f"day={day}/part-0.csv": lines(40) for day in (1, 2)})
+    with pytest.raises(DataError, match=r"line 1: must name the columns, .* looks like a row"):
+        inferred_of(bare)
+    latin = "".join(f"{n % 2},é{n % 7},ü{n % 5}\n" for n in range(40)).encode("latin-1")
+    data = written(tmp_path / "latin", {f"day={day}/part-0.csv": HEAD.encode() + latin for day in (1, 2)})
+    found = find_files(data)
+    reading, file = Reading(skip_bad_rows=True), FileSchema(partitions=found.partitions)
+    assert infer(found.files[0], "click", reading, found.files[1:], file).schema.file.encoding == "latin-1"
 
 
 def test_a_column_that_only_a_folder_names_is_told(tmp_path: Path) -> None:

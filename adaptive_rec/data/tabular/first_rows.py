@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.data.tabular.delimited import DelimitedFile
-from adaptive_rec.data.tabular.open_rows import RowFile, lacking, open_rows
+from adaptive_rec.data.tabular.open_rows import RowFile, lacking, open_rows, text_of
 from adaptive_rec.data.tabular.schema import FileSchema
 from adaptive_rec.errors import DataError
 
@@ -57,8 +56,8 @@ def first_rows(paths: Sequence[Path], file: FileSchema, reading: Reading) -> Fir
     left = SAMPLE_ROWS
     for path in paths:
         rows = open_rows(path, file, reading.skip_bad_rows, reading.grows)
-        if isinstance(rows, DelimitedFile) and rows.row_fault:
-            raise DataError(rows.row_fault)
+        if (text := text_of(rows)) and text.row_fault:
+            raise DataError(text.row_fault)
         opened.append(rows)
         new = [name for name in rows.names if left > 0 or name not in pieces]
         if not new:
@@ -111,9 +110,9 @@ def _first_batches(rows: RowFile, names: list[str], most: int) -> list[pa.Record
         left -= batches[-1].num_rows
         if left <= 0:
             break
-    other = rows.other_rows if isinstance(rows, DelimitedFile) else 0
-    if other > MOST_BAD_RATIO * (other + most - left):
-        raise DataError(f"{rows.path} must be in {rows.encoding}, {other} of its first rows are not")  # type: ignore[attr-defined]
+    text = text_of(rows)
+    if text and text.other_rows > MOST_BAD_RATIO * (text.other_rows + most - left):
+        raise DataError(f"{rows.path} must be in {text.encoding}, {text.other_rows} of its first rows are not")
     return batches
 
 

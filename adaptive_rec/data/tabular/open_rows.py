@@ -89,7 +89,7 @@ class WithColumns:
         """`kinds`: types of columns that have no value in this file, but may have a type there; the others are texts."""
         import pyarrow
 
-        self._rows, self._values = rows, values
+        self.rows, self._values = rows, values
         self._kinds = {**dict.fromkeys(values, pyarrow.string()), **kinds}
         self.path, self.delimiter, self.escape = rows.path, rows.delimiter, rows.escape
         own = [name for name in rows.names if name not in self._kinds]
@@ -102,26 +102,26 @@ class WithColumns:
 
     @property
     def bad_rows(self) -> int:
-        return self._rows.bad_rows
+        return self.rows.bad_rows
 
     @property
     def read_ratio(self) -> float:
-        return self._rows.read_ratio
+        return self.rows.read_ratio
 
     @property
     def end(self) -> int:
-        return self._rows.end
+        return self.rows.end
 
     @property
     def place(self) -> int | None:
-        return self._rows.place
+        return self.rows.place
 
     def batches(self, columns: Sequence[str], place: int = 0, rows_before: int = 0) -> Iterator[pa.RecordBatch]:
         """Yield these columns of all rows; where all of them are added ones, another one is read for their number."""
         import pyarrow
 
-        own = [name for name in columns if name not in self._kinds] or [next(name for name in self._rows.names if name)]
-        for batch in self._rows.batches(own, place, rows_before):
+        own = [name for name in columns if name not in self._kinds] or [next(name for name in self.rows.names if name)]
+        for batch in self.rows.batches(own, place, rows_before):
             arrays = [
                 batch.column(name)
                 if name not in self._kinds
@@ -129,6 +129,13 @@ class WithColumns:
                 for name in columns
             ]
             yield pyarrow.record_batch(arrays, names=list(columns))
+
+
+def text_of(rows: RowFile) -> DelimitedFile | None:
+    """Return the CSV or TSV file of rows, with columns of folders or without; None where they are of another kind."""
+    while isinstance(rows, WithColumns):
+        rows = rows.rows
+    return rows if isinstance(rows, DelimitedFile) else None
 
 
 class Parts:
