@@ -121,6 +121,19 @@ def test_dictionaries_of_lists_are_kept_as_lists(tmp_path: Path) -> None:
     assert pyarrow.parquet.read_table(tmp_path / "out.parquet")["tags"].to_pylist() == [["a"], ["b", "c"]] * 12
 
 
+def test_columns_of_hive_folders_are_kept_in_their_types(tmp_path: Path) -> None:
+    folder = tmp_path / "day=1"
+    folder.mkdir()
+    kinds = {"key": pa.binary(16), "price": pa.decimal128(9, 2), "word": pa.dictionary(pa.int32(), pa.string())}
+    rows = {"key": [bytes(16)] * 3, "price": [Decimal("1.50")] * 3, "word": ["a", "b", "a"]}
+    table = pa.table({name: pa.array(values, kinds[name]) for name, values in rows.items()})
+    pyarrow.parquet.write_table(table, folder / "a.parquet")
+    schema = parse_schema({"label": "click", "sparse": ["item"], "file": {"partitions": ["day"]}}, "s")
+    kept = KeptColumns([folder / "a.parquet"], schema, ["key", "price", "word", "day"])
+    assert kept.take(3).drop_columns("day").equals(table)
+    assert kept.schema.field("day").type == pa.string()
+
+
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
 def test_days_are_one_category_in_columns_and_folders(tmp_path: Path, form: str) -> None:
     """A model that was trained on a file with the column scores a folder that names it, and JSON has texts, not times."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from adaptive_rec.data.file_kind import ARROW, ARROW_STREAM, JSON_LINES, PARQUET, kind_of
 from adaptive_rec.data.tabular.arrow_files import ArrowFile, ParquetFile
@@ -99,6 +99,9 @@ class WithColumns:
         all_texts = rows.schema is None and not kinds
         before = texts if rows.schema is None else [field for field in rows.schema if field.name in own]
         self.schema: pa.Schema | None = None if all_texts else pyarrow.schema([*before, *added])
+        written = getattr(rows, "written", rows.schema)
+        self.written = None if all_texts or written is None else pyarrow.schema([*(f for f in written if f.name in own), *added])
+        """The columns as `as_written` yields them."""
 
     @property
     def bad_rows(self) -> int:
@@ -118,10 +121,20 @@ class WithColumns:
 
     def batches(self, columns: Sequence[str], place: int = 0, rows_before: int = 0) -> Iterator[pa.RecordBatch]:
         """Yield these columns of all rows; where all of them are added ones, another one is read for their number."""
+        return self._added(self.rows.batches(self._own(columns), place, rows_before), columns)
+
+    def as_written(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield these columns of all rows in the types that the file has."""
+        read: Any = getattr(self.rows, "as_written", self.rows.batches)
+        return self._added(read(self._own(columns)), columns)
+
+    def _own(self, columns: Sequence[str]) -> list[str]:
+        return [name for name in columns if name not in self._kinds] or [next(name for name in self.rows.names if name)]
+
+    def _added(self, batches: Iterator[pa.RecordBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         import pyarrow
 
-        own = [name for name in columns if name not in self._kinds] or [next(name for name in self.rows.names if name)]
-        for batch in self.rows.batches(own, place, rows_before):
+        for batch in batches:
             arrays = [
                 batch.column(name)
                 if name not in self._kinds
