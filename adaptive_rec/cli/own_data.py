@@ -210,7 +210,8 @@ def found_schema(
     inferred = infer(sources[0], args.label or (known.label if known else ""), reading, others, file)
     inferred = inferred_in_time(inferred, args.time, sources[0], kept, reading)
     same = known is not None and args.label in (None, known.label) and args.time in (None, known.time.column)
-    if known is not None and same and not of_other and not new_columns(inferred, text):
+    is_fit = known is not None and (getattr(args, "resume", False) or reading.skip_bad_rows or inferred.fits(known))
+    if known is not None and same and is_fit and not of_other and not new_columns(inferred, text):
         say(f"schema      {shown(kept)}{EARLIER}", stream)  # a file that has grown would be read otherwise
         say_lacking(found, known, reading, stream)
         return known

@@ -3,6 +3,7 @@ on. They are sources, all of whose rows are held out."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.source import Wrapped
 from adaptive_rec.data.tabular.file_rows import loaded
+from adaptive_rec.data.tabular.files import partition_values
 from adaptive_rec.data.tabular.kinds import Rule, natural_kind
 from adaptive_rec.data.tabular.open_rows import Parts
 from adaptive_rec.data.tabular.reader import TabularReader
@@ -39,7 +41,7 @@ class NumberedRows(Wrapped):
         """Raises UsageError where the folder has no schema, DataError where a file does not fit it."""
         super().__init__(source)
         self._folder, meta = source, source.meta
-        columns, values = folder_columns(source), folder_values(source)
+        columns, values = with_folders(folder_columns(source), paths), folder_values(source)
         self.schema = columns.schema
         self._maps = {name: KeyedIds(each) for name, each in values.items()}
         self._columns = meta.columns
@@ -76,6 +78,7 @@ class KeyedRows:
 
     def __init__(self, config: Config, columns: TrainedColumns, paths: Sequence[Path], labelled: bool) -> None:
         """Raises DataError where a file does not fit the columns, UsageError where the checkpoint is of a run without rows."""
+        columns = with_folders(columns, paths)
         self.schema = schema = columns.schema
         self._standard = columns.figures()
         self._readers = open_files(paths, columns, labelled)
@@ -97,11 +100,19 @@ class KeyedRows:
             yield replace(batch, dense_BX=self._standard.apply(batch.dense_BX))
 
 
+def with_folders(columns: TrainedColumns, paths: Sequence[Path]) -> TrainedColumns:
+    """Return the columns that were trained on with those that the folders of files name, whatever files had them before."""
+    file = columns.schema.file
+    named = [name for path in paths for name in partition_values(Path(os.path.abspath(path)))]
+    file = file.model_copy(update={"partitions": tuple(dict.fromkeys((*file.partitions, *named)))})
+    return replace(columns, schema=columns.schema.model_copy(update={"file": file}))
+
+
 def open_files(paths: Sequence[Path], columns: TrainedColumns, labelled: bool) -> list[TabularReader]:
     """Open files of new rows. Raises DataError where one does not fit the columns that were trained on."""
     for path in paths:
         check_source(path)
-    parts = Parts(paths, columns.schema.file)
+    parts = Parts(paths, columns.schema.file, None if labelled else columns.schema.comparison.column)
     readers = [TabularReader(path, columns.schema, skip_bad_rows=False, labelled=labelled, parts=parts) for path in paths]
     for path, reader in zip(paths, readers, strict=True):
         for column, bag in zip(reader.columns, columns.bag_C, strict=True):
@@ -117,7 +128,7 @@ def lacking_columns(paths: Sequence[Path], columns: TrainedColumns, labelled: bo
     """Say which columns some of the files lack, and others have."""
     label = columns.schema.comparison.column
     wanted = [name for name in columns.schema.columns if labelled or name != label]
-    return Parts(paths, columns.schema.file).lacking(wanted)
+    return Parts(paths, columns.schema.file, None if labelled else label).lacking(wanted)
 
 
 def blocks_of(readers: Iterable[TabularReader]) -> Iterator[RawBlock]:

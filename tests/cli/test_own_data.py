@@ -122,6 +122,29 @@ def test_a_schema_that_nobody_edited_is_inferred_anew_for_other_data(
     assert kept.read_text() == edited
 
 
+def test_a_schema_that_its_file_no_longer_fits_is_inferred_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A column is gone, holds values that its type does not take, or lists; an edited schema stays, and is refused."""
+    monkeypatch.chdir(tmp_path)
+    data, kept = tmp_path / "clicks.csv", tmp_path / "runs" / "clicks.schema.toml"
+    for names, row in (
+        ("clicked,user,item", "{0},{1},i{1}"),
+        ("clicked,item", "{0},i{1}"),
+        ("clicked,item,user", "{0},{1},{1}"),
+        ("clicked,item,user", "{0},{1},u{1}"),
+        ("clicked,item,user", '{0},{1},"[{1}, {2}]"'),
+    ):
+        data.write_text("\n".join([names, *(row.format(n % 2, n % 7, n % 5) for n in range(60))]) + "\n")
+        for said in ("inferred from the first rows", "as an earlier run wrote it"):
+            assert main(["plan", "--no-rehearsal", "--samples", "0", "--data", str(data), "--label", "clicked"]) == 0
+            assert said in capsys.readouterr().out
+    kept.write_text(kept.read_text() + "# edited\n")
+    data.write_text("clicked,item\n" + "0,i1\n1,i2\n" * 20)
+    assert main(["plan", "--no-rehearsal", "--samples", "0", "--data", str(data), "--label", "clicked"]) == 3
+    assert "must have the column user of the schema" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_run_goes_on_with_its_schema_where_its_file_has_grown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

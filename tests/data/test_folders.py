@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +23,7 @@ from adaptive_rec.data.prepare.prepare import prepare
 from adaptive_rec.data.tabular.delimited import DelimitedFile
 from adaptive_rec.data.tabular.file_rows import FileRows
 from adaptive_rec.data.tabular.files import find_files
-from adaptive_rec.data.tabular.first_rows import STRICT
+from adaptive_rec.data.tabular.first_rows import STRICT, Reading
 from adaptive_rec.data.tabular.header import is_row
 from adaptive_rec.data.tabular.infer import Inferred, infer
 from adaptive_rec.data.tabular.open_rows import with_rows
@@ -134,6 +136,18 @@ def test_folders_of_hive_give_a_column(tmp_path: Path, form: str) -> None:
     assert set(values[0].to_pylist()) == {"a b/c", "x"}
 
 
+def test_folders_of_hive_are_looked_at_as_other_files_are(tmp_path: Path) -> None:
+    """Without a header, and in another encoding where malformed rows are skipped: no row is lost in silence."""
+    bare = written(tmp_path / "bare", {f"day={day}/part-0.csv": lines(40) for day in (1, 2)})
+    with pytest.raises(DataError, match=r"line 1: must name the columns, .* looks like a row"):
+        inferred_of(bare)
+    latin = "".join(f"{n % 2},é{n % 7},ü{n % 5}\n" for n in range(40)).encode("latin-1")
+    data = written(tmp_path / "latin", {f"day={day}/part-0.csv": HEAD.encode() + latin for day in (1, 2)})
+    found = find_files(data)
+    reading, file = Reading(skip_bad_rows=True), FileSchema(partitions=found.partitions)
+    assert infer(found.files[0], "click", reading, found.files[1:], file).schema.file.encoding == "latin-1"
+
+
 def test_a_column_that_only_a_folder_names_is_told(tmp_path: Path) -> None:
     data = written(tmp_path, {"day=1/a.csv": HEAD + lines(3)})
     schema = parse_schema({"label": "click", "sparse": ["user", "day"]}, "s")
@@ -185,6 +199,15 @@ def test_types_that_differ_are_joined_or_told(tmp_path: Path) -> None:
     schema = parse_schema({"label": "click", "sparse": ["tags"]}, "s")
     with pytest.raises(DataError, match=r"tags has lists in .*a\.parquet and single values in .*b\.parquet"):
         rows_of(tmp_path / "ba", schema)
+
+
+@pytest.mark.parametrize("empty", [b"", b"\n", b"\xef\xbb\xbf\n", gzip.compress(b""), bz2.compress(b" \n"), HEAD[:-1].encode()])
+def test_parts_of_nothing_are_no_error(tmp_path: Path, empty: bytes) -> None:
+    """Packed ones, and one with names alone whose line does not end, too."""
+    data = written(tmp_path, {"0.csv": empty, "1.csv": HEAD + lines(5), "2.csv": empty})
+    assert len(rows_of(data)) == 5
+    with pytest.raises(DataError, match="must hold at least one row|must name the columns, it is empty|which is empty"):
+        inferred_of(tmp_path / "0.csv")
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])

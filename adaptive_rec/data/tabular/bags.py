@@ -109,8 +109,10 @@ def lists_of(array: pa.Array, where: str) -> tuple[pa.Array, NDArray[np.bool_]]:
     import pyarrow.compute as pc
 
     bad_B = np.zeros(len(array), dtype=bool)
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), pa.list_(pa.string())), bad_B
     if not is_text(array.type):
-        if pa.types.is_list(array.type) or pa.types.is_large_list(array.type) or pa.types.is_null(array.type):
+        if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
             return array, bad_B
         raise DataError(f'{where}: must hold lists or texts such as "[27, 9]", got {array.type}')
     kind = pa.list_(pa.string())
@@ -170,6 +172,8 @@ def divided(array: pa.Array, separator: str, where: str) -> pa.Array:
 
     if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
         return array
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), pa.list_(pa.string()))
     if not is_text(array.type):
         raise DataError(f"{where}: must hold texts to be divided at {separator!r}, got {array.type}")
     array = pc.if_else(pc.equal(array, ""), pa.scalar(None, array.type), array)

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from adaptive_rec.data.file_kind import BINARY, JSON_LINES, NAMES, TEXT, is_served, kind_of
+from adaptive_rec.data.lines import chunks
 from adaptive_rec.data.packed import ENDINGS as COMPRESSED
 from adaptive_rec.errors import DataError
 from adaptive_rec.units import counted
@@ -27,6 +28,8 @@ NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 MARKS = re.compile(r"_SUCCESS|_metadata|_common_metadata|_(started|committed)_.*|\..*\.crc|\.DS_Store")
 """Hidden files that never have rows: nothing is said of them."""
 SHOWN = 4
+SMALL_BYTES = 256
+"""Above the size of a packed file of nothing."""
 TABLES = (
     ("_delta_log", "a Delta table", "delta_scan('{path}')"),
     (".hoodie", "a Hudi table", ""),
@@ -59,7 +62,7 @@ def find_files(data: Path) -> DataFiles:
     if not data.is_dir():
         return DataFiles([data])
     found, others, hidden = _walk(data)
-    files = [path for path in found if path.stat().st_size] or found
+    files = [path for path in found if _has_bytes(path)] or found
     empty = len(found) - len(files)
     if not files:
         for path in others:
@@ -165,6 +168,15 @@ def is_hidden(name: str) -> bool:
 def is_by_name(path: Path) -> bool:
     """Whether the name of a file says that it holds rows."""
     return ending(path) in ENDINGS
+
+
+def _has_bytes(path: Path) -> bool:
+    """Whether a file holds more than white space, once it is unpacked; one that is damaged is told when it is read."""
+    size = path.stat().st_size
+    try:
+        return size > SMALL_BYTES or (size > 0 and any(each.strip(b" \t\r\n\xef\xbb\xbf") for each in chunks(path)))
+    except DataError:
+        return True
 
 
 def _kind_by_content(path: Path) -> str:

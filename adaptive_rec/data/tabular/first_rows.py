@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.data.tabular.delimited import DelimitedFile
-from adaptive_rec.data.tabular.open_rows import RowFile, lacking, open_rows
+from adaptive_rec.data.tabular.open_rows import RowFile, lacking, open_rows, text_of
 from adaptive_rec.data.tabular.schema import FileSchema
 from adaptive_rec.errors import DataError
 
@@ -57,8 +56,8 @@ def first_rows(paths: Sequence[Path], file: FileSchema, reading: Reading) -> Fir
     left = SAMPLE_ROWS
     for path in paths:
         rows = open_rows(path, file, reading.skip_bad_rows, reading.grows)
-        if isinstance(rows, DelimitedFile) and rows.row_fault:
-            raise DataError(rows.row_fault)
+        if (text := text_of(rows)) and text.row_fault:
+            raise DataError(text.row_fault)
         opened.append(rows)
         new = [name for name in rows.names if left > 0 or name not in pieces]
         if not new:
@@ -111,9 +110,9 @@ def _first_batches(rows: RowFile, names: list[str], most: int) -> list[pa.Record
         left -= batches[-1].num_rows
         if left <= 0:
             break
-    other = rows.other_rows if isinstance(rows, DelimitedFile) else 0
-    if other > MOST_BAD_RATIO * (other + most - left):
-        raise DataError(f"{rows.path} must be in {rows.encoding}, {other} of its first rows are not")  # type: ignore[attr-defined]
+    text = text_of(rows)
+    if text and text.other_rows > MOST_BAD_RATIO * (text.other_rows + most - left):
+        raise DataError(f"{rows.path} must be in {text.encoding}, {text.other_rows} of its first rows are not")
     return batches
 
 
@@ -140,7 +139,7 @@ def _joined(name: str, arrays: list[pa.Array], found: FirstRows) -> pa.Array:
     kinds = list(dict.fromkeys(each.type for each in arrays if not pa.types.is_null(each.type)))
     if not arrays or not kinds:
         return pa.nulls(sum(map(len, arrays)))
-    kind = kinds[0] if len(kinds) == 1 else _common(kinds)
+    kind = kinds[0] if len(kinds) == 1 else _of_numbers(arrays, kinds) or _common(kinds)
     if kind is None:
         plain = all(_is_plain(each) for each in kinds)
         found.of_two_types[name] = "" if plain else f"{kinds[0]} in one file and {kinds[1]} in another"
@@ -148,6 +147,26 @@ def _joined(name: str, arrays: list[pa.Array], found: FirstRows) -> pa.Array:
         arrays = [each if plain else pa.nulls(len(each)) for each in arrays]
     arrays = [each if each.type == kind else each.cast(kind, safe=False) for each in arrays]
     return pa.chunked_array(arrays, kind).combine_chunks()
+
+
+def _of_numbers(arrays: list[pa.Array], kinds: list[pa.DataType]) -> pa.DataType | None:
+    """Return a type for whole numbers and decimals of several types that has all their values; None where others are among
+    them."""
+    import pyarrow as pa
+
+    decimals = [each for each in kinds if pa.types.is_decimal(each)]
+    if not all(pa.types.is_integer(each) or pa.types.is_decimal(each) for each in kinds):
+        return None
+    scale = max((each.scale for each in decimals), default=0)
+    wide: Any
+    for wide in (*([] if decimals else [pa.int64()]), pa.decimal128(38, scale), pa.decimal256(76, scale)):
+        try:
+            for each in arrays:
+                each.cast(wide)
+        except pa.ArrowException:
+            continue
+        return wide
+    return None
 
 
 def _common(kinds: list[pa.DataType]) -> pa.DataType | None:

@@ -12,7 +12,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,18 @@ class Inferred:
     unused: dict[str, str]
     """Why a column is not used."""
     notes: list[str]
+    samples: dict[str, Sample] = field(default_factory=dict)
+    """The first values of each column."""
+
+    def fits(self, schema: Schema) -> bool:
+        """Whether a schema that was inferred before reads these first values too, and as lists and times what is one."""
+        if any(column not in self.samples for column in schema.columns) or self.schema.time.unit != schema.time.unit:
+            return False
+        lists = {column.column for column in self.schema.sparse if column.separator or column.list}
+        known = [("dense", column) for column in schema.dense] + [("sparse", column) for column in schema.sparse]
+        return all(
+            _is_read(self.samples[column.column], kind, column.model_dump(exclude_defaults=True)) for kind, column in known
+        ) and all(column.separator or column.list or column.column not in lists for column in schema.sparse)
 
 
 def infer(
@@ -92,7 +104,7 @@ def infer(
     give_names(sparse)
     settings = rows.file.model_dump(exclude_defaults=True)
     values = {"label": label, "dense": dense, "sparse": sparse, "min_count": SHARED_BELOW, "file": settings}
-    return Inferred(parse_schema(values, f"the schema of {path}"), remarks, unused, rows.notes)
+    return Inferred(parse_schema(values, f"the schema of {path}"), remarks, unused, rows.notes, samples)
 
 
 def _taken(sample: Sample) -> tuple[str, dict[str, Any], str]:
@@ -127,6 +139,8 @@ def _of_two_types(kind: str, column: dict[str, Any], why: str, reason: str) -> t
     """Return what a column is whose types in two files have only their text in common."""
     if reason:
         return "unused", {}, reason
+    if "separator" in column or "list" in column:
+        return "unused", {}, f"{why} in one file, and values of another type in another"
     return (kind, {"type": "text"} | column, f"{why}; of two types") if kind == "sparse" else (kind, column, why)
 
 

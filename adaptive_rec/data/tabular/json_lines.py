@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.data.lines import line_blocks, plain_bytes, shown
 from adaptive_rec.errors import DataError, first_line
@@ -64,6 +64,7 @@ def _types(name: str, skip_bad_rows: bool, size: int, changed_ns: int) -> pa.Sch
         table, bad = _parsed(path, text, None, skip_bad_rows, rows)
         rows += table.num_rows + bad
         schema = _with_large_integers(path, table, text)
+        schema = pyarrow.schema([pyarrow.field(field.name, _of_texts(field.type)) for field in schema])
         found = pyarrow.schema([_common(path, field, found) for field in _joined(found, schema)])
     return found
 
@@ -91,6 +92,19 @@ def _with_large_integers(path: Path, table: pa.Table, text: bytes) -> pa.Schema:
     return schema
 
 
+def _of_texts(kind: Any) -> pa.DataType:
+    """Return a type with texts where Arrow makes times of them: JSON has none, and a day can be a category, as in a CSV file."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_of_texts(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _of_texts(field.type)) for field in kind])
+    return kind
+
+
 def _joined(before: pa.Schema, after: pa.Schema) -> list[pa.Field]:
     """Return the fields of a block after those that only earlier blocks have."""
     return [field for field in before if field.name not in after.names] + list(after)
@@ -105,8 +119,6 @@ def _common(path: Path, field: pa.Field, before: pa.Schema) -> pa.Field:
     kinds = [before.field(field.name).type, field.type]
     if set(kinds) == {pa.int64(), pa.uint64()}:
         return pa.field(field.name, pa.uint64())
-    if all(pa.types.is_timestamp(kind) or pa.types.is_string(kind) for kind in kinds):  # some texts look like times
-        return pa.field(field.name, pa.string())
     try:
         return pa.unify_schemas([pa.schema([field]), pa.schema([before.field(field.name)])], promote_options="permissive")[0]
     except pa.ArrowException:

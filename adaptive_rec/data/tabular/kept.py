@@ -32,7 +32,7 @@ class KeptColumns:
     def __init__(self, paths: Sequence[Path], schema: Schema, names: Sequence[str] | None) -> None:
         """`names`: the columns to keep, or None for those that look like keys of the rows. Raises UsageError where there is no
         such column, DataError where files have it in different types."""
-        self._files = [open_rows(path, schema.file) for path in paths]
+        self._files = [open_rows(path, schema.file, label=schema.comparison.column) for path in paths]
         if names is None:
             found = keys_of_rows(self._files[0], schema)
             self.names = tuple(name for name in found if all(self._is_alike(file, name) for file in self._files))
@@ -48,7 +48,7 @@ class KeptColumns:
         """The columns with their types: those of a Parquet file, and texts of others."""
         import pyarrow as pa
 
-        return pa.schema([(name, _type(self._files[0], name)) for name in self.names])
+        return pa.schema([(name, self._kind(name)) for name in self.names])
 
     def take(self, rows: int) -> pa.Table:
         """Return the next rows. Raises DataError where there are not so many."""
@@ -59,14 +59,38 @@ class KeptColumns:
             batch = self._rest.pop() if self._rest else next(self._batches, None)
             if batch is None:
                 raise DataError(f"--data must keep its rows while it is read, {rows} of them are not there any more")
-            taken.append(batch.slice(0, rows))
+            taken.append(self._typed(batch.slice(0, rows)))
             if batch.num_rows > rows:
                 self._rest.append(batch.slice(rows))
             rows -= taken[-1].num_rows
         return pa.Table.from_batches(taken).cast(self.schema)
 
+    def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows with columns of nulls alone as other files have them, and without dictionaries of lists."""
+        import pyarrow as pa
+
+        arrays = [batch.column(name) for name in self.names]
+        arrays = [
+            pa.nulls(len(each), field.type)
+            if pa.types.is_null(each.type)
+            else each.dictionary_decode()
+            if pa.types.is_dictionary(each.type) and not pa.types.is_dictionary(field.type)
+            else each
+            for each, field in zip(arrays, self.schema, strict=True)
+        ]
+        return pa.record_batch(arrays, names=list(self.names))
+
+    def _kind(self, name: str) -> pa.DataType:
+        """Return the type of a column in the first file that has values in it."""
+        import pyarrow as pa
+
+        kinds = [_type(file, name) for file in self._files if name in file.names]
+        return next((kind for kind in kinds if not pa.types.is_null(kind)), pa.null())
+
     def _is_alike(self, file: Any, name: str) -> bool:
-        return name in file.names and bool(_type(file, name) == _type(self._files[0], name))
+        import pyarrow as pa
+
+        return name in file.names and _type(file, name) in (pa.null(), self._kind(name))
 
     def _check(self, name: str) -> None:
         """Raise where a column cannot be kept."""
@@ -80,7 +104,7 @@ class KeptColumns:
                 raise UsageError(f"--keep must name columns of {file.path}, got {name!r}; it has {known}{hint}")
             if not self._is_alike(file, name):
                 raise DataError(
-                    f"{file.path}, column {name}: must have type {_type(first, name)} as in {first.path} to be kept, got "
+                    f"{file.path}, column {name}: must have type {self._kind(name)} as in {first.path} to be kept, got "
                     f"{_type(file, name)}"
                 )
 
@@ -118,7 +142,9 @@ def _written(file: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _type(file: Any, name: str) -> pa.DataType:
+    """Return the type of a column; that of the lists in a dictionary, which Parquet cannot have."""
     import pyarrow as pa
 
     schema = getattr(file, "written", file.schema)
-    return schema.field(name).type if isinstance(schema, pa.Schema) else pa.string()
+    kind: Any = schema.field(name).type if isinstance(schema, pa.Schema) else pa.string()
+    return kind.value_type if pa.types.is_dictionary(kind) and pa.types.is_nested(kind.value_type) else kind

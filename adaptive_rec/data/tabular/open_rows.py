@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from adaptive_rec.data.file_kind import ARROW, ARROW_STREAM, JSON_LINES, PARQUET, kind_of
 from adaptive_rec.data.tabular.arrow_files import ArrowFile, ParquetFile
@@ -76,7 +77,7 @@ def open_rows(
         rows = JsonLinesFile(path, skip_bad_rows)
     else:
         rows = DelimitedFile(path, file, skip_bad_rows, grows, label)
-    found = partition_values(path) if file.partitions else {}
+    found = partition_values(Path(os.path.abspath(path))) if file.partitions else {}
     added = {name: found[name] for name in file.partitions if name in found and name not in rows.names}
     return WithColumns(rows, added, {}) if added else rows
 
@@ -85,41 +86,55 @@ class WithColumns:
     """A file of rows with columns that have one value in all of them."""
 
     def __init__(self, rows: RowFile, values: Mapping[str, str | None], kinds: Mapping[str, pa.DataType]) -> None:
-        """`kinds`: types of columns that have no value in this file; the others are texts."""
+        """`kinds`: types of columns that have no value in this file, but may have a type there; the others are texts."""
         import pyarrow
 
-        self._rows, self._values = rows, values
+        self.rows, self._values = rows, values
         self._kinds = {**dict.fromkeys(values, pyarrow.string()), **kinds}
         self.path, self.delimiter, self.escape = rows.path, rows.delimiter, rows.escape
-        self.names = (*rows.names, *self._kinds)
-        texts = [pyarrow.field(name, pyarrow.string()) for name in rows.names]
+        own = [name for name in rows.names if name not in self._kinds]
+        self.names = (*own, *self._kinds)
+        texts = [pyarrow.field(name, pyarrow.string()) for name in own]
         added = [pyarrow.field(name, kind) for name, kind in self._kinds.items()]
         all_texts = rows.schema is None and not kinds
-        before = texts if rows.schema is None else list(rows.schema)
+        before = texts if rows.schema is None else [field for field in rows.schema if field.name in own]
         self.schema: pa.Schema | None = None if all_texts else pyarrow.schema([*before, *added])
+        written = getattr(rows, "written", rows.schema)
+        self.written = None if all_texts or written is None else pyarrow.schema([*(f for f in written if f.name in own), *added])
+        """The columns as `as_written` yields them."""
 
     @property
     def bad_rows(self) -> int:
-        return self._rows.bad_rows
+        return self.rows.bad_rows
 
     @property
     def read_ratio(self) -> float:
-        return self._rows.read_ratio
+        return self.rows.read_ratio
 
     @property
     def end(self) -> int:
-        return self._rows.end
+        return self.rows.end
 
     @property
     def place(self) -> int | None:
-        return self._rows.place
+        return self.rows.place
 
     def batches(self, columns: Sequence[str], place: int = 0, rows_before: int = 0) -> Iterator[pa.RecordBatch]:
         """Yield these columns of all rows; where all of them are added ones, another one is read for their number."""
+        return self._added(self.rows.batches(self._own(columns), place, rows_before), columns)
+
+    def as_written(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield these columns of all rows in the types that the file has."""
+        read: Any = getattr(self.rows, "as_written", self.rows.batches)
+        return self._added(read(self._own(columns)), columns)
+
+    def _own(self, columns: Sequence[str]) -> list[str]:
+        return [name for name in columns if name not in self._kinds] or [next(name for name in self.rows.names if name)]
+
+    def _added(self, batches: Iterator[pa.RecordBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         import pyarrow
 
-        own = [name for name in columns if name not in self._kinds] or [next(name for name in self._rows.names if name)]
-        for batch in self._rows.batches(own, place, rows_before):
+        for batch in batches:
             arrays = [
                 batch.column(name)
                 if name not in self._kinds
@@ -129,15 +144,23 @@ class WithColumns:
             yield pyarrow.record_batch(arrays, names=list(columns))
 
 
+def text_of(rows: RowFile) -> DelimitedFile | None:
+    """Return the CSV or TSV file of rows, with columns of folders or without; None where they are of another kind."""
+    while isinstance(rows, WithColumns):
+        rows = rows.rows
+    return rows if isinstance(rows, DelimitedFile) else None
+
+
 class Parts:
     """Files that are read as one table, with the columns of all of them."""
 
-    def __init__(self, paths: Sequence[Path], file: FileSchema) -> None:
-        self._paths, self._file = paths, file
+    def __init__(self, paths: Sequence[Path], file: FileSchema, label: str | None = None) -> None:
+        """`label`: a column that rows without a header may leave out."""
+        self._paths, self._file, self._label = paths, file, label
 
     @cached_property
     def _opened(self) -> list[RowFile]:
-        return [open_rows(path, self._file, skip_bad_rows=True) for path in self._paths]
+        return [open_rows(path, self._file, skip_bad_rows=True, label=self._label) for path in self._paths]
 
     def lacking(self, columns: Sequence[str]) -> list[str]:
         """Say which of these columns some of the files lack and others have."""
@@ -157,12 +180,19 @@ class Parts:
         return found
 
     def completed(self, rows: RowFile, columns: Sequence[str]) -> RowFile:
-        """Return a file with nulls for those of the columns that only other files have."""
-        lacking = [name for name in columns if name not in rows.names]
+        """Return a file with nulls for those of the columns of which only other files have values, or a type."""
+        lacking = [name for name in columns if name not in rows.names or _is_null(rows, name)]
         if not lacking or len(self._paths) < 2:
             return rows
         added = {name: self.kinds[name] for name in lacking if name in self.kinds}
         return WithColumns(rows, {}, added) if added else rows
+
+
+def _is_null(rows: RowFile, name: str) -> bool:
+    """Whether a file says of a column that all of its values are null."""
+    import pyarrow as pa
+
+    return rows.schema is not None and bool(pa.types.is_null(rows.schema.field(name).type))
 
 
 def lacking(names: Sequence[set[str]], columns: Sequence[str]) -> list[str]:

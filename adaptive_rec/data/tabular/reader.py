@@ -16,7 +16,7 @@ from adaptive_rec.data.tabular.arrow_files import BLOCK_ROWS
 from adaptive_rec.data.tabular.bags import is_text, lists_of
 from adaptive_rec.data.tabular.files import partition_values
 from adaptive_rec.data.tabular.kinds import RULES, natural_kind, remedy
-from adaptive_rec.data.tabular.open_rows import Parts, open_rows
+from adaptive_rec.data.tabular.open_rows import Parts, open_rows, text_of
 from adaptive_rec.data.tabular.schema import CONSTANT, DenseColumn, Schema
 from adaptive_rec.data.tabular.times import check_unit, rule_of, times
 from adaptive_rec.data.tabular.values import Categories, categories, equal_to, is_list, numbers
@@ -94,7 +94,8 @@ class TabularReader:
         """Return what gives the file a column that it does not have."""
         if column in partition_values(self._path):
             return f'; a folder of its path names it: write partitions = ["{column}"] under [file] of the schema'
-        fault = getattr(self._file, "row_fault", "")
+        text = text_of(self._file)
+        fault = text.row_fault if text else ""
         return f": {fault}" if fault else ""
 
     @property

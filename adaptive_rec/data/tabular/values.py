@@ -158,7 +158,8 @@ def categories(array: pa.Array, kind: Rule, separator: str, where: str) -> Categ
     distinct, bad_U = as_kind(found, kind, where)
     if kind not in ("", "text") and is_text(found.type):
         lookups_N = _without_words(found, lookups_N)
-    if len(distinct) and (is_text(found.type) and kind not in ("", "text") or pa.types.is_floating(found.type)):
+    spelled = (is_text(found.type) or pa.types.is_binary(found.type)) and kind not in ("", "text")
+    if len(distinct) and (spelled or kind == "float" or pa.types.is_floating(found.type)):
         distinct, bad_U, lookups_N = _joined(distinct, bad_U, lookups_N)
     keys_U = keys_of(distinct)
     return Categories(distinct, keys_U, bad_U | (keys_U == MISSING_KEY), lookups_N, lengths_B)
