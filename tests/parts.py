@@ -124,11 +124,13 @@ def shared_out(files: list[Path], parts: int, known: dict[str, float]) -> list[l
 
 
 def planned(rooms: list[str], marks: str, slow: str, known: dict[str, float]) -> list[Part]:
+    """Return the parts that are run: one more than there are cores, as a part waits now and then, and those of tests marked
+    alone."""
     files = files_of(rooms)
     cores = len(os.sched_getaffinity(0))
     parts = [
         Part(f"{marks}-{number + 1}", names, f"not alone and {slow}")
-        for number, names in enumerate(shared_out(files, max(2, min(4, cores)), known))
+        for number, names in enumerate(shared_out(files, min(4, cores) + 1, known))
     ]
     for number, folders in enumerate(ALONE):
         own = [str(p.relative_to(TESTS.parent)) for folder in folders for p in files if p.parent.name == folder]
