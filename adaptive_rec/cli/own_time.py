@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.data.tabular.schema import Schema, TimeColumn
 from adaptive_rec.errors import DataError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from adaptive_rec.data.tabular.first_rows import Reading
     from adaptive_rec.data.tabular.infer import Inferred
+    from adaptive_rec.data.tabular.schema import Schema
 
 IN_TIME = ("data.order=time", "data.shuffle=false")
 
@@ -55,6 +55,7 @@ def timed(schema: Schema, column: str | None, source: Path, file: Path, reading:
         raise UsageError(f"--time must be the time of {file}, {schema.time.column!r}, got {column!r}; change it there")
     from adaptive_rec.data.tabular.open_rows import open_rows
     from adaptive_rec.data.tabular.sample import present
+    from adaptive_rec.data.tabular.schema import TimeColumn
     from adaptive_rec.data.tabular.times import unit_of_column
 
     rows = open_rows(source, schema.file, reading.skip_bad_rows, reading.grows)

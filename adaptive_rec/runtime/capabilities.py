@@ -129,6 +129,8 @@ REFUSALS = (
     Refusal("compile", "gpu", "run.compile must be false on a device, where the dense part is recorded instead",
             "a CUDA graph records the dense part instead"),
     Refusal("onednn", "gpu", "run.linear must be auto or torch on a device", "oneDNN is for CPUs"),
+    Refusal("onednn", "compile", "run.linear must be auto or torch where run.compile is true",
+            "the compiler calls no oneDNN layers of ours"),
     Refusal("onednn", "no float32", "run.linear must be auto or torch unless run.precision is float32",
             "its layers are of float32"),
     Refusal("transport", "float64", "run.transport must be exact where precision is float64",

@@ -238,7 +238,7 @@ def test_what_cannot_be_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(ConfigError, match="run.linear must be auto or torch on a device, got onednn"):
         assemble(config, streams=LateStreams(seed=1))
     config = load_config(None, {}, ["run.linear=onednn", "run.precision=bf16", "data.synthetic.samples=2000"])
-    with pytest.raises(ConfigError, match="run.linear must be auto or torch where run.precision is bf16: it is for float32"):
+    with pytest.raises(ConfigError, match="run.linear must be auto or torch unless run.precision is float32, got onednn"):
         assemble(config)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="run.linear must be auto or torch where torch has no oneDNN, got onednn"):

@@ -40,7 +40,7 @@ QUANTITY_WORDS = frozenset(
 """Words of names of numbers: the last word says what a column is, `video_duration` beside `age_group`."""
 COUNT_WORDS = frozenset("num number n count total".split())
 """The same as the first word of several: `num_items`."""
-TIME_WORDS = frozenset("time timestamp datetime date ts created updated unixtime utc dt at".split())
+TIME_WORDS = frozenset("time when timestamp datetime date ts created updated unixtime utc dt at".split())
 CLOCK_WORDS = frozenset("timestamp timestamps datetime unixtime ts".split())
 """A column of one of these names is a time, whatever its numbers count from."""
 CALENDAR_WORDS = frozenset("day weekday hour month".split())
