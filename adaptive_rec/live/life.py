@@ -99,7 +99,7 @@ def holder(lock: Path) -> int | None:
     try:
         with open_regular(lock, links=False) as file:
             asked = struct.pack(LOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            kind, *_, process, _ = struct.unpack(LOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+            kind, _, _, _, process = struct.unpack(LOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
     except OSError:
         return None
     return None if kind == fcntl.F_UNLCK else int(process)

@@ -17,8 +17,10 @@ import pytest
 import adaptive_rec
 from adaptive_rec.cli import main
 from adaptive_rec.live import life
+from adaptive_rec.live.life import holder
 from adaptive_rec.offline.report.record import read_run
 from adaptive_rec.offline.report.run_report import phase
+from adaptive_rec.run.new_directory import is_held_by, sole_writer
 from adaptive_rec.service.run_digest import RunDigest
 from tests.finished_runs import FinishedRun
 from tests.matrix import always, each, grid
@@ -169,3 +171,27 @@ def test_the_states_are_one_table() -> None:
     named = re.search(r"ENDED = new Set\(\[(.*?)\]\)", dashboard.read_text())
     assert named
     assert tuple(json.loads(f"[{named[1]}]")) == life.OVER
+
+
+def test_the_process_that_holds_a_directory_is_known_by_its_session(tmp_path: Path) -> None:
+    """`train --detach` waits for it; a process does not see its own lock."""
+    assert holder(tmp_path / ".lock") is None
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.setsid()
+        lock = sole_writer(tmp_path)
+        os.write(writing, b"x")
+        signal.pause()
+        os._exit(lock is None)
+    try:
+        assert os.read(reading, 1)
+        assert holder(tmp_path / ".lock") == child
+        assert is_held_by(tmp_path, child)
+        assert not is_held_by(tmp_path, os.getsid(0))
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reading)
+        os.close(writing)
+    assert holder(tmp_path / ".lock") is None
