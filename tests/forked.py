@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,8 @@ class Forked:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended, as with subprocess.Popen
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
