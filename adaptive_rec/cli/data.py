@@ -121,7 +121,8 @@ def schema_of_sources(args: argparse.Namespace) -> tuple[Schema | None, list[Pat
     stream = sys.stderr if args.json else sys.stdout
     kept = args.out.with_name(args.out.name + ".schema.toml")
     parts = [found_files(source, stream) for source in args.sources]
-    found = DataFiles([file for part in parts for file in part.files], partitions=parts[0].partitions)
+    named = dict.fromkeys(name for part in parts for name in part.partitions)
+    found = DataFiles([file for part in parts for file in part.files], partitions=tuple(named))
     schema = schema_of(args, found, kept, Reading(args.on_bad_row == "skip"), stream)
     return schema, files_with_rows(found, schema, stream)
 

@@ -277,3 +277,16 @@ def test_a_csv_file_without_a_label_is_told_the_way_out(place: Path, capsys: pyt
     assert "--label COLUMN" in capsys.readouterr().err
     assert main(["train", "--data", str(place), "--no-serve", "--out", str(place / "runs" / "d")]) in (2, 3)
     assert "--label COLUMN" in capsys.readouterr().err
+
+
+def test_folders_that_are_prepared_together_give_all_their_columns(tmp_path, monkeypatch):
+    """The columns of the first folder's names alone were taken."""
+    monkeypatch.chdir(tmp_path)
+    for place, rows in (("one/day=1", "12"), ("other/hour=7", "34")):
+        folder = tmp_path / place
+        folder.mkdir(parents=True)
+        (folder / f"{rows}.csv").write_text("click,user\n" + "".join(f"{n % 2},u{rows}{n % 5}\n" for n in range(40)))
+    assert main(["data", "prepare", "one", "other", "--label", "click", "--out", "made"]) == 0
+    meta = json.loads((tmp_path / "made" / "meta.json").read_text())
+    assert {"user", "day", "hour"} == {column["name"] for column in meta["columns"]}
+    assert meta["rows"] == 80
