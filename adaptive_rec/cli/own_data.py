@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from adaptive_rec.data.tabular.infer import Inferred
     from adaptive_rec.data.tabular.schema import FileSchema, Schema
 
+
 def add_schema_options(parser: Any) -> None:
     """--label and --schema, which say that files are CSV, TSV or Parquet files."""
     labelled = (

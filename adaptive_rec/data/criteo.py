@@ -68,7 +68,7 @@ class MemorySource:
         self.train_samples, self.test_samples = len(self._train), len(self._test)
         self.epochs = config.data.epochs
         self._shuffle = config.data.shuffle
-        self.labels_R = self._labels_R = rows.labels_B
+        self.labels_R = rows.labels_B
         self._dense_RX = rows.dense_BX()
         self._ids_RF, table_rows = number_ids(rows.values_BF, feature_tables(config), partial(kept_rows, config))
         self.tables = table_specs(config, tuple(table_rows.get(t, 1) for t in range(len(config.data.table_rows))))
@@ -96,7 +96,7 @@ class MemorySource:
 
     def _pick(self, rows_B: NDArray[np.int64], position: Position, skipped: int) -> Batch:
         ids_BF = self._ids_RF[rows_B].astype(np.int64)
-        return Batch.one_hot(self._dense_RX[rows_B], ids_BF, self._labels_R[rows_B], position, skipped)
+        return Batch.one_hot(self._dense_RX[rows_B], ids_BF, self.labels_R[rows_B], position, skipped)
 
 
 class StreamSource:

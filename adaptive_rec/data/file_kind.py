@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
-from adaptive_rec.data.packed import PACKED_NAMES, packing, unpacked
+from adaptive_rec.data.packed import PACKED_NAMES, NotOneFile, packing, unpacked
 from adaptive_rec.errors import DataError
 
 START_BYTES = 1 << 16
@@ -126,7 +126,7 @@ def _judged(name: str, size: int, changed_ns: int, inode: int) -> tuple[str, str
     try:
         if how:
             start, end = b"".join(islice(unpacked(path, how), 1))[:START_BYTES], b""
-    except NotImplementedError as other:  # a zip archive, of something else than one file
+    except NotOneFile as other:
         return "", _refused(path, str(other))
     except DataError as error:
         return "", str(error)

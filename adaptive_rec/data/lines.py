@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from adaptive_rec.data.packed import CHUNK_BYTES, packing, unpacked, unpacked_bytes
+from adaptive_rec.data.packed import CHUNK_BYTES, NotOneFile, packing, unpacked, unpacked_bytes
 from adaptive_rec.errors import DataError
 
 MAX_LINE_BYTES = 4 << 20
@@ -51,7 +51,7 @@ def chunks(path: Path, start_byte: int = 0) -> Iterator[bytes]:
                 left = CHUNK_BYTES
     except OSError as error:
         raise DataError(f"{path} must be a complete plain file: {error}") from None
-    except NotImplementedError as other:
+    except NotOneFile as other:
         raise DataError(f"{path} must be one file of rows, it is {other}; unpack it") from None
 
 

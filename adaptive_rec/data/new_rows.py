@@ -46,7 +46,7 @@ class NumberedRows(Wrapped):
         self._maps = {name: KeyedIds(each) for name, each in values.items()}
         self._columns = meta.columns
         self._readers = open_files(paths, columns, labelled)
-        self.lacking = lacking_columns(paths, columns, labelled)
+        self.lacking = [note for reader in self._readers[:1] for note in reader.lacking]
         self.unknown = {column.name: Unknown() for column in meta.columns}
 
     def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
@@ -82,7 +82,7 @@ class KeyedRows:
         self.schema = schema = columns.schema
         self._standard = columns.figures()
         self._readers = open_files(paths, columns, labelled)
-        self.lacking = lacking_columns(paths, columns, labelled)
+        self.lacking = [note for reader in self._readers[:1] for note in reader.lacking]
         sparse = zip(schema.sparse, columns.bag_C, strict=True)
         column_C = tuple(SparseColumn(column.feature, column.table_name, bag) for column, bag in sparse)
         self.tables, self.features = specs(config, column_C)
@@ -122,13 +122,6 @@ def open_files(paths: Sequence[Path], columns: TrainedColumns, labelled: bool) -
                     f"{path}, column {column.name}: must hold {wanted}, as the model was trained on, got {got}"
                 )
     return readers
-
-
-def lacking_columns(paths: Sequence[Path], columns: TrainedColumns, labelled: bool) -> list[str]:
-    """Say which columns some of the files lack, and others have."""
-    label = columns.schema.comparison.column
-    wanted = [name for name in columns.schema.columns if labelled or name != label]
-    return Parts(paths, columns.schema.file, None if labelled else label).lacking(wanted)
 
 
 def blocks_of(readers: Iterable[TabularReader]) -> Iterator[RawBlock]:

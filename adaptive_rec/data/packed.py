@@ -35,6 +35,10 @@ BZIP2_BLOCKS = (b"\x31\x41\x59\x26\x53\x59", b"\x17\x72\x45\x38\x50\x90")
 FAULTS = (EOFError, OSError, ValueError, zlib.error, ZstdError, lzma.LZMAError, zipfile.BadZipFile, RuntimeError)
 
 
+class NotOneFile(Exception):
+    """A zip archive holds something else than one file of rows; its text says what the archive is."""
+
+
 def packing_of_bytes(start: bytes) -> str:
     """Return how a file is packed that begins so: gz, zst, bz2, xz or zip; empty where it is not."""
     if start.startswith(b"\x1f\x8b"):
@@ -67,12 +71,10 @@ def _is_text(start: bytes) -> bool:
 
 
 def unpacked(path: Path, how: str) -> Iterator[bytes]:
-    """Yield the content of a packed file. Raises DataError where it is damaged, NotImplementedError, with what it is, where it is
-    a zip archive of something else than one file."""
+    """Yield the content of a packed file. Raises DataError where it is damaged or packed in a way that is not read, NotOneFile
+    where it is a zip archive of something else."""
     try:
         yield from STREAMS[how](path)
-    except NotImplementedError:
-        raise
     except FAULTS as error:
         raise DataError(f"{path} must be a complete {how} file: {error or 'it ends too early'}") from None
 
@@ -139,20 +141,20 @@ def _zip_chunks(path: Path) -> Iterator[bytes]:
 
 
 def _member(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
-    """Return the only file of an archive. Raises NotImplementedError with what the archive is otherwise."""
+    """Return the only file of an archive. Raises NotOneFile for another archive."""
     files = [each for each in archive.infolist() if not each.is_dir() and not each.filename.startswith("__MACOSX/")]
     names = [each.filename for each in files]
     if any(name.startswith("xl/") for name in names):
-        raise NotImplementedError("an Excel file")
+        raise NotOneFile("an Excel file")
     if any(name.rpartition("/")[2] == "data.pkl" for name in names):
-        raise NotImplementedError("a pickle")
+        raise NotOneFile("a pickle")
     if names and all(name.endswith(".npy") for name in names):
-        raise NotImplementedError("a NumPy archive (.npz)")
+        raise NotOneFile("a NumPy archive (.npz)")
     if len(files) != 1:
         shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
-        raise NotImplementedError(f"a zip archive of {len(files)} files{f' ({shown})' if names else ''} instead of one")
+        raise NotOneFile(f"a zip archive of {len(files)} files{f' ({shown})' if names else ''} instead of one")
     if files[0].flag_bits & 1:
-        raise NotImplementedError("a zip archive with a password")
+        raise NotOneFile("a zip archive with a password")
     return files[0]
 
 
@@ -172,7 +174,7 @@ def unpacked_bytes(path: Path) -> int:
                 return max(1, _member(archive).file_size)
         found = len(_first_decompressor(how).decompress(start)) if how in ("gz", "zst") else _ratio_of_streams(how, start)
         size = size * found // max(1, len(start))
-    except (NotImplementedError, *FAULTS):
+    except (NotOneFile, *FAULTS):
         pass  # reading the damaged file raises the error
     return max(1, size)
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from adaptive_rec.data.tabular.kinds import INTEGER
 from adaptive_rec.data.tabular.number_kind import (
-    Judged,
     Told,
     all_differ,
     counted_values,
@@ -21,7 +20,7 @@ from adaptive_rec.data.tabular.number_kind import (
     judge_lists,
     judge_whole,
 )
-from adaptive_rec.data.tabular.sample import Sample, present
+from adaptive_rec.data.tabular.sample import Judged, Sample, present
 from adaptive_rec.data.tabular.text_kind import are_codes, are_thousands, header_kind, proposal, text_kind
 from adaptive_rec.data.tabular.values import is_list, numbers
 
@@ -63,11 +62,6 @@ def judge(sample: Sample) -> Judged:
     if found is None:
         return "unused", {}, f"values of type {kind}"
     return judge_floats(sample, found.values_B)
-
-
-def judge_text(sample: Sample) -> Judged:
-    """Return what a column of texts is whose values cannot be read as anything else."""
-    return _judge_words(sample)
 
 
 def _judge_bytes(sample: Sample) -> Judged:
@@ -114,16 +108,17 @@ def _judge_texts(sample: Sample) -> Judged:
         if pc.all(pc.is_in(pc.utf8_lower(values), _words("true", "false"))).as_py():
             return "sparse", {"type": "boolean"}, "true or false"
         if are_thousands(values):
-            return text_kind(sample.name, values, told.is_id, sample.distinct) or _judge_words(sample)
+            return text_kind(sample.name, values, told.is_id, sample.distinct) or judge_words(sample)
         if are_codes(values, told.is_id):
-            return _judge_words(sample)
+            return judge_words(sample)
         return judge_floats(sample, found.values_B)
     if set(sample.unique.slice(0, 8).to_pylist()) - {""} == {"t", "f"}:
         return "sparse", {"type": "boolean"}, "true or false"
-    return text_kind(sample.name, values, told.is_id, sample.distinct) or _judge_words(sample)
+    return text_kind(sample.name, values, told.is_id, sample.distinct) or judge_words(sample)
 
 
-def _judge_words(sample: Sample) -> Judged:
+def judge_words(sample: Sample) -> Judged:
+    """Return what a column of texts is whose values are read as nothing else."""
     import pyarrow.compute as pc
 
     values, distinct = sample.values, sample.distinct

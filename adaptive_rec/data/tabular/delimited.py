@@ -45,6 +45,7 @@ class DelimitedFile:
     """A CSV or TSV file, opened: its columns and its rows."""
 
     schema: pa.Schema | None = None
+    written: pa.Schema | None = None
     """There is none: all fields are texts."""
 
     def __init__(
@@ -102,6 +103,10 @@ class DelimitedFile:
                 yield batch
         except (OSError, UnicodeError, pyarrow.ArrowException) as error:
             raise self._error(error) from None
+
+    def as_written(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield these columns of all rows."""
+        return self.batches(columns)
 
     def _records(self, place: int) -> Iterator[tuple[int, bytes]]:
         """Yield whole records from a place on, about a megabyte at a time, each time with their own place."""

@@ -135,7 +135,6 @@ def _joined(name: str, arrays: list[pa.Array], found: FirstRows) -> pa.Array:
     """Return the pieces of a column as one array of a type that all of them have; texts where they have none."""
     import pyarrow as pa
 
-    arrays = [each.dictionary_decode() if pa.types.is_dictionary(each.type) else each for each in arrays]
     kinds = list(dict.fromkeys(each.type for each in arrays if not pa.types.is_null(each.type)))
     if not arrays or not kinds:
         return pa.nulls(sum(map(len, arrays)))
@@ -183,5 +182,5 @@ def _is_plain(kind: pa.DataType) -> bool:
     """Whether values of a type can be categories beside texts."""
     import pyarrow as pa
 
-    rules = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_string, pa.types.is_large_string)
+    rules = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_string)
     return any(rule(kind) for rule in rules)

@@ -14,22 +14,20 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from adaptive_rec.data.tabular.bags import is_text, lists_of
-from adaptive_rec.data.tabular.column_kind import judge, judge_text
+from adaptive_rec.data.tabular.column_kind import judge, judge_words
 from adaptive_rec.data.tabular.first_rows import MOST_BAD_RATIO, STRICT, Reading, first_rows
+from adaptive_rec.data.tabular.label import Label, parse_label
 from adaptive_rec.data.tabular.reader import LARGEST
-from adaptive_rec.data.tabular.sample import Sample
-from adaptive_rec.data.tabular.schema import PLAIN_NAME, FileSchema, Label, Schema, parse_label, parse_schema
-from adaptive_rec.data.tabular.values import categories, equal_to, numbers
+from adaptive_rec.data.tabular.sample import Judged, Sample
+from adaptive_rec.data.tabular.schema import PLAIN_NAME, FileSchema, Schema, parse_schema
+from adaptive_rec.data.tabular.values import categories, label_numbers, numbers
 from adaptive_rec.data.tabular.written_numbers import written_numbers
 from adaptive_rec.errors import DataError, UsageError, did_you_mean
-
-if TYPE_CHECKING:
-    pass
 
 CHECKED_NUMBERS = 1000
 MOST_WORDS = 20
@@ -107,7 +105,7 @@ def infer(
     return Inferred(parse_schema(values, f"the schema of {path}"), remarks, unused, rows.notes, samples)
 
 
-def _taken(sample: Sample) -> tuple[str, dict[str, Any], str]:
+def _taken(sample: Sample) -> Judged:
     """Return what a column is, as `judge` does, with settings by which the reader takes all its first values."""
     import pyarrow as pa
 
@@ -116,7 +114,7 @@ def _taken(sample: Sample) -> tuple[str, dict[str, Any], str]:
         return kind, column, why
     text = {**column, "type": "text"}
     if kind == "sparse" and pa.types.is_string(sample.values.type) and _is_read(sample, kind, text):
-        return judge_text(sample)
+        return judge_words(sample)
     return "unused", {}, f"{why}, but not all of its values can be read as such"
 
 
@@ -135,7 +133,7 @@ def _is_read(sample: Sample, kind: str, column: dict[str, Any]) -> bool:
     return not (bad_U.any() or categories_found.bad_N.any())
 
 
-def _of_two_types(kind: str, column: dict[str, Any], why: str, reason: str) -> tuple[str, dict[str, Any], str]:
+def _of_two_types(kind: str, column: dict[str, Any], why: str, reason: str) -> Judged:
     """Return what a column is whose types in two files have only their text in common."""
     if reason:
         return "unused", {}, reason
@@ -159,7 +157,7 @@ def check_label(path: Path, label: str, samples: dict[str, Sample], most_bad_rat
             f"{known}{did_you_mean(target.column, samples)}"
         )
     sample = samples[target.column]
-    found = equal_to(sample.values, target.equals) if target.equals else numbers(sample.values)
+    found = label_numbers(sample.values, target.equals)
     most_bad = most_bad_ratio * len(sample.values)
     if found is None or np.count_nonzero(found.bad_B) > most_bad:
         got = (

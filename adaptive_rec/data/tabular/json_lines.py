@@ -26,7 +26,7 @@ class JsonLinesFile:
         self.path, self._skip_bad_rows = path, skip_bad_rows
         status = path.stat()
         self.schema: pa.Schema | None = _types(str(path), skip_bad_rows, status.st_size, status.st_mtime_ns)
-        self.names = tuple(self.schema.names)
+        self.written, self.names = self.schema, tuple(self.schema.names)
         self.bad_rows, self.end, self._read_bytes, self._size_bytes = 0, 0, 0, plain_bytes(path)
         self.place: int | None = 0
 
@@ -52,6 +52,10 @@ class JsonLinesFile:
             )
             yield batch
         self.end = place
+
+    def as_written(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield these columns of all rows."""
+        return self.batches(columns)
 
 
 @lru_cache(maxsize=256)

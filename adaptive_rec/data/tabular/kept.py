@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.data.tabular.open_rows import open_rows
+from adaptive_rec.data.tabular.open_rows import RowFile, open_rows
 from adaptive_rec.data.tabular.sample import words_of
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.errors import DataError, UsageError, did_you_mean
@@ -40,7 +40,7 @@ class KeptColumns:
             self.names = tuple(dict.fromkeys(names))
             for name in self.names:
                 self._check(name)
-        self._batches = chain.from_iterable(_written(file, self.names) for file in self._files)
+        self._batches = chain.from_iterable(file.as_written(self.names) for file in self._files)
         self._rest: list[pa.RecordBatch] = []
 
     @property
@@ -87,7 +87,7 @@ class KeptColumns:
         kinds = [_type(file, name) for file in self._files if name in file.names]
         return next((kind for kind in kinds if not pa.types.is_null(kind)), pa.null())
 
-    def _is_alike(self, file: Any, name: str) -> bool:
+    def _is_alike(self, file: RowFile, name: str) -> bool:
         import pyarrow as pa
 
         return name in file.names and _type(file, name) in (pa.null(), self._kind(name))
@@ -109,10 +109,10 @@ class KeptColumns:
                 )
 
 
-def keys_of_rows(file: Any, schema: Schema) -> list[str]:
+def keys_of_rows(file: RowFile, schema: Schema) -> list[str]:
     """Return the columns that look like keys of the rows, by their names and the first rows."""
     candidates = [name for name in file.names if _may_be_key(name, schema)]
-    batch = next(iter(_written(file, candidates)), None) if candidates else None
+    batch = next(iter(file.as_written(candidates)), None) if candidates else None
     return [] if batch is None else [name for name in candidates if _all_different(batch.column(name))]
 
 
@@ -135,16 +135,9 @@ def _all_different(values: pa.Array) -> bool:
     return not missing and bool(pc.count_distinct(values).as_py() == len(values))
 
 
-def _written(file: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield columns as a file has them: in its own types, where it has any."""
-    batches: Iterator[pa.RecordBatch] = getattr(file, "as_written", file.batches)(names)
-    return batches
-
-
-def _type(file: Any, name: str) -> pa.DataType:
+def _type(file: RowFile, name: str) -> pa.DataType:
     """Return the type of a column; that of the lists in a dictionary, which Parquet cannot have."""
     import pyarrow as pa
 
-    schema = getattr(file, "written", file.schema)
-    kind: Any = schema.field(name).type if isinstance(schema, pa.Schema) else pa.string()
+    kind: Any = pa.string() if file.written is None else file.written.field(name).type
     return kind.value_type if pa.types.is_dictionary(kind) and pa.types.is_nested(kind.value_type) else kind

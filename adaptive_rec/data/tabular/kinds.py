@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.data.tabular.bags import PLAIN_NUMBER
 from adaptive_rec.errors import DataError
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ def _as_floats(distinct: pa.Array) -> tuple[pa.Array, Any]:
         distinct = distinct.cast(pa.int8())
     if natural_kind(found) == "text" or pa.types.is_decimal(found):
         texts = pc.utf8_trim_whitespace(distinct.cast(pa.string()))
-        right = pc.match_substring_regex(texts, r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$")
+        right = pc.match_substring_regex(texts, f"^{PLAIN_NUMBER.pattern}$")
         distinct = pc.replace_substring_regex(pc.if_else(right, texts, "inf"), r"^\+", "")
     elif pa.types.is_float32(found):
         distinct = pa.array([_widened(value) for value in distinct.to_numpy(zero_copy_only=False)], pa.float64())

@@ -11,7 +11,7 @@ from adaptive_rec.data.tabular.calendar_numbers import calendar_unit
 from adaptive_rec.data.tabular.kept import ROW_NAMES
 from adaptive_rec.data.tabular.kinds import FLOAT_DIGITS, as_kind
 from adaptive_rec.data.tabular.reader import LARGEST
-from adaptive_rec.data.tabular.sample import Sample, words_in_order
+from adaptive_rec.data.tabular.sample import Judged, Sample, words_in_order
 from adaptive_rec.data.tabular.times import time_line
 
 LEAST_ROWS = 1000
@@ -48,9 +48,6 @@ CALENDAR_WORDS = frozenset("day weekday hour month".split())
 SECONDS = (1e9, 2.2e9)
 """Unix times of 2001 to 2039."""
 WEIGHTS = frozenset("weight weights sample_weight sample_weights instance_weight case_weight row_weight event_weight".split())
-
-Judged = tuple[str, dict[str, Any], str]
-"""Dense, sparse or unused, the column's settings in the schema, and why."""
 
 
 class Told(NamedTuple):

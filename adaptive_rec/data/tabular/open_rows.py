@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from adaptive_rec.data.file_kind import ARROW, ARROW_STREAM, JSON_LINES, PARQUET, kind_of
 from adaptive_rec.data.tabular.arrow_files import ArrowFile, ParquetFile
@@ -28,6 +28,8 @@ class RowFile(Protocol):
     names: tuple[str, ...]
     schema: pa.Schema | None
     """The types of its columns; None where all of them are texts."""
+    written: pa.Schema | None
+    """The same as `as_written` yields them."""
     delimiter: str
     """The character between fields, empty where there is none."""
     escape: str
@@ -55,6 +57,10 @@ class RowFile(Protocol):
 
     def batches(self, columns: Sequence[str], place: int = 0, rows_before: int = 0) -> Iterator[pa.RecordBatch]:
         """Yield these columns of all rows, in order, from a place on, which has `rows_before` before it. Raises DataError."""
+        ...
+
+    def as_written(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield these columns of all rows in the types that the file has. Raises DataError."""
         ...
 
 
@@ -99,7 +105,7 @@ class WithColumns:
         all_texts = rows.schema is None and not kinds
         before = texts if rows.schema is None else [field for field in rows.schema if field.name in own]
         self.schema: pa.Schema | None = None if all_texts else pyarrow.schema([*before, *added])
-        written = getattr(rows, "written", rows.schema)
+        written = rows.written
         self.written = None if all_texts or written is None else pyarrow.schema([*(f for f in written if f.name in own), *added])
         """The columns as `as_written` yields them."""
 
@@ -125,8 +131,7 @@ class WithColumns:
 
     def as_written(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield these columns of all rows in the types that the file has."""
-        read: Any = getattr(self.rows, "as_written", self.rows.batches)
-        return self._added(read(self._own(columns)), columns)
+        return self._added(self.rows.as_written(self._own(columns)), columns)
 
     def _own(self, columns: Sequence[str]) -> list[str]:
         return [name for name in columns if name not in self._kinds] or [next(name for name in self.rows.names if name)]

@@ -19,7 +19,7 @@ from adaptive_rec.data.tabular.kinds import RULES, natural_kind, remedy
 from adaptive_rec.data.tabular.open_rows import Parts, open_rows, text_of
 from adaptive_rec.data.tabular.schema import CONSTANT, DenseColumn, Schema
 from adaptive_rec.data.tabular.times import check_unit, rule_of, times
-from adaptive_rec.data.tabular.values import Categories, categories, equal_to, is_list, numbers
+from adaptive_rec.data.tabular.values import Categories, categories, is_list, label_numbers
 from adaptive_rec.data.tabular.written_numbers import format_hint, written_numbers
 from adaptive_rec.errors import DataError
 
@@ -67,6 +67,7 @@ class TabularReader:
         label = schema.comparison.column
         self._file = open_rows(path, schema.file, skip_bad_rows, grows, None if labelled else label)
         self._names = [name for name in schema.columns if labelled or name != label]
+        self._parts = parts
         if parts is not None:
             needed = (label, schema.time.column)
             self._file = parts.completed(self._file, [name for name in self._names if name not in needed])
@@ -97,6 +98,11 @@ class TabularReader:
         text = text_of(self._file)
         fault = text.row_fault if text else ""
         return f": {fault}" if fault else ""
+
+    @property
+    def lacking(self) -> list[str]:
+        """What is to be said of columns that some of the files that are read with it lack, and others have."""
+        return [] if self._parts is None else self._parts.lacking(self._names)
 
     @property
     def bad_rows(self) -> int:
@@ -247,7 +253,7 @@ class TabularReader:
         label = self.schema.comparison
         try:
             encoded = batch.column(label.column).dictionary_encode()
-            found = equal_to(encoded.dictionary, label.equals) if label.equals else numbers(encoded.dictionary)
+            found = label_numbers(encoded.dictionary, label.equals)
         except pyarrow.ArrowException:
             found = None
         if found is None:
@@ -261,8 +267,7 @@ class TabularReader:
         if not self._labelled:
             return np.zeros(batch.num_rows, dtype=bool), np.zeros(batch.num_rows, dtype=np.float32)
         label = self.schema.comparison
-        equal = equal_to(batch.column(label.column), label.equals) if label.equals else None
-        values_B, bad_B = self._numbers(batch, label.column) if equal is None else (equal.values_B, equal.bad_B)
+        values_B, bad_B = self._numbers(batch, label.column, label.equals)
         label_B = label.of(values_B)
         bad_B = bad_B | ~((label_B == 0) | (label_B == 1))
         hint = "; a label can be a comparison too, such as 'rating >= 4'" if label.rule.endswith("1") else ""
@@ -286,8 +291,10 @@ class TabularReader:
         self._judge(batch, column.column, bad_B, rule, rows_before, hint)
         return bad_B, np.where(bad_B, 0.0, values_B)
 
-    def _numbers(self, batch: pa.RecordBatch, column: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        found = numbers(batch.column(column))
+    def _numbers(
+        self, batch: pa.RecordBatch, column: str, equals: str = ""
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        found = label_numbers(batch.column(column), equals)
         if found is None:
             raise DataError(f"{self._path}, column {column}: must hold numbers, got {batch.column(column).type}")
         return found.values_B, found.bad_B

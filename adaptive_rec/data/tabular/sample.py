@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.data.tabular.bags import MISSING_WORDS
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Judged = tuple[str, dict[str, Any], str]
+"""What a column is to a model: dense, sparse or unused; its settings in the schema; and why."""
 
 
 @dataclass

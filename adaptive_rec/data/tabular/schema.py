@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
@@ -24,6 +22,7 @@ from adaptive_rec.config.faults import describe
 from adaptive_rec.config.knobs import Frozen
 from adaptive_rec.data.tabular.calendar_numbers import Unit
 from adaptive_rec.data.tabular.kinds import Rule
+from adaptive_rec.data.tabular.label import Label, parse_label
 from adaptive_rec.errors import UsageError
 from adaptive_rec.system.regular_files import read_regular
 
@@ -31,10 +30,6 @@ CONSTANT = "constant"
 """Name of the single dense feature of a schema without dense columns."""
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 """The names of features and tables, which are parts of the names of files."""
-EQUAL = re.compile(r"(?P<column>.+?)\s*==\s*(?P<value>.*\S)\s*")
-THRESHOLD = re.compile(r"(?P<column>.+?)\s*(?P<sign>>=|>)\s*(?P<number>[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*")
-
-
 LATER_KEYS = frozenset(("format", "list", "escape", "columns", "partitions"))
 """Keys that older versions did not know."""
 
@@ -162,46 +157,6 @@ class FileSchema(SchemaPart):
         except LookupError:
             raise ValueError(f"must be an encoding that Python knows, such as utf-8 or latin-1, got {name!r}") from None
         return name
-
-
-class Label(Frozen):
-    """The label of a row: a column of 0 and 1, or a comparison of a column's value with a constant."""
-
-    column: str
-    equals: str = ""
-    at_least: float | None = None
-    above: float | None = None
-
-    @property
-    def rule(self) -> str:
-        if self.equals:
-            return "must have a value"
-        return "must be 0 or 1" if self.at_least is None and self.above is None else "must be a number"
-
-    def of(self, values_B: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return 0 or 1 for each number; a column that is not compared is returned as it is."""
-        if self.at_least is not None:
-            return np.where(np.isnan(values_B), np.nan, values_B >= self.at_least)
-        if self.above is not None:
-            return np.where(np.isnan(values_B), np.nan, values_B > self.above)
-        return values_B
-
-
-def parse_label(text: str) -> Label:
-    """Read a column, or a comparison such as ``rating >= 4`` or ``answer == yes``."""
-    if equal := EQUAL.fullmatch(text):
-        value = equal["value"]
-        return Label(column=equal["column"], equals=value[1:-1] if re.fullmatch(r"""(["']).+\1""", value) else value)
-    found = THRESHOLD.fullmatch(text)
-    try:
-        number = float(found["number"]) if found else np.nan
-    except ValueError:
-        number = np.nan
-    if found is None or not np.isfinite(number):
-        return Label(column=text)
-    if found["sign"] == ">=":
-        return Label(column=found["column"], at_least=number)
-    return Label(column=found["column"], above=number)
 
 
 class Schema(Frozen):

@@ -15,14 +15,13 @@ import numpy as np
 
 from adaptive_rec.data.tabular.bags import MISSING_WORDS, lists_of
 from adaptive_rec.data.tabular.kinds import INTEGER
+from adaptive_rec.data.tabular.sample import Judged
 from adaptive_rec.data.tabular.values import NUMBER
 from adaptive_rec.data.tabular.written_numbers import CURRENCY, PATTERNS, Format, written_numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Judged = tuple[str, dict[str, Any], str]
-"""Dense, sparse or unused, the column's settings in the schema, and why."""
 LOOKED_AT, FIRST = 10_000, 100
 """Values, evenly spread, by which lists are found, and the first ones, which must not say otherwise."""
 MONTH = "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*[.]?"

@@ -61,6 +61,12 @@ def numbers(array: pa.Array, truths: bool = True) -> Numbers | None:
     return Numbers(np.asarray(values_B, dtype=np.float64), bad_B)
 
 
+def label_numbers(array: pa.Array, equals: str) -> Numbers | None:
+    """Return the numbers of a column by which rows are labelled: 1 and 0 where a comparison `equals` a text, else its own; None
+    for a type that has none."""
+    return equal_to(array, equals) if equals else numbers(array)
+
+
 def equal_to(array: pa.Array, text: str) -> Numbers | None:
     """Return 1 where a column's value is a text, without white space around it, or a number that the text says, 0 elsewhere,
     and NaN where it is missing; None for a type that has no texts."""
