@@ -76,8 +76,8 @@ class Phases:
         """Raise CheckpointError where the run cannot resume from where a checkpoint left it."""
         if self.reordered and self._stretch is None:
             raise CheckpointError(
-                "a run in the middle of a stream that its policy reorders must resume under that policy; the checkpoint is "
-                f"of step {self._state.step}, the policy {self._state.policy.name} is another"
+                "knobs.policy must stay what it was in the middle of a stream that a policy reorders (checkpoint of step "
+                f"{self._state.step}), got {self._state.policy.name}"
             )
 
     def is_probe_step(self) -> bool:
