@@ -46,7 +46,8 @@ def test_what_a_run_writes_is_listed(run: Path) -> None:
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_run_is_not_resumed_through_a_link(run: Path, victim: Path, name: str) -> None:
     replace_by_link(run / name, victim)
-    with pytest.raises(UsageError, match=rf"{run / name} must not be a symbolic link \(it points to {victim}\): the run writes to it"):
+    rule = rf"{run / name} must not be a symbolic link \(it points to {victim}\): the run writes to it"
+    with pytest.raises(UsageError, match=rule):
         sole_writer(run)
     assert victim.read_text() == "mine\n"
 
