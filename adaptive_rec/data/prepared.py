@@ -21,8 +21,8 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.data.criteo import measured_rows, row_ranges
 from adaptive_rec.data.left_out import with_all_parts
 from adaptive_rec.data.loaded_samples import Columns, LoadedSamples, to_batch
-from adaptive_rec.data.prepare.formats import WITH_TIMES
 from adaptive_rec.data.prepare.meta import Meta, load_meta
+from adaptive_rec.data.prepare.recipe import has_times
 from adaptive_rec.data.prepare.values import values_file
 from adaptive_rec.data.prepared_arrays import FolderArrays
 from adaptive_rec.data.source import Source, epoch_batches, kept_rows
@@ -177,7 +177,7 @@ def why_no_times(meta: Meta) -> str:
     """Return why the rows of a folder have no times, and what can be done."""
     if meta.columns_schema is not None:
         return 'name the column in the schema (time = "COLUMN") and prepare the files again'
-    if meta.job.format in WITH_TIMES:
+    if has_times(meta.job.format):
         return f"the folder was made by {meta.made_by}; prepare it again"
     return f"files of format {meta.job.format} have none; data.shuffle=false keeps their order"
 

@@ -1,7 +1,7 @@
 """The input of `data prepare`: blocks of rows with keys in place of ids. One reader reads one source file.
 
-A format is a class with the protocol `RawReader`; `formats.py` lists them by name. ``Reader(path, skip_bad_rows, seed)`` opens
-the file (formats with histories take their length too, Parquet takes a schema) and raises DataError where that fails. All random
+A format is a class with the protocol `RawReader`; `recipes/` lists those of public logs by name. ``Reader(path, skip_bad_rows,
+seed)`` opens the file (formats with histories take their length too) and raises DataError where that fails. All random
 numbers come from `seed` alone, so that an interrupted run can be repeated.
 """
 

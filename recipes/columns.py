@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from adaptive_rec.data.lines import line_blocks, plain_bytes, shown
 from adaptive_rec.data.prepare.raw import SequenceColumns
 from adaptive_rec.errors import DataError
-from adaptive_rec.kernels import parse_csv
-from adaptive_rec.kernels.parse_csv import HEX_KEY, HOUR, INTEGER_KEY, NUMBER, WORD
+from adaptive_rec.recipes.kernels import parse_csv
+from adaptive_rec.recipes.kernels.parse_csv import HEX_KEY, HOUR, INTEGER_KEY, NUMBER, WORD
 
 RULES = {
     HOUR: "must be a date and hour as YYMMDDHH",
