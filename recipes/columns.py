@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,6 +130,7 @@ class LogReader:
     sequence: SequenceColumns | None = None
     schema = None
     has_times = True
+    bad_of: Mapping[str, int] = {}
     _made_ratio: float | None = None
     """Share of the rows made so far, in a reader that holds the whole log before it makes the first one."""
 

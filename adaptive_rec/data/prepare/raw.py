@@ -7,7 +7,7 @@ numbers come from `seed` alone, so that an interrupted run can be repeated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -107,6 +107,11 @@ class RawReader(Protocol):
     @property
     def bad_rows(self) -> int:
         """Malformed rows that `blocks` has skipped so far."""
+        ...
+
+    @property
+    def bad_of(self) -> Mapping[str, int]:
+        """The same by the column that breaks its rule first, of files with a schema."""
         ...
 
     @property

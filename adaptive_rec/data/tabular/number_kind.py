@@ -179,7 +179,7 @@ def counted_values(distinct: int) -> str:
 def _judge_rounded(sample: Sample, told: Told) -> Judged:
     """Judge floats beyond 2^53, where each one stands for several whole numbers."""
     lost = "ids that were written as floats, which lose digits from 2^53 on"
-    if len(sample.values) >= LEAST_ROWS and sample.distinct == len(sample.values):
+    if all_differ(sample):
         return "unused", {}, f"its numbers are all different: {lost}"
     if told.is_id or sample.distinct <= max(FEW_VALUES, MANY_VALUES_RATIO * len(sample.values)):
         return "sparse", {"type": "float"}, f"{lost}: they are compared as floats"
