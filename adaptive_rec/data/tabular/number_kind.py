@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from adaptive_rec.data.tabular.calendar_numbers import calendar_unit
 from adaptive_rec.data.tabular.kept import ROW_NAMES
 from adaptive_rec.data.tabular.kinds import FLOAT_DIGITS, as_kind
-from adaptive_rec.data.tabular.reader import LARGEST
 from adaptive_rec.data.tabular.sample import Judged, Sample, words_in_order
 from adaptive_rec.data.tabular.times import time_line
+from adaptive_rec.data.tabular.values import LARGEST
 
 LEAST_ROWS = 1000
 """Fewer rows do not show that a column is different in each of them."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SIGN = np.uint64(1 << 63)
+LARGEST = float(np.finfo(np.float32).max)
+"""A dense number is at most so large."""
 TRUTH = {"true": "1", "false": "0"}
 NUMBER = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$|^[-+]?(inf|Inf|INF|infinity|Infinity)$"
 
