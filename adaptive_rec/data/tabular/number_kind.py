@@ -49,6 +49,8 @@ SECONDS = (1e9, 2.2e9)
 """Unix times of 2001 to 2039."""
 WEIGHTS = frozenset("weight weights sample_weight sample_weights instance_weight case_weight row_weight event_weight".split())
 
+WEIGHTS_UNUSED = "the rows' weights, it seems: nothing weights rows; list it under dense if it is a feature"
+
 
 class Told(NamedTuple):
     """What a column's name says."""
@@ -81,7 +83,7 @@ def judge_whole(sample: Sample, values: NDArray[Any], column: dict[str, Any]) ->
     if time := _calendar_time(sample, values):
         return "unused", {}, time
     if _is_weight(sample):
-        return "unused", {}, "the rows' weights, it seems: nothing weights rows; list it under dense if it is a feature"
+        return "unused", {}, WEIGHTS_UNUSED
     if all_differ(sample):
         return "unused", {}, "its numbers are all different"
     why = f"{counted_values(distinct)} in the first {sample.rows:,} rows"
@@ -111,7 +113,7 @@ def judge_floats(sample: Sample, values: NDArray[np.float64]) -> Judged:
     if whole and _numbers_rows(sample, values):
         return "unused", {}, "it numbers the rows"
     if _is_weight(sample):
-        return "unused", {}, "the rows' weights, it seems: nothing weights rows; list it under dense if it is a feature"
+        return "unused", {}, WEIGHTS_UNUSED
     if is_time(sample, told, values):
         return "unused", {}, "a time"
     if whole and (time := _calendar_time(sample, finite)):
