@@ -62,7 +62,8 @@ def compare_page(results: Results) -> str:
     return page(
         "compare.html", title(results), f"{', '.join(results['policies'])} · {made}", _state(results), "compare.css",
         results=results, disturbed=disturbed(results), headline=headline(results), baseline=_baseline(results),
-        windows=in_windows(results), duration=duration, conditions=list(_conditions(results)), notes=notes(results), **more,
+        windows=in_windows(results), duration=duration, conditions=list(_conditions(results)), notes=notes(results),
+        **more,
     )  # fmt: skip
 
 
@@ -76,14 +77,16 @@ def _state(results: Results) -> tuple[str, str]:
 def _baseline(results: Results) -> dict[str, Any]:
     """Return the means of the baseline over its seeds and the number of its runs."""
     over = results["over_seeds"][results["baseline"]]
-    return {"runs": over["runs"], **{m.key: over[m.key]["mean"] for m in MEASURES if over.get(m.key)}} if over["runs"] else {}
+    means = {measure.key: over[measure.key]["mean"] for measure in MEASURES if over.get(measure.key)}
+    return {"runs": over["runs"], **means} if over["runs"] else {}
 
 
 def _figures(results: Results) -> dict[str, Any]:
     """Return what a page has once a run is finished."""
     judged = shown(JUDGED, results)
     return {
-        "differences": _differences(results), "statements": statements(results), "enough": most_seeds(results) >= LEAST_SEEDS,
+        "differences": _differences(results), "statements": statements(results),
+        "enough": most_seeds(results) >= LEAST_SEEDS,
         "plots": _plots(results), "stages": stages(results),
         "figures": [_table(results, each) for each in ((*judged, *CALIBRATION), shown(WORK, results))],
         "waiting": sorted({str(run["seed"]) for run in results["runs"] if not run["counted"]}),

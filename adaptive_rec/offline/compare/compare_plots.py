@@ -183,13 +183,15 @@ def stages(results: Results) -> Tracks:
             name: f"{name} {duration(spent[name])}" for name in names if spent.get(name, 0.0) / longest > LEAST_RATIO
         }
         pieces = [
-            Piece("", f"width:{spent[name] / longest:.3%};background:var(--{colors[name]})", text) for name, text in said.items()
-        ]  # fmt: skip
+            Piece("", f"width:{spent[name] / longest:.3%};background:var(--{colors[name]})", text)
+            for name, text in said.items()
+        ]
         bars.append(TrackRow(policy, pieces, duration(sum(spent.values())), f"{policy}: {'; '.join(said.values())}"))
     rows = [(policy, *(duration(spent.get(name, 0.0)) for name in names)) for policy, spent in over.items()]
     return Tracks(
         "bars", "stages", "Where the wall clock went", "seconds of the training thread", bars, wide=True,
-        legend=[Key(name, colors[name]) for name in names], table=ChartTable(("policy", *(f"{name}>" for name in names)), rows),
+        legend=[Key(name, colors[name]) for name in names],
+        table=ChartTable(("policy", *(f"{name}>" for name in names)), rows),
     )  # fmt: skip
 
 

@@ -28,7 +28,9 @@ FILTERS = (units.clock, units.count, units.exact_size, units.fine, units.four, u
 """Number formats, filters of templates by their names. ``count`` takes the place of Jinja's filter of this name."""
 
 
-def page(template: str, title: str, subtitle: str, badge: tuple[str, str] | None = None, style: str = "", **values: Any) -> str:
+def page(
+    template: str, title: str, subtitle: str, badge: tuple[str, str] | None = None, style: str = "", **values: Any
+) -> str:
     """Return a whole page. `badge`: a state, which selects the colour, and its text; `style`: a further style sheet."""
     script = "\n".join(path.read_text(encoding="utf-8") for path in SCRIPTS)
     sheets = [*STYLES, *([HERE / style] if style else [])]

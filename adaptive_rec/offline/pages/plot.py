@@ -47,6 +47,10 @@ class PlotLine:
     def known(self) -> list[float]:
         return [value for value in self.values if value is not None]
 
+    @property
+    def newest(self) -> str:
+        return self.shown(next(reversed(self.known), None))
+
     def shown(self, value: float | None) -> str:
         return "–" if value is None else self.text(value)
 
@@ -104,7 +108,7 @@ class Plot:
 
     @property
     def legend(self) -> list[Key]:
-        return [Key(each.label, each.color, each.look, each.shown(next(reversed(each.known), None))) for each in self.lines]
+        return [Key(line.label, line.color, line.look, line.newest) for line in self.lines]
 
     @property
     def table(self) -> ChartTable:
@@ -150,7 +154,8 @@ class Plot:
         """Yield what is drawn, from back to front: colour, look and values."""
         if self.stacked:
             sums = list(accumulate(([value or 0.0 for value in line.values] for line in self.lines), _sum))
-            yield from ((line.color, "layer", values) for line, values in reversed(list(zip(self.lines, sums, strict=True))))
+            for line, values in zip(reversed(self.lines), reversed(sums), strict=True):
+                yield line.color, "layer", values
             return
         if any(span and span[0] < span[1] for span in self.span):
             for side in (1, 0):

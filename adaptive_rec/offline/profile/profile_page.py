@@ -25,8 +25,9 @@ def profile_page(measured: Mapping[str, Any]) -> str:
     cut = f", the first of {whole(data['train_samples'])}" if data["samples"] < data["train_samples"] else ""
     all_rows = dict(advice(None, data["all_rows_bytes"], measured["everything_fits"]))["in all"]
     return page(
-        "profile.html", f"Profile of {Path(data['source']).name}", f"{whole(data['samples'])} samples of the training range{cut}",
-        measured=measured, all_rows=all_rows, plots=[_budgets(measured), _cdf(measured), _drift(measured)],
+        "profile.html", f"Profile of {Path(data['source']).name}",
+        f"{whole(data['samples'])} samples of the training range{cut}", measured=measured,
+        all_rows=all_rows, plots=[_budgets(measured), _cdf(measured), _drift(measured)],
         curves=list(_curves(measured["tables"])), left_out=len(measured["tables"]) - MOST_TABLES,
     )  # fmt: skip
 

@@ -48,7 +48,8 @@ def run_page(record: RunRecord) -> str:
     return page(
         "report.html", name, subtitle, phase(record),
         record=record, now=now, tables=tables, rows=sum(table["rows"] for table in tables), quality=quality,
-        skipped=_skipped(now), policies=_policies(record), budget=_budget(record), **_course(record, series), **_events(record),
+        skipped=_skipped(now), policies=_policies(record), budget=_budget(record),
+        **_course(record, series), **_events(record),
     )  # fmt: skip
 
 

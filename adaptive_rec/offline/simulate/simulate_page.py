@@ -50,8 +50,8 @@ def _best(results: Sequence[Result]) -> Result:
 
 def _above(results: Sequence[Result]) -> str:
     """Say why policies may be above the ceiling."""
-    reasons = (f"{one['policy']}: {one['above_ceiling']}" for one in results if one["above_ceiling"] and one["follows_budget"])
-    return "; ".join(dict.fromkeys(reasons))
+    bounded = (one for one in results if one["above_ceiling"] and one["follows_budget"])
+    return "; ".join(dict.fromkeys(f"{one['policy']}: {one['above_ceiling']}" for one in bounded))
 
 
 def _listed(results: Sequence[Result]) -> Iterator[Result]:
