@@ -158,12 +158,14 @@ def plan_rank(config: Config, source: Source, ranks: int, ranks_here: int, acts:
     from adaptive_rec.placement import RowSpace
     from adaptive_rec.policy.find import load_policy
     from adaptive_rec.runtime.assemble import check_group, choose_device
+    from adaptive_rec.runtime.parts import RowsOfRank
     from adaptive_rec.runtime.start_checks import check_rows
     from adaptive_rec.system.host_memory import available_bytes
 
     policy = load_policy(config.knobs.policy)
     check_group(config, policy)
-    space = RowSpace.of(source.tables, source.features, policy.request_per_table)  # of all rows, as each rank checks it
+    own = RowsOfRank(source, ranks)
+    space = RowSpace.of(own.tables, own.features, policy.request_per_table)
     check_rows(config, policy, space, choose_device(config).type == "cuda", acts=acts)
     return rank_plan(config, source, Nodes(ranks, ranks_here), available_bytes(), rehearsed=False)
 

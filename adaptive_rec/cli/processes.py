@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -79,16 +79,19 @@ def join(args: argparse.Namespace) -> TorchGroup:
     return TorchGroup.join()
 
 
-def train(
-    args: argparse.Namespace, config: Config, overridden: Collection[str], lead: Callable[[TorchGroup], int]
-) -> int:
-    """Train as one of the processes that torchrun has started. `lead` trains as rank 0."""
+@contextmanager
+def joined(args: argparse.Namespace, config: Config) -> Iterator[TorchGroup | None]:
+    """Join the processes that torchrun has started. Yields None where this process is the only one. An error in the body ends
+    the process."""
+    if not are_under_way():
+        yield None
+        return
     group = join(args)
     with ended_by_errors(group):
         from adaptive_rec.runtime.alike import check_start
 
         check_start(group, config, args.resume)
-        return follow(config, args, overridden, group) if group.rank else lead(group)
+        yield group
 
 
 def follow(config: Config, args: argparse.Namespace, overridden: Collection[str], group: TorchGroup) -> int:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,8 +84,6 @@ def add_commands(subparsers: Any) -> None:
 
 def train(args: argparse.Namespace) -> int:
     """Train and print the summary, or only print the configuration or the memory plan."""
-    from adaptive_rec.config.reference import render
-
     processes.check_launch(args)
     check_start_options(args)
     wanted = Wanted.of(args)
@@ -94,85 +92,129 @@ def train(args: argparse.Namespace) -> int:
     args, config = prepare(args)
     if config.run.compile:
         keep_to_ourselves(os.environ)
-    given = given_serve_options(args)
-    if args.resume and not args.no_serve:
-        given = agreed_options(args.out, given)
-    options = None if args.no_serve else serve_options({**given, "waits_for_port": args.resume and "port" in given})
+    serving = Serving.of(args)
     if args.print_config:
-        sys.stdout.write(render(config))
-        return 0
-    acts = not replays(args)
-    if options is not None:
-        options.read_token()  # an error here comes before the seconds that torch takes to load
-    elif acts:
+        return print_config(config)
+    if serving.options is not None:
+        serving.options.read_token()  # an error here comes before the seconds that torch takes to load
+    elif not replays(args):
         config.watch.check_can_pause()
     if args.dry_run:
-        from adaptive_rec.cli.plan import dry_run
-
-        check_past(args, config)
-        return 0 if processes.are_silent() else dry_run(config, args.json, *processes.layout(wanted.processes), acts)
+        return print_plan(args, config, wanted)
     with nullcontext(args.out) if args.out else new_directory(named_directory(config.knobs.policy)) as out:
-        return train_in(out, args, config, wanted, options, given)
+        if (code := train_elsewhere(args, config, wanted, out, serving)) is not None:
+            return code
+        with processes.joined(args, config) as group:
+            if group is not None and group.rank:
+                return processes.follow(config, args, overridden(args), group)
+            with training_here(args, config, out, serving, group) as here:
+                for event in here.training.events():
+                    here.screen.show(event)
+        return here.exit_code
 
 
-def train_in(
-    out: Path, args: argparse.Namespace, config: Config, wanted: Wanted, options: ServeOptions | None, given: dict[str, Any]
-) -> int:
-    """Train in a directory: in this process, in the background, or in several processes."""
+@dataclass(frozen=True)
+class Serving:
+    """How the run is served."""
+
+    options: ServeOptions | None
+    """None where it is not."""
+    given: dict[str, Any]
+    """Those that the user gave, now or when the run that is resumed was started."""
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Serving:
+        given = given_serve_options(args)
+        if args.no_serve:
+            return cls(None, given)
+        if args.resume:
+            given = agreed_options(args.out, given)
+        return cls(serve_options({**given, "waits_for_port": args.resume and "port" in given}), given)
+
+
+def print_config(config: Config) -> int:
+    from adaptive_rec.config.reference import render
+
+    sys.stdout.write(render(config))
+    return 0
+
+
+def print_plan(args: argparse.Namespace, config: Config, wanted: Wanted) -> int:
+    """Print the memory that the run would need."""
+    from adaptive_rec.cli.plan import dry_run
+
+    check_past(args, config)
+    if processes.are_silent():
+        return 0
+    return dry_run(config, args.json, *processes.layout(wanted.processes), acts=not replays(args))
+
+
+def train_elsewhere(args: argparse.Namespace, config: Config, wanted: Wanted, out: Path, serving: Serving) -> int | None:
+    """Train in the background, or in several processes, and return the exit code. None where this process is to train."""
     if not processes.are_under_way():
         check_start(args, config, out)
     if args.detach:
-        return detach(args.argv, out, args.resume, options is not None, args.json)
+        return detach(args.argv, out, args.resume, serving.options is not None, args.json)
     if wanted.processes > 1 and not processes.are_under_way():
         return launch(args.argv, wanted, config, out)
-    if processes.are_under_way():
-        return processes.train(args, config, overridden(args), partial(train_here, config, args, out, options, given))
-    return train_here(config, args, out, options, given, None)
+    return None
 
 
-def train_here(
-    config: Config, args: argparse.Namespace, out: Path, options: ServeOptions | None, given: dict[str, Any],
-    group: TorchGroup | None,
-) -> int:  # fmt: skip
-    """Train in this process, the only one of the run or rank 0 of several."""
+@dataclass
+class Here:
+    """A run that trains in this process."""
+
+    training: TrainingRun
+    screen: Screen
+    exit_code: int = 0
+
+
+@contextmanager
+def training_here(
+    args: argparse.Namespace, config: Config, out: Path, serving: Serving, group: TorchGroup | None
+) -> Iterator[Here]:
+    """Begin a run in this process, the only one of the run or rank 0 of several; the body trains. Then score it, print the
+    summary and close what the run has open."""
     from adaptive_rec.cli.console import Screen
     from adaptive_rec.cli.progress import compiling_shown
-    from adaptive_rec.live.telemetry import to_json
 
     screen = Screen(to_stderr=args.json)
     with StopSignals(screen, launched=processes.are_launched()) as signals, ExitStack() as stack:
         with screen:
             with compiling_shown(screen):
                 training = begin(config, out, args, screen, group)
-                keep_options(out, given)
+                keep_options(out, serving.given)
                 signals.watch(training.present)
-                sidecar = stack.enter_context(served(options, training, screen))
+                sidecar = stack.enter_context(served(serving.options, training, screen))
                 training.runtime.state.pause_as_saved(reachable=training.group.tell(sidecar is not None))
                 screen.first_step(training.present)
-                for event in training.events():
-                    screen.show(event)
+                yield (here := Here(training, screen))
                 summary = finish(training, screen, signals)
             for event in training.log.last_words:
                 screen.show(event)
-        if args.json:
-            print(to_json(summary), flush=True)
-        else:
-            screen.summary(summary, out)
-        if training.failure is not None:
-            lost = "the last checkpoint was not written: " * isinstance(training.failure, CheckpointError)
-            say(f"error: {lost}{training.failure}", sys.stderr)
+        print_summary(summary, training, screen, args.json)
         if sidecar is not None and not signals.exit_code:
             with signals.waiting():
                 wait_after_the_end(sidecar, screen, args.linger)
     training.group.close()
     if training.failure is not None:
-        return training.failure.exit_code
-    if not signals.exit_code:
-        return 0
-    # As one of several processes it ends with 0, so that torchrun does not start it again.
-    code = signals.exit_code if group is None else 0
-    signals.leave_at_once(code)
-    return code
+        here.exit_code = training.failure.exit_code
+    elif signals.exit_code:
+        # As one of several processes it ends with 0, so that torchrun does not start it again.
+        here.exit_code = signals.exit_code if group is None else 0
+        signals.leave_at_once(here.exit_code)
+
+
+def print_summary(summary: dict[str, Any], training: TrainingRun, screen: Screen, as_json: bool) -> None:
+    from adaptive_rec.live.telemetry import to_json
+
+    if as_json:
+        print(to_json(summary), flush=True)
+    else:
+        screen.summary(summary, training.out)
+    if training.failure is not None:
+        lost = "the last checkpoint was not written: " * isinstance(training.failure, CheckpointError)
+        say(f"error: {lost}{training.failure}", sys.stderr)
 
 
 def begin(

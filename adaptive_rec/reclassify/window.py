@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.device import all_rows_bytes, split_budget
+from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import TrainingError
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.placement import Migration
-from adaptive_rec.policy import AccessView, MovementView, Policy, SkippingPolicy, Verdict, fills_budget
+from adaptive_rec.policy import AccessView, MovementView, Policy, SkippingPolicy, StepPlan, Verdict, fills_budget
 from adaptive_rec.reclassify.guard_rails import plan_migration
 from adaptive_rec.reclassify.listed_rows import ListedRows
 from adaptive_rec.reclassify.memory_rows import place_in_memory
@@ -151,6 +152,13 @@ class Reclassifier:
         own = np.array([self._observer.tracker.cold_met, sum(self.store.device.capacities)])
         cold_met, slots = self.store.group.total(own).tolist()
         return lasting_decay(cold_met / knobs.sample_ratio, slots)
+
+    def guarded(self, _: object, plan: StepPlan, samples_S: NDArray[np.int64]) -> Callable[[Fetched], None] | None:
+        """Return what adds the losses of a micro-batch's guard samples; None where it has none."""
+        if plan.guard_B is None or not plan.guard_B[samples_S].any():
+            return None
+        lines = np.flatnonzero(plan.guard_B[samples_S])
+        return lambda losses_S: self.guard.add(losses_S, lines)
 
     def judge_quality(self, knobs: Knobs) -> Verdict | None:
         """Let the policy judge the losses of the guard's samples, at a tick's end."""

@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,11 @@ class TrainingRun:
         """Train; yield reports after they are written: figures to ``metrics.jsonl``, events to ``events.jsonl``."""
         yield from self._begin()
         while True:
-            yield from self._train()
+            with self._noting_failure():
+                for report in self.runtime.run():
+                    self.log.add(report, self.runtime.recorder.time)
+                    yield report
+                    yield from self.log.complaints()
             if (rollback := self._rollback()) is None:
                 break
             yield from self._go_back(rollback)
@@ -197,13 +202,11 @@ class TrainingRun:
             self.runtime.evaluator.one_class_is_known()
         return [*filter(None, [remark(source)]), *lines(looked)]
 
-    def _train(self) -> Iterator[Report]:
-        """Train to the end, or to the next rollback."""
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        """Write down why training ends in an error."""
         try:
-            for report in self.runtime.run():
-                self.log.add(report, self.runtime.recorder.time)
-                yield report
-                yield from self.log.complaints()
+            yield
         except Exception as error:
             self._fail(error)
             raise

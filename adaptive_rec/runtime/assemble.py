@@ -25,6 +25,7 @@ from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.disk.disk_store import DiskStore
 from adaptive_rec.embedding.disk.staged_disk_store import StagedDiskStore
 from adaptive_rec.embedding.optimizer import RowRule, rules_of_pools
+from adaptive_rec.embedding.shared.ownership import Ownership
 from adaptive_rec.embedding.shared.shared_device_store import SharedDeviceStore
 from adaptive_rec.embedding.shared.shared_disk_store import SharedDiskStore
 from adaptive_rec.embedding.shared.shared_store import SharedStore
@@ -137,16 +138,17 @@ def _join(
     config: Config, source: Source, streams: Streams | None, policy: Policy, options: RunOptions, group: Group | None
 ) -> Runtime:
     space = RowSpace.of(source.tables, source.features, policy.request_per_table)
-    check_rows(config, policy, space, streams is not None, options.checkpoints is not None, options.replayed is None)
+    ranks = 1 if group is None else group.ranks
+    own = source if ranks == 1 else RowsOfRank(source, ranks)
+    own_space = RowSpace.of(own.tables, own.features, policy.request_per_table)
+    check_rows(config, policy, own_space, streams is not None, options.checkpoints is not None, options.replayed is None)
     model = _build_model(config, space, source)
     device = torch.device("cpu") if streams is None else streams.device
     free: dict[Place, int] = {"host": _share_of_host(group)}
     if config.run.host_memory:
-        free["disk"] = free_room(place_of_rows(config, options)) // (1 if group is None else group.ranks)
+        free["disk"] = free_room(place_of_rows(config, options)) // ranks
     if streams is not None:
         free["device"] = streams.free_bytes()
-    ranks = 1 if group is None else group.ranks
-    own = source if ranks == 1 else RowsOfRank(source, ranks)
     plan = plan_memory(config, own, policy, model, build_dense_optimizer, device, free)
     plan.check()
     if options.checkpoints is not None and (notice := check_room(options.checkpoints, ranks * checkpoint_bytes(plan))):
@@ -256,7 +258,8 @@ def build_store(
     direct = (space, rule, config.run.seed, dtype, torch.device("cpu"), budget, movement)
     if streams is None:
         if rows is not None:
-            check_hot_rows(config.run.host_memory, policy, budget)
+            own = Ownership(space, shared.ranks, shared.rank).own if shared else space
+            check_hot_rows(config.run.host_memory, policy, policy.budget_bytes(config.knobs, all_rows_bytes(own, sizes)))
             return SharedDiskStore(shared, *direct, rounded=rounded, folder=rows) if shared else DiskStore(*direct, folder=rows)
         return SharedStore(shared, *direct, drawn=drawn, rounded=rounded) if shared else DirectStore(*direct, drawn)
     copy_threads = config.run.thread_budget(stages_ahead=True).copy

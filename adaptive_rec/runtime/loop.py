@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from functools import partial
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.checkpoint.run_state import RunParts
@@ -19,6 +21,7 @@ from adaptive_rec.embedding.disk.kept_rows import KeptRows
 from adaptive_rec.embedding.optimizer import LearningRates
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.errors import NotFiniteError
 from adaptive_rec.live.telemetry import Evaluation, Event
 from adaptive_rec.policy import Policy
 from adaptive_rec.runtime.checkpoints import Checkpoints
@@ -74,9 +77,8 @@ class Runtime(Session):
         word: Word = "id" if state.input.raw_ids is None else "row"
         self.finite = step_check(config.run.on_nan, dense, store, word, self.watchdog.of_steps)
         """The check that a step's losses and gradients are finite."""
-        self.steps = TrainingSteps(
-            state, dense, self.observer, self.reclassifier, self.splitting, self.finite, self.progressive
-        )
+        observers = [self.reclassifier.guarded, *([self.progressive.observe] if self.progressive else [])]
+        self.steps = TrainingSteps(state, dense, self.observer, self.splitting, self.finite, observers)
         self.parts = RunParts(
             state, dense, self.observer, self.reclassifier, self.phases, self.splitting, self.finite, self.watchdog,
             self.progressive,
@@ -131,23 +133,41 @@ class Runtime(Session):
     def run(self) -> Iterator[Report]:
         """Train to the end of the stream or the configured steps. Yields the reports."""
         self.phases.check_resumable()
-        self.pipeline = pipeline = Pipeline(
-            iter(()),
-            self.store,
-            lambda: self.knobs.prefetch_depth if self.policy.prefetches else 0,
-            self.times,
-            self.config.run.thread_budget(self.store.stages_ahead).classify,
-        )
+        self.pipeline = pipeline = self._new_pipeline()
         for text in self.notices:
             yield Event(self.step_number, "warning", text)
         self.begin()
+        memory, watched = OnShortMemory(self.device), self.watchdog.watched
+        with self._closing(pipeline):
+            try:
+                yield from watched(self._resume())
+                for work in self.phases.works(partial(self._classified, pipeline)):
+                    yield from watched(self._before_step(work))
+                    while work is not None:
+                        with memory:
+                            self.steps.make(work, self.phases.is_probe_step())
+                            break
+                        yield from watched(self.control.give_up_memory(memory.reason))
+                    yield from watched(self.wait_boundary() if work is None else self.boundary())
+                    if self.state.stop_requested:
+                        break
+                yield from watched(self._end())
+            except NotFiniteError as error:
+                yield from self._leave_faulty_step(error)
+            if self.state.rollback is None:
+                yield from self.watchdog.at_the_end()
+
+    @contextmanager
+    def _closing(self, pipeline: Pipeline) -> Iterator[None]:
+        """Close what the run has open, however it ends."""
         try:
-            yield from self.watchdog.over(self._train(pipeline), self.control.obey)
+            yield
         except BaseException:
             self.publisher.enter("failed")
             pipeline.fail()
             raise
         finally:
+            self.watchdog.end()
             if self.state.rollback is None:
                 for text in self.mailbox.close("the run has ended"):
                     self.state.warn(text)
@@ -160,37 +180,40 @@ class Runtime(Session):
             if self.state.input.kept_rows is not None:
                 self.state.input.kept_rows.close()
 
-    def _train(self, pipeline: Pipeline) -> Iterator[Report]:
-        memory = OnShortMemory(self.device)
-        self.publisher.enter("training")
-        yield from self._resume()
-        for phase in self.phases:
-            yield from self.phases.begin(phase)
-            for work in self._works(pipeline, self.phases.batches(phase)):
-                if work is None:
-                    yield from self.wait_boundary()
-                else:
-                    yield from self.control.before_step()
-                    while True:
-                        with memory:
-                            self.steps.make(work, self.phases.is_probe_step())
-                            break
-                        yield from self.control.give_up_memory(memory.reason)
-                    yield from self.boundary()
-                if self.state.stop_requested:
-                    break
-            self.phases.end(phase)
-        if self.config.watch.rules and not self.state.stop_requested:
-            yield from self.control.obey()  # what the watchdog has found in the last report
-        if self.state.rollback is None:
-            yield from self._end()
+    def _new_pipeline(self) -> Pipeline:
+        return Pipeline(
+            iter(()),
+            self.store,
+            lambda: self.knobs.prefetch_depth if self.policy.prefetches else 0,
+            self.times,
+            self.config.run.thread_budget(self.store.stages_ahead).classify,
+        )
 
-    def _works(self, pipeline: Pipeline, batches: Iterator[Batch]) -> Iterator[ClassifiedBatch | None]:
-        """Return the batches of a phase, classified; None where data is followed and nothing came for a moment."""
+    def _classified(self, pipeline: Pipeline, batches: Iterator[Batch]) -> Iterator[ClassifiedBatch | None]:
+        """Return batches, classified; None where data is followed and nothing came for a moment."""
         return pipeline.over(batches) if self.followed is None else pipeline.arriving(batches, WAIT_SECONDS)
 
+    def _before_step(self, work: ClassifiedBatch | None) -> Iterator[Report]:
+        """Report the phase that begins, and repeat what a replayed run did right before this step."""
+        yield from self.phases.take_reports()
+        if work is not None:
+            yield from self.control.before_step()
+
+    def _leave_faulty_step(self, error: NotFiniteError) -> Iterator[Report]:
+        """Roll back where a rule says so, otherwise raise the error: nothing that the faulty step left may be used."""
+        yield from self.watchdog.judge_fault(error)
+        yield from self.control.obey()
+        if self.state.rollback is None:
+            yield from self.control.obey()  # what follows where the rollback was refused
+            raise error
+
     def _end(self) -> Iterator[Report]:
-        """Report what is still to be reported at the end of the run."""
+        """Carry out and report what is still owed at the end of the run."""
+        yield from self.phases.take_reports()
+        if self.config.watch.rules and not self.state.stop_requested:
+            yield from self.control.obey()  # what the watchdog has found in the last report
+        if self.state.rollback is not None:
+            return
         yield from self.control.before_step()  # what a replayed run changed after its last step
         if not self.state.stop_requested or self.state.is_at_end:
             yield from self.phases.report_moves()
@@ -221,6 +244,8 @@ class Runtime(Session):
 
     def _resume(self) -> Iterator[Report]:
         """Finish the step boundary at which the run was saved, overridden knobs first."""
+        self.watchdog.act_on_what_is_owed()
+        self.publisher.enter("training")
         if self._rollback is not None:
             end = self._rollback.skip_to
             samples = 0 if end is None else samples_between(self.source, self.state.position, end)

@@ -5,9 +5,9 @@ For other policies the whole stream is one phase.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +29,11 @@ from adaptive_rec.saved import ANY, Saved
 from adaptive_rec.state.run_state import RunState
 
 Arranged = Generator[Phase, Outcome, None]
+Work = TypeVar("Work")
 
 
 class Phases:
-    """Iterate over the phases of a run: `begin`, train its `batches`, `end`. The training thread alone calls it."""
+    """The source of a run's steps: `works` iterates over all phases. The training thread alone calls it."""
 
     def __init__(
         self,
@@ -51,6 +52,8 @@ class Phases:
         self._evaluator = evaluator
         # in each epoch, both hot and cold samples may end with a smaller batch
         state.exceed_by(source.epochs if state.policy.reorders_stream else 0)
+        self._begun: list[Event] = []
+        """Reports of phases that have begun, for the next step boundary to report."""
         self.measured = False
         """Whether all steps of the present phase are probe steps."""
         self.reordered = False
@@ -73,8 +76,8 @@ class Phases:
         """Raise CheckpointError where the run cannot resume from where a checkpoint left it."""
         if self.reordered and self._stretch is None:
             raise CheckpointError(
-                "a run in the middle of a stream that its policy reorders must resume under that policy; the checkpoint is "
-                f"of step {self._state.step}, the policy {self._state.policy.name} is another"
+                "knobs.policy must stay what it was in the middle of a stream that a policy reorders (checkpoint of step "
+                f"{self._state.step}), got {self._state.policy.name}"
             )
 
     def is_probe_step(self) -> bool:
@@ -83,6 +86,19 @@ class Phases:
         if state.policy.exact or state.policy.arranges_stream:
             return self.measured
         return bool(state.random("probe").random() < state.knobs.probe_ratio)
+
+    def works(self, classified: Callable[[Iterator[Batch]], Iterator[Work]]) -> Iterator[Work]:
+        """Iterate over what `classified` makes of the batches of one phase after another. Rows are placed where a phase
+        begins."""
+        for phase in self:
+            self._begun += self._begin(phase)
+            yield from classified(self._batches(phase))
+            self._end(phase)
+
+    def take_reports(self) -> list[Event]:
+        """Return, once, what is to be reported of the phases that have begun."""
+        reports, self._begun = self._begun, []
+        return reports
 
     def __iter__(self) -> Iterator[Phase]:
         state, policy = self._state, self._state.policy
@@ -179,7 +195,7 @@ class Phases:
             stretch.start_at(state.position, replace(decided, outcome=None), state.step)
         self._decided = None
 
-    def begin(self, phase: Phase) -> Iterator[Event]:
+    def _begin(self, phase: Phase) -> Iterator[Event]:
         """Place the rows that a phase lists, and start to measure movement if it is measured."""
         state = self._state
         if self._decided is not None and self._stretch is not None:
@@ -219,8 +235,8 @@ class Phases:
             yield reclassified(self._state, self._reclassifier, *self._unreported, phase=self._reported[0])
             self._unreported.clear()
 
-    def batches(self, phase: Phase) -> Iterator[Batch]:
-        """Yield the phase's batches; those without samples are kept for `end`. Runs on the reader's thread."""
+    def _batches(self, phase: Phase) -> Iterator[Batch]:
+        """Yield the phase's batches; those without samples are kept for `_end`. Runs on the reader's thread."""
         for batch in phase.batches:
             if not batch.samples_of_all_ranks:
                 self._tails.append(batch)
@@ -236,7 +252,7 @@ class Phases:
             self._trained = None
         return trained is not None
 
-    def end(self, phase: Phase) -> None:
+    def _end(self, phase: Phase) -> None:
         """Find the outcome of a phase, for the policy's next decision."""
         state = self._state
         self.measured = False

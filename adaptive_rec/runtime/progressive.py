@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.dense.metrics import quality
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.live.telemetry import Quality
+from adaptive_rec.policy import StepPlan
 from adaptive_rec.saved import ANY, Saved
 
 MicroLosses = list[tuple[Fetched, NDArray[np.float32]]]
@@ -21,23 +24,14 @@ class Progressive:
     """Losses of the samples of a window, each from before the sample was trained on."""
 
     def __init__(self) -> None:
-        self._step: MicroLosses = []
-        """Of the present step, until it has succeeded: it may be repeated."""
         self._window: MicroLosses = []
         self._before: MicroLosses = []
         """The window before this one."""
 
-    def begin_step(self) -> None:
-        self._step.clear()
-
-    def add(self, losses_S: Fetched, labels_S: NDArray[np.float32]) -> None:
-        """Add a micro-batch's losses, of which the first ones are those of its samples, and its labels."""
-        self._step.append((losses_S, labels_S))
-
-    def end_step(self) -> None:
-        """Count the samples of a step that has succeeded."""
-        self._window += self._step
-        self._step.clear()
+    def observe(self, work: ClassifiedBatch, _: StepPlan, samples_S: NDArray[np.int64]) -> Callable[[Fetched], None]:
+        """Return what adds the losses of a micro-batch (see `LossObserver`)."""
+        labels_S = work.batch.labels_B[samples_S]
+        return lambda losses_S: self._window.append((losses_S, labels_S))
 
     def begin_window(self) -> None:
         """End the present window and begin another."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -16,12 +17,14 @@ from adaptive_rec.embedding.records import Fetched, RowUpdate
 from adaptive_rec.policy import BatchView, SkippingPolicy, StepPlan
 from adaptive_rec.policy.skipping import plan_step
 from adaptive_rec.reclassify.observer import Observer
-from adaptive_rec.reclassify.window import Reclassifier
-from adaptive_rec.runtime.progressive import Progressive
 from adaptive_rec.runtime.short_memory import UPDATED
 from adaptive_rec.runtime.splitting import Splitting
 from adaptive_rec.state.run_state import RunState
 from adaptive_rec.tracking.popularity import samples as is_sampled
+
+LossObserver = Callable[[ClassifiedBatch, StepPlan, NDArray[np.int64]], Callable[[Fetched], None] | None]
+"""Given a batch, its plan and the samples (S,) of a micro-batch, returns what takes their losses (S or more, the first ones are
+theirs) once the step has succeeded; None where it needs none."""
 
 NO_FLAGS: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)
 NO_RANDOM = np.random.default_rng(0)
@@ -47,17 +50,16 @@ class TrainingSteps:
         state: RunState,
         dense: DensePart,
         observer: Observer,
-        reclassifier: Reclassifier,
         splitting: Splitting,
         finite: StepCheck,
-        progressive: Progressive | None,
+        loss_observers: Sequence[LossObserver],
     ) -> None:
-        """`progressive` collects the losses that samples have before they are trained on, where data is followed."""
+        """`loss_observers` are given the losses that samples have before they are trained on."""
         self._state, self._store, self._times = state, state.store, state.times
-        self._dense, self._observer, self._reclassifier = dense, observer, reclassifier
-        self._splitting, self._finite, self._progressive = splitting, finite, progressive
-        self._guarded: list[tuple[Fetched, NDArray[np.int64]]] = []
-        """Losses of this step and the lines of its guard samples, held back until it has succeeded: it may be repeated."""
+        self._dense, self._observer = dense, observer
+        self._splitting, self._finite, self._loss_observers = splitting, finite, loss_observers
+        self._held: list[tuple[Callable[[Fetched], None], Fetched]] = []
+        """Losses of this step and who takes them, held back until it has succeeded: it may be repeated."""
 
     def make(self, work: ClassifiedBatch, probe: bool) -> None:
         """Train one loaded and classified mini-batch: plan, gather and execute, update, observe. `probe`: whether it is a
@@ -91,9 +93,7 @@ class TrainingSteps:
         """Run forward and backward of every micro-batch; all read the same parameters. Returns each sample's line in the
         gradients, -1 for a skipped sample."""
         self._dense.begin_step()
-        self._guarded.clear()
-        if self._progressive is not None:
-            self._progressive.begin_step()
+        self._held.clear()
         everyone = all_samples(work.batch.size)
         whole = len(plan.micro_batches) == 1 and plan.micro_batches[0] is everyone
         position_B = everyone if whole else np.full(work.batch.size, -1, dtype=np.int64)
@@ -104,11 +104,10 @@ class TrainingSteps:
                 self._store.gather(work, samples, scales_of(samples, plan.weight_B, work.batch.samples_of_all_ranks), micro)
             with self._times("execute"):
                 self._dense.run(micro)
-            if plan.guard_B is not None and plan.guard_B[samples].any():
+            takers = [take for observer in self._loss_observers if (take := observer(work, plan, samples)) is not None]
+            if takers:
                 losses_S = self._store.fetch_later(self._dense.losses_S)
-                self._guarded.append((losses_S, np.flatnonzero(plan.guard_B[samples])))
-            if self._progressive is not None:
-                self._progressive.add(self._store.fetch_later(self._dense.losses_S), work.batch.labels_B[samples])
+                self._held += [(take, losses_S) for take in takers]
             if not whole:
                 position_B[samples] = np.arange(trained, trained + len(samples))
             trained += len(samples)
@@ -122,9 +121,7 @@ class TrainingSteps:
             return True
         if not self._finite.passes(work, position_B, self._state.step + 1):
             self._store.release(work)
-            self._guarded.clear()
-            if self._progressive is not None:
-                self._progressive.begin_step()
+            self._held.clear()
             return False
         knobs, number, rates = self._state.knobs, self._state.step + 1, self.learning_rates()
         gradients = self._dense.gradients()
@@ -143,10 +140,8 @@ class TrainingSteps:
             self._observer.count_lookups(self._state.step, self._store.counted(work), self._state.knobs)
         if probe and self._state.policy.tracks_movement:
             self._observer.keep_popular_samples(work)
-        if self._progressive is not None:
-            self._progressive.end_step()
-        for losses_S, lines in self._guarded:
-            self._reclassifier.guard.add(losses_S, lines)
+        for take, losses_S in self._held:
+            take(losses_S)
 
     def learning_rates(self) -> LearningRates:
         """Return those of the next step."""

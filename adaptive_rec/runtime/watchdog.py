@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,8 @@ from adaptive_rec.runtime.watched_rule import Breach, WatchedRule, saved_breach
 from adaptive_rec.saved import Saved, numbered
 from adaptive_rec.state.run_state import RunState
 from adaptive_rec.units import counted
+
+Report = Snapshot | Evaluation | Event
 
 
 class Watchdog:
@@ -48,7 +50,7 @@ class Watchdog:
         self._folders = [options.journal.parent] if options.journal else []
         if any(watched.rule.metric == DISK_FREE for watched in self._rules):
             if not self._folders:
-                raise ConfigError(f"watch.rules must watch no {DISK_FREE} where the run has no directory, one does")
+                raise ConfigError(f"watch.rules must not name {DISK_FREE} where the run has no directory")
             self._folders += [Path(state.config.run.disk)] if state.config.run.disk else []
         self._unwritten: list[tuple[Breach, Event]] = []
         """Breaches that no command was carried out for yet, with the events that were sent."""
@@ -60,35 +62,25 @@ class Watchdog:
         self._leaves = False
         """Whether the run was told to roll back, to stop or to fail: there is nothing else to do then."""
 
-    def over(
-        self, reports: Iterator[Snapshot | Evaluation | Event], obey: Callable[[], Iterator[Event | Snapshot]]
-    ) -> Iterator[Snapshot | Evaluation | Event]:
-        """Yield a run's reports, and judge each of them before the next step boundary. `obey` carries out commands."""
-        self._act_on_what_is_owed()
-        try:
-            for report in reports:
-                yield report
-                self.look(report)
-        except NotFiniteError as error:  # nothing that the faulty step left may be used: a rollback, or the end
-            yield from self._of_fault(error)
-            yield from obey()
-            if self._state.rollback is None:
-                yield from obey()  # what follows where the rollback was refused
-                raise
-        finally:
-            self._acts = False
-        if self._state.rollback is None:
-            yield from self._at_the_end()
+    def watched(self, reports: Iterable[Report]) -> Iterator[Report]:
+        """Yield reports, and judge each of them once it is written."""
+        for report in reports:
+            yield report
+            self.look(report)
 
-    def _of_fault(self, error: NotFiniteError) -> Iterator[Event]:
-        """Have the run roll back where a rule says so; warn, and raise the error, where none does."""
+    def judge_fault(self, error: NotFiniteError) -> Iterator[Event]:
+        """Request a rollback where a rule says so; warn, and raise the error, where none does."""
         for rule in self.of_steps:
             self._act(Breach(rule, error.step, math.nan, error.step - 1, str(error)))
         if not self._leaves:
-            yield from self._at_the_end()
+            yield from self.at_the_end()
             raise error
 
-    def look(self, report: Snapshot | Evaluation | Event) -> None:
+    def end(self) -> None:
+        """Send no more commands, as the run ends."""
+        self._acts = False
+
+    def look(self, report: Report) -> None:
         """Judge what the run reports. Interim reports are left out: the next one has their steps, too."""
         if isinstance(report, Snapshot):
             if report.interim:
@@ -158,7 +150,7 @@ class Watchdog:
             command = replace(command, note={**command.note, "temporary": temporary})
         self._mailbox.send(command)
 
-    def _act_on_what_is_owed(self) -> None:
+    def act_on_what_is_owed(self) -> None:
         """Act on breaches, and have knobs go back, where a signal came before the run did."""
         if self._state.is_at_end:
             return
@@ -223,7 +215,7 @@ class Watchdog:
     def _reason(breach: Breach) -> str:
         return f"rule {breach.rule.text}"
 
-    def _at_the_end(self) -> Iterator[Event]:
+    def at_the_end(self) -> Iterator[Event]:
         """Yield what was found at the last step, after which no command is carried out. A run that is stopped before its end acts
         on it when it goes on."""
         if self._state.stop_requested and not self._state.is_at_end:

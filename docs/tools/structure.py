@@ -1,6 +1,6 @@
 """Measures the structure of the package: rooms, import levels, circles, attributes set from outside, lines.
 
-``python docs/tools/structure.py [FOLDER]`` prints the table of docs/architecture.md for a checkout, this one by default. Imports
+``python docs/tools/structure.py [FOLDER]`` prints the table of docs/rooms.md for a checkout, this one by default. Imports
 in functions and under ``TYPE_CHECKING`` count.
 """
 

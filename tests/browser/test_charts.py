@@ -354,9 +354,14 @@ def test_a_chart_is_saved_as_its_figures_and_as_a_picture(page: Any) -> None:
     shown(page, f"?runs=other&runs={hostile}", "#now")
     wait_for(lambda: said(page, "Loss").count("training: newest") == 3, "three runs")
     page.execute_script(KEEP)
-    page.execute_script("document.querySelector(\"[aria-label='Save Loss as CSV']\").click()")
-    kind, figures = page.execute_async_script(READ, "own-loss.csv")
-    assert kind == "text/csv"
+    save = "document.querySelector(\"[aria-label='Save Loss as CSV']\").click()"
+
+    def saved() -> Any:
+        page.execute_script(save)
+        return page.execute_async_script(READ, "own-loss.csv")
+
+    wait_for(lambda: saved()[0] == "text/csv", "the name of the run, which comes after its figures")
+    _, figures = saved()
     head, *rows = csv.reader(io.StringIO(figures))
     odd = r'=<b>,"x\u202e'
     runs = ("own", "other", odd)

@@ -482,6 +482,14 @@ def test_the_dry_run_of_several_processes_plans_a_ranks_rows_on_the_disk(capsys:
     assert np.array(needed[1]) == pytest.approx(np.array(needed[0]) / 2, rel=0.3)
 
 
+@pytest.mark.parametrize(("ranks", "fits"), [(1, False), (2, True)])
+def test_a_ranks_own_hot_rows_must_fit_in_its_host_memory(ranks: int, fits: bool, tmp_path: Path) -> None:
+    """All rows of tiny take 36 kB; of two ranks each keeps half of them."""
+    line = ["train", "tiny", "--steps=2", "--no-serve", "--policy=device_only", "--set=run.host_memory=30000"]
+    line += [f"--set=run.disk={tmp_path / 'rows'}", f"--out={tmp_path / 'run'}", f"--processes={ranks}"]
+    assert (main([*line, "--dry-run"]) == 0) is fits
+
+
 def test_the_dry_run_of_several_processes_refuses_what_they_would_refuse(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--dry-run", "tiny", "--processes=2", "--policy=cdlrm"]) == 2
     assert "knobs.policy must keep the order" in capsys.readouterr().err

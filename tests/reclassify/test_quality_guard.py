@@ -274,7 +274,7 @@ def test_a_repeated_step_counts_its_guard_samples_once(monkeypatch: pytest.Monke
     plan = runtime.steps.plan(work, probe=False)
     runtime.steps.execute(work, plan)
     runtime.steps.execute(work, plan)
-    assert len(runtime.steps._guarded) == len(plan.micro_batches)
+    assert len(runtime.steps._held) == len(plan.micro_batches)
     assert seen == [], "the guard gets the losses after the step"
 
 
