@@ -11,9 +11,9 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.offline.disk_speed import measure_disk
-from adaptive_rec.offline.simulate import calibrate_disk
-from adaptive_rec.offline.simulate.calibrate import calibrated
-from adaptive_rec.offline.simulate.hardware import (
+from adaptive_rec.offline.forecast import calibrate_disk
+from adaptive_rec.offline.forecast.calibrate import calibrated
+from adaptive_rec.offline.forecast.hardware import (
     DenseCosts,
     DiskCosts,
     Hardware,
@@ -23,8 +23,8 @@ from adaptive_rec.offline.simulate.hardware import (
     read_hardware,
     to_text,
 )
-from adaptive_rec.offline.simulate.lane import StepCounts
-from adaptive_rec.offline.simulate.predict import Workload, cost, disk_seconds, multiplications, predict
+from adaptive_rec.offline.forecast.lane import StepCounts
+from adaptive_rec.offline.forecast.predict import Workload, cost, disk_seconds, multiplications, predict
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
 

@@ -16,8 +16,8 @@ from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.embedding.records import Traffic
 from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.memory.rows import row_rule, row_type
-from adaptive_rec.offline.profile.ranking import hot_row_bytes
-from adaptive_rec.offline.simulate.store import PlacementStore
+from adaptive_rec.offline.forecast.placement_store import PlacementStore
+from adaptive_rec.offline.forecast.ranking import hot_row_bytes
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.reclassify.observer import Observer

@@ -12,8 +12,8 @@ from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.memory.parts import BATCH, BATCHES
 from adaptive_rec.memory.plan import WORTH_NAMING, MemoryPlan, Place
 from adaptive_rec.memory.rows import row_parts, space_of
-from adaptive_rec.offline.planning.folded import Folded
-from adaptive_rec.offline.profile.ranking import hot_row_bytes
+from adaptive_rec.offline.forecast.folded import Folded
+from adaptive_rec.offline.forecast.ranking import hot_row_bytes
 from adaptive_rec.policy.find import load_policy
 
 LEAST_BUDGET_BYTES = 4096

@@ -18,9 +18,16 @@ from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.errors import DataError
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.offline.advice import RULE, room_bytes
-from adaptive_rec.offline.profile.admission import admission
-from adaptive_rec.offline.profile.passes import FirstSamples, Progress, count_rows, count_windows
-from adaptive_rec.offline.profile.ranking import Ranking, Seen, curve_budgets, hot_row_bytes, suggested_bytes, top_share
+from adaptive_rec.offline.forecast.admission import admission
+from adaptive_rec.offline.forecast.passes import FirstSamples, Progress, count_rows, count_windows
+from adaptive_rec.offline.forecast.ranking import (
+    Ranking,
+    Seen,
+    curve_budgets,
+    hot_row_bytes,
+    suggested_bytes,
+    top_share,
+)
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.system.version import __version__

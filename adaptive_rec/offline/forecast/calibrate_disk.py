@@ -7,8 +7,8 @@ from pathlib import Path
 from adaptive_rec.config.tree import Config
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.offline.disk_speed import measure_disk
+from adaptive_rec.offline.forecast.hardware import DiskCosts
 from adaptive_rec.offline.machine_facts import nearest_existing
-from adaptive_rec.offline.simulate.hardware import DiskCosts
 
 RUNS = "runs"
 """Folder of the run directories, in which rows lie where run.disk names none."""

@@ -21,12 +21,12 @@ from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.live.telemetry import Snapshot
-from adaptive_rec.offline.profile.passes import Progress
-from adaptive_rec.offline.simulate.calibrate_disk import disk_costs
-from adaptive_rec.offline.simulate.calibrate_rows import Clock, RowCalibration, once, quickest
-from adaptive_rec.offline.simulate.hardware import DenseCosts, Hardware, LinkCosts, RowCosts, StepCosts
-from adaptive_rec.offline.simulate.lane import Lane
-from adaptive_rec.offline.simulate.predict import Workload, multiplications, predict
+from adaptive_rec.offline.forecast.calibrate_disk import disk_costs
+from adaptive_rec.offline.forecast.calibrate_rows import Clock, RowCalibration, once, quickest
+from adaptive_rec.offline.forecast.hardware import DenseCosts, Hardware, LinkCosts, RowCosts, StepCosts
+from adaptive_rec.offline.forecast.lane import Lane
+from adaptive_rec.offline.forecast.passes import Progress
+from adaptive_rec.offline.forecast.predict import Workload, multiplications, predict
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.batches import repack
 from adaptive_rec.policy.find import load_policy

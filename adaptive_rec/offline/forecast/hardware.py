@@ -12,7 +12,7 @@ from pydantic import Field, PositiveInt, ValidationError
 from adaptive_rec.config.faults import describe
 from adaptive_rec.config.knobs import Frozen, knob
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.offline.simulate.device_costs import DeviceCosts
+from adaptive_rec.offline.forecast.device_costs import DeviceCosts
 
 HEAD = """\
 # What work costs on one machine, measured by `adaptive-rec calibrate`. Every figure may be edited; `adaptive-rec simulate DATA

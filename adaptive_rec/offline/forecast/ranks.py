@@ -17,14 +17,14 @@ from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.memory.dense import optimizer_bytes, parameter_bytes
 from adaptive_rec.memory.rows import row_parts, row_type
-from adaptive_rec.offline.processes.network import NetworkSeconds, network_seconds
-from adaptive_rec.offline.processes.traffic import Nodes, Sent, count_sent
-from adaptive_rec.offline.profile.passes import Progress
-from adaptive_rec.offline.profile.ranking import hot_row_bytes
-from adaptive_rec.offline.simulate.hardware import Hardware
-from adaptive_rec.offline.simulate.lane import Lane, StepCounts
-from adaptive_rec.offline.simulate.predict import Workload, multiplications, predict
-from adaptive_rec.offline.simulate.replay import stream
+from adaptive_rec.offline.forecast.hardware import Hardware
+from adaptive_rec.offline.forecast.lane import Lane, StepCounts
+from adaptive_rec.offline.forecast.network import NetworkSeconds, network_seconds
+from adaptive_rec.offline.forecast.passes import Progress
+from adaptive_rec.offline.forecast.predict import Workload, multiplications, predict
+from adaptive_rec.offline.forecast.ranking import hot_row_bytes
+from adaptive_rec.offline.forecast.replay import stream
+from adaptive_rec.offline.forecast.traffic import Nodes, Sent, count_sent
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.assemble import check_group

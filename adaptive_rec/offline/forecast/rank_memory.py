@@ -7,9 +7,9 @@ from dataclasses import replace
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
 from adaptive_rec.memory.plan import MemoryPlan
-from adaptive_rec.offline.planning.fitting import with_settings
-from adaptive_rec.offline.planning.survey import with_rehearsal
-from adaptive_rec.offline.processes.traffic import Nodes
+from adaptive_rec.offline.forecast.fitting import with_settings
+from adaptive_rec.offline.forecast.survey import with_rehearsal
+from adaptive_rec.offline.forecast.traffic import Nodes
 from adaptive_rec.runtime.assemble import plan_run
 from adaptive_rec.runtime.parts import RowsOfRank
 
