@@ -107,8 +107,7 @@ def plan_ranks(args: argparse.Namespace, config: Config, processes: Processes, h
     from adaptive_rec.cli.progress import progress_shown
     from adaptive_rec.data.open import open_source
     from adaptive_rec.offline.forecast.hardware import read_hardware
-    from adaptive_rec.offline.forecast.rank_memory import rank_plan
-    from adaptive_rec.offline.forecast.ranks import predicted
+    from adaptive_rec.offline.forecast.ranks import predicted, rank_plan
     from adaptive_rec.system.host_memory import available_bytes
 
     hardware, source = read_hardware(args.hardware) if args.hardware else None, open_source(config)
@@ -153,7 +152,7 @@ def dry_run(config: Config, as_json: bool, ranks: int, ranks_here: int, acts: bo
 def plan_rank(config: Config, source: Source, ranks: int, ranks_here: int, acts: bool) -> MemoryPlan:
     """Return the estimated plan of a rank. `acts`: as for `dry_run`. Raises ConfigError where several processes cannot train
     together."""
-    from adaptive_rec.offline.forecast.rank_memory import rank_plan
+    from adaptive_rec.offline.forecast.ranks import rank_plan
     from adaptive_rec.offline.forecast.traffic import Nodes
     from adaptive_rec.placement import RowSpace
     from adaptive_rec.policy.find import load_policy

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from adaptive_rec.offline.forecast.device_costs import DeviceCosts
+from adaptive_rec.offline.forecast.hardware import DeviceCosts
 from adaptive_rec.offline.forecast.lane import StepCounts
 
 EAGER_LAUNCHES, TRITON_LAUNCHES, UPLOADS, WAITS = 8, 3, 2.5, 4.5

@@ -8,12 +8,11 @@ from typing import Any
 
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
-from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.memory.parts import BATCH, BATCHES
 from adaptive_rec.memory.plan import WORTH_NAMING, MemoryPlan, Place
 from adaptive_rec.memory.rows import row_parts, space_of
 from adaptive_rec.offline.forecast.folded import Folded
-from adaptive_rec.offline.forecast.ranking import hot_row_bytes
+from adaptive_rec.offline.forecast.ranking import everything_bytes
 from adaptive_rec.policy.find import load_policy
 
 LEAST_BUDGET_BYTES = 4096
@@ -54,10 +53,8 @@ class Fitting:
         return not self.with_settings(settings).problems
 
     def everything_bytes(self) -> int:
-        """Return the budget that holds all rows."""
-        policy = load_policy(self.config.knobs.policy)
-        space = space_of(self.source, policy)
-        return all_rows_bytes(space, hot_row_bytes(self.config, space, policy.tracks_movement))
+        """Return the hot budget that holds all rows."""
+        return everything_bytes(self.config, space_of(self.source, load_policy(self.config.knobs.policy)))
 
     @property
     def obeys_budget(self) -> bool:

@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.config.tree import Config
-from adaptive_rec.embedding.device import row_bytes, split_budget
+from adaptive_rec.embedding.device import all_rows_bytes, row_bytes, split_budget
 from adaptive_rec.memory.rows import row_rule, row_type
+from adaptive_rec.offline.forecast.passes import FirstSamples, count_rows
 from adaptive_rec.placement import RowSpace
+from adaptive_rec.policy.find import load_policy
 
 Counts = NDArray[np.int64]
 
@@ -25,6 +27,16 @@ ROUND_BITS = 3
 def hot_row_bytes(config: Config, space: RowSpace, monitored: bool) -> list[int]:
     """Return the device bytes of a hot row of each pool: weights, optimizer state, and records of movement where `monitored`."""
     return row_bytes(space, row_rule(config), row_type(config).itemsize, monitored)
+
+
+def policy_row_bytes(config: Config, space: RowSpace, policy: str = "") -> list[int]:
+    """Return the device bytes of a hot row of each pool under a policy, or under the configured one."""
+    return hot_row_bytes(config, space, load_policy(policy or config.knobs.policy).tracks_movement)
+
+
+def everything_bytes(config: Config, space: RowSpace, policy: str = "") -> int:
+    """Return the hot budget that holds all rows under a policy, or under the configured one."""
+    return all_rows_bytes(space, policy_row_bytes(config, space, policy))
 
 
 @dataclass(frozen=True)
@@ -70,6 +82,12 @@ class Ranking:
         parts = [seen.part(pool.first_row, pool.rows).ranked() for pool in space.pools]
         summed = [np.concatenate([[0], np.cumsum(part.counts_K)]) for part in parts]
         return Ranking(space, row_bytes, [part.rows_K for part in parts], summed)
+
+    @staticmethod
+    def counted(samples: FirstSamples, row_bytes: list[int]) -> tuple[Seen, Ranking]:
+        """Count the lookups of samples; return the rows that occur, and their ranking."""
+        seen = Seen.of(count_rows(samples))
+        return seen, Ranking.of(samples.space, row_bytes, seen)
 
     @property
     def lookups(self) -> int:

@@ -16,7 +16,8 @@ from adaptive_rec.offline.forecast.hardware import Hardware
 from adaptive_rec.offline.forecast.homes import Homes, homes_of
 from adaptive_rec.offline.forecast.passes import Progress
 from adaptive_rec.offline.forecast.prediction import HotLookups, Prediction
-from adaptive_rec.offline.forecast.profile import measure, policy_row_bytes
+from adaptive_rec.offline.forecast.profile import measure
+from adaptive_rec.offline.forecast.ranking import policy_row_bytes
 from adaptive_rec.offline.forecast.rehearsal import TABLES_BYTES, rehearse
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import plan_run

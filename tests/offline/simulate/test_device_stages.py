@@ -10,9 +10,8 @@ import pytest
 
 from adaptive_rec.cli import main
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.offline.forecast.device_costs import DeviceCosts
 from adaptive_rec.offline.forecast.device_stages import stages
-from adaptive_rec.offline.forecast.hardware import read_hardware, shipped
+from adaptive_rec.offline.forecast.hardware import DeviceCosts, read_hardware, shipped
 from adaptive_rec.offline.forecast.lane import StepCounts
 
 COSTS = DeviceCosts(
