@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from adaptive_rec.memory.parts import BATCH, BATCHES
 from adaptive_rec.memory.plan import WORTH_NAMING, MemoryPlan, Place
 from adaptive_rec.memory.rows import row_parts, space_of
 from adaptive_rec.offline.forecast.folded import Folded
-from adaptive_rec.offline.forecast.ranking import everything_bytes
+from adaptive_rec.offline.forecast.ranking import everything_bytes, largest
 from adaptive_rec.policy.find import load_policy
 
 LEAST_BUDGET_BYTES = 4096
@@ -134,17 +134,6 @@ def with_settings(config: Config, settings: Sequence[Setting]) -> Config:
         changed = part.changed({name: value}) if section == "knobs" else part.model_copy(update={name: value})
         config = config.model_copy(update={section: changed})
     return config
-
-
-def largest(most: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number up to `most` that fits, if all smaller ones do too; 0 where 1 does not."""
-    if fits(most):
-        return most
-    low, high = 0, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
 
 
 def rounded_down(number: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,14 +127,20 @@ def suggested_bytes(ranking: Ranking) -> int:
         hot = ranking.hot_rows(budget_bytes)
         return sum(int(summed[k]) - k for summed, k in zip(ranking.summed, hot, strict=True))
 
-    low, high = 0, _whole_bytes(ranking)
-    wanted = NEARLY_RATIO * caught(high)
-    if not wanted:
-        return 0
+    everything = _whole_bytes(ranking)
+    wanted = NEARLY_RATIO * caught(everything)
+    return rounded_up(1 + largest(everything, lambda size: caught(size) < wanted)) if wanted else 0
+
+
+def largest(most: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number up to `most` that fits, if all smaller ones do too; 0 where 1 does not."""
+    if fits(most):
+        return most
+    low, high = 0, most
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if caught(middle) >= wanted else (middle, high)
-    return rounded_up(high)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def rounded_up(size_bytes: int) -> int:
@@ -145,13 +152,13 @@ def rounded_up(size_bytes: int) -> int:
 def curve_budgets(ranking: Ranking, *named: int) -> list[int]:
     """Return rising budgets for a curve: powers of two and the middles between them, up to the size of all rows that are looked
     up, and those named."""
-    largest = _whole_bytes(ranking)
-    power = largest.bit_length() - 1
+    everything = _whole_bytes(ranking)
+    power = everything.bit_length() - 1
     powers = [1 << n for n in range(max(1, power - DOUBLINGS), power + 1)]
     points = {
-        size for size in (*powers, *(3 * size // 2 for size in powers)) if max(ranking.row_bytes) <= size < largest
+        size for size in (*powers, *(3 * size // 2 for size in powers)) if max(ranking.row_bytes) <= size < everything
     }
-    return sorted({*points, largest} | {size for size in named if size > 0})
+    return sorted({*points, everything} | {size for size in named if size > 0})
 
 
 def _whole_bytes(ranking: Ranking) -> int:
