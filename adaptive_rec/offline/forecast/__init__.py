@@ -1,1 +1,1 @@
-"""The forecast of a run, without training: what its lookups are like, what it needs, what would be hot, and what steps take."""
+"""The forecast of a run, without training: its lookups, its memory, the rows that would be hot, the time of a step."""
