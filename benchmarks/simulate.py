@@ -28,10 +28,10 @@ from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.offline.compare.statistics import t_quantile
-from adaptive_rec.offline.simulate.calibrate import calibrated
-from adaptive_rec.offline.simulate.calibrate_rows import Clock
-from adaptive_rec.offline.simulate.hardware import read_hardware, to_text
-from adaptive_rec.offline.simulate.results import simulate
+from adaptive_rec.offline.forecast.calibrate import calibrated
+from adaptive_rec.offline.forecast.calibrate_rows import Clock
+from adaptive_rec.offline.forecast.hardware import read_hardware, to_text
+from adaptive_rec.offline.forecast.simulation import simulate
 from adaptive_rec.policy.find import BUILT_IN
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.session import Report

@@ -47,7 +47,7 @@ from adaptive_rec.kernels import row_update
 from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.live.state_writer import StateWriter, Tier
 from adaptive_rec.live.telemetry import StageTimes
-from adaptive_rec.offline.simulate.store import PlacementStore
+from adaptive_rec.offline.forecast.placement_store import PlacementStore
 from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.reclassify.observer import Observer

@@ -36,8 +36,8 @@ def calibrate(args: argparse.Namespace) -> int:
         check_out_file(args.out)
     waiting(f"preparing the steps of {args.config}")
     from adaptive_rec.cli.progress import progress_shown
-    from adaptive_rec.offline.simulate.calibrate import calibrated
-    from adaptive_rec.offline.simulate.hardware import to_text
+    from adaptive_rec.offline.forecast.calibrate import calibrated
+    from adaptive_rec.offline.forecast.hardware import to_text
 
     with progress_shown() as progress, ended_at_once():
         hardware = calibrated(config, args.config, progress)
@@ -60,7 +60,7 @@ NO_ROOM = "not measured: it has no room"
 
 def summary(found: dict[str, Any]) -> list[Any]:
     """Return the profile as tables: costs of a step, then costs of rows by dim."""
-    from adaptive_rec.offline.simulate.hardware import DenseCosts, DiskCosts, LinkCosts, RowCosts, StepCosts
+    from adaptive_rec.offline.forecast.hardware import DenseCosts, DiskCosts, LinkCosts, RowCosts, StepCosts
 
     facts = [("machine", found["name"]), ("cores", str(found["cores"])), ("memory", f"{found['memory_gbs']:.1f} GB/s")]
     facts += [("dense part", found["dense"]["config"]), ("disk", found["disk"]["folder"] or NO_ROOM)]

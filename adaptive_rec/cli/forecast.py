@@ -13,7 +13,7 @@ from adaptive_rec.errors import UsageError
 from adaptive_rec.units import parse_rate, size, whole
 
 if TYPE_CHECKING:
-    from adaptive_rec.offline.processes.forecast import Processes
+    from adaptive_rec.offline.forecast.ranks import Processes
 
 
 def add_forecast_options(parser: Parser) -> None:
@@ -37,7 +37,7 @@ def processes_of(args: argparse.Namespace) -> Processes | None:
     if (nodes > 1) != (args.network is not None):
         given = f"--network {args.network}" if args.network else "no --network"
         raise UsageError(f"--network must be given where --nodes is 2 or more, and only there, got --nodes {nodes} and {given}")
-    from adaptive_rec.offline.processes.forecast import Processes
+    from adaptive_rec.offline.forecast.ranks import Processes
 
     return Processes(numbers, most // nodes, _rate(args.network) if args.network else 0.0)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from adaptive_rec.units import count, size
 
 if TYPE_CHECKING:
-    from adaptive_rec.offline.planning.homes import Homes
+    from adaptive_rec.offline.forecast.homes import Homes
 
 
 def shown_homes(homes: Homes) -> Iterator[tuple[str, str]]:

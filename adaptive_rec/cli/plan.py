@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
     from adaptive_rec.data.source import Source
     from adaptive_rec.memory.plan import MemoryPlan, Place
-    from adaptive_rec.offline.planning.survey import Survey
-    from adaptive_rec.offline.processes.forecast import Processes
+    from adaptive_rec.offline.forecast.ranks import Processes
+    from adaptive_rec.offline.forecast.survey import Survey
 
 EXAMPLES = """\
 examples:
@@ -81,8 +81,8 @@ def plan(args: argparse.Namespace) -> int:
         raise UsageError(f"--hardware needs --processes N or run.host_memory, which are not given, got {args.hardware}")
     memory = machine(config, gpu, host)
     from adaptive_rec.cli.progress import progress_shown
-    from adaptive_rec.offline.planning.survey import survey
-    from adaptive_rec.offline.simulate.hardware import read_hardware
+    from adaptive_rec.offline.forecast.hardware import read_hardware
+    from adaptive_rec.offline.forecast.survey import survey
 
     hardware = read_hardware(args.hardware) if args.hardware else None
     with progress_shown() as progress:
@@ -106,9 +106,8 @@ def plan_ranks(args: argparse.Namespace, config: Config, processes: Processes, h
     """Print the memory of one of the most ranks, and what each number of them would do. Returns 1 where a rank does not fit."""
     from adaptive_rec.cli.progress import progress_shown
     from adaptive_rec.data.open import open_source
-    from adaptive_rec.offline.processes.forecast import predicted
-    from adaptive_rec.offline.processes.rank_memory import rank_plan
-    from adaptive_rec.offline.simulate.hardware import read_hardware
+    from adaptive_rec.offline.forecast.hardware import read_hardware
+    from adaptive_rec.offline.forecast.ranks import predicted, rank_plan
     from adaptive_rec.system.host_memory import available_bytes
 
     hardware, source = read_hardware(args.hardware) if args.hardware else None, open_source(config)
@@ -153,8 +152,8 @@ def dry_run(config: Config, as_json: bool, ranks: int, ranks_here: int, acts: bo
 def plan_rank(config: Config, source: Source, ranks: int, ranks_here: int, acts: bool) -> MemoryPlan:
     """Return the estimated plan of a rank. `acts`: as for `dry_run`. Raises ConfigError where several processes cannot train
     together."""
-    from adaptive_rec.offline.processes.rank_memory import rank_plan
-    from adaptive_rec.offline.processes.traffic import Nodes
+    from adaptive_rec.offline.forecast.ranks import rank_plan
+    from adaptive_rec.offline.forecast.traffic import Nodes
     from adaptive_rec.placement import RowSpace
     from adaptive_rec.policy.find import load_policy
     from adaptive_rec.runtime.assemble import check_group, choose_device

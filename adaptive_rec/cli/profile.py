@@ -57,7 +57,7 @@ def profile(args: argparse.Namespace) -> int:
     samples, windows = whole_number("--samples", args.samples, 0), whole_number("--windows", args.windows, 2)
     _, config = with_prepared_data(args, resolve, RUNS, sys.stderr if args.json else sys.stdout)
     from adaptive_rec.cli.progress import progress_shown
-    from adaptive_rec.offline.profile.measure import measure
+    from adaptive_rec.offline.forecast.profile import measure
 
     with progress_shown() as progress:
         measured = measure(config, samples, windows, progress)

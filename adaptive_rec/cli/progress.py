@@ -24,7 +24,7 @@ from adaptive_rec.units import clock, count, percent, printable
 
 if TYPE_CHECKING:
     from adaptive_rec.data.prepare.checksums import StageProgress
-    from adaptive_rec.offline.profile.passes import Progress
+    from adaptive_rec.offline.forecast.passes import Progress
 
 MAX_WIDTH = 100
 PLAIN_EVERY_SECONDS = 5.0

@@ -71,8 +71,8 @@ def simulate(args: argparse.Namespace) -> int:
     policies = listed("--policies", args.policies)
     budgets = listed("--budgets", args.budgets)
     from adaptive_rec.cli.progress import progress_shown
-    from adaptive_rec.offline.simulate.hardware import read_hardware
-    from adaptive_rec.offline.simulate.results import simulate as replay
+    from adaptive_rec.offline.forecast.hardware import read_hardware
+    from adaptive_rec.offline.forecast.simulation import simulate as replay
     from adaptive_rec.runtime.assemble import check_group
     from adaptive_rec.runtime.capabilities import check, fits, of_knobs
     from adaptive_rec.runtime.start_checks import check_admission
@@ -105,7 +105,7 @@ def simulate(args: argparse.Namespace) -> int:
 
 def trace_of(args: argparse.Namespace) -> Path | None:
     """Return DATA where it is a raw trace."""
-    from adaptive_rec.offline.simulate.trace import SUFFIXES
+    from adaptive_rec.offline.forecast.trace import SUFFIXES
 
     return Path(args.data) if args.data.endswith(SUFFIXES) else None
 

@@ -19,13 +19,13 @@ from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.memory.parts import WHILE_TRAINING
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan
-from adaptive_rec.offline.planning import rehearsal, survey
-from adaptive_rec.offline.planning.fitting import Fitting, largest, rounded_down, with_settings
-from adaptive_rec.offline.planning.folded import Folded
-from adaptive_rec.offline.planning.prediction import HotLookups
-from adaptive_rec.offline.profile.measure import Learned, measure
-from adaptive_rec.offline.profile.ranking import Ranking, Seen
-from adaptive_rec.offline.simulate.hardware import DenseCosts, DiskCosts, Hardware, RowCosts, to_text
+from adaptive_rec.offline.forecast import rehearsal, survey
+from adaptive_rec.offline.forecast.fitting import Fitting, rounded_down, with_settings
+from adaptive_rec.offline.forecast.folded import Folded
+from adaptive_rec.offline.forecast.hardware import DenseCosts, DiskCosts, Hardware, RowCosts, to_text
+from adaptive_rec.offline.forecast.prediction import HotLookups
+from adaptive_rec.offline.forecast.profile import Learned, measure
+from adaptive_rec.offline.forecast.ranking import Ranking, Seen, largest
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import assemble, plan_run
 from adaptive_rec.runtime.run_options import RunOptions

@@ -59,8 +59,8 @@ def test_all_three_name_one_budget_for_real_clicks(printed: Run, criteo_sample: 
 
 
 def test_where_not_everything_fits_nobody_says_so(printed: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("profile.measure", "simulate.results"):
-        monkeypatch.setattr(f"adaptive_rec.offline.{module}.room_bytes", lambda config: 10_000)
+    for module in ("profile", "simulation"):
+        monkeypatch.setattr(f"adaptive_rec.offline.forecast.{module}.room_bytes", lambda config: 10_000)
     profile, _, simulate = screens(printed, *DRIFTING)
     assert FITS not in profile + simulate
     plan = json.loads(printed("plan", "tiny", "--no-rehearsal", "--policy", "hybrid", "--json"))

@@ -14,7 +14,7 @@ from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.errors import TrainingError
 from adaptive_rec.kernels import row_update
 from adaptive_rec.live.telemetry import StageTimes
-from adaptive_rec.offline.simulate.store import PlacementStore
+from adaptive_rec.offline.forecast.placement_store import PlacementStore
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policies.hotline import Hotline
 from adaptive_rec.policy import AccessView, Policy, Wish

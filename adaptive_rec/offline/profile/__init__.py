@@ -1,1 +1,1 @@
-"""Profiles of a data set's lookups, counted exactly in memory that depends on the tables, not on the data."""
+"""The page of a profile."""

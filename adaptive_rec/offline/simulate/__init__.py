@@ -1,1 +1,1 @@
-"""Replay of policies over a stream of lookups without a model: hot lookups at each budget, predicted time of a step."""
+"""The page of a replay."""

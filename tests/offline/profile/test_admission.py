@@ -14,10 +14,10 @@ from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.raw.raw_ids import RawIds
-from adaptive_rec.offline.profile import admission
-from adaptive_rec.offline.profile.admission import KeyCounts
-from adaptive_rec.offline.profile.measure import measure
-from adaptive_rec.offline.profile.passes import FirstSamples
+from adaptive_rec.offline.forecast import admission
+from adaptive_rec.offline.forecast.admission import KeyCounts
+from adaptive_rec.offline.forecast.passes import FirstSamples
+from adaptive_rec.offline.forecast.profile import measure
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.run_options import RunOptions

@@ -12,8 +12,8 @@ import pytest
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import UsageError
-from adaptive_rec.offline.simulate.hardware import DiskCosts, Hardware, RowCosts, to_text
-from adaptive_rec.offline.simulate.results import parse_budgets, simulate
+from adaptive_rec.offline.forecast.hardware import DiskCosts, Hardware, RowCosts, to_text
+from adaptive_rec.offline.forecast.simulation import parse_budgets, simulate
 from adaptive_rec.offline.simulate.simulate_page import simulate_page
 
 WORDS = ["simulate", "tiny", "--steps", "24", "--policies", "hybrid,hotline,random_skip,slipstream,fae_released"]
@@ -132,7 +132,7 @@ def test_scaling_of_a_dense_part_that_was_not_measured_is_noted() -> None:
 
 
 def test_an_impossible_folder_is_refused_before_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adaptive_rec.offline.simulate.results.simulate", lambda *_: pytest.fail("was replayed"))
+    monkeypatch.setattr("adaptive_rec.offline.forecast.simulation.simulate", lambda *_: pytest.fail("was replayed"))
     assert main([*WORDS, "--out", "/dev/null/x"]) == 2
 
 

@@ -11,9 +11,9 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.offline.disk_speed import measure_disk
-from adaptive_rec.offline.simulate import calibrate_disk
-from adaptive_rec.offline.simulate.calibrate import calibrated
-from adaptive_rec.offline.simulate.hardware import (
+from adaptive_rec.offline.forecast import calibrate
+from adaptive_rec.offline.forecast.calibrate import calibrated
+from adaptive_rec.offline.forecast.hardware import (
     DenseCosts,
     DiskCosts,
     Hardware,
@@ -23,8 +23,8 @@ from adaptive_rec.offline.simulate.hardware import (
     read_hardware,
     to_text,
 )
-from adaptive_rec.offline.simulate.lane import StepCounts
-from adaptive_rec.offline.simulate.predict import Workload, cost, disk_seconds, multiplications, predict
+from adaptive_rec.offline.forecast.lane import StepCounts
+from adaptive_rec.offline.forecast.predict import Workload, cost, disk_seconds, multiplications, predict
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
 
@@ -155,7 +155,7 @@ def test_multiplications_are_those_of_the_layers() -> None:
 
 
 def test_this_machine_can_be_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibrate_disk, "measure_disk", lambda folder: measure_disk(folder, 4 << 20))
+    monkeypatch.setattr(calibrate, "measure_disk", lambda folder: measure_disk(folder, 4 << 20))
     disk = f"run.disk={tmp_path / 'not' / 'yet'}"
     config = load_config("tiny", {}, ["run.threads=1", "run.device=cpu", "run.host_memory=1MiB", disk])
     reported: list[tuple[str, int, int]] = []

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from adaptive_rec.offline.simulate.device_costs import DeviceCosts
-from adaptive_rec.offline.simulate.lane import StepCounts
+from adaptive_rec.offline.forecast.hardware import DeviceCosts
+from adaptive_rec.offline.forecast.lane import StepCounts
 
 EAGER_LAUNCHES, TRITON_LAUNCHES, UPLOADS, WAITS = 8, 3, 2.5, 4.5
 """Of the training thread in a step whose batch is whole and whose rates stay the same, counted on a stubbed device."""

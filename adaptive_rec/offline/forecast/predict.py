@@ -16,8 +16,8 @@ from adaptive_rec.config.run import CORES_FOR_CLASSIFYING_AHEAD
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.models.build import build_model
-from adaptive_rec.offline.simulate.hardware import Hardware
-from adaptive_rec.offline.simulate.lane import StepCounts
+from adaptive_rec.offline.forecast.hardware import Hardware
+from adaptive_rec.offline.forecast.lane import StepCounts
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 

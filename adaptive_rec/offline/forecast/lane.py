@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
-from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.embedding.records import Traffic
 from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.memory.rows import row_rule, row_type
-from adaptive_rec.offline.profile.ranking import hot_row_bytes
-from adaptive_rec.offline.simulate.store import PlacementStore
+from adaptive_rec.offline.forecast.placement_store import PlacementStore
+from adaptive_rec.offline.forecast.ranking import everything_bytes
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.reclassify.observer import Observer
@@ -106,8 +105,7 @@ class Lane:
         """Return a lane with rows placed as before a run's first step. Raises ConfigError for an unknown policy."""
         policy = load_policy(name)
         knobs = config.knobs.changed({"policy": name, "hot_budget_bytes": budget_bytes})
-        sizes = hot_row_bytes(config, space, policy.tracks_movement)
-        wanted = policy.budget_bytes(knobs, all_rows_bytes(space, sizes))
+        wanted = policy.budget_bytes(knobs, everything_bytes(config, space, name))
         store = PlacementStore(space, row_rule(config), row_type(config), wanted, policy.tracks_movement)
         observer = ForegroundObserver(store, config.run.seed, StageTimes())
         reclassifier = Reclassifier(policy, store, observer)

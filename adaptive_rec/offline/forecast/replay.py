@@ -10,13 +10,12 @@ from itertools import islice
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
-from adaptive_rec.embedding.device import all_rows_bytes
-from adaptive_rec.offline.profile.passes import Progress
-from adaptive_rec.offline.profile.ranking import hot_row_bytes
-from adaptive_rec.offline.simulate.arranged import follow
-from adaptive_rec.offline.simulate.ceiling import Ceiling
-from adaptive_rec.offline.simulate.kept import KeptSource
-from adaptive_rec.offline.simulate.lane import Lane
+from adaptive_rec.offline.forecast.arranged import follow
+from adaptive_rec.offline.forecast.ceiling import Ceiling
+from adaptive_rec.offline.forecast.kept import KeptSource
+from adaptive_rec.offline.forecast.lane import Lane
+from adaptive_rec.offline.forecast.passes import Progress
+from adaptive_rec.offline.forecast.ranking import everything_bytes, hot_row_bytes
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
 
@@ -127,10 +126,10 @@ def wanted_lanes(
     """Yield each policy with a budget, and with all budgets that give it an equally large tier."""
     for name in policies:
         policy, alike = load_policy(name), dict[int, list[int]]()
-        sizes = hot_row_bytes(config, space, policy.tracks_movement)
+        everything = everything_bytes(config, space, name)
         for budget in budgets:
             knobs = config.knobs.changed({"policy": name, "hot_budget_bytes": budget})
-            alike.setdefault(policy.budget_bytes(knobs, all_rows_bytes(space, sizes)), []).append(budget)
+            alike.setdefault(policy.budget_bytes(knobs, everything), []).append(budget)
         yield from ((name, same[0], same) for same in alike.values())
 
 

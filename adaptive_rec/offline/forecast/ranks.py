@@ -13,21 +13,23 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.data.raw.raw_ids import raw_ids_of
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.models.build import build_model
-from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.memory.dense import optimizer_bytes, parameter_bytes
+from adaptive_rec.memory.plan import MemoryPlan
 from adaptive_rec.memory.rows import row_parts, row_type
-from adaptive_rec.offline.processes.network import NetworkSeconds, network_seconds
-from adaptive_rec.offline.processes.traffic import Nodes, Sent, count_sent
-from adaptive_rec.offline.profile.passes import Progress
-from adaptive_rec.offline.profile.ranking import hot_row_bytes
-from adaptive_rec.offline.simulate.hardware import Hardware
-from adaptive_rec.offline.simulate.lane import Lane, StepCounts
-from adaptive_rec.offline.simulate.predict import Workload, multiplications, predict
-from adaptive_rec.offline.simulate.replay import stream
+from adaptive_rec.offline.forecast.fitting import with_settings
+from adaptive_rec.offline.forecast.hardware import Hardware
+from adaptive_rec.offline.forecast.lane import Lane, StepCounts
+from adaptive_rec.offline.forecast.network import NetworkSeconds, network_seconds
+from adaptive_rec.offline.forecast.passes import Progress
+from adaptive_rec.offline.forecast.predict import Workload, multiplications, predict
+from adaptive_rec.offline.forecast.ranking import everything_bytes
+from adaptive_rec.offline.forecast.replay import stream
+from adaptive_rec.offline.forecast.survey import with_rehearsal
+from adaptive_rec.offline.forecast.traffic import Nodes, Sent, count_sent
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
-from adaptive_rec.runtime.assemble import check_group
+from adaptive_rec.runtime.assemble import check_group, plan_run
 from adaptive_rec.runtime.dense_optimizer import build_dense_optimizer
 from adaptive_rec.runtime.parts import RowsOfRank
 from adaptive_rec.units import counted, percent, whole
@@ -129,7 +131,7 @@ def _work_seconds(
 ) -> list[float | None]:  # fmt: skip
     """Return the seconds of a rank's own work in a step. Ranks of a machine share its cores."""
     name, forward = config.knobs.policy, multiplications(config, source, space)
-    everything = all_rows_bytes(space, hot_row_bytes(config, space, load_policy(name).tracks_movement))
+    everything = everything_bytes(config, space)
     budgets = [min(config.knobs.hot_budget_bytes * layout.ranks, everything) for layout in layouts]
     lanes = {budget: Lane.of(config, space, name, budget) for budget in budgets}
     for batch in batches:
@@ -181,3 +183,12 @@ def limit(found: Sequence[Forecast]) -> str:
     times = (last.samples_per_second or 0.0) / (first.samples_per_second or 1.0)
     more = f"{ranks} would train {times:.1f} times as many samples a second as {counted(first.layout.ranks, 'rank')}"
     return f"{more}; {takes}" if len(found) > 1 else takes
+
+
+def rank_plan(config: Config, source: Source, layout: Nodes, host_bytes: int, rehearsed: bool) -> MemoryPlan:
+    """Return the plan of a rank on a machine with so much host memory, which its ranks share evenly."""
+    part = with_settings(config, [("run.batch_size", -(-config.run.batch_size // layout.ranks))])
+    plan = plan_run(part, RowsOfRank(source, layout.ranks), {"host": host_bytes // layout.per_node})
+    plan = with_rehearsal(part, plan) if rehearsed else plan
+    note = f"of one of {layout.ranks:,} ranks, {layout.per_node:,} on a machine; rows on their way between ranks are left out"
+    return replace(plan, notes=[note, *plan.notes])

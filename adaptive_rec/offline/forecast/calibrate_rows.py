@@ -19,7 +19,7 @@ from adaptive_rec.embedding.device import row_bytes
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.memory.rows import row_rule, row_type
-from adaptive_rec.offline.simulate.hardware import RowCosts
+from adaptive_rec.offline.forecast.hardware import RowCosts
 from adaptive_rec.placement import Migration, RowSpace
 
 ROUNDS = 5

@@ -6,6 +6,7 @@ import os
 import time
 from functools import partial
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,15 +19,16 @@ from adaptive_rec.config.watch import WatchConfig
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
-from adaptive_rec.errors import DataError
+from adaptive_rec.errors import ConfigError, DataError
 from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.live.telemetry import Snapshot
-from adaptive_rec.offline.profile.passes import Progress
-from adaptive_rec.offline.simulate.calibrate_disk import disk_costs
-from adaptive_rec.offline.simulate.calibrate_rows import Clock, RowCalibration, once, quickest
-from adaptive_rec.offline.simulate.hardware import DenseCosts, Hardware, LinkCosts, RowCosts, StepCosts
-from adaptive_rec.offline.simulate.lane import Lane
-from adaptive_rec.offline.simulate.predict import Workload, multiplications, predict
+from adaptive_rec.offline.disk_speed import measure_disk
+from adaptive_rec.offline.forecast.calibrate_rows import Clock, RowCalibration, once, quickest
+from adaptive_rec.offline.forecast.hardware import DenseCosts, DiskCosts, Hardware, LinkCosts, RowCosts, StepCosts
+from adaptive_rec.offline.forecast.lane import Lane
+from adaptive_rec.offline.forecast.passes import Progress
+from adaptive_rec.offline.forecast.predict import Workload, multiplications, predict
+from adaptive_rec.offline.machine_facts import nearest_existing
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.batches import repack
 from adaptive_rec.policy.find import load_policy
@@ -45,6 +47,8 @@ RANKINGS = 3
 COPY_BYTES = 64 << 20
 RUN_STEPS = 48
 """Steps of the short run that measures the time beyond a step's parts; the first third is not timed."""
+RUNS = "runs"
+"""Folder of the run directories, in which rows lie where run.disk names none."""
 
 
 def calibrated(config: Config, name: str, progress: Progress) -> Hardware:
@@ -281,3 +285,21 @@ def measure_link() -> LinkCosts:
     copy_seconds = quickest(partial(copy, device[:256], pinned[:256]), 51)
     up, down = quickest(partial(copy, device, pinned), 11), quickest(partial(copy, pinned, device), 11)
     return LinkCosts(up_gbs=COPY_BYTES / 1e9 / up, down_gbs=COPY_BYTES / 1e9 / down, copy_us=1e6 * copy_seconds)
+
+
+def disk_costs(config: Config) -> DiskCosts:
+    """Measure reads and writes on the disk where a run's rows would lie; nothing where it has no room. Raises ConfigError where
+    it cannot be written."""
+    folder = nearest_existing(Path(config.run.disk or RUNS).absolute())
+    try:
+        speed = measure_disk(folder)
+    except OSError as error:
+        raise ConfigError(f"run.disk must name a folder that can be written, {folder}: {error.strerror or error}") from None
+    if not speed.rows_read:
+        return DiskCosts()
+    return DiskCosts(
+        folder=str(folder),
+        read_us=1e6 / speed.rows_per_second,
+        read_cpu_us=1e6 * speed.read_cpu_seconds / speed.rows_read,
+        write_gbs=speed.write_bytes_per_second / 1e9,
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from adaptive_rec.offline.processes.traffic import Nodes, Sent
+from adaptive_rec.offline.forecast.traffic import Nodes, Sent
 
 HOP_SECONDS = 160e-6
 """A small message from one rank to another, with gloo's work: measured between two processes of a machine (2 shared cores of an

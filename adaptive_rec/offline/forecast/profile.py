@@ -14,15 +14,22 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.source import Source
-from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.errors import DataError
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.offline.advice import RULE, room_bytes
-from adaptive_rec.offline.profile.admission import admission
-from adaptive_rec.offline.profile.passes import FirstSamples, Progress, count_rows, count_windows
-from adaptive_rec.offline.profile.ranking import Ranking, Seen, curve_budgets, hot_row_bytes, suggested_bytes, top_share
+from adaptive_rec.offline.forecast.admission import admission
+from adaptive_rec.offline.forecast.passes import FirstSamples, Progress, count_windows
+from adaptive_rec.offline.forecast.ranking import (
+    Ranking,
+    Seen,
+    curve_budgets,
+    everything_bytes,
+    hot_row_bytes,
+    policy_row_bytes,
+    suggested_bytes,
+    top_share,
+)
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.policy.find import load_policy
 from adaptive_rec.system.version import __version__
 
 TOP_RATIOS = (0.001, 0.01, 0.1)
@@ -54,9 +61,8 @@ def measure(
         raise DataError(f"a profile of {windows} windows must have as many samples, got {total}; lower --windows")
     samples = FirstSamples(source, space, config.run.seed, total, progress)
     started = time.perf_counter()
-    seen = Seen.of(count_rows(samples))
     sizes = policy_row_bytes(config, space)
-    ranking = Ranking.of(space, sizes, seen)
+    seen, ranking = Ranking.counted(samples, sizes)
     suggested, configured = suggested_bytes(ranking), config.knobs.hot_budget_bytes
     points = curve_budgets(ranking, suggested, configured, *budgets)
     drift, learned = Drift(space, Ranked(ranking, suggested)), Learned(ranking, points, config.run.batch_size * windows / total)
@@ -68,7 +74,7 @@ def measure(
         popular_L += samples_L
     curve = curve_points(ranking, points, popular_L, total, learned)
     seconds = time.perf_counter() - started
-    everything = all_rows_bytes(space, sizes)
+    everything = everything_bytes(config, space)
     of_keys: list[dict[str, Any]] = []
     if isinstance(source, RawIds):
         keyed = FirstSamples(source.origin, space, config.run.seed, total, progress)
@@ -101,11 +107,6 @@ def measure(
         "seconds": round(seconds, 3),
         "lookups_per_second": round(2 * ranking.lookups / seconds),
     }
-
-
-def policy_row_bytes(config: Config, space: RowSpace) -> list[int]:
-    """Return the device bytes of a hot row of each pool under the configured policy."""
-    return hot_row_bytes(config, space, load_policy(config.knobs.policy).tracks_movement)
 
 
 def nothing(learned: Learned) -> dict[str, Any]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
-from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.memory.parts import BATCH, BATCHES
 from adaptive_rec.memory.plan import WORTH_NAMING, MemoryPlan, Place
 from adaptive_rec.memory.rows import row_parts, space_of
-from adaptive_rec.offline.planning.folded import Folded
-from adaptive_rec.offline.profile.ranking import hot_row_bytes
+from adaptive_rec.offline.forecast.folded import Folded
+from adaptive_rec.offline.forecast.ranking import everything_bytes, largest
 from adaptive_rec.policy.find import load_policy
 
 LEAST_BUDGET_BYTES = 4096
@@ -54,10 +53,8 @@ class Fitting:
         return not self.with_settings(settings).problems
 
     def everything_bytes(self) -> int:
-        """Return the budget that holds all rows."""
-        policy = load_policy(self.config.knobs.policy)
-        space = space_of(self.source, policy)
-        return all_rows_bytes(space, hot_row_bytes(self.config, space, policy.tracks_movement))
+        """Return the hot budget that holds all rows."""
+        return everything_bytes(self.config, space_of(self.source, load_policy(self.config.knobs.policy)))
 
     @property
     def obeys_budget(self) -> bool:
@@ -137,17 +134,6 @@ def with_settings(config: Config, settings: Sequence[Setting]) -> Config:
         changed = part.changed({name: value}) if section == "knobs" else part.model_copy(update={name: value})
         config = config.model_copy(update={section: changed})
     return config
-
-
-def largest(most: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number up to `most` that fits, if all smaller ones do too; 0 where 1 does not."""
-    if fits(most):
-        return most
-    low, high = 0, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
 
 
 def rounded_down(number: int) -> int:

@@ -15,16 +15,15 @@ from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.offline.advice import room_bytes
-from adaptive_rec.offline.processes.forecast import Processes, predicted
-from adaptive_rec.offline.profile.measure import policy_row_bytes
-from adaptive_rec.offline.profile.passes import FirstSamples, Progress, count_rows
-from adaptive_rec.offline.profile.ranking import Ranking, Seen, hot_row_bytes, suggested_bytes
-from adaptive_rec.offline.simulate.device_stages import stages
-from adaptive_rec.offline.simulate.hardware import Hardware
-from adaptive_rec.offline.simulate.lane import Lane, StepCounts
-from adaptive_rec.offline.simulate.predict import Workload, cold_rows, disk_seconds, multiplications, predict
-from adaptive_rec.offline.simulate.replay import Replayed, replay
-from adaptive_rec.offline.simulate.trace import TraceSource
+from adaptive_rec.offline.forecast.device_stages import stages
+from adaptive_rec.offline.forecast.hardware import Hardware
+from adaptive_rec.offline.forecast.lane import Lane, StepCounts
+from adaptive_rec.offline.forecast.passes import FirstSamples, Progress
+from adaptive_rec.offline.forecast.predict import Workload, cold_rows, disk_seconds, multiplications, predict
+from adaptive_rec.offline.forecast.ranking import Ranking, hot_row_bytes, policy_row_bytes, suggested_bytes
+from adaptive_rec.offline.forecast.ranks import Processes, predicted
+from adaptive_rec.offline.forecast.replay import Replayed, replay
+from adaptive_rec.offline.forecast.trace import TraceSource
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
@@ -98,8 +97,8 @@ def simulate(
 
 def suggested_budget(config: Config, source: Source, space: RowSpace, progress: Progress) -> int:
     """Return the budget that `profile` suggests for the same data: that of all training samples, however many are replayed."""
-    seen = Seen.of(count_rows(FirstSamples(source, space, config.run.seed, source.train_samples, progress)))
-    return suggested_bytes(Ranking.of(space, policy_row_bytes(config, space), seen))
+    samples = FirstSamples(source, space, config.run.seed, source.train_samples, progress)
+    return suggested_bytes(Ranking.counted(samples, policy_row_bytes(config, space))[1])
 
 
 def default_budgets(config: Config, suggested: int) -> list[str]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.config.tree import Config
-from adaptive_rec.embedding.device import row_bytes, split_budget
+from adaptive_rec.embedding.device import all_rows_bytes, row_bytes, split_budget
 from adaptive_rec.memory.rows import row_rule, row_type
+from adaptive_rec.offline.forecast.passes import FirstSamples, count_rows
 from adaptive_rec.placement import RowSpace
+from adaptive_rec.policy.find import load_policy
 
 Counts = NDArray[np.int64]
 
@@ -25,6 +28,16 @@ ROUND_BITS = 3
 def hot_row_bytes(config: Config, space: RowSpace, monitored: bool) -> list[int]:
     """Return the device bytes of a hot row of each pool: weights, optimizer state, and records of movement where `monitored`."""
     return row_bytes(space, row_rule(config), row_type(config).itemsize, monitored)
+
+
+def policy_row_bytes(config: Config, space: RowSpace, policy: str = "") -> list[int]:
+    """Return the device bytes of a hot row of each pool under a policy, or under the configured one."""
+    return hot_row_bytes(config, space, load_policy(policy or config.knobs.policy).tracks_movement)
+
+
+def everything_bytes(config: Config, space: RowSpace, policy: str = "") -> int:
+    """Return the hot budget that holds all rows under a policy, or under the configured one."""
+    return all_rows_bytes(space, policy_row_bytes(config, space, policy))
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,12 @@ class Ranking:
         summed = [np.concatenate([[0], np.cumsum(part.counts_K)]) for part in parts]
         return Ranking(space, row_bytes, [part.rows_K for part in parts], summed)
 
+    @staticmethod
+    def counted(samples: FirstSamples, row_bytes: list[int]) -> tuple[Seen, Ranking]:
+        """Count the lookups of samples; return the rows that occur, and their ranking."""
+        seen = Seen.of(count_rows(samples))
+        return seen, Ranking.of(samples.space, row_bytes, seen)
+
     @property
     def lookups(self) -> int:
         return sum(int(summed[-1]) for summed in self.summed)
@@ -108,14 +127,20 @@ def suggested_bytes(ranking: Ranking) -> int:
         hot = ranking.hot_rows(budget_bytes)
         return sum(int(summed[k]) - k for summed, k in zip(ranking.summed, hot, strict=True))
 
-    low, high = 0, _whole_bytes(ranking)
-    wanted = NEARLY_RATIO * caught(high)
-    if not wanted:
-        return 0
+    everything = _whole_bytes(ranking)
+    wanted = NEARLY_RATIO * caught(everything)
+    return rounded_up(1 + largest(everything, lambda size: caught(size) < wanted)) if wanted else 0
+
+
+def largest(most: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number up to `most` that fits, if all smaller ones do too; 0 where 1 does not."""
+    if fits(most):
+        return most
+    low, high = 0, most
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if caught(middle) >= wanted else (middle, high)
-    return rounded_up(high)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def rounded_up(size_bytes: int) -> int:
@@ -127,13 +152,13 @@ def rounded_up(size_bytes: int) -> int:
 def curve_budgets(ranking: Ranking, *named: int) -> list[int]:
     """Return rising budgets for a curve: powers of two and the middles between them, up to the size of all rows that are looked
     up, and those named."""
-    largest = _whole_bytes(ranking)
-    power = largest.bit_length() - 1
+    everything = _whole_bytes(ranking)
+    power = everything.bit_length() - 1
     powers = [1 << n for n in range(max(1, power - DOUBLINGS), power + 1)]
     points = {
-        size for size in (*powers, *(3 * size // 2 for size in powers)) if max(ranking.row_bytes) <= size < largest
+        size for size in (*powers, *(3 * size // 2 for size in powers)) if max(ranking.row_bytes) <= size < everything
     }
-    return sorted({*points, largest} | {size for size in named if size > 0})
+    return sorted({*points, everything} | {size for size in named if size > 0})
 
 
 def _whole_bytes(ranking: Ranking) -> int:

@@ -32,7 +32,7 @@ from adaptive_rec.live.sidecar_process import own_modules_only
 from adaptive_rec.memory.parts import WHILE_TRAINING, peak_bytes
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan
 from adaptive_rec.memory.rows import COPIES, LOG, row_parts, row_rule, row_type
-from adaptive_rec.offline.planning.folded import Folded
+from adaptive_rec.offline.forecast.folded import Folded
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.run_options import RunOptions
@@ -50,7 +50,7 @@ TIMEOUT_SECONDS = 300.0
 
 START = (
     "from adaptive_rec.system.numba_settings import ignore_file; ignore_file(); "
-    "from adaptive_rec.offline.planning.rehearsal import main; main()"
+    "from adaptive_rec.offline.forecast.rehearsal import main; main()"
 )
 """What the process executes. This module loads Numba, so the first call is not in it."""
 

@@ -10,10 +10,10 @@ from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.device import row_bytes
 from adaptive_rec.memory.plan import MemoryPlan
 from adaptive_rec.memory.rows import row_rule, row_type, slots_in_memory, space_of
-from adaptive_rec.offline.planning.prediction import HotLookups, Prediction
-from adaptive_rec.offline.simulate.hardware import Hardware
-from adaptive_rec.offline.simulate.lane import StepCounts
-from adaptive_rec.offline.simulate.predict import Workload, disk_seconds, multiplications, predict
+from adaptive_rec.offline.forecast.hardware import Hardware
+from adaptive_rec.offline.forecast.lane import StepCounts
+from adaptive_rec.offline.forecast.predict import Workload, disk_seconds, multiplications, predict
+from adaptive_rec.offline.forecast.prediction import HotLookups, Prediction
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.live.telemetry import ratio
-from adaptive_rec.offline.profile.passes import FirstSamples
+from adaptive_rec.offline.forecast.passes import FirstSamples
 from adaptive_rec.placement import RowSpace
 
 ADMIT_AFTER = (1, 2, 3, 4, 6, 8, 12, 16, 32)

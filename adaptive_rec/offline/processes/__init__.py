@@ -1,1 +1,0 @@
-"""What several processes would do, without starting any: bytes counted from the run's own batches, memory, time of a step."""
