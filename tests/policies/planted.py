@@ -1,23 +1,17 @@
-"""Click logs with a planted truth, for the question whether `adaptive` keeps its promise: Parquet files that it prepares.
+"""A click log with a planted truth, for the question whether `adaptive` keeps its promise.
 
-A log is a sequence of days. A visitor sees an item at a position; a click depends on all three. The logs differ in what changes
-from day to day. Rows and labels depend on the log's name alone.
+A log is a sequence of days. A visitor sees an item at a position; a click depends on all three. Rows and labels depend on the log
+and a seed alone.
 """
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 POSITIONS = 20
-SCHEMA = """label = "clicked"
-dense = [{ column = "place" }]
-sparse = [{ column = "session" }, { column = "item" }, { column = "position" }]
-"""
 
 
 @dataclass(frozen=True)
@@ -41,31 +35,8 @@ class Log:
     """By how much the clicks of the second half are more likely; it comes at once."""
 
 
-LOGS = {
-    "sessions": Log(740_000, 17_000, new_ratio=0.4),
-    "sessions-long": Log(1_600_000, 17_000, new_ratio=0.1),
-    "jump": Log(1_600_000, 2_000, jump_at=0.7),
-    "slow-drift": Log(1_600_000, 2_000, drift=0.15, days=28),
-    "rate-shift": Log(1_600_000, 2_000, rate_shift=0.5),
-    "rare-rows": Log(1_600_000, 400_000, visitors=100_000, zipf=0.8),
-}
-
-
-def prepare(name: str, folder: Path) -> None:
-    """Write a log as a folder of prepared data, unless it is there."""
-    if (folder / name).exists():
-        return
-    import pyarrow
-    import pyarrow.parquet
-
-    from adaptive_rec.cli import main
-
-    folder.mkdir(parents=True, exist_ok=True)
-    parquet, schema = folder / f"{name}.parquet", folder / "schema.toml"
-    pyarrow.parquet.write_table(pyarrow.table(columns(LOGS[name], zlib.crc32(name.encode()))), parquet)
-    schema.write_text(SCHEMA, encoding="utf-8")
-    main(["data", "prepare", str(parquet), "--schema", str(schema), "--out", str(folder / name)])
-    parquet.unlink()
+SESSIONS = Log(740_000, 17_000, new_ratio=0.4)
+"""Two fifths of the items of a day are new."""
 
 
 def columns(log: Log, seed: int) -> dict[str, NDArray[np.generic]]:

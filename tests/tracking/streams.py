@@ -1,17 +1,13 @@
-"""How much of the next window's lookups the sketch's hot set catches, against exact counts; and what tracking costs.
+"""Real streams of lookups, replayed: what the sketch's hot set catches of the next window's lookups, against exact counts.
 
-Three real streams (Criteo sample, Globo clicks, Scarab trace) are replayed in batches. The sketch sees the sampled
-share of the steps and goes through the guard rails, with the default knobs. The yardstick counts every lookup exactly,
-with the same decay, and takes the best rows there are: no sampling, no collisions, no hysteresis.
-
-    python -m benchmarks.tracking --data FOLDER --out tracking.json
+Three streams (Criteo sample, Globo clicks, Scarab trace) are replayed in batches. The sketch sees the sampled share of the
+steps and goes through the guard rails. The yardstick counts every lookup exactly, with the same decay, and takes the best rows
+there are: no sampling, no collisions, no hysteresis.
 """
 
 from __future__ import annotations
 
-import json
 import lzma
-import platform
 import time
 from array import array
 from collections import defaultdict
@@ -21,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 
 from adaptive_rec.config.knobs import Knobs
@@ -30,7 +25,6 @@ from adaptive_rec.reclassify.guard_rails import plan_migration
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
 from adaptive_rec.tracking.exact import ExactCounter
 from adaptive_rec.tracking.popularity import PopularityTracker, samples
-from benchmarks.common.command import data_folder, parser
 
 ROW_BYTES = 136
 """A hot row of dim 16 in float32 with row-wise Adagrad and its movement record: what a moved row counts as."""
@@ -167,34 +161,3 @@ def capture(stream: Stream, share: float, knobs: Knobs, seed: int) -> dict[str, 
     ratio = found["hit_ratio"] / exact
     found |= {"exact_hit_ratio": exact, "of_exact": ratio, "met": ratio >= BARS[share], "steps": len(stream.steps)}
     return {"stream": stream.name, "hot_share": share, "seed": seed, **found}
-
-
-def main() -> None:
-    line = parser(__doc__)
-    line.add_argument("--data", type=Path, default=data_folder(), help="folder with the three files")
-    line.add_argument("--out", type=Path, help="write all figures to this JSON file")
-    line.add_argument("--seeds", type=int, nargs="+", default=[0], help="seeds of the sketch's hash")
-    line.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE", help="not the default value")
-    args = line.parse_args()
-    knobs = Knobs(**{name: json.loads(value) for name, _, value in (pair.partition("=") for pair in args.set)})
-    chosen = knobs.model_dump(include={"sample_ratio", "decay", "hysteresis", "reclassify_every", "max_moved_bytes"})
-    machine = f"{platform.machine()}, numpy {np.__version__}, numba {numba.__version__}"
-    print(f"# {machine}; seeds {args.seeds}; {chosen}\n")
-    replay_sketch(batched("warm-up", np.arange(1 << 17) % 4099, 2048), 10, knobs, 0)  # Load or compile the kernels.
-    lines = []
-    for read in STREAMS.values():
-        stream = read(args.data)
-        print(f"# {stream.name}: {stream.rows} rows, {len(stream.steps)} steps of {stream.lookups_per_step} lookups")
-        lines += [capture(stream, share, knobs, seed) for share in BARS for seed in args.seeds]
-    from benchmarks.tracking_speed import measure, print_capture, print_speed
-
-    print_capture(lines, BARS)
-    speed = measure(args.seeds[0])
-    print_speed(speed)
-    if args.out:
-        report = {"machine": machine, "seeds": args.seeds, "knobs": chosen, "capture": lines, "speed": speed}
-        args.out.write_text(json.dumps(report, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,22 +1,17 @@
-"""What is caught on a stream of news, where popularity lives a day: fixed windows and decays, against those found online.
+"""A stream of news, where popularity lives a day, replayed with fixed windows and decays and with those found online.
 
 The accesses are the clicked articles of Globo.com in order of time (of training rows only the positives: negatives are drawn),
-512 a step: what a batch of 2048 rows with three negatives to a click holds. Per day, the share of the lookups that hit hot rows:
+512 a step: what a batch of 2048 rows with three negatives to a click holds. Ways of placing rows:
 
 - *static*: the best rows of the first day, for good
-- *exact*: exact counts of every lookup and the best rows hot, for each of a grid of windows and decays (the bar)
+- *exact*: exact counts of every lookup and the best rows hot, for a window and a decay (the bar)
 - *sketch*: what the runtime does with the default window and decay: a sketch of half of the steps, and guard rails
 - *short*: the same with the default decay, but windows as long as the ticks of *adaptive*
 - *adaptive*: the same, with windows and decay found by `MemoryTrials`
-
-The Criteo sample and the Scarab trace, where the defaults do well, show what adapting, or short windows for all, costs there.
-
-    python -m benchmarks.globo --data FOLDER --out globo.json --picture globo-memory.svg
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,17 +24,13 @@ from adaptive_rec.data.logs.globo import DAY_MS, GloboReader
 from adaptive_rec.reclassify.guard_rails import plan_migration
 from adaptive_rec.reclassify.window import Window
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
-from adaptive_rec.tracking.horizon import DECAYS, FIRST_MEMORY, Memory, MemoryTrials
+from adaptive_rec.tracking.horizon import FIRST_MEMORY, Memory, MemoryTrials
 from adaptive_rec.tracking.popularity import PopularityTracker, best_rows, samples
-from benchmarks.common.command import data_folder, parser
-from benchmarks.globo_picture import draw
-from benchmarks.tracking import ROW_BYTES, Stream, batched, criteo, scarab
+from tests.tracking.streams import ROW_BYTES, Stream, batched
 
 CLICKS_PER_STEP = 512
 DAYS = 16
 """The file goes on for four weeks with a few hundred clicks in all: left out."""
-SHARES = (0.01, 0.05)
-WINDOWS_STEPS = (10, 20, 50, 100, 200, 400)
 TICK_STEPS = 20
 FIXED = Knobs(max_moved_bytes=1 << 40)
 ADAPTIVE = FIXED.changed({"reclassify_every": TICK_STEPS})
@@ -150,33 +141,6 @@ def _told(memory: Memory, knobs: Knobs) -> str:
     return f"windows of {memory.ticks * knobs.reclassify_every} steps, decay {memory.window_decay:.2g}"
 
 
-# The study -----------------------------------------------------------------------------------------------------------
-
-
-def study_globo(stream: Stream, day_S: Any, share: float, seed: int) -> dict[str, Any]:
-    """All ways of placing rows with `share` of the rows hot: by day, over the stream, rows moved."""
-    capacity, first_day = int(stream.rows * share), int(np.count_nonzero(day_S == 0))
-    grid = {(every, decay): replay_exact(stream, capacity, every, decay) for every in WINDOWS_STEPS for decay in DECAYS}
-    best = max(grid, key=lambda key: int(grid[key].hits_S.sum()))
-    ways = {
-        "static": replay_static(stream, capacity, first_day),
-        "exact": grid[best],
-        **{name: replay_sketch(stream, capacity, knobs, seed, adapts) for name, (knobs, adapts) in SKETCHES.items()},
-    }
-    lookups_S = np.full(len(day_S), stream.lookups_per_step)
-    lines = {
-        name: {
-            "by_day": (np.bincount(day_S, way.hits_S) / np.bincount(day_S, lookups_S)).tolist(),
-            "stream": float(way.hits_S.sum() / lookups_S.sum()),
-            "moved_rows_per_step": way.moved_rows / len(day_S),
-            "changes": way.changes,
-        }
-        for name, way in ways.items()
-    }
-    told = [{"every": e, "decay": d, "stream": float(r.hits_S.sum() / lookups_S.sum())} for (e, d), r in grid.items()]
-    return {"share": share, "capacity": capacity, "best": best, "ways": lines, "grid": told}
-
-
 def compare(stream: Stream, share: float, seed: int) -> dict[str, Any]:
     """Adaptive windows against fixed ones, on a stream where the defaults do well; the first default window left out."""
     capacity, counted = int(stream.rows * share), slice(FIXED.reclassify_every, None)
@@ -192,64 +156,3 @@ def compare(stream: Stream, share: float, seed: int) -> dict[str, Any]:
         **moved,
         "changes": ways["adaptive"].changes,
     }
-
-
-def print_globo(found: dict[str, Any]) -> None:
-    every, decay = found["best"]
-    names = {
-        "static": "static: the first day's best rows",
-        "exact": f"exact counts, the best of {len(found['grid'])}: windows of {every} steps, decay {decay} a window",
-        "sketch": f"sketch, defaults: windows of {FIXED.reclassify_every} steps, decay {FIXED.decay}",
-        "short": f"sketch: windows of {TICK_STEPS} steps, decay {FIXED.decay}",
-        "adaptive": f"sketch, adaptive: ticks of {TICK_STEPS} steps",
-    }
-    print(f"\n{found['share']:.0%} of the articles hot ({found['capacity']})\n")
-    print("| | stream | last day | rows moved a step |\n|---|---|---|---|")
-    for name, line in found["ways"].items():
-        moved = f"{line['moved_rows_per_step']:.1f}" if line["moved_rows_per_step"] else ""
-        print(f"| {names[name]} | {line['stream']:.1%} | {line['by_day'][-1]:.1%} | {moved} |")
-    adaptive, best = found["ways"]["adaptive"], found["ways"]["exact"]
-    kept = {"stream": adaptive["stream"] / best["stream"], "last day": adaptive["by_day"][-1] / best["by_day"][-1]}
-    told = ", ".join(f"{ratio:.1%} ({name})" for name, ratio in kept.items())
-    print(
-        f"\nadaptive keeps {told} of the best exact one: {'met' if min(kept.values()) >= BAR else 'MISSED'} (bar {BAR:.0%})"
-    )
-    print(*adaptive["changes"], sep="\n")
-
-
-def print_others(lines: list[dict[str, Any]]) -> None:
-    print("\n| stream | hot rows | defaults | short | adaptive | rows moved a step |\n|---|---|---|---|---|---|")
-    for line in lines:
-        caught = " | ".join(f"{line[name]:.2%}" for name in SKETCHES)
-        moved = ", ".join(f"{line[f'{name}_moved_rows_per_step']:.0f}" for name in SKETCHES)
-        print(f"| {line['stream']} | {line['share']:.0%} | {caught} | {moved} |")
-    for line in lines:
-        for change in line["changes"]:
-            print(f"{line['stream']}, {line['share']:.0%}: {change}")
-
-
-def main() -> None:
-    line = parser(__doc__)
-    line.add_argument("--data", type=Path, default=data_folder(), help="folder with the three files")
-    line.add_argument("--out", type=Path, help="write all figures to this JSON file")
-    line.add_argument("--picture", type=Path, help="draw the shares by day in this SVG file")
-    line.add_argument("--seed", type=int, default=0, help="seed of the sketch's hash and of the sample of rows")
-    args = line.parse_args()
-    stream, day_S = read_globo(args.data)
-    print(f"# globo: {stream.rows} articles, {len(stream.steps)} steps of {CLICKS_PER_STEP} clicks, {DAYS} days")
-    studies = [study_globo(stream, day_S, share, args.seed) for share in SHARES]
-    for found in studies:
-        print_globo(found)
-    others = [
-        compare(stream, share, args.seed) for stream in (criteo(args.data), scarab(args.data)) for share in (0.01, 0.1)
-    ]
-    print_others(others)
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps({"seed": args.seed, "globo": studies, "others": others}, indent=2) + "\n")
-    if args.picture:
-        args.picture.write_text(draw(studies), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
