@@ -53,7 +53,7 @@ check-long: $(VENV)/installed-dev
 CLIENTS := studies/clients
 CLIENTS_INSTALL = $(CLIENTS)/bin/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 check-clients: $(CLIENTS)/installed
-	$(CLIENTS)/bin/python -m benchmarks.clients $(ARGS)
+	$(CLIENTS)/bin/python -m tests.clients $(ARGS)
 
 $(CLIENTS)/installed: pyproject.toml constraints.txt
 	@mkdir -p studies

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.clients.client import Client
-from benchmarks.clients.table import clients_page
-from benchmarks.clients.trial import try_client
+from tests.clients.client import Client
+from tests.clients.table import clients_page
+from tests.clients.trial import try_client
 
 ROOT = Path(__file__).parents[2]
 CLIENTS = {
@@ -36,7 +36,7 @@ def test_models_of_a_library_train_with_equal_losses(library: str) -> None:
     pytest.importorskip(
         package, reason=f"{package} is not installed here; make check-clients has it", exc_type=ImportError
     )
-    command = [sys.executable, "-m", "benchmarks.clients", library, *(["--only", *names] if names else [])]
+    command = [sys.executable, "-m", "tests.clients", library, *(["--only", *names] if names else [])]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from benchmarks.clients.client import Client, ids
+from tests.clients.client import Client, ids
 
 WORDS, DIM, SIZE, LENGTH, NGRAM_ROWS = 200, 16, 16, 12, 300
 HASHES = {2: 1_000_003, 3: 998_244_353, 4: 754_974_721}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.clients.client import Client, ids
+from tests.clients.client import Client, ids
 
 FIELDS = {"c1": 90, "c2": 40, "c3": 160, "c4": 60}
 DENSE = ("d1", "d2")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy, cross_entropy, mse_loss
 
-from benchmarks.clients.client import Client, ids
+from tests.clients.client import Client, ids
 
 SIZE, LENGTH, NEGATIVES, DIM = 32, 6, 4, 8
 ROWS = {"user": 70, "city": 30, "item": 120, "brand": 50}

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import adaptive_rec
 from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.modules.weight import TieredWeight
-from benchmarks.clients.client import Client
+from tests.clients.client import Client
 
 STEPS = 20
 LOSS_TOLERANCE = 1e-10

@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from benchmarks.clients.client import Client
-from benchmarks.clients.old_names import restore_old_names
+from tests.clients.client import Client
+from tests.clients.old_names import restore_old_names
 
 KINDS = ("context_aware", "general", "knowledge_aware", "sequential")
 USERS, ITEMS, RELATIONS, MORE_ENTITIES = 60, 90, 6, 40

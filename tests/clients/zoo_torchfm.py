@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.clients.client import Client, ids
+from tests.clients.client import Client, ids
 
 FIELDS = [90, 40, 160, 12, 60]
 SIZE = 32

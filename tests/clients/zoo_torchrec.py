@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.clients.client import Client, ids
+from tests.clients.client import Client, ids
 
 ROWS = {"word": 200, "place": 60, "hour": 24}
 DIM, SIZE, DENSE = 8, 32, 4

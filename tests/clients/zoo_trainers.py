@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.clients.client import Client, ids
+from tests.clients.client import Client, ids
 
 USERS, ITEMS, DIM, SIZE, HISTORY = 80, 150, 8, 32, 5
 

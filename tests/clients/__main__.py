@@ -1,9 +1,9 @@
 """Train the models of foreign libraries plain and wrapped, in float64, and compare their losses.
 
-    python -m benchmarks.clients                         every library that is installed
-    python -m benchmarks.clients torchfm recbole         some libraries
-    python -m benchmarks.clients recbole --only LightGCN SASRec
-    python -m benchmarks.clients --write                 and write the tables of docs/howto/clients.md
+    python -m tests.clients                         every library that is installed
+    python -m tests.clients torchfm recbole         some libraries
+    python -m tests.clients recbole --only LightGCN SASRec
+    python -m tests.clients --write                 and write the tables of docs/howto/clients.md
 
 Each library has a process of its own. A client is trained twice from one seed for 20 steps, under Adagrad and under Adam over all
 parameters: plain, and with `adaptive_rec.wrap` before the loop. Fails when the losses of one differ.
@@ -23,8 +23,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.clients.table import clients_page, summary, told
 from benchmarks.common.command import ROOT, parser
+from tests.clients.table import clients_page, summary, told
 
 ZOOS = {
     "torchfm": "zoo_torchfm",
@@ -40,7 +40,7 @@ SECONDS_A_CLIENT = 180
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    command = parser(__doc__, "benchmarks.clients")
+    command = parser(__doc__, "tests.clients")
     command.add_argument("libraries", nargs="*", metavar="LIBRARY", help=", ".join(ZOOS))
     command.add_argument("--only", nargs="+", default=[], metavar="NAME", help="some models, by name")
     command.add_argument("--write", action="store_true", help=f"write the tables of {PAGE.relative_to(ROOT)}")
@@ -62,7 +62,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def _try_library(library: str, only: Sequence[str]) -> list[dict[str, Any]]:
     """Try a library in a process of its own, print what comes, and return the outcomes."""
-    command = [sys.executable, "-m", "benchmarks.clients", library, "--here", *(["--only", *only] if only else [])]
+    command = [sys.executable, "-m", "tests.clients", library, "--here", *(["--only", *only] if only else [])]
     found = []
     # results go through a file descriptor of their own: libraries print what they like
     reading, writing = os.pipe()
@@ -92,9 +92,9 @@ def _try_here(library: str, only: Sequence[str]) -> int:
         def tell(outcome: dict[str, Any]) -> None:
             print(json.dumps(outcome), file=results, flush=True)
 
-        zoo = importlib.import_module(f"benchmarks.clients.{ZOOS[library]}")
-        from benchmarks.clients.client import in_float64
-        from benchmarks.clients.trial import OPTIMIZERS, Outcome, try_client
+        zoo = importlib.import_module(f"tests.clients.{ZOOS[library]}")
+        from tests.clients.client import in_float64
+        from tests.clients.trial import OPTIMIZERS, Outcome, try_client
 
         in_float64()
         try:
