@@ -116,6 +116,8 @@ class Bench:
             width = max(len(cell.name) for cell in cells)
             print("\n".join(f"{cell.name:{width}}  {cell.about}: {', '.join(cell.contestants)}" for cell in cells))
             return 0
+        if args.rehearse:
+            wait_briefly(os.environ)  # its cells run here, and torch is not loaded yet
         began, found = time.perf_counter(), {}
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what cells have started is ended
         (args.out / "cells").mkdir(parents=True, exist_ok=True)
