@@ -16,9 +16,10 @@ import sys
 from benchmarks.common.bench import Bench
 from benchmarks.roofline import plan
 
+PANELS = tuple((cell.name, cell.about) for cell in plan.CELLS[1:])
 BENCH = Bench(
     "roofline", __doc__, plan.CELLS, plan.rehearsed,
-    picture=("Time of a batch, and of what it must move at the roof of memory", tuple((one.name, one.about) for one in plan.CELLS[1:])),
+    picture=("Time of a batch, and of what it must move at the roof of memory", PANELS),
 )  # fmt: skip
 
 if __name__ == "__main__":
