@@ -5,7 +5,6 @@ The default knobs replay the streams. Data: ADAPTIVE_REC_TEST_DATA, or `../share
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +14,14 @@ from benchmarks.common.command import data_folder
 from tests.tracking import streams as study
 
 
-@pytest.fixture(scope="module", params=["criteo", "scarab"])
+FILES = {"criteo": "criteo_kaggle_sample_137k.tsv.zst", "scarab": "scarab-recs.trace.xz"}
+
+
+@pytest.fixture(scope="module", params=list(FILES))
 def stream(request: pytest.FixtureRequest) -> Any:
-    try:
-        return study.STREAMS[request.param](data_folder())
-    except FileNotFoundError as missing:
-        pytest.skip(f"{Path(missing.filename).name} is absent: set ADAPTIVE_REC_TEST_DATA to the folder it is in")
+    if not (data_folder() / FILES[request.param]).exists():
+        pytest.skip(f"{FILES[request.param]} is absent: set ADAPTIVE_REC_TEST_DATA to the folder it is in")
+    return study.STREAMS[request.param](data_folder())
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1])
