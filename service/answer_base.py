@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from adaptive_rec.config.figures import Part, of_part
 
 
 class Answer(BaseModel):
@@ -15,3 +17,13 @@ class Answer(BaseModel):
 
 def example(**values: Any) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": [values]})
+
+
+def figures_model(name: str, part: Part, doc: str) -> type[Answer]:
+    """Return the model of the figures of a part of a snapshot (`config/figures.py`)."""
+    fields: dict[str, Any] = {
+        each.field: (int if each.is_whole else float, Field(description=each.about) if each.about else ...)
+        for each in of_part(part)
+        if each.is_in_api
+    }
+    return create_model(name, __base__=Answer, __doc__=doc, **fields)

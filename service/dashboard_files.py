@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 from fastapi import APIRouter, Header
 from starlette.responses import Response
 
+from adaptive_rec.config.figures import labels
 from adaptive_rec.service.problems import ProblemError
 
 FOLDER = Path(__file__).parent / "dashboard"
@@ -53,7 +55,7 @@ def router(folder: Path = FOLDER) -> APIRouter:
     The page loads its files from under their version, a digest of all of them. These a browser keeps without asking again: a page
     opened once more takes one request, also where the sidecar has little processor time.
     """
-    files = contents(folder)
+    files = {**contents(folder), "figures.js": f"export const DISK = {json.dumps(labels('disk'))};\n".encode()}
     version = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:16]
     assets = {name: Asset(name, content) for name, content in files.items()}
     if "index.html" in files:

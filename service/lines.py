@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
-from pydantic import Field
+from pydantic import Field, create_model
 
+from adaptive_rec.config.figures import Part, of_part
 from adaptive_rec.service.hello import LAST_SECOND, Count, Values
 from adaptive_rec.system.regular_files import bounded_lines, open_regular
 from adaptive_rec.system.strict_json import LinesLeftOut, StrictShape, parsed
@@ -48,25 +49,18 @@ class SnapshotStraggler(StrictShape):
     text: str
 
 
-class SnapshotDisk(StrictShape):
-    size_bytes: Count
-    segments: Count
-    wait_seconds_per_step: Number
-    rows_ahead_per_step: Number
-    rows_again_per_step: Number
-    rows_read_per_step: Number
-    rows_found_per_step: Number
-    rows_drawn_per_step: Number
-    rows_written_per_step: Number
-    rows_moved_per_step: Number
+def shape_of(name: str, part: Part) -> type[StrictShape]:
+    """Return the shape of a part of a snapshot. Files of earlier versions lack its new figures."""
+    fields: dict[str, Any] = {
+        each.field: (Count if each.is_whole else Number, 0 if each.is_new else ...) for each in of_part(part)
+    }
+    return create_model(name, __base__=StrictShape, **fields)
 
 
-class SnapshotKeys(StrictShape):
-    keys: Count
-    admitted_per_step: Number
-    shared_lookup_ratio: Number
-    evicted: Count
-    refused_per_step: Number
+if TYPE_CHECKING:
+    SnapshotDisk = SnapshotKeys = StrictShape
+else:
+    SnapshotDisk, SnapshotKeys = shape_of("SnapshotDisk", "disk"), shape_of("SnapshotKeys", "keys")
 
 
 class SnapshotLine(StrictShape):

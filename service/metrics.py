@@ -19,19 +19,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
+from adaptive_rec.config.figures import metrics_of
 from adaptive_rec.live.life import STATES
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Values
 from adaptive_rec.service.metric_families import ByLabels, Families, by_one
-from adaptive_rec.service.metric_names import (
-    DISK_GAUGES,
-    DISK_TOTALS,
-    EVENT_KINDS,
-    GAUGES,
-    RANK_SECONDS,
-    TOTALS,
-    WATCHDOG_ACTIONS,
-)
+from adaptive_rec.service.metric_names import EVENT_KINDS, WATCHDOG_ACTIONS
 from adaptive_rec.service.run_api import status, table_stats
 from adaptive_rec.service.run_view import RunView
 from adaptive_rec.service.tiers import tiers
@@ -167,11 +160,11 @@ def event_counts(view: RunView) -> dict[str, int]:
 
 def from_snapshot(make: Families, snapshot: Values) -> Iterator[Metric]:
     totals = snapshot.get("totals", {})
-    for name, text in TOTALS.items():
+    for name, text in metrics_of("totals", counters=True).items():
         yield make.counter(name, text, totals.get(name, 0))
     clock = "Training clock: pauses and evaluations left out."
     yield make.counter("training_seconds", clock, snapshot.get("seconds", 0.0))
-    for name, text in GAUGES.items():
+    for name, text in metrics_of("snapshot", counters=False).items():
         yield from make.gauge(name, text, snapshot.get(name))
     stages = by_one(snapshot.get("stage_seconds", {}))
     yield make.counters("stage_seconds", "Time by stage of a step.", ["stage"], stages)
@@ -203,12 +196,12 @@ def about_disk(make: Families, snapshot: Values) -> Iterator[Metric]:
     """Yield nothing for a run with all rows in memory."""
     if (disk := snapshot.get("disk")) is None:
         return
-    for name, text in DISK_TOTALS.items():
+    for name, text in metrics_of("disk", counters=True).items():
         yield make.counter(name, text, snapshot.get("totals", {}).get(name))
     waited = snapshot.get("stage_seconds", {}).get("disk")
     yield make.counter("disk_wait_seconds", "Training time in which rows of a batch were waited for.", waited)
-    for name, text in DISK_GAUGES.items():
-        yield from make.gauge(f"disk_{name}", text, disk[name])
+    for name, text in metrics_of("disk", counters=False).items():
+        yield from make.gauge(f"disk_{name}", text, disk.get(name))
 
 
 def about_ranks(make: Families, snapshot: Values) -> Iterator[Metric]:
@@ -216,7 +209,7 @@ def about_ranks(make: Families, snapshot: Values) -> Iterator[Metric]:
     ranks: dict[str, Values] = {str(rank): found for rank, found in enumerate(snapshot.get("ranks", ()))}
     if not ranks:
         return
-    for name, text in RANK_SECONDS.items():
+    for name, text in metrics_of("rank", counters=True).items():
         seconds = by_one({rank: each[name.removeprefix("rank_")] for rank, each in ranks.items()})
         yield make.counters(name, text, ["rank"], seconds)
     sent: ByLabels = {(rank, kind): sent for rank, each in ranks.items() for kind, sent in each["sent_bytes"].items()}

@@ -5,11 +5,11 @@ Large answers are written without these models; tests compare them.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from adaptive_rec.service.answer_base import Answer, example
+from adaptive_rec.service.answer_base import Answer, example, figures_model
 from adaptive_rec.service.damage import DamagedFile
 from adaptive_rec.service.trend_schemas import BestEvaluation, OverfitFigures
 
@@ -178,31 +178,14 @@ class TableStats(Answer):
     stale_rows: int
 
 
-class DiskStats(Answer):
-    """Rows on a disk. Rows and seconds are means of a step since the snapshot before; `totals` has them since the run began."""
-
-    size_bytes: Annotated[int, Field(description="Bytes of all files of rows")]
-    segments: Annotated[int, Field(description="Number of these files")]
-    wait_seconds_per_step: Annotated[float, Field(description="Time in which training waited for rows of a batch")]
-    rows_ahead_per_step: Annotated[float, Field(description="Rows requested before their step")]
-    rows_again_per_step: Annotated[
-        float, Field(description="Rows read in their step, as they had changed since, or had become cold")
-    ]
-    rows_read_per_step: Annotated[float, Field(description="Rows read from files")]
-    rows_found_per_step: Annotated[float, Field(description="Rows found in segments that are still in memory")]
-    rows_drawn_per_step: Annotated[float, Field(description="Rows never written, whose first values were drawn")]
-    rows_written_per_step: float
-    rows_moved_per_step: Annotated[float, Field(description="Rows that compaction wrote once more")]
-
-
-class KeyStats(Answer):
-    """Raw ids. Ratios and means are over the steps since the snapshot before."""
-
-    keys: Annotated[int, Field(description="Ids that have a row of their own")]
-    admitted_per_step: Annotated[float, Field(description="Ids that got one")]
-    shared_lookup_ratio: Annotated[float, Field(description="Part of the lookups whose id has no row of its own")]
-    evicted: Annotated[int, Field(description="Ids that have lost theirs, in all steps")]
-    refused_per_step: Annotated[float, Field(description="Ids that were due for a row in tables that have none left")]
+if TYPE_CHECKING:
+    DiskStats = KeyStats = Answer
+else:
+    DiskStats = figures_model(
+        "DiskStats", "disk",
+        "Rows on a disk. Rows and seconds are means of a step since the snapshot before; `totals` has them since the run began.",
+    )
+    KeyStats = figures_model("KeyStats", "keys", "Raw ids. Ratios and means are over the steps since the snapshot before.")
 
 
 class Stats(Answer):

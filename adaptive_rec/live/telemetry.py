@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Any
 
-from adaptive_rec.live.disk_report import DiskReport
-from adaptive_rec.live.key_report import KeyReport
 from adaptive_rec.live.rank_report import RankReport, Straggler
 from adaptive_rec.saved import Saved
 
@@ -115,10 +113,10 @@ class Snapshot:
     """Each of several processes; empty for a run of one."""
     straggler: Straggler | None = None
     """The rank that the others wait for, if there is one."""
-    disk: DiskReport | None = None
-    """Rows on a disk; None where all are in memory."""
-    keys: KeyReport | None = None
-    """Raw keys; None where ids are rows."""
+    disk: Mapping[str, float] | None = None
+    """Figures of rows on a disk (`config/figures.py`); None where all are in memory."""
+    keys: Mapping[str, float] | None = None
+    """Figures of raw keys; None where ids are rows."""
     interim: bool = False
     """Whether the run stands still or ends here, between two reports that are due. The next one has these steps, too."""
 

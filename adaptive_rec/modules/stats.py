@@ -45,7 +45,7 @@ class RuntimeStats:
     seconds_by_stage: Mapping[str, float]
     tables: Mapping[str, TableStats]
     disk: Mapping[str, int]
-    """Counts of rows on a disk, and sizes of their files, as in `DiskReport`; empty where all rows are in memory."""
+    """Counts of rows on a disk, and sizes of their files, named in `config/figures.py`; empty where all rows are in memory."""
     raw_ids: Mapping[str, int]
     """Ids that have a row of their own (keys), that have lost theirs (evicted), times that a full table refused one, lookups in
     training mode, and those of shared rows (lookups_shared); empty where ids are rows."""

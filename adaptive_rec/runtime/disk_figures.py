@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from adaptive_rec.live.disk_report import DiskReport
+from adaptive_rec.config.figures import PER_STEP, of_part
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.state.run_state import DISK, RunState
 
@@ -20,7 +20,7 @@ class DiskFigures:
         """Count from here on: a resumed run has counts of earlier processes."""
         self._last = self._known(self._state.counts())
 
-    def report(self, counts: Mapping[str, float], interim: bool) -> DiskReport | None:
+    def report(self, counts: Mapping[str, float], interim: bool) -> dict[str, float] | None:
         """Return the figures of the steps since the last report that was due, by the counts of the run so far; None where all
         rows are in memory. `interim`: this one is not due."""
         store = self._state.store
@@ -31,8 +31,9 @@ class DiskFigures:
         if not interim:
             self._last = now
         steps = gain.pop("steps")
-        sizes, per_step = store.disk_sizes(), {f"{name}_per_step": ratio(value, steps) for name, value in gain.items()}
-        return DiskReport(sizes["size_bytes"], sizes["segments"], **per_step)
+        per_step = {f"{name}{PER_STEP}": ratio(value, steps) for name, value in gain.items()}
+        found = {**store.disk_sizes(), **per_step}
+        return {figure.field: found[figure.field] for figure in of_part("disk")}
 
     def _known(self, counts: Mapping[str, float]) -> dict[str, float]:
         rows = {name.removeprefix(DISK): count for name, count in counts.items() if name.startswith(DISK)}

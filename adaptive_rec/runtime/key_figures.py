@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adaptive_rec.live.key_report import KeyReport
+from adaptive_rec.config.figures import PER_STEP, of_part
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.state.run_state import RunState
 
@@ -18,7 +18,7 @@ class KeyFigures:
         if not self._state.keys_reported:
             self._state.report_keys(self._now())
 
-    def report(self, interim: bool) -> KeyReport | None:
+    def report(self, interim: bool) -> dict[str, float] | None:
         """Return the figures of the steps since the last report that was due; None where ids are rows. `interim`: this one is not
         due."""
         if self._state.input.keys is None:
@@ -28,9 +28,9 @@ class KeyFigures:
         if not interim:
             self._state.report_keys(now)
         gain["admitted"] = gain["keys"] + gain["evicted"]
-        per_step = [ratio(gain[name], gain["steps"]) for name in ("admitted", "refused")]
-        shared = ratio(gain["lookups_shared"], gain["lookups"])
-        return KeyReport(now["keys"], per_step[0], shared, now["evicted"], per_step[1])
+        per_step = {f"{name}{PER_STEP}": ratio(gain[name], gain["steps"]) for name in ("admitted", "refused")}
+        found = {**now, **per_step, "shared_lookup_ratio": ratio(gain["lookups_shared"], gain["lookups"])}
+        return {figure.field: found[figure.field] for figure in of_part("keys")}
 
     def _now(self) -> dict[str, int]:
         keys = self._state.input.keys

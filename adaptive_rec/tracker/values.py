@@ -6,34 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from adaptive_rec.config.figures import tags_of
 from adaptive_rec.live.telemetry import Evaluation, Snapshot, ratio
 
-NAMES = {
-    "loss": "train/loss",
-    "samples_per_second": "train/samples_per_second",
-    "hot_lookup_ratio": "hot/lookup_ratio",
-    "popular_sample_ratio": "hot/popular_sample_ratio",
-    "hot_rows": "rows/hot",
-    "stale_rows": "rows/stale",
-    "stale_threshold": "rows/stale_threshold",
-    "skipped_sample_ratio": "skipped/sample_ratio",
-    "skipped_row_update_ratio": "skipped/row_update_ratio",
-}
-"""Names of a snapshot's fields."""
-
-RATES = {"dense_lr": "train/dense_lr", "embedding_lr": "train/embedding_lr"}
-"""Names of the learning rates, which are known where the loop is the runtime's own."""
-
-TOTALS = {
-    "samples_trained": "totals/samples_trained",
-    "host_to_device_bytes": "totals/host_to_device_bytes",
-    "device_to_host_bytes": "totals/device_to_host_bytes",
-    "migrated_rows": "totals/migrated_rows",
-    "disk_rows_read": "totals/disk_rows_read",
-    "disk_rows_again": "totals/disk_rows_again",
-    "disk_rows_written": "totals/disk_rows_written",
-}
-"""Names of the counters since the start of the run."""
+FIELDS, TOTALS = tags_of("snapshot"), tags_of("totals", "disk")
+"""Names of a snapshot's fields, and of the counters since the start of the run."""
+RATES = ("dense_lr", "embedding_lr")
+"""Fields that are known where the loop is the runtime's own."""
 
 
 class SnapshotFigures:
@@ -45,9 +24,11 @@ class SnapshotFigures:
 
     def of_snapshot(self, snapshot: Snapshot) -> dict[str, float]:
         """Return fields, counters, and each table's share of hot lookups since the snapshot before."""
-        found: dict[str, float] = {shown: getattr(snapshot, name) for name, shown in NAMES.items()}
-        found |= {shown: rate for name, shown in RATES.items() if not math.isnan(rate := getattr(snapshot, name))}
-        found |= {shown: snapshot.totals[name] for name, shown in TOTALS.items() if name in snapshot.totals}
+        fields = {name: getattr(snapshot, name) for name in FIELDS}
+        found: dict[str, float] = {
+            tag: fields[name] for name, tag in FIELDS.items() if not (name in RATES and math.isnan(fields[name]))
+        }
+        found |= {tag: snapshot.totals[name] for name, tag in TOTALS.items() if name in snapshot.totals}
         now, last = snapshot.tables, self._last
         self._last = now
         for table, name in enumerate(self._tables):

@@ -265,7 +265,7 @@ def test_a_run_reads_no_more_cold_rows_than_was_predicted(told: Any, tmp_path: P
     runtime = assemble(tiny("run.steps=120", "knobs.reclassify_every=20", "knobs.report_every=60", *data), options=options)
     last = [report for report in runtime.run() if isinstance(report, Snapshot)][-1]
     assert last.disk is not None
-    assert last.disk.rows_ahead_per_step == pytest.approx(homes["cold_rows_per_step"], rel=0.2)
+    assert last.disk["rows_ahead_per_step"] == pytest.approx(homes["cold_rows_per_step"], rel=0.2)
     assert (homes["memory_rows"], homes["keeps_up"]) == (sum(runtime.store.device.capacities), None)
     assert homes["memory_rows"] + homes["disk_rows"] == runtime.store.space.rows
 
@@ -279,7 +279,7 @@ def test_a_device_run_reads_as_many_rows_from_the_disk_as_was_predicted(told: An
     last = [report for report in runtime.run() if isinstance(report, Snapshot)][-1]
     assert last.disk is not None
     assert runtime.store.memory is not None
-    assert last.disk.rows_ahead_per_step == pytest.approx(homes["cold_rows_per_step"], rel=0.2)
+    assert last.disk["rows_ahead_per_step"] == pytest.approx(homes["cold_rows_per_step"], rel=0.2)
     assert (homes["device_rows"], homes["memory_rows"]) == (runtime.store.device.hot_rows, runtime.store.memory.rows)
     assert sum(homes[f"{home}_rows"] for home in ("device", "memory", "disk")) == runtime.store.space.rows
 

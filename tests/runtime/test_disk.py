@@ -90,7 +90,7 @@ def test_reports_say_what_a_step_does_with_the_disk(tmp_path: Path, monkeypatch:
     assert [snapshot.step for snapshot in snapshots] == [20, 40, 60]
     last = snapshots[-1]
     assert last.disk is not None
-    assert last.disk.size_bytes == 8192 * last.disk.segments
+    assert last.disk["size_bytes"] == 8192 * last.disk["segments"]
     files = list(tmp_path.glob("pool-*/*.rows"))
     sizes = {"segments": len(files), "size_bytes": sum(file.stat().st_size for file in files)}
     assert runtime.store.disk_sizes() == sizes
@@ -98,7 +98,7 @@ def test_reports_say_what_a_step_does_with_the_disk(tmp_path: Path, monkeypatch:
         by_report = [20 * getattr(snapshot.disk, f"{name}_per_step") for snapshot in snapshots]
         assert sum(by_report) == pytest.approx(last.totals[f"disk_{name}"])
         assert last.totals[f"disk_{name}"] > 0
-    waited = sum(20 * snapshot.disk.wait_seconds_per_step for snapshot in snapshots if snapshot.disk)
+    waited = sum(20 * snapshot.disk["wait_seconds_per_step"] for snapshot in snapshots if snapshot.disk)
     assert waited == pytest.approx(last.stage_seconds["disk"], abs=1e-3)
     reads = sum(last.totals[f"disk_rows_{name}"] for name in ("read", "found", "drawn"))
     assert reads >= last.totals["disk_rows_ahead"] + last.totals["disk_rows_again"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from adaptive_rec.config.figures import of_part
 from adaptive_rec.offline.pages.dates import date_text, dates
 from adaptive_rec.offline.pages.plot import Key, Piece, Plot, PlotLine, PlotMark, TrackRow, Tracks
 from adaptive_rec.offline.pages.scale import Scale, bounds, height, linear, logarithmic, tick
@@ -15,10 +16,7 @@ from adaptive_rec.units import count, fine, four, percent, size, whole
 
 STAGES = ("execute", "update", "gather", "wait", "plan", "observe", "reclassify", "classify", "other")
 """Stages that have a colour, the same as on the dashboard; the last one stands for all others."""
-DISK_LINES = {
-    "read": ("read from files", "line-1"), "found": ("found in new segments", "cold"),
-    "again": ("read again in their step", "stale-line"), "written": ("written", "line-2"), "moved": ("moved", "hot"),
-}  # fmt: skip
+DISK_LINES = {each.name.removeprefix("rows_"): each.line for each in of_part("disk") if each.line is not None}
 """Lines of the plot of rows on a disk: text and colour by the name of the counter."""
 MOST_TABLES = 64
 SHADES = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
@@ -138,7 +136,8 @@ class RunFigures:
         columns = self._series.disk
         if not columns:
             return None
-        lines = [PlotLine(text, color, columns[name], text=count) for name, (text, color) in DISK_LINES.items()]
+        named = {name: line for name, line in DISK_LINES.items() if name in columns}  # older runs have fewer
+        lines = [PlotLine(text, color, columns[name], text=count) for name, (text, color) in named.items()]
         high, note = height(count, *(line.values for line in lines))
         return self._plot("disk", "Rows on the disk", "a step", linear(0, high, count), *lines, note=note)
 
