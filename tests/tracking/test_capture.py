@@ -13,7 +13,6 @@ from adaptive_rec.config.knobs import Knobs
 from benchmarks.common.command import data_folder
 from tests.tracking import streams as study
 
-
 FILES = {"criteo": "criteo_kaggle_sample_137k.tsv.zst", "scarab": "scarab-recs.trace.xz"}
 
 
