@@ -35,13 +35,13 @@ MAY_SKIP = {
 }
 """A skipped test elsewhere is a failure: it looks tested and is not."""
 REHEARSED = (
-    "tests/parity/test_parity.py::test_plain_steps_on_a_device_equal_those_on_the_cpu[late-sgd]",
+    "tests/parity/test_parity.py::test_plain_steps_on_a_device_equal_those_on_the_cpu[sgd-late]",
     "tests/kernels/test_cuda.py",
     "tests/gpu",
 )
 """Where there is no device: one run on the sample that was brought along, the kernels in Triton's interpreter, and that
 tests that need one say so."""
-REHEARSED_NAMES = "late-sgd or (interpreted and movement) or steady_state"
+REHEARSED_NAMES = "sgd-late or (interpreted and movement) or steady_state"
 FREE_CORES = 2
 """The other cores get a process each, all of which share the device."""
 MOST_WORKERS = 14
