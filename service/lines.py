@@ -58,7 +58,10 @@ def shape_of(name: str, part: Part) -> type[StrictShape]:
 
 
 if TYPE_CHECKING:
-    SnapshotDisk = SnapshotKeys = StrictShape
+
+    class SnapshotDisk(StrictShape): ...
+
+    class SnapshotKeys(StrictShape): ...
 else:
     SnapshotDisk, SnapshotKeys = shape_of("SnapshotDisk", "disk"), shape_of("SnapshotKeys", "keys")
 

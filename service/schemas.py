@@ -179,7 +179,10 @@ class TableStats(Answer):
 
 
 if TYPE_CHECKING:
-    DiskStats = KeyStats = Answer
+
+    class DiskStats(Answer): ...
+
+    class KeyStats(Answer): ...
 else:
     DiskStats = figures_model(
         "DiskStats", "disk",

@@ -70,6 +70,7 @@ BESIDE: dict[str, set[str]] = {
         "checkpoint.saved_placement",
         "checkpoint.listing",
         "config.faults",
+        "config.figures",
         "config.knobs",
         "config.reference",
         "config.tree",

@@ -100,7 +100,8 @@ FIGURES = (
     Figure("totals", "host_to_device_bytes", "counter", "Bytes copied to the device.", "totals/host_to_device_bytes"),
     Figure("totals", "device_to_host_bytes", "counter", "Bytes copied from the device.", "totals/device_to_host_bytes"),
     Figure(
-        "disk", "size_bytes", help="Bytes of all files of rows.", about="Bytes of all files of rows", is_in_api=True, is_whole=True
+        "disk", "size_bytes", help="Bytes of all files of rows.", about="Bytes of all files of rows", is_in_api=True,
+        is_whole=True,
     ),
     Figure("disk", "segments", "gauge", "Files of rows.", about="Number of these files", is_in_api=True, is_whole=True),
     Figure(

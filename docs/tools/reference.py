@@ -208,11 +208,11 @@ def _type(schema: dict[str, Any], api: dict[str, Any]) -> str:
 def metrics() -> Iterator[tuple[str, str, str, str]]:
     """Name, kind, labels and text of every metric: the collector runs on an empty run, and every value counts as known. Those of
     the process, of a disk and of ranks, which only some runs have, come last."""
+    from adaptive_rec.config.figures import metrics_of
     from adaptive_rec.live.rank_report import RankReport
     from adaptive_rec.service import metric_families
     from adaptive_rec.service import metrics as collected
     from adaptive_rec.service.hello import Hello
-    from adaptive_rec.service.metric_names import DISK_GAUGES
     from adaptive_rec.service.run_view import FinishedRun
     from adaptive_rec.system.process_use import ProcessMeter
 
@@ -222,7 +222,7 @@ def metrics() -> Iterator[tuple[str, str, str, str]]:
     with patch.object(metric_families, "is_number", lambda value: True):
         collector = collected.RunCollector(view)
         ranks = {"ranks": [asdict(RankReport(0, 0, {}, 0, 0, {}, 0))]}
-        disk = {"disk": dict.fromkeys(DISK_GAUGES, 0)}
+        disk = {"disk": metrics_of("disk", counters=False)}
         some = [*collected.about_disk(collector.make, disk), *collected.about_ranks(collector.make, ranks)]
         families = [*collector.collect(), *some]
     for family in families:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from adaptive_rec.config.figures import FIGURES, metrics_of
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config, leaves, load_config, presets
 from adaptive_rec.policy.find import BUILT_IN, load_policy
@@ -234,13 +235,10 @@ def test_the_reference_has_every_route_and_metric(reference: Callable[[str], str
     assert len(named) > 15
     assert [route for route in named if route not in routes] == []
     metrics = reference("metrics")
-    source = "".join((ROOT / "service" / name).read_text() for name in ("metrics.py", "metric_names.py"))
-    made = re.findall(
-        r'(?:gauges?|counters?|per_table)\("(\w+)"|^    "(\w+)": "',
-        source,
-        flags=re.M,
-    )
-    names = {next(filter(None, groups)) for groups in made}
+    source = (ROOT / "service" / "metrics.py").read_text()
+    names = set(re.findall(r'(?:gauges?|counters?|per_table)\("(\w+)"', source))
+    names |= {each.total if each.kind == "counter" else each.name for each in FIGURES if each.help and each.part != "disk"}
+    names |= metrics_of("disk", counters=True).keys() | {f"disk_{name}" for name in metrics_of("disk", counters=False)}
     assert names >= {"steps", "build_info", "lookups", "phase", "hot_rows", "loss", "samples_seen", "knob"}
     assert sorted(name for name in names if not re.search(rf"adaptive_rec_{name}(_total)?\s", metrics)) == []
 

@@ -95,7 +95,7 @@ def test_reports_say_what_a_step_does_with_the_disk(tmp_path: Path, monkeypatch:
     sizes = {"segments": len(files), "size_bytes": sum(file.stat().st_size for file in files)}
     assert runtime.store.disk_sizes() == sizes
     for name in ("rows_ahead", "rows_again", "rows_read", "rows_found", "rows_drawn", "rows_written", "rows_moved"):
-        by_report = [20 * getattr(snapshot.disk, f"{name}_per_step") for snapshot in snapshots]
+        by_report = [20 * snapshot.disk[f"{name}_per_step"] for snapshot in snapshots]
         assert sum(by_report) == pytest.approx(last.totals[f"disk_{name}"])
         assert last.totals[f"disk_{name}"] > 0
     waited = sum(20 * snapshot.disk["wait_seconds_per_step"] for snapshot in snapshots if snapshot.disk)

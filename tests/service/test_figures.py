@@ -38,7 +38,7 @@ def tags() -> list[str]:
     every: dict[str, Any] = dict.fromkeys(get_type_hints(Snapshot), 0.5)
     every |= {"totals": dict.fromkeys(COUNTERS, 1), "tables": {"lookups": [2], "lookups_hot": [1]}}
     quality = Quality(**dict.fromkeys(get_type_hints(Quality), 1))
-    return [*SnapshotFigures(["C1"]).of_snapshot(Snapshot(**every)), *of_evaluation(Evaluation(1, quality))]
+    return sorted([*SnapshotFigures(["C1"]).of_snapshot(Snapshot(**every)), *of_evaluation(Evaluation(1, quality))])
 
 
 def models() -> dict[str, Any]:
