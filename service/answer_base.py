@@ -22,7 +22,11 @@ def example(**values: Any) -> ConfigDict:
 def figures_model(name: str, part: Part, doc: str) -> type[Answer]:
     """Return the model of the figures of a part of a snapshot (`config/figures.py`)."""
     fields: dict[str, Any] = {
-        each.field: (int if each.is_whole else float, Field(description=each.about) if each.about else ...)
+        each.field: (
+            (float | None, Field(None, description=each.about))
+            if each.is_new
+            else (int if each.is_whole else float, Field(description=each.about) if each.about else ...)
+        )
         for each in of_part(part)
         if each.is_in_api
     }

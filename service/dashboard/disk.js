@@ -8,6 +8,11 @@ import { store } from "./store.js";
 const SIZE = { field: "size", label: "Bytes / files", title: "Bytes of all segments, each a file, and their number" };
 const WAIT = "wait_seconds_per_step";
 
+const shown = (field, value) => {
+  if (field === WAIT) return `${(1000 * value).toFixed(1)} ms`;
+  return field.endsWith("_bytes_per_step") ? bytes(value) : count(Math.round(value));
+};
+
 export class Disk {
   constructor() {
     this.values = {};
@@ -24,7 +29,7 @@ export class Disk {
     const { disk } = store.stats;
     this.element.hidden = !disk;
     if (!disk) return;
-    for (const { field } of DISK) setText(this.values[field], field === WAIT ? `${(1000 * disk[field]).toFixed(1)} ms` : count(Math.round(disk[field] ?? 0)));
+    for (const { field } of DISK) setText(this.values[field], shown(field, disk[field] ?? 0));
     setText(this.values.size, `${bytes(disk.size_bytes)} / ${integer(disk.segments)}`);
   }
 }
