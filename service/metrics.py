@@ -197,7 +197,8 @@ def about_disk(make: Families, snapshot: Values) -> Iterator[Metric]:
     if (disk := snapshot.get("disk")) is None:
         return
     for name, text in metrics_of("disk", counters=True).items():
-        yield make.counter(name, text, snapshot.get("totals", {}).get(name))
+        if name in snapshot.get("totals", {}):  # a run of an earlier version has fewer
+            yield make.counter(name, text, snapshot["totals"][name])
     waited = snapshot.get("stage_seconds", {}).get("disk")
     yield make.counter("disk_wait_seconds", "Training time in which rows of a batch were waited for.", waited)
     for name, text in metrics_of("disk", counters=False).items():

@@ -222,7 +222,7 @@ def metrics() -> Iterator[tuple[str, str, str, str]]:
     with patch.object(metric_families, "is_number", lambda value: True):
         collector = collected.RunCollector(view)
         ranks = {"ranks": [asdict(RankReport(0, 0, {}, 0, 0, {}, 0))]}
-        disk = {"disk": metrics_of("disk", counters=False)}
+        disk = {"disk": metrics_of("disk", counters=False), "totals": metrics_of("disk", counters=True)}
         some = [*collected.about_disk(collector.make, disk), *collected.about_ranks(collector.make, ranks)]
         families = [*collector.collect(), *some]
     for family in families:
