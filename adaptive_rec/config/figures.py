@@ -142,6 +142,11 @@ FIGURES = (
         about="Rows that compaction wrote once more", is_in_api=True,
         label="Compaction", title="Rows that compaction appended once more", line=("moved", "hot"),
     ),
+    Figure(
+        "disk", "written_bytes", "counter", "Bytes of full files of rows that were written.", "totals/disk_written_bytes",
+        "Bytes of full files of rows that were written: what a drive's endurance is spent on", is_in_api=True,
+        label="Bytes written", title="Bytes of full files of rows that were written", is_new=True,
+    ),
     Figure("keys", "keys", about="Ids that have a row of their own", is_in_api=True, is_whole=True),
     Figure("keys", "admitted_per_step", "mean", about="Ids that got one", is_in_api=True),
     Figure(

@@ -106,6 +106,7 @@ def on_a_disk(step: int) -> Values:
     """What a snapshot has of rows on a disk, each count another one: its totals, its stages and its figures."""
     names = ("ahead", "again", "read", "found", "drawn", "written", "moved")
     counts = {f"rows_{name}": step * (place + 1) for place, name in enumerate(names)}
+    counts["written_bytes"] = step << 20
     figures = {f"{name}_per_step": count / step for name, count in counts.items()}
     return {
         "totals": {"steps": step, "samples_seen": step * 512} | {f"disk_{name}": count for name, count in counts.items()},

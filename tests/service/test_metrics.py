@@ -105,7 +105,7 @@ def test_rows_on_a_disk_are_counted_where_there_are_some(client: Any, run: Any) 
     found = {name.removeprefix("adaptive_rec_disk_"): family for name, family in families(client).items() if "disk" in name}
     assert {name: family.samples[0].value for name, family in found.items()} == {
         "rows_ahead": 60, "rows_again": 120, "rows_read": 180, "rows_found": 240, "rows_drawn": 300, "rows_written": 360,
-        "rows_moved": 420, "wait_seconds": 0.3, "size_bytes": 9 << 20, "segments": 3,
+        "rows_moved": 420, "written_bytes": 60 << 20, "wait_seconds": 0.3, "size_bytes": 9 << 20, "segments": 3,
     }  # fmt: skip
     assert {name for name, family in found.items() if family.type == "gauge"} == {"size_bytes", "segments"}
 

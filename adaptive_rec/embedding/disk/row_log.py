@@ -87,6 +87,8 @@ class LogCounts:
     rows_written: int = 0
     rows_moved: int = 0
     """Rows written once more, so that their segment could be removed."""
+    written_bytes: int = 0
+    """Bytes of the segments that were filled and handed to the writing thread."""
 
 
 class RowLog:
@@ -164,6 +166,7 @@ class RowLog:
             segment.seal()
             self._open = None  # also where what follows fails
             self._kept.append(segment)
+            self.counts.written_bytes += segment.size_bytes
             self._write(segment.write)
             if len(self._kept) > _kept_segments(segment.size_bytes):
                 self._write(self._kept.popleft().drop_pages)
