@@ -104,6 +104,10 @@ class Ranking:
         slots = split_budget(self.space, self.row_bytes, budget_bytes)
         return [min(slots[p], len(rows)) for p, rows in enumerate(self.rows)]
 
+    def hot(self, budget_bytes: int) -> NDArray[np.int64]:
+        """Return the joint rows that a budget holds."""
+        return np.concatenate([rows[:k] for rows, k in zip(self.rows, self.hot_rows(budget_bytes), strict=True)])
+
     def hot_lookups(self, budget_bytes: int) -> int:
         hot = self.hot_rows(budget_bytes)
         return sum(int(summed[k]) for summed, k in zip(self.summed, hot, strict=True))
