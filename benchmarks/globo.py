@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.data.logs.globo import DAY_MS, GloboReader
+from adaptive_rec.recipes.globo import DAY_MS, GloboReader
 from adaptive_rec.reclassify.guard_rails import plan_migration
 from adaptive_rec.reclassify.window import Window
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for

@@ -30,10 +30,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.data.logs.globo import GloboReader
 from adaptive_rec.data.prepare.job import Request
 from adaptive_rec.data.prepare.prepare import prepare
 from adaptive_rec.dense.metrics import auc
+from adaptive_rec.recipes.globo import GloboReader
 from benchmarks.common.command import data_folder, parser
 from benchmarks.common.machine import processor, versions
 

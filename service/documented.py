@@ -17,7 +17,7 @@ TITLES = {
     400: "The body is not JSON",
     401: "No valid token",
     403: "The token may only read",
-    404: "There is no such thing",
+    404: "Not found",
     409: "The run cannot do this",
     412: "The knobs have changed meanwhile: read them again",
     413: "The body is too large",

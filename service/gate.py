@@ -101,7 +101,7 @@ class RequestGate:
                 text = (
                     f"not answered within {self._limits.request_seconds:g} s"
                     if late
-                    else "the sidecar made a mistake; its log says more"
+                    else "internal error of the sidecar; its log says more"
                 )
                 await self._refuse(scope, Refused(503 if late else 500, text, wait=int(late)), answer)
             if not late:

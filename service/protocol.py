@@ -2,7 +2,7 @@
 
 No number of connections without a token keeps anybody out. A new one waits among the `ARRIVING` for its first request; where
 there are too many, the oldest goes, if all its bytes have been read. A request that is there is answered at once: its connection
-is then a `STRANGER`'s, of which only those go that hold something up or wait for a next request, or it joins its token's lane.
+then counts as unauthenticated (`STRANGER`; under pressure only idle or slow ones are closed), or counts for its token's quota.
 
 Use it as `uvicorn.Config(app, http=protocol_for(security))`; the timeouts and limits of the Config are then not used.
 """

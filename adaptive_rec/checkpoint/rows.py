@@ -160,7 +160,7 @@ class SavedRows:
             if not newer and not self.logs and not seen_R.all():
                 row = low - table.first_row + int(np.flatnonzero(~seen_R)[0])
                 raise CheckpointError(
-                    f"{self._generation}: row {row} of table {table.name[:80]!r} must be there, it is not"
+                    f"{self._generation}: row {row} of table {table.name[:80]!r} must be there; it is missing"
                 )
         return found
 
@@ -188,10 +188,10 @@ class _Shard:
         self._lines = row.shape[0] if len(row.shape) == 1 and row.type in ("U32", "U64") else 0
         if ADDRESS in values:
             if not self._lines or (others[0].shape, others[0].type) != (row.shape, "U32"):
-                raise CheckpointError(f"{path} must hold {ROW} (N,) and {ADDRESS} (N,) of U32, it does not")
+                raise CheckpointError(f"{path} must hold {ROW} (N,) and {ADDRESS} (N,) of U32; these are missing")
         elif not self._lines or any(len(each.shape) != 2 or each.shape[0] != self._lines for each in others):
             raise CheckpointError(
-                f"{path} must hold {ROW} (N,), {WEIGHT} (N, D) and {OPTIMIZER_STATE} (N, K), it does not"
+                f"{path} must hold {ROW} (N,), {WEIGHT} (N, D) and {OPTIMIZER_STATE} (N, K); these are missing"
             )
         row_bytes = sum(each.size_bytes for each in others) // self._lines
         if not 0 < row_bytes <= _MAX_ROW_BYTES:

@@ -96,7 +96,7 @@ class SavedKeys:
     def _array(self, name: str) -> NDArray[np.int64]:
         stored = self._file.arrays.get(name)
         if stored is None or (stored.type, len(stored.shape)) != ("I64", 1):
-            raise CheckpointError(f"{self._path} must hold {name} (K) of I64, it does not")
+            raise CheckpointError(f"{self._path} must hold {name} (K) of I64; it is missing")
         return self._file.rows(name).astype(np.int64, copy=False)
 
 

@@ -30,7 +30,7 @@ examples:
 
 
 def add_commands(subparsers: Any) -> None:
-    purpose = "go on from a checkpoint of a run in a directory of its own, with other settings"
+    purpose = "start a new run from a checkpoint of another run, with other settings"
     parser = add_command(subparsers, "branch", branch, purpose, epilog=EXAMPLES)
     add = parser.add_argument
     add("directory", metavar="RUN", type=Path, help="run directory; the run may be training")

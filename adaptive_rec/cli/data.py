@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from adaptive_rec.cli.output import pairs, print_json, say, show, shown, waiting
 from adaptive_rec.cli.own_data import add_schema_options, files_with_rows, found_files, schema_of
 from adaptive_rec.cli.parser import Parser, add_command
+from adaptive_rec.data.prepare.recipe import formats, recipes
 from adaptive_rec.data.tabular.files import DataFiles
 from adaptive_rec.errors import UsageError
 from adaptive_rec.units import clock, count, counted, size, whole
@@ -40,14 +41,6 @@ EXAMPLE = """\
   adaptive-rec data prepare day_0.gz --out criteo        click logs of any size, then train --data criteo
 """
 
-PRESET_OF = {
-    "avazu": "avazu",
-    "globo_sequence": "globo_tbsm",
-    "taobao": "taobao_tbsm",
-    "movietweetings": "movietweetings",
-}
-"""The preset for each format whose data does not suit the default preset of `train`."""
-
 
 def add_commands(subparsers: Any) -> None:
     purpose = "prepare click logs for training, or verify a prepared folder"
@@ -58,8 +51,7 @@ def add_commands(subparsers: Any) -> None:
     add = parser.add_argument
     add("sources", nargs="+", metavar="SRC", type=Path, help="files, in the order of their rows")
     add("--out", metavar="DIR", type=Path, required=True, help="folder to create; DIR.part until it is complete")
-    formats = ("auto", "criteo", "csv", "parquet", "avazu", "globo", "globo_sequence", "taobao", "movietweetings")
-    add("--format", choices=formats, default="auto", help="default: auto, which looks at the first line")
+    add("--format", choices=("auto", *formats()), default="auto", help="default: auto, which looks at the first line")
     add(
         "--min-count",
         metavar="N",
@@ -179,7 +171,8 @@ def summary(meta: Meta, out: Path, seconds: float) -> list[tuple[str, str]]:
     ids = sum(table.rows for table in meta.tables)
     tables = f"{len(meta.tables)} with {count(ids)} rows in all, the largest {largest.name} of {count(largest.rows)}"
     bags = sum(column.bag for column in meta.columns)
-    preset = [PRESET_OF[meta.job.format]] if meta.job.format in PRESET_OF else []
+    recipe = recipes().get(meta.job.format)
+    preset = [recipe.preset] if recipe and recipe.preset else []
     with_bags = f", {bags} of them with bags" if bags else ""
     return [
         ("rows", f"{whole(meta.rows)}{files}{meta.left_out}"),

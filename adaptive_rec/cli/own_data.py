@@ -67,7 +67,7 @@ def described(args: argparse.Namespace, runs: Path, config: Config, stream: Text
     """Return `--data`, which is trained on as it is, and a copy of its schema that later edits leave as it is."""
     from adaptive_rec.data.prepare.formats import array_name
     from adaptive_rec.data.tabular.first_rows import Reading
-    from adaptive_rec.data.tabular.schema import schema_toml
+    from adaptive_rec.data.tabular.schema_text import schema_toml
 
     data, reading = check_given(args), Reading(config.data.on_bad_row == "skip", config.data.follow)
     name = array_name(Path(os.path.abspath(data)))
@@ -185,7 +185,8 @@ def found_schema(
 ) -> Schema:
     """Return as `schema_of` does; only a schema that is inferred here has the column of --time."""
     from adaptive_rec.data.tabular.infer import infer
-    from adaptive_rec.data.tabular.schema import FileSchema, load_schema, schema_of_toml, schema_toml
+    from adaptive_rec.data.tabular.schema import FileSchema, load_schema, schema_of_toml
+    from adaptive_rec.data.tabular.schema_text import schema_toml
 
     sources = found.files
     written = file_part(args)
@@ -274,7 +275,7 @@ def checked(schema: Schema, args: argparse.Namespace, file: Path, origin: str, s
 
 def new_columns(inferred: Inferred, text: str) -> list[str]:
     """Return the columns of a file that the text of its schema does not mention, neither as used nor as unused."""
-    from adaptive_rec.data.tabular.schema import comment, toml
+    from adaptive_rec.data.tabular.schema_text import comment, toml
 
     dense, sparse = ([column.column for column in part] for part in (inferred.schema.dense, inferred.schema.sparse))
     columns = (*dense, *sparse, *inferred.unused)

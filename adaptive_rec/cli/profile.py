@@ -38,7 +38,7 @@ SHOWN_BUDGETS = 12
 
 
 def add_commands(subparsers: Any) -> None:
-    purpose = "measure skew and drift of a data set, and what a hot tier of each size would catch"
+    purpose = "measure skew and drift of a data set, and the hit rate by size of the hot tier"
     parser = add_command(subparsers, "profile", profile, purpose, epilog=EXAMPLES)
     add = parser.add_argument
     add("data", metavar="DATA", help=DATA_HELP)

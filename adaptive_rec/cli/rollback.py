@@ -1,4 +1,4 @@
-"""``rollback``: has a run under way go on from an earlier checkpoint of its own."""
+"""``rollback``: returns a run under way to an earlier checkpoint of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ examples:
 
 
 def add_commands(subparsers: Any) -> None:
-    purpose = "have a run go on from an earlier checkpoint of its own; newer ones are removed"
+    purpose = "return a run under way to an earlier checkpoint; newer ones are removed"
     parser = add_command(subparsers, "rollback", rollback, purpose, epilog=EXAMPLES)
     add = parser.add_argument
     add(

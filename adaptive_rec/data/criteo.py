@@ -15,6 +15,7 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.criteo_file import CriteoLayout, LineMark, ParsedRows, RowReader, mark_rows, open_at
 from adaptive_rec.data.source import (
+    RowStream,
     Source,
     cut_rows,
     epoch_batches,
@@ -99,11 +100,9 @@ class MemorySource:
         return Batch.one_hot(self._dense_RX[rows_B], ids_BF, self.labels_R[rows_B], position, skipped)
 
 
-class StreamSource:
+class StreamSource(RowStream):
     """A file read block by block, always in file order. An id is its value, unless ids are raw modulo its table's rows; missing
     is 0."""
-
-    sequence = None
 
     def __init__(self, config: Config, layout: CriteoLayout, marks: list[LineMark]) -> None:
         self._layout, self._marks = layout, marks
@@ -116,17 +115,6 @@ class StreamSource:
         self.epochs = config.data.epochs
         self._rows_F = np.array([self.tables[feature.table].rows for feature in self.features], dtype=np.int64)
         self._is_raw = config.data.ids == "raw"
-
-    def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
-        """Yield the batches from `position` on; its seed has no effect."""
-        for epoch in range(position.epoch, self.epochs):
-            yield from self._read(self._train, position, epoch, self.train_samples, batch_size)
-
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
-        """Yield the held-out rows in file order."""
-        samples = min(len(self._test), max_samples or len(self._test))
-        for batch in self._read(self._test, Position(), 0, samples, batch_size):
-            yield Batch(batch.dense_BX, batch.ids_N, batch.offsets, batch.labels_B, Position(), batch.malformed_rows)
 
     def _read(self, rows: range, position: Position, epoch: int, samples: int, batch_size: int) -> Iterator[Batch]:
         """Read one epoch of a range from the position on."""

@@ -18,7 +18,7 @@ from adaptive_rec.data.criteo_file import CriteoLayout, LineMark, ParsedRows, Ro
 from adaptive_rec.data.lines import line_blocks
 from adaptive_rec.data.loaded_samples import offsets_of
 from adaptive_rec.data.prepare.formats import check_source
-from adaptive_rec.data.source import cut_rows, feature_specs, feature_tables, kept_rows, table_specs
+from adaptive_rec.data.source import HeldOutRows, cut_rows, feature_specs, feature_tables, kept_rows, table_specs
 from adaptive_rec.data.tabular.schema import DenseColumn, Schema, SparseColumnSchema
 from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.data.unknown import Unknown
@@ -66,14 +66,9 @@ def numbered_values(config: Config) -> list[NumberedValues] | None:
     return found
 
 
-class CriteoRows:
+class CriteoRows(HeldOutRows):
     """Criteo files, one after another, all of whose rows are held out: with raw keys for ids, or the ids that their values have
     in the model. A value that the training file does not have is counted, and its feature's bag is empty: it adds nothing."""
-
-    sequence = None
-    train_samples = test_samples = malformed_rows = 0
-    """How many rows there are is not known."""
-    epochs = 1
 
     def __init__(self, config: Config, paths: Sequence[Path], labelled: bool) -> None:
         """`labelled`: rows must have a label; without it they may have none. Raises DataError where a file cannot be read."""
@@ -88,10 +83,6 @@ class CriteoRows:
         names = [] if self._numbered is None else [feature.name for feature in self.features]
         self.unknown = {name: Unknown() for name in names}
         """Lookups of each column, and those of values without an id."""
-
-    def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
-        """There are no rows to train on."""
-        return iter(())
 
     def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
         """Yield all rows, file by file. Raises DataError for a malformed one."""

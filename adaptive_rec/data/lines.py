@@ -9,7 +9,7 @@ from adaptive_rec.data.packed import CHUNK_BYTES, NotOneFile, packing, unpacked,
 from adaptive_rec.errors import DataError
 
 MAX_LINE_BYTES = 4 << 20
-"""A longer line means that the file is no file of lines; reading on could fill the memory."""
+"""A longer line means that the file is not text in lines; reading on could fill the memory."""
 SHOWN_BYTES = 40
 
 

@@ -1,4 +1,4 @@
-"""A look at the dense columns of a prepared folder: large numbers make the first losses absurd, and training may not recover."""
+"""Warns about dense columns of large numbers in a prepared folder: unscaled, they can make training diverge."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from adaptive_rec.data.prepare.meta import Meta
 from adaptive_rec.data.prepare.raw import MISSING_KEY, RawBlock, SparseColumn
 from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.data.prepared import PreparedSource
-from adaptive_rec.data.source import Wrapped
+from adaptive_rec.data.source import HeldOutRows, Wrapped
 from adaptive_rec.data.tabular.file_rows import loaded
 from adaptive_rec.data.tabular.files import partition_values
 from adaptive_rec.data.tabular.kinds import Rule, natural_kind
@@ -68,13 +68,8 @@ class NumberedRows(Wrapped):
         return LoadedSamples(block.dense_BX, labels_B, ids_BC, tuple(bags))
 
 
-class KeyedRows:
+class KeyedRows(HeldOutRows):
     """Files with the columns of files that were trained on by raw keys. Ids are raw keys."""
-
-    sequence = None
-    train_samples = test_samples = malformed_rows = 0
-    """How many rows there are is not known."""
-    epochs = 1
 
     def __init__(self, config: Config, columns: TrainedColumns, paths: Sequence[Path], labelled: bool) -> None:
         """Raises DataError where a file does not fit the columns, UsageError where the checkpoint is of a run without rows."""
@@ -88,10 +83,6 @@ class KeyedRows:
         self.tables, self.features = specs(config, column_C)
         self.dense_features = max(1, len(schema.dense))
         self._columns = columns_of(column_C)
-
-    def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
-        """There are no rows to train on."""
-        return iter(())
 
     def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
         """Yield all rows. Raises DataError for a malformed one."""

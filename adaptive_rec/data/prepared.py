@@ -16,16 +16,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch, FeatureSpec, Pooling, Position, SequenceSpec, TableSpec
+from adaptive_rec.batch import Batch, FeatureSpec, Pooling, Position, SequenceSpec
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.criteo import measured_rows, row_ranges
 from adaptive_rec.data.left_out import with_all_parts
 from adaptive_rec.data.loaded_samples import Columns, LoadedSamples, to_batch
-from adaptive_rec.data.prepare.formats import WITH_TIMES
 from adaptive_rec.data.prepare.meta import Meta, load_meta
+from adaptive_rec.data.prepare.recipe import has_times
 from adaptive_rec.data.prepare.values import values_file
 from adaptive_rec.data.prepared_arrays import FolderArrays
-from adaptive_rec.data.source import Source, epoch_batches, kept_rows
+from adaptive_rec.data.source import Source, epoch_batches, kept_rows, named_tables
 from adaptive_rec.data.standard import Standard
 from adaptive_rec.errors import ConfigError
 
@@ -47,7 +47,7 @@ class PreparedSource:
         self.folder = folder = Path(config.data.source)
         meta = load_meta(folder)
         check_settings(config, meta)
-        self.tables = table_specs(config, meta)
+        self.tables = named_tables(config, {table.name: kept_rows(config, table.rows) for table in meta.tables})
         number = {table.name: t for t, table in enumerate(self.tables)}
         columns = Columns.of(meta)
         self.features = feature_specs(meta, number, columns, config.data.pooling)
@@ -157,7 +157,7 @@ class Order:
 
 def check_settings(config: Config, meta: Meta) -> None:
     """Raise ConfigError where a setting contradicts the folder."""
-    data, dims = config.data, config.model.table_dims
+    data = config.data
     if data.order == "time" and not meta.has_times:
         raise ConfigError(f'data.order must be "file" where rows have no time, got "time": {why_no_times(meta)}')
     if data.ids == "hash":
@@ -167,17 +167,13 @@ def check_settings(config: Config, meta: Meta) -> None:
             f"data.feature_tables must be empty for a prepared folder, whose meta.json says which columns share a table, "
             f"got {list(data.feature_tables)}"
         )
-    if dims and len(dims) != len(meta.tables):
-        raise ConfigError(
-            f"model.table_dims must have one entry for each of {len(meta.tables)} tables, got {len(dims)}"
-        )
 
 
 def why_no_times(meta: Meta) -> str:
     """Return why the rows of a folder have no times, and what can be done."""
     if meta.columns_schema is not None:
         return 'name the column in the schema (time = "COLUMN") and prepare the files again'
-    if meta.job.format in WITH_TIMES:
+    if has_times(meta.job.format):
         return f"the folder was made by {meta.made_by}; prepare it again"
     return f"files of format {meta.job.format} have none; data.shuffle=false keeps their order"
 
@@ -207,9 +203,3 @@ def sequence_spec(meta: Meta, columns: Columns) -> SequenceSpec | None:
         tuple(tuple(meta.dense_names.index(name) for name in names) for names in meta.sequence.dense),
         meta.dense_names.index(meta.sequence.length),
     )
-
-
-def table_specs(config: Config, meta: Meta) -> tuple[TableSpec, ...]:
-    """Return the folder's tables with the model's dims, cut by `data.scale` and to `data.max_table_rows`."""
-    dims = config.model.table_dims or (config.model.embedding_dim,) * len(meta.tables)
-    return tuple(TableSpec(t.name, kept_rows(config, t.rows), dim) for t, dim in zip(meta.tables, dims, strict=True))

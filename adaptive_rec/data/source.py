@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from adaptive_rec.batch import Batch, FeatureSpec, Position, SequenceSpec, TableSpec
 from adaptive_rec.config.tree import Config
-from adaptive_rec.errors import DataError
+from adaptive_rec.errors import ConfigError, DataError
 
 LEAST_SCALED_ROWS = 100
 """The smallest size to which `data.scale` cuts a table; smaller tables stay as they are."""
@@ -39,6 +41,43 @@ class Source(Protocol):
     def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
         """Yield the held-out samples, at most `max_samples` of them (0 is all), under the default position."""
         ...
+
+
+class RowStream(ABC):
+    """A source whose samples are ranges of rows, read in their order."""
+
+    sequence = None
+    epochs: int
+    train_samples: int
+    _train: range
+    _test: range
+
+    def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        """Yield the batches from `position` on; its seed has no effect."""
+        for epoch in range(position.epoch, self.epochs):
+            yield from self._read(self._train, position, epoch, self.train_samples, batch_size)
+
+    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+        """Yield the held-out rows in file order."""
+        samples = min(len(self._test), max_samples or len(self._test))
+        for batch in self._read(self._test, Position(), 0, samples, batch_size):
+            yield replace(batch, position=Position())
+
+    @abstractmethod
+    def _read(self, rows: range, position: Position, epoch: int, samples: int, batch_size: int) -> Iterator[Batch]:
+        """Read one epoch of a range from the position on."""
+
+
+class HeldOutRows:
+    """New rows for a trained model: all of them are held out, and how many there are is not known."""
+
+    sequence = None
+    train_samples = test_samples = malformed_rows = 0
+    epochs = 1
+
+    def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        """There are no rows to train on."""
+        return iter(())
 
 
 class Wrapped:
@@ -79,8 +118,15 @@ def untaken_batches(source: Source, position: Position, batch_size: int) -> Iter
 
 def table_specs(config: Config, rows: tuple[int, ...]) -> tuple[TableSpec, ...]:
     """Tables C1, C2, ... of `rows` rows each, with the model's dims."""
-    dims = config.model.table_dims or (config.model.embedding_dim,) * len(rows)
-    return tuple(TableSpec(f"C{i + 1}", n, dim) for i, (n, dim) in enumerate(zip(rows, dims, strict=True)))
+    return named_tables(config, {f"C{i + 1}": n for i, n in enumerate(rows)})
+
+
+def named_tables(config: Config, rows_T: Mapping[str, int]) -> tuple[TableSpec, ...]:
+    """Return tables of these rows, with the model's dims. Raises ConfigError where it has others than one for each."""
+    dims = config.model.table_dims or (config.model.embedding_dim,) * len(rows_T)
+    if len(dims) != len(rows_T):
+        raise ConfigError(f"model.table_dims must have one entry for each of {len(rows_T)} tables, got {len(dims)}")
+    return tuple(TableSpec(name, rows, dim) for (name, rows), dim in zip(rows_T.items(), dims, strict=True))
 
 
 def feature_tables(config: Config) -> tuple[int, ...]:

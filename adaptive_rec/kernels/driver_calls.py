@@ -68,7 +68,7 @@ LOCKED: set[int] = set()
 
 
 class DriverEvent:
-    """A point in a stream. Its handle is used again once nobody has the event any more: what waits for it already knows it."""
+    """A point in a stream. Its handle is used again after the last reference to it is dropped; pending waits stay as they are."""
 
     __slots__ = ("_free", "handle")
 

@@ -189,7 +189,7 @@ class Mailbox:
         self._returned = [*commands, *self._returned]
 
     def let_go(self, reason: str) -> None:
-        """Forget the run whose knobs these are: another takes over. Until then changes of knobs are refused with the reason, and
+        """Detach from this run; the next one attaches. Until then changes of knobs are refused with the reason, and
         other commands wait."""
 
         def refuse(_before: Knobs, _after: Knobs) -> None:

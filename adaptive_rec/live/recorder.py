@@ -1,4 +1,4 @@
-"""The clocks of a run's loop, and the snapshots made of what its counters gained."""
+"""The clocks of a run's loop, and snapshots computed from the differences of its counters."""
 
 from __future__ import annotations
 

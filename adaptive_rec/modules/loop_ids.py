@@ -64,7 +64,7 @@ class LoopIds(LoopKeys):
         """Whether a loop over `prefetch` is running, and whether its ids are taken or only looked up."""
 
     def admit_after(self, lookups: int) -> None:
-        """Set the knob of this name: from the next step on, or from an item on that no loop over `prefetch` has read yet."""
+        """Set `knobs.admit_after`: from the next step on, or from an item on that no loop over `prefetch` has read yet."""
         with self._lock:
             settled = self._keys.settled
             self._admit_after.change(lookups, settled, settled + (LATER if self._looks_ahead else 0))

@@ -79,7 +79,7 @@ class LoopTables(AutogradSession):
         )
 
     def _take_gradient(self, weight: Tensor) -> None:
-        """Have a dense gradient, of a loss that uses a weight as a whole, be one of this rank's part of the batch."""
+        """Convert a dense gradient, of a loss that uses a weight as a whole, into one of this rank's part of the batch."""
         with torch._C.DisableTorchFunctionSubclass():
             dense = weight.grad
             if dense is None or isinstance(dense, RowGradient):

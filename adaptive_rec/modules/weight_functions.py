@@ -1,4 +1,4 @@
-"""Functions of torch that read or write single rows of a weight in tiers, by the function that they stand in for."""
+"""Overrides of torch's functions that read or write single rows of a weight in tiers, by the function that they replace."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def why_not_live(policy: Policy, present: Policy) -> str:
     if policy.arranges_stream:
         return f"policy {policy.name} arranges the stream, so it is chosen before a run, not while it trains"
     if policy.request_per_table and not present.request_per_table:
-        return f"policy {policy.name} keeps every table by itself, so it is chosen before a run, not while it trains"
+        return f"policy {policy.name} needs one pool for each table, so it can only be set when a run starts"
     return ""
 
 

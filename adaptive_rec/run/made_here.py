@@ -1,4 +1,4 @@
-"""What leads out of a run's directory, signed by the user who has named it: ``.made-here``.
+"""Signed list of the paths outside a run's directory that its user has named: ``.made-here``.
 
 `run.disk` and the options of the service are in a run's directory, so that it can be resumed. A directory may be somebody else's,
 or a copy, and then nobody has agreed that rows are written and removed in the folder that it names, or that others may connect.

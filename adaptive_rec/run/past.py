@@ -1,4 +1,4 @@
-"""The past of a branch: the lines of its parent's journal and metrics up to the checkpoint that it begins with."""
+"""Journal and metrics copied from the parent of a branch, up to the checkpoint that it begins with."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def events_until(run: Path, checkpoint: str) -> list[bytes]:
     end = started or written
     if not end:
         rule = f"must have the event of checkpoint {checkpoint}, with which the branch begins"
-        raise DataError(f"journal {path} {rule}, it does not")
+        raise DataError(f"journal {path} {rule}; it is missing")
     return lines[:end]
 
 

@@ -1,4 +1,4 @@
-"""The summary of a run: what it came to from its first step on, as ``summary.json`` keeps it."""
+"""The result of a run, from its first step on, as ``summary.json`` keeps it."""
 
 from __future__ import annotations
 

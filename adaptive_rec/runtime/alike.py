@@ -1,4 +1,4 @@
-"""Checks that the ranks of a run were started alike: with other settings or data they would train something else, unnoticed."""
+"""Checks that all ranks of a run have the same settings and data: otherwise they would train something else without an error."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ For other policies the whole stream is one phase.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.evaluator import Evaluator
 from adaptive_rec.runtime.events import reclassified
 from adaptive_rec.runtime.publish import Publisher
-from adaptive_rec.runtime.stream import ArrangedStream, Decision, Stretch, batches_left, next_phase
+from adaptive_rec.runtime.stream import ArrangedStream, Decision, StreamStopped, Stretch, batches_left, next_phase
 from adaptive_rec.saved import ANY, Saved
 from adaptive_rec.state.run_state import RunState
 
@@ -76,8 +77,8 @@ class Phases:
         """Raise CheckpointError where the run cannot resume from where a checkpoint left it."""
         if self.reordered and self._stretch is None:
             raise CheckpointError(
-                "a run in the middle of a stream that its policy reorders must resume under that policy; the checkpoint is "
-                f"of step {self._state.step}, the policy {self._state.policy.name} is another"
+                "knobs.policy must stay what it was in the middle of a stream that a policy reorders (checkpoint of step "
+                f"{self._state.step}), got {self._state.policy.name}"
             )
 
     def is_probe_step(self) -> bool:
@@ -174,9 +175,11 @@ class Phases:
         state, phase = self._state, None
         assert self._stretch is not None
         for decision in self._stretch.decisions:
-            for _ in phase.batches if phase is not None else ():
-                if state.stop_requested:
-                    return None
+            with suppress(StreamStopped):
+                for _ in phase.batches if phase is not None else ():
+                    pass
+            if state.stop_requested:
+                return None
             stream.decide_as(decision)
             phase = next_phase(arranged, decision.outcome)
             if phase is None:
@@ -237,11 +240,12 @@ class Phases:
 
     def _batches(self, phase: Phase) -> Iterator[Batch]:
         """Yield the phase's batches; those without samples are kept for `_end`. Runs on the reader's thread."""
-        for batch in phase.batches:
-            if not batch.samples_of_all_ranks:
-                self._tails.append(batch)
-            elif not self._was_trained(batch):
-                yield batch
+        with suppress(StreamStopped):
+            for batch in phase.batches:
+                if not batch.samples_of_all_ranks:
+                    self._tails.append(batch)
+                elif not self._was_trained(batch):
+                    yield batch
 
     def _was_trained(self, batch: Batch) -> bool:
         """Whether a batch was trained before the run was saved."""

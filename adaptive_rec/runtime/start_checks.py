@@ -77,8 +77,3 @@ def check_admission(config: Config) -> None:
     """Raise ConfigError where a knob is set that is for raw ids, and ids are rows."""
     if config.data.ids != "raw" and config.knobs.admit_after != 1:
         raise ConfigError(f'knobs.admit_after must be 1 unless data.ids = "raw", got {config.knobs.admit_after}')
-
-
-def takes_raw(policy: Policy) -> bool:
-    """Return whether ids may be raw keys under a policy."""
-    return not (policy.arranges_stream or policy.request_per_table)

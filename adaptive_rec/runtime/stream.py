@@ -132,6 +132,11 @@ def batches_left(state: RunState, source: Source) -> Iterator[Batch]:
     return islice(stream, max(0, steps - state.step)) if steps else stream
 
 
+class StreamStopped(Exception):
+    """The run is to stop while a policy reads the stream. What the policy has gathered by then must not become a batch: the run
+    that resumes would not make it."""
+
+
 class ArrangedStream:
     """The stream from a position to the end of a run, as a `policy.StreamView`."""
 
@@ -205,21 +210,27 @@ class ArrangedStream:
             checked(batch, self.space)
             yield batch if batch.size <= left else take(batch, np.arange(left))
             left -= batch.size
-            if left <= 0 or self._stopped():
+            if left <= 0:
                 return
+            self._check_goes_on()
 
     def rest(self) -> Iterator[Batch]:
         left = self._steps
         for batch in self._source.train_batches(self._begin, self.batch_size) if self._samples else ():
             yield checked(batch, self.space)
             left = left if left is None else left - 1
-            if left == 0 or self._stopped() or batch.position.epoch >= self._last_epoch:
+            if left == 0 or batch.position.epoch >= self._last_epoch:
                 return
+            self._check_goes_on()
+
+    def _check_goes_on(self) -> None:
+        if self._stopped():
+            raise StreamStopped
 
 
 def next_phase(arranged: Generator[Phase, Outcome, None], outcome: Outcome | None) -> Phase | None:
-    """Return the next phase, None after the last one."""
+    """Return the next phase, None after the last one or where the run is to stop."""
     try:
         return next(arranged) if outcome is None else arranged.send(outcome)
-    except StopIteration:
+    except (StopIteration, StreamStopped):
         return None

@@ -50,7 +50,7 @@ class Watchdog:
         self._folders = [options.journal.parent] if options.journal else []
         if any(watched.rule.metric == DISK_FREE for watched in self._rules):
             if not self._folders:
-                raise ConfigError(f"watch.rules must watch no {DISK_FREE} where the run has no directory, one does")
+                raise ConfigError(f"watch.rules must not name {DISK_FREE} where the run has no directory")
             self._folders += [Path(state.config.run.disk)] if state.config.run.disk else []
         self._unwritten: list[tuple[Breach, Event]] = []
         """Breaches that no command was carried out for yet, with the events that were sent."""

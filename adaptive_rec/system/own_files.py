@@ -58,5 +58,5 @@ def _refused(path: Path) -> OSError:
 
 def _rule(path: Path) -> str:
     if path.is_symlink():
-        return f"must be no link, as it is written to, it leads to {os.readlink(path)}"
+        return f"must not be a symbolic link (it points to {os.readlink(path)}): the run writes to it"
     return "must be a regular file, as it is written to, it is a pipe or a device"

@@ -107,7 +107,7 @@ def fingerprint(bench: str) -> str:
 
 def measuring_files(bench: str) -> list[Path]:
     """The package and what measures it; what plans cells, starts them and shows their figures may change meanwhile."""
-    folders = ("adaptive_rec", "policies", "configs", "benchmarks/common", f"benchmarks/{bench}")
+    folders = ("adaptive_rec", "policies", "recipes", "configs", "benchmarks/common", f"benchmarks/{bench}")
     found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*"))]
     return [
         path for path in found

@@ -1,6 +1,6 @@
 """Measures the structure of the package: rooms, import levels, circles, attributes set from outside, lines.
 
-``python docs/tools/structure.py [FOLDER]`` prints the table of docs/architecture.md for a checkout, this one by default. Imports
+``python docs/tools/structure.py [FOLDER]`` prints the table of docs/rooms.md for a checkout, this one by default. Imports
 in functions and under ``TYPE_CHECKING`` count.
 """
 
@@ -175,7 +175,7 @@ def figures(root: Path) -> dict[str, int]:
         "circles of modules": len(circles(modules)),
         "circles of rooms": len(circles(rooms)),
         "attributes set from outside": len(list(set_from_outside(sources))),
-        "lines of the package": lines_of(root / NAME, root / "service", root / "policies"),
+        "lines of the package": lines_of(root / NAME, root / "service", root / "policies", root / "recipes"),
         "lines of tests": lines_of(root / "tests"),
         "lines of benchmarks": lines_of(root / "benchmarks"),
         "lines of README.md": len((root / "README.md").read_text(encoding="utf-8").splitlines()),

@@ -1,4 +1,4 @@
-"""Reports and profiles as a browser shows them from a disk: drawn without a script or a request, and answering the pointer."""
+"""Reports and profiles as a browser shows them from a disk: drawn without a request, and answering the pointer and keys."""
 
 from __future__ import annotations
 
@@ -79,9 +79,12 @@ def test_a_page_asks_for_nothing_and_complains_of_nothing(browser: Any, page: Pa
 
 
 DRAWN = """
-return [...document.querySelectorAll('.picture svg')].map((svg) => {
-  const lengths = [...svg.querySelectorAll('path:not(.gridlines)')].map((path) => path.getTotalLength());
-  return [svg.closest('figure').id, svg.getBoundingClientRect().width, Math.max(0, ...lengths)];
+return [...document.querySelectorAll('.plot')].map((plot) => {
+  const canvas = plot.querySelector('canvas');
+  const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+  const colors = new Set();
+  for (let at = 0; at < pixels.length; at += 4) if (pixels[at + 3]) colors.add(pixels.slice(at, at + 4).join());
+  return [plot.closest('figure').id, canvas.getBoundingClientRect().width / plot.clientWidth, colors.size];
 });
 """
 
@@ -90,7 +93,32 @@ def test_every_plot_is_drawn(browser: Any, page: Path) -> None:
     opened(browser, page)
     drawn = browser.execute_script(DRAWN)
     assert len(drawn) >= 3
-    assert [figure for figure, width, length in drawn if width < 200 or length < 200] == []
+    assert [figure for figure, width, colors in drawn if width != 1 or colors < 3] == []
+
+
+def test_axe_finds_nothing(browser: Any, page: Path) -> None:
+    axe = Path(pytest.importorskip("axe_core_python", reason="axe-core-python is not installed").__file__).parent
+    opened(browser, page)
+    browser.execute_script(next(axe.rglob("axe.min.js")).read_text())
+    script = """
+    const done = arguments[0];
+    axe.run().then(({ violations }) => done(violations.map((v) => [v.id, v.nodes.map((n) => n.html)])));
+    """
+    assert browser.execute_async_script(script) == []
+
+
+def test_without_a_script_the_figures_are_in_tables(browser: Any, page: Path) -> None:
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        opened(browser, page)
+        charts = browser.find_elements("css selector", "figure.chart:has(.plot)")
+        tables = [chart.find_elements("css selector", "details td") for chart in charts]
+        heights = [chart.find_element("css selector", ".plot").size["height"] for chart in charts]
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert len(charts) >= 3
+    assert all(tables)
+    assert max(heights) < 60, "no empty boxes"
 
 
 def test_nothing_is_wider_than_a_phone(browser: Any, page: Path) -> None:
@@ -117,20 +145,35 @@ def test_both_schemes_have_text_that_can_be_read(browser: Any, page: Path) -> No
 def test_all_plots_show_the_values_under_the_pointer(browser: Any, report: Path) -> None:
     opened(browser, report)
     script = """
-    const picture = document.querySelector('#loss .picture');
-    const box = picture.getBoundingClientRect();
-    const event = new PointerEvent(arguments[0], { clientX: box.left + 0.3 * box.width, bubbles: true });
-    picture.dispatchEvent(event);
-    return ['#loss', '#speed', '#auc'].map((name) => [document.querySelector(name + ' .at').textContent,
-      document.querySelector(name + ' .hair').hidden, document.querySelector(name + ' .legend b').textContent]);
+    const over = document.querySelector('#loss .u-over');
+    const box = over.getBoundingClientRect();
+    const at = { clientX: box.left + 0.3 * box.width, clientY: box.top + 20, movementX: 1, bubbles: true };
+    if (arguments[0]) over.dispatchEvent(new MouseEvent(arguments[0], at));
+    const shown = () => ['#loss', '#speed', '#auc'].map((name) => [document.querySelector(name + ' .at').textContent,
+      document.querySelector(name + ' .legend b').textContent]);
+    return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(shown()))));
     """
-    before = browser.execute_script(script, "pointerleave")
-    loss, speed, auc = browser.execute_script(script, "pointermove")
+    before = browser.execute_script(script, "")
+    loss, speed, auc = browser.execute_script(script, "mousemove")
     assert loss[0] == speed[0]
     assert loss[0].startswith("step ")
-    assert (loss[1], speed[1], auc[1]) == (False, False, True)
-    assert loss[2] != before[0][2]
-    assert browser.execute_script(script, "pointerleave") == before
+    assert auc == before[2]
+    assert loss[1] != before[0][1]
+    assert browser.execute_script(script, "mouseleave") == before
+
+
+def test_arrow_keys_move_from_point_to_point(browser: Any, report: Path) -> None:
+    opened(browser, report)
+    script = """
+    document.querySelector('#loss .plot').dispatchEvent(new KeyboardEvent('keydown', { key: arguments[0] }));
+    const shown = () => ['#loss', '#speed'].map((name) => document.querySelector(name + ' .at').textContent);
+    return new Promise((done) => requestAnimationFrame(() => done(shown())));
+    """
+    last = browser.execute_script(script, "ArrowLeft")
+    assert last[0] == last[1] != ""
+    assert browser.execute_script(script, "ArrowRight") == last
+    assert browser.execute_script(script, "ArrowLeft")[0] != last[0]
+    assert browser.execute_script(script, "Escape") == ["", ""]
 
 
 def test_a_hostile_name_is_text(browser: Any, report: Path) -> None:

@@ -191,7 +191,7 @@ def test_a_table_that_claims_more_rows_than_there_are_takes_no_memory(tmp_path: 
     draft.arrays("rows-00000.safetensors", shard(range(6)))
     draft.json("state.json", {"run": {"tables": [table(rows=rows)]}})
     path = draft.commit({})
-    with pytest.raises(CheckpointError, match=f"{path}: row 6 of table 'C1' must be there, it is not"):
+    with pytest.raises(CheckpointError, match=f"{path}: row 6 of table 'C1' must be there; it is missing"):
         read_all(DISK, path)
     refused_cheaply(lambda: read_all(DISK, path), 0)
     refused_cheaply(lambda: list(differences(DISK, path, path)), 0)
@@ -241,8 +241,8 @@ def test_a_shard_that_breaks_a_rule_is_named(kind: str, where: str) -> None:
     ("shards", "message"),
     [
         ([shard([0, 1, 2, 5]), shard([3, 4, 5])], "rows-00001.safetensors must have rows that no other shard has, got 5"),
-        ([shard([0, 1, 2]), shard([3, 5])], ": row 4 of table 'C1' must be there, it is not"),
-        ([shard([1, 2, 3, 4, 5])], ": row 0 of table 'C1' must be there, it is not"),
+        ([shard([0, 1, 2]), shard([3, 5])], ": row 4 of table 'C1' must be there; it is missing"),
+        ([shard([1, 2, 3, 4, 5])], ": row 0 of table 'C1' must be there; it is missing"),
         ([], ": rows of table 'C1' must be there, none is"),
         ([shard([0, 1, 2]), shard([3, 4, 5], dim=2)], r"weight of .*rows-00001.* rows of \[3\] F32, got \[2\] F32"),
         ([shard([0, 1, 2]), shard([3, 4, 5], state=2)], r"optimizer_state of .*rows-00001.* rows of \[1\] F64, got \[2\]"),

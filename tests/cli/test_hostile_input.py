@@ -179,7 +179,7 @@ class MadeReader:
     has_times = False
     sequence = None
     columns = (SparseColumn("one", "one"), SparseColumn("bag", "things", bag=True))
-    bad_rows = 0
+    bad_rows, bad_of = 0, {}
     read_ratio = 1.0
 
     def blocks(self) -> Iterator[RawBlock]:

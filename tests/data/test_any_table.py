@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from adaptive_rec.data.tabular.canonical import canonical, canonical_schema
 from adaptive_rec.data.tabular.infer import Inferred, infer
 from adaptive_rec.data.tabular.reader import TabularReader
-from adaptive_rec.data.tabular.schema import Schema, parse_schema, schema_toml
+from adaptive_rec.data.tabular.schema import Schema, parse_schema
+from adaptive_rec.data.tabular.schema_text import schema_toml
 from adaptive_rec.data.tabular.values import categories
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.offline.export.model import key_of, one

@@ -15,14 +15,14 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_rec.data.logs.globo import COLUMNS, HORIZON_MS, NEGATIVES, GloboReader, Walk
 from adaptive_rec.data.prepare.checksums import StageProgress
 from adaptive_rec.data.prepare.job import Request
 from adaptive_rec.data.prepare.meta import load_meta
 from adaptive_rec.data.prepare.prepare import prepare
 from adaptive_rec.data.prepare.raw import RawBlock, check_block
 from adaptive_rec.errors import DataError, UsageError
-from adaptive_rec.kernels.reference import clicks as reference_clicks
+from adaptive_rec.recipes.globo import COLUMNS, HORIZON_MS, NEGATIVES, GloboReader, Walk
+from adaptive_rec.recipes.kernels.reference import clicks as reference_clicks
 
 MINUTE = 60_000
 START = 1_506_826_800_000
@@ -161,7 +161,7 @@ def test_the_walk_equals_its_plain_twin(found: list[tuple[int, ...]], cut: int, 
 
 
 def clicks_of(ordered: list[tuple[int, int, int, int]]) -> Any:
-    from adaptive_rec.data.logs.globo import Clicks
+    from adaptive_rec.recipes.globo import Clicks
 
     time, article, user, session = np.array(ordered, dtype=np.int64).T.copy()
     context = np.ones((len(time), 6), dtype=np.uint32)

@@ -15,14 +15,14 @@ from adaptive_rec.batch import Batch, Position, check_batch
 from adaptive_rec.config.data import DataConfig
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data import prepared
-from adaptive_rec.data.logs.globo import COLUMNS, GloboReader
-from adaptive_rec.data.logs.globo_sequence import GloboSequenceReader
-from adaptive_rec.data.logs.histories import Histories, padded
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepare.job import Request
 from adaptive_rec.data.prepare.prepare import prepare
 from adaptive_rec.data.prepare.raw import RawBlock, check_block
 from adaptive_rec.errors import DataError, UsageError
+from adaptive_rec.recipes.globo import COLUMNS, GloboReader
+from adaptive_rec.recipes.globo_sequence import GloboSequenceReader
+from adaptive_rec.recipes.histories import Histories, padded
 
 STEPS = 4
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_rec.data.logs.columns import LogColumn, LogFile, word
 from adaptive_rec.errors import DataError
+from adaptive_rec.recipes.columns import LogColumn, LogFile, word
 
 WORDS = ("pv", "buy", "pvx")
 COLUMNS = (LogColumn("first", 99), word("kind", *WORDS), LogColumn("last"))

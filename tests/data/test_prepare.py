@@ -23,7 +23,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptive_rec.data.lines import chunks
-from adaptive_rec.data.logs import criteo as criteo_log
 from adaptive_rec.data.prepare import arrays as prepare_arrays
 from adaptive_rec.data.prepare import numbering as prepare_number
 from adaptive_rec.data.prepare import prepare as prepare_module
@@ -36,6 +35,7 @@ from adaptive_rec.data.tabular.schema import parse_schema
 from adaptive_rec.errors import AdaptiveRecError, DataError, UsageError
 from adaptive_rec.kernels.reference.number_keys import number_keys
 from adaptive_rec.kernels.reference.parse import check_fields
+from adaptive_rec.recipes import criteo as criteo_log
 from tests import forked
 
 SURELY_GOOD = re.compile(rb"[01](\t(-?[0-9]{1,9})?){13}(\t[0-9a-f]{0,8}){26}")

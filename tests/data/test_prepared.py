@@ -35,7 +35,7 @@ class MadeReader:
     has_times = False
     sequence = None
     columns = (SparseColumn("one", "one"), SparseColumn("bag", "things", bag=True), SparseColumn("other", "things"))
-    bad_rows = 0
+    bad_rows, bad_of = 0, {}
     read_ratio = 1.0
 
     def __init__(self, first: int, count: int) -> None:

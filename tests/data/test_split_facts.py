@@ -19,7 +19,8 @@ from adaptive_rec.data.prepare.job import Request
 from adaptive_rec.data.prepare.prepare import prepare
 from adaptive_rec.data.source import Source
 from adaptive_rec.data.split_facts import Labels, is_sorted, label_lines, lines, tells
-from adaptive_rec.data.tabular.schema import parse_schema, schema_toml
+from adaptive_rec.data.tabular.schema import parse_schema
+from adaptive_rec.data.tabular.schema_text import schema_toml
 
 Columns = dict[str, NDArray[np.generic]]
 N = 2000

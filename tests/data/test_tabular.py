@@ -26,7 +26,8 @@ from adaptive_rec.data.standard import Standard
 from adaptive_rec.data.tabular.first_rows import Reading
 from adaptive_rec.data.tabular.infer import infer
 from adaptive_rec.data.tabular.reader import TabularReader
-from adaptive_rec.data.tabular.schema import Schema, load_schema, parse_schema, schema_toml
+from adaptive_rec.data.tabular.schema import Schema, load_schema, parse_schema
+from adaptive_rec.data.tabular.schema_text import schema_toml
 from adaptive_rec.data.tabular.values import categories, keys_of, numbers
 from adaptive_rec.errors import DataError, UsageError
 

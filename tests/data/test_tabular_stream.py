@@ -23,7 +23,8 @@ from adaptive_rec.data.prepare.prepare import prepare
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.source import Source
 from adaptive_rec.data.tabular import file_rows, reader
-from adaptive_rec.data.tabular.schema import parse_schema, schema_toml
+from adaptive_rec.data.tabular.schema import parse_schema
+from adaptive_rec.data.tabular.schema_text import schema_toml
 from adaptive_rec.data.tabular.stream import TabularSource
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.reference.hash_texts import hash_text

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import zstandard
 
-from adaptive_rec.data.logs.movietweetings import MovieTweetingsReader
-from adaptive_rec.data.logs.taobao import POINTS_PER_USER, TaobaoReader
 from adaptive_rec.data.prepare.formats import find_format
 from adaptive_rec.data.prepare.raw import RawBlock, check_block
 from adaptive_rec.errors import DataError
+from adaptive_rec.recipes.movietweetings import MovieTweetingsReader
+from adaptive_rec.recipes.taobao import POINTS_PER_USER, TaobaoReader
 
 STEPS = 3
 

@@ -15,7 +15,8 @@ import pytest
 from adaptive_rec.data.tabular.column_kind import Sample, judge
 from adaptive_rec.data.tabular.infer import infer
 from adaptive_rec.data.tabular.reader import TabularReader
-from adaptive_rec.data.tabular.schema import load_schema, schema_toml
+from adaptive_rec.data.tabular.schema import load_schema
+from adaptive_rec.data.tabular.schema_text import schema_toml
 
 ROWS = 1500
 GENRES = ["Action", "Comedy", "Drama", "Horror", "Romance", "Thriller"]

@@ -21,7 +21,8 @@ from adaptive_rec.data.prepare import time_order
 from adaptive_rec.data.prepare.job import Request, make_job
 from adaptive_rec.data.prepare.meta import load_meta
 from adaptive_rec.data.prepare.prepare import prepare
-from adaptive_rec.data.tabular.schema import parse_schema, schema_toml
+from adaptive_rec.data.tabular.schema import parse_schema
+from adaptive_rec.data.tabular.schema_text import schema_toml
 from adaptive_rec.data.tabular.times import time_text, times
 from adaptive_rec.errors import ConfigError, DataError
 

@@ -95,7 +95,7 @@ def user_behavior(dice: np.random.Generator) -> bytes:
 
 def globo(dice: np.random.Generator) -> bytes:
     """Rows in Globo.com's format, with its header."""
-    from adaptive_rec.data.logs.globo import COLUMNS
+    from adaptive_rec.recipes.globo import COLUMNS
 
     out = io.StringIO()
     out.write(",".join(COLUMNS) + "\n")

@@ -126,8 +126,8 @@ def test_every_page_is_in_the_menu() -> None:
     assert written | set(pages()) == menu
 
 
-def test_rooms_named_in_the_architecture_exist_and_none_is_missing() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text()
+def test_rooms_named_in_the_docs_exist_and_none_is_missing() -> None:
+    text = (ROOT / "docs" / "rooms.md").read_text()
     rooms = {p.name for p in (ROOT / "adaptive_rec").iterdir() if p.suffix == ".py" and not p.name.startswith("__")}
     assert sorted(room for room in rooms if f"`{room}`" not in text) == []
 

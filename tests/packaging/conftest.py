@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-SOURCES = ("adaptive_rec", "policies", "service", "configs", "tests")
+SOURCES = ("adaptive_rec", "policies", "recipes", "service", "configs", "tests")
 FILES = ("pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE", "constraints.txt")
 
 

@@ -74,7 +74,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
     held = {path.relative_to(built.unpacked): path for path in built.unpacked.rglob("*") if path.is_file()}
     packed = {inner: path for inner, path in held.items() if not inner.parts[0].endswith(".dist-info")}
     assert packed.keys() == wanted.keys()
-    assert {"policies", "service", "configs"} <= {inner.parts[1] for inner in packed}
+    assert {"policies", "recipes", "service", "configs"} <= {inner.parts[1] for inner in packed}
     assert [inner for inner, path in packed.items() if path.read_bytes() != wanted[inner].read_bytes()] == []
     assert Path("adaptive_rec/py.typed") in packed
     with zipfile.ZipFile(built.wheel) as archive:  # a link would be packed as the name of its target
@@ -88,7 +88,7 @@ def test_the_sdist_has_no_links_and_no_tests(built: Built) -> None:
     assert [each.name for each in members if each.islnk() or each.issym()] == []
     top = {each.name.split("/")[1] for each in members if "/" in each.name}
     assert {"adaptive_rec", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "constraints.txt"} <= top
-    assert not top & {"tests", "benchmarks", "studies", "policies"}
+    assert not top & {"tests", "benchmarks", "studies", "policies", "recipes"}
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_the_project_says_what_its_wheel_says() -> None:
     assert not any(version in bounds[name] for name, version in newer.items())
     assert project["scripts"] == {"adaptive-rec": "adaptive_rec.cli:main"}
     package = ROOT / "adaptive_rec"
-    assert {"policies", "service", "configs"} <= {link.name for link in package.iterdir() if link.is_symlink()}
+    assert {"policies", "recipes", "service", "configs"} <= {link.name for link in package.iterdir() if link.is_symlink()}
     assert all(link.exists() for link in package.iterdir())
     assert (package / "py.typed").is_file()
 

@@ -76,10 +76,10 @@ def test_a_dry_run_is_refused_as_the_run_is(
     assert said == real or file == "checkpoints"
 
 
-def test_several_processes_are_refused_by_the_bytes_of_all_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["train", "tiny", "--no-serve", "--dry-run", "--processes=2", "--policy=device_only", "--set=run.host_memory=32KiB"]
+def test_several_processes_are_refused_by_the_bytes_of_a_ranks_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "tiny", "--no-serve", "--dry-run", "--processes=2", "--policy=device_only", "--set=run.host_memory=16KiB"]
     assert main(words) == 2
-    assert "error: hot rows must fit in run.host_memory=32KiB, policy device_only wants " in capsys.readouterr().err
+    assert "error: hot rows must fit in run.host_memory=16KiB, policy device_only wants " in capsys.readouterr().err
 
 
 def test_windows_without_a_length_are_refused_before_there_is_a_folder(tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ def test_what_a_run_writes_is_listed(run: Path) -> None:
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_run_is_not_resumed_through_a_link(run: Path, victim: Path, name: str) -> None:
     replace_by_link(run / name, victim)
-    with pytest.raises(UsageError, match=f"{run / name} must be no link, as it is written to, it leads to {victim}"):
+    rule = rf"{run / name} must not be a symbolic link \(it points to {victim}\): the run writes to it"
+    with pytest.raises(UsageError, match=rule):
         sole_writer(run)
     assert victim.read_text() == "mine\n"
 
@@ -59,7 +60,7 @@ def test_rows_of_another_run_are_not_reached_through_a_link(run: Path, tmp_path:
     (run / "rows" / name).parent.mkdir(parents=True)
     (run / "rows" / name).symlink_to(other)
     with pytest.raises(
-        UsageError, match=f"{run / 'rows' / name} must be no link, as it is written to, it leads to {other}"
+        UsageError, match=rf"{run / 'rows' / name} must not be a symbolic link \(it points to {other}\): the run writes to it"
     ):
         sole_writer(run)
 
@@ -85,7 +86,7 @@ def test_checkpoints_of_another_run_are_not_pruned(
     replace_by_link(run / "checkpoints", other)
     before = sorted(other.rglob("*"))
     assert main(["train", "--no-serve", "--resume", "--out", str(run), "--steps=9"]) == 2
-    assert f"{run / 'checkpoints'} must be no link" in capsys.readouterr().err
+    assert f"{run / 'checkpoints'} must not be a symbolic link" in capsys.readouterr().err
     assert sorted(other.rglob("*")) == before
 
 
@@ -115,7 +116,7 @@ def test_runs_of_a_comparison_are_not_removed_through_a_link(trained: Path, tmp_
     """A run that is made again is removed first."""
     (tmp_path / "conditions.json").write_text("{}")
     (tmp_path / "runs").symlink_to(trained.parent)
-    with pytest.raises(UsageError, match=f"{tmp_path / 'runs'} must be no link"):
+    with pytest.raises(UsageError, match=f"{tmp_path / 'runs'} must not be a symbolic link"):
         make_folder(tmp_path)
 
 
@@ -133,14 +134,14 @@ def test_a_finished_run_is_not_served_with_a_log_elsewhere(
 ) -> None:
     (run / "sidecar.log").symlink_to(victim)
     assert main(["serve", str(run), "--port=0"]) == 2
-    assert f"{run / 'sidecar.log'} must be no link" in capsys.readouterr().err
+    assert f"{run / 'sidecar.log'} must not be a symbolic link" in capsys.readouterr().err
     assert victim.read_text() == "mine\n"
 
 
 def test_only_a_regular_file_is_written_to(tmp_path: Path, victim: Path) -> None:
     (tmp_path / "link").symlink_to(victim)
     os.mkfifo(tmp_path / "pipe")
-    for name, rule in (("link", f"must be no link.*{victim}"), ("pipe", "must be a regular file")):
+    for name, rule in (("link", f"must not be a symbolic link.*{victim}"), ("pipe", "must be a regular file")):
         for flags in (os.O_WRONLY | os.O_APPEND, os.O_RDWR | os.O_APPEND):
             with pytest.raises(OSError, match=rule):
                 open_own(tmp_path / name, flags)

@@ -15,7 +15,8 @@ from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepare.job import Request
 from adaptive_rec.data.prepare.prepare import prepare
-from adaptive_rec.data.tabular.schema import parse_schema, schema_toml
+from adaptive_rec.data.tabular.schema import parse_schema
+from adaptive_rec.data.tabular.schema_text import schema_toml
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.live.telemetry import Snapshot

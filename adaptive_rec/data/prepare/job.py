@@ -15,8 +15,9 @@ from typing import Literal
 from pydantic import ValidationError
 
 from adaptive_rec.config.faults import describe
-from adaptive_rec.data.prepare.formats import TABULAR, WITH_TIMES, array_name, check_source, find_format, history_steps
-from adaptive_rec.data.prepare.meta import Job, SourceFile, rows_version
+from adaptive_rec.data.prepare.formats import array_name, check_source, find_format, history_steps
+from adaptive_rec.data.prepare.meta import Job, SourceFile
+from adaptive_rec.data.prepare.recipe import TABULAR, has_times, rows_version
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.system.drafts import is_at, make_folder
@@ -79,7 +80,7 @@ def make_job(request: Request) -> Job:
             seed=request.seed,
             history_steps=history_steps(format_, request.history_steps),
             rows_version=rows_version(format_),
-            keys_version=KEYS_VERSION if schema or format_ in WITH_TIMES else 1,
+            keys_version=KEYS_VERSION if schema or has_times(format_) else 1,
             sources=tuple(sources),
         )
     except ValidationError as error:

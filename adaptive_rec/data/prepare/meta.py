@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 from adaptive_rec.config.faults import describe
 from adaptive_rec.config.knobs import Frozen
 from adaptive_rec.data.prepare.raw import SequenceColumns
+from adaptive_rec.data.prepare.recipe import rows_version
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MAX_COUNT, MISSING_ID
@@ -23,9 +24,6 @@ META = "meta.json"
 MAX_META_BYTES = 64 << 20
 MAX_TABLE_ROWS = (1 << 31) - 1
 """Ids are stored in 32 bits."""
-
-ROWS_VERSIONS = {"globo": 2, "globo_sequence": 2}
-"""The current version of the rows of each format whose rows have changed; a folder of an older version is refused."""
 
 
 class SourceFile(Frozen):
@@ -230,11 +228,6 @@ def _check_seal(meta: Meta, path: Path, content: bytes) -> None:
             f"{path}: the values must have the SHA-256 {meta.meta_sha256}, as meta_sha256 says, got {found}: a value was "
             "changed after the folder was made; prepare it again, or remove meta_sha256 to use it as it is"
         )
-
-
-def rows_version(format_: str) -> int:
-    """Return the current version of a format's rows."""
-    return ROWS_VERSIONS.get(format_, 1)
 
 
 def _check_rows(meta: Meta, folder: Path) -> None:

@@ -17,20 +17,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from adaptive_rec.data.prepare.arrays import write_sparse
-from adaptive_rec.data.prepare.checksums import Report, StageProgress, checksums, counter
+from adaptive_rec.data.prepare.checksums import Report, StageProgress, counter
+from adaptive_rec.data.prepare.describe import describe
 from adaptive_rec.data.prepare.formats import ReadOptions, open_readers
 from adaptive_rec.data.prepare.job import Request, as_user_errors, check_same_job, is_stale, make_job, only_one
 from adaptive_rec.data.prepare.meta import (
     META,
-    ArrayFile,
     ColumnMeta,
-    Ids,
     Job,
     Meta,
-    SourceMeta,
-    TableMeta,
-    ValuesFile,
-    array_names,
     bag_files,
     load_meta,
     sparse_file,
@@ -38,12 +33,10 @@ from adaptive_rec.data.prepare.meta import (
 from adaptive_rec.data.prepare.numbering import SLOT_BYTES, KeyFile, Numbering
 from adaptive_rec.data.prepare.raw import RawReader
 from adaptive_rec.data.prepare.read import ReadSource, keys_file, read_source
-from adaptive_rec.data.prepare.time_order import TIME_ORDER, write_time_order
 from adaptive_rec.data.prepare.values import ColumnIds, values_file, write_values
 from adaptive_rec.data.tabular.file_rows import of_other_columns
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.system.durable import sync_files, sync_folder, write_whole
-from adaptive_rec.system.version import __version__
 from adaptive_rec.units import counted
 
 HASH_TABLES_BYTES = 256 << 20
@@ -119,7 +112,7 @@ class Preparation:
                         for c in self._columns
                     )
                     self._write(pool, meta_columns, read)
-                    meta = self._describe(pool, tables, meta_columns, read)
+                    meta = describe(self._part, self._job, self._readers[0], tables, meta_columns, read, pool, self._report)
                 except BaseException:
                     self._stopped.set()
                     raise
@@ -250,63 +243,6 @@ class Preparation:
                 write_sparse(ids_paths, done.rows, path, pool, self._workers, report)
             for ids_path in ids_paths:
                 ids_path.unlink(missing_ok=True)
-
-    def _describe(
-        self,
-        pool: ThreadPoolExecutor,
-        tables: dict[str, int],
-        columns: tuple[ColumnMeta, ...],
-        read: list[ReadSource],
-    ) -> Meta:
-        """Return the contents of `meta.json`, checksums included."""
-        has_times, rows = self._readers[0].has_times, sum(source.rows for source in read)
-        names = [array_names(source.name, columns, has_times) for source in self._job.sources]
-        order = []
-        if has_times and write_time_order(self._part, [self._part / of_source[-1] for of_source in names], rows):
-            order = [TIME_ORDER]
-        of_values = {name: values_file(name) for name in tables} if self._keeps_values else {}
-        paths = [self._part / name for of_source in names for name in of_source]
-        paths += [self._part / name for name in (*of_values.values(), *order)]
-        sums = iter(
-            checksums(
-                paths, pool, lambda ratio: self._report(StageProgress("checksums", counted(len(paths), "file"), ratio, rows))
-            )
-        )
-        sources = tuple(
-            SourceMeta(
-                name=source.name,
-                rows=done.rows,
-                bad_rows=done.bad_rows,
-                bad_of=done.bad_of,
-                files=tuple(
-                    ArrayFile(name=name, size_bytes=(self._part / name).stat().st_size, sha256=next(sums))
-                    for name in of_source
-                ),
-            )
-            for source, done, of_source in zip(self._job.sources, read, names, strict=True)
-        )
-        return Meta(
-            made_by=f"adaptive-rec {__version__}",
-            rows=rows,
-            bad_rows=sum(source.bad_rows for source in read),
-            dense_names=self._readers[0].dense_names,
-            dense_transform=self._readers[0].dense_transform,
-            ids=Ids(min_count=self._job.min_count),
-            tables=tuple(TableMeta(name=name, rows=table_rows) for name, table_rows in tables.items()),
-            columns=columns,
-            sequence=self._readers[0].sequence,
-            sources=sources,
-            columns_schema=self._readers[0].schema,
-            values=tuple(
-                ValuesFile(table=table, name=name, size_bytes=(self._part / name).stat().st_size, sha256=next(sums))
-                for table, name in of_values.items()
-            ),
-            has_times=has_times,
-            time_order=next(
-                (ArrayFile(name=name, size_bytes=(self._part / name).stat().st_size, sha256=next(sums)) for name in order), None
-            ),
-            job=self._job,
-        ).sealed()
 
 
 def check_same_columns(paths: Sequence[Path], readers: list[RawReader]) -> None:

@@ -1,13 +1,13 @@
 """The input of `data prepare`: blocks of rows with keys in place of ids. One reader reads one source file.
 
-A format is a class with the protocol `RawReader`; `formats.py` lists them by name. ``Reader(path, skip_bad_rows, seed)`` opens
-the file (formats with histories take their length too, Parquet takes a schema) and raises DataError where that fails. All random
+A format is a class with the protocol `RawReader`; `recipes/` lists those of public logs by name. ``Reader(path, skip_bad_rows,
+seed)`` opens the file (formats with histories take their length too) and raises DataError where that fails. All random
 numbers come from `seed` alone, so that an interrupted run can be repeated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -107,6 +107,11 @@ class RawReader(Protocol):
     @property
     def bad_rows(self) -> int:
         """Malformed rows that `blocks` has skipped so far."""
+        ...
+
+    @property
+    def bad_of(self) -> Mapping[str, int]:
+        """The same by the column that breaks its rule first, of files with a schema."""
         ...
 
     @property

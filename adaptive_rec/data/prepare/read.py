@@ -57,7 +57,7 @@ def read_source(
     return ReadSource(
         rows=outputs.labels.rows,
         bad_rows=reader.bad_rows,
-        bad_of=getattr(reader, "bad_of", {}),
+        bad_of=dict(reader.bad_of),
         key_bytes=tuple(column.key_bytes for column in outputs.columns),
         keys=tuple(column.keys for column in outputs.columns),
     )

@@ -112,7 +112,7 @@ def lists_of(array: pa.Array, where: str) -> tuple[pa.Array, NDArray[np.bool_]]:
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), pa.list_(pa.string())), bad_B
     if not is_text(array.type):
-        if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        if pa.types.is_list(array.type):
             return array, bad_B
         raise DataError(f'{where}: must hold lists or texts such as "[27, 9]", got {array.type}')
     kind = pa.list_(pa.string())
@@ -140,7 +140,7 @@ def lists_of(array: pa.Array, where: str) -> tuple[pa.Array, NDArray[np.bool_]]:
 def is_text(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return bool(pa.types.is_string(kind))
 
 
 def _true(found: Any) -> NDArray[np.bool_]:
@@ -170,7 +170,7 @@ def divided(array: pa.Array, separator: str, where: str) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+    if pa.types.is_list(array.type):
         return array
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), pa.list_(pa.string()))

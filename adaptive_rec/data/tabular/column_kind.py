@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adaptive_rec.data.tabular.kinds import INTEGER
+from adaptive_rec.data.tabular.list_kind import proposal
 from adaptive_rec.data.tabular.number_kind import (
     Told,
     all_differ,
@@ -21,7 +22,7 @@ from adaptive_rec.data.tabular.number_kind import (
     judge_whole,
 )
 from adaptive_rec.data.tabular.sample import Judged, Sample, present
-from adaptive_rec.data.tabular.text_kind import are_codes, are_thousands, header_kind, proposal, text_kind
+from adaptive_rec.data.tabular.text_kind import are_codes, are_thousands, header_kind, text_kind
 from adaptive_rec.data.tabular.values import is_list, numbers
 
 if TYPE_CHECKING:

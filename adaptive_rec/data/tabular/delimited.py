@@ -10,6 +10,7 @@ import codecs
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,22 +67,31 @@ class DelimitedFile:
         self.escape = file.escape or find_escape(first, file.encoding, self.delimiter)
         """The character before a mark in a quoted field; empty where files have none, and one is looked for."""
         self._escape = code_of(self.escape)
-        rows = csv.reader(io.StringIO(lines, newline=""), delimiter=self.delimiter)
-        names = next(rows, [])
-        self.row_fault = ""
-        """What is wrong with a first line that looks like a row."""
-        self._has_names = not file.columns or tuple(names) == file.columns
-        if not file.columns:
-            self.row_fault = looks_like_a_row(path, names, list(islice(rows, HEADER_ROWS)))
-            self.names = check_names(names, path, self.row_fault)
+        self._given, fields = file.columns, next(self._fields(lines), [])
+        self._has_names = not file.columns or tuple(fields) == file.columns
+        if file.columns:
+            self.names = given_names(fields, file.columns, label, path)
         else:
-            self.names = given_names(names, file.columns, label, path)
+            self.names = check_names(fields, self)
         self.bad_rows, self._bad_row, self._rows = 0, "", 0
         self.other_rows = 0
         """Rows among the bad ones that are not in the file's encoding."""
         self._size_bytes, self._read_bytes = plain_bytes(path), 0
         self.place: int | None = 0
         self.end = 0
+
+    def _fields(self, lines: str) -> Iterator[list[str]]:
+        return csv.reader(io.StringIO(lines, newline=""), delimiter=self.delimiter)
+
+    @cached_property
+    def row_fault(self) -> str:
+        """What is wrong with a first line that looks like a row; empty where it names the columns, or the schema does."""
+        if self._given:
+            return ""
+        start = b"".join(islice(chunks(self.path), 1))[:PROBE_BYTES]
+        lines = self._fields(_decoded(start, self.encoding, self.path, self._skip_bad_rows))
+        fields, *rows = list(islice(lines, 1 + HEADER_ROWS)) or [[]]
+        return looks_like_a_row(self.path, fields, rows)
 
     @property
     def read_ratio(self) -> float:
@@ -232,14 +242,14 @@ def find_delimiter(lines: str) -> str:
     return max(DELIMITERS, key=lambda mark: counts[mark])
 
 
-def check_names(names: Sequence[str], path: Path, row_fault: str = "") -> tuple[str, ...]:
-    """Return the names of the columns. Raises DataError where there are none, or two are equal, with `row_fault` where the first
-    line is a row."""
+def check_names(names: Sequence[str], file: DelimitedFile) -> tuple[str, ...]:
+    """Return the names of the columns. Raises DataError where there are none, or two are equal: the first line may be a row."""
     if not any(names):
-        raise DataError(f"{path}, line 1: must name the columns, it is empty")
+        raise DataError(f"{file.path}, line 1: must name the columns, it is empty")
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice is not None:
-        raise DataError(row_fault or f"{path}, line 1: columns must have different names, two are called {twice}")
+        rule = f"{file.path}, line 1: columns must have different names, two are called {twice}"
+        raise DataError(file.row_fault or rule)
     return tuple(names)
 
 

@@ -6,13 +6,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from adaptive_rec.data.tabular.bags import MISSING_WORDS
+
 NUMBER = re.compile(r"[-+]?([0-9]+[.,]?[0-9]*|[.,][0-9]+)([eE][-+]?[0-9]+)?")
 DATE = re.compile(r"[0-9]{4}[-/.][0-9]{1,2}[-/.][0-9]{1,2}([T ].*)?|[0-9]{1,2}[-/.][0-9]{1,2}[-/.][0-9]{2,4}([T ].*)?")
 TRUTH = re.compile(r"true|false", re.IGNORECASE)
 CODE = re.compile(r"(?=.*[0-9])[0-9A-Za-z._:/+=-]{6,}")
 """Texts such as hexadecimal ids."""
 TYPES = (NUMBER, DATE, TRUTH, CODE)
-MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "\\N")
 LEAST_ROWS = 2
 TYPED_RATIO = 0.95
 """Share of a column's values that make its type."""
@@ -59,8 +60,8 @@ def _counts(columns: int) -> list[list[str]]:
 
 def _is_value(field: str, column: Sequence[str]) -> bool | None:
     """Whether a field is one of its column's; None where that cannot be said."""
-    present = [value for value in column if value not in MISSING]
-    if field in MISSING:
+    present = [value for value in column if value not in MISSING_WORDS]
+    if field in MISSING_WORDS:
         return None
     if field in present:
         return True

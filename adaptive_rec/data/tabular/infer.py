@@ -22,10 +22,9 @@ from adaptive_rec.data.tabular.bags import is_text, lists_of
 from adaptive_rec.data.tabular.column_kind import judge, judge_words
 from adaptive_rec.data.tabular.first_rows import MOST_BAD_RATIO, STRICT, Reading, first_rows
 from adaptive_rec.data.tabular.label import Label, parse_label
-from adaptive_rec.data.tabular.reader import LARGEST
 from adaptive_rec.data.tabular.sample import Judged, Sample
 from adaptive_rec.data.tabular.schema import PLAIN_NAME, FileSchema, Schema, parse_schema
-from adaptive_rec.data.tabular.values import categories, label_numbers, numbers
+from adaptive_rec.data.tabular.values import LARGEST, categories, label_numbers, numbers
 from adaptive_rec.data.tabular.written_numbers import written_numbers
 from adaptive_rec.errors import DataError, UsageError, did_you_mean
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from adaptive_rec.data.tabular.calendar_numbers import calendar_unit
 from adaptive_rec.data.tabular.kept import ROW_NAMES
 from adaptive_rec.data.tabular.kinds import FLOAT_DIGITS, as_kind
-from adaptive_rec.data.tabular.reader import LARGEST
 from adaptive_rec.data.tabular.sample import Judged, Sample, words_in_order
 from adaptive_rec.data.tabular.times import time_line
+from adaptive_rec.data.tabular.values import LARGEST
 
 LEAST_ROWS = 1000
 """Fewer rows do not show that a column is different in each of them."""
@@ -49,6 +49,8 @@ SECONDS = (1e9, 2.2e9)
 """Unix times of 2001 to 2039."""
 WEIGHTS = frozenset("weight weights sample_weight sample_weights instance_weight case_weight row_weight event_weight".split())
 
+WEIGHTS_UNUSED = "the rows' weights, it seems: nothing weights rows; list it under dense if it is a feature"
+
 
 class Told(NamedTuple):
     """What a column's name says."""
@@ -81,7 +83,7 @@ def judge_whole(sample: Sample, values: NDArray[Any], column: dict[str, Any]) ->
     if time := _calendar_time(sample, values):
         return "unused", {}, time
     if _is_weight(sample):
-        return "unused", {}, "the rows' weights, it seems: nothing weights rows; list it under dense if it is a feature"
+        return "unused", {}, WEIGHTS_UNUSED
     if all_differ(sample):
         return "unused", {}, "its numbers are all different"
     why = f"{counted_values(distinct)} in the first {sample.rows:,} rows"
@@ -111,7 +113,7 @@ def judge_floats(sample: Sample, values: NDArray[np.float64]) -> Judged:
     if whole and _numbers_rows(sample, values):
         return "unused", {}, "it numbers the rows"
     if _is_weight(sample):
-        return "unused", {}, "the rows' weights, it seems: nothing weights rows; list it under dense if it is a feature"
+        return "unused", {}, WEIGHTS_UNUSED
     if is_time(sample, told, values):
         return "unused", {}, "a time"
     if whole and (time := _calendar_time(sample, finite)):
@@ -179,7 +181,7 @@ def counted_values(distinct: int) -> str:
 def _judge_rounded(sample: Sample, told: Told) -> Judged:
     """Judge floats beyond 2^53, where each one stands for several whole numbers."""
     lost = "ids that were written as floats, which lose digits from 2^53 on"
-    if len(sample.values) >= LEAST_ROWS and sample.distinct == len(sample.values):
+    if all_differ(sample):
         return "unused", {}, f"its numbers are all different: {lost}"
     if told.is_id or sample.distinct <= max(FEW_VALUES, MANY_VALUES_RATIO * len(sample.values)):
         return "sparse", {"type": "float"}, f"{lost}: they are compared as floats"

@@ -13,21 +13,16 @@ from numpy.typing import NDArray
 
 from adaptive_rec.data.prepare.raw import RawBlock, SparseColumn
 from adaptive_rec.data.tabular.arrow_files import BLOCK_ROWS
-from adaptive_rec.data.tabular.bags import is_text, lists_of
 from adaptive_rec.data.tabular.files import partition_values
-from adaptive_rec.data.tabular.kinds import RULES, natural_kind, remedy
+from adaptive_rec.data.tabular.judged_rows import JudgedRows
+from adaptive_rec.data.tabular.kinds import natural_kind
 from adaptive_rec.data.tabular.open_rows import Parts, open_rows, text_of
-from adaptive_rec.data.tabular.schema import CONSTANT, DenseColumn, Schema
-from adaptive_rec.data.tabular.times import check_unit, rule_of, times
-from adaptive_rec.data.tabular.values import Categories, categories, is_list, label_numbers
-from adaptive_rec.data.tabular.written_numbers import format_hint, written_numbers
+from adaptive_rec.data.tabular.schema import CONSTANT, Schema
+from adaptive_rec.data.tabular.values import is_list, label_numbers
 from adaptive_rec.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-LIST_RULE = """must be a list such as [27, 9] or ['a', 'b'] where list = "brackets" (separator = "|" is for 27|9)"""
-LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -186,38 +181,17 @@ class TabularReader:
 
     def _block(self, batch: pa.RecordBatch, rows_before: int) -> RawBlock:
         rows, schema = batch.num_rows, self.schema
-        bad_B, label_B = self._label(batch, rows_before)
-        self._count_bad(schema.comparison.column, bad_B)
+        first_row = rows_before + self._file.bad_rows + 1
+        judged = JudgedRows(batch, self._path, first_row, self._skip_bad_rows, self._bad_of)
+        label_B = judged.labels(schema.comparison) if self._labelled else np.zeros(rows, dtype=np.float32)
         dense_BX = np.ones((rows, max(1, len(schema.dense))), dtype=np.float32)
-        for x, column in enumerate(schema.dense):
-            wrong_B, dense_BX[:, x] = self._dense(batch, column, rows_before)
-            self._count_bad(column.column, wrong_B & ~bad_B)
-            bad_B |= wrong_B
-        found: list[Categories] = []
-        for sparse in schema.sparse:
-            where = f"{self._path}, column {sparse.column}"
-            array = batch.column(sparse.column)
-            if sparse.list:
-                array, wrong_B = lists_of(array, where)
-                self._judge(batch, sparse.column, wrong_B, LIST_RULE, rows_before)
-                self._count_bad(sparse.column, wrong_B & ~bad_B)
-                bad_B |= wrong_B
-            found.append(categories(array, sparse.type, sparse.separator, where))
-            wrong_B = found[-1].bad_rows(rows)
-            if wrong_B.any():
-                value = batch.column(sparse.column)[int(np.flatnonzero(wrong_B)[0])].as_py()
-                value = next(iter(value), None) if isinstance(value, list) else value
-                hint = remedy(sparse.type, value, sparse.column)
-                self._judge(batch, sparse.column, wrong_B, RULES[sparse.type], rows_before, hint)
-                self._count_bad(sparse.column, wrong_B & ~bad_B)
-                bad_B |= wrong_B
-        times_B = None
-        if self.has_times:
-            wrong_B, times_B = self._times(batch, rows_before)
-            self._count_bad(schema.time.column, wrong_B & ~bad_B)
-            bad_B |= wrong_B
-        self._bad_rows += int(np.count_nonzero(bad_B))
-        good_B = ~bad_B
+        for x, dense in enumerate(schema.dense):
+            dense_BX[:, x] = judged.dense(dense)
+        found = [judged.categories(column) for column in schema.sparse]
+        times_B = judged.times(schema.time, is_first=not self._has_read_times) if self.has_times else None
+        self._has_read_times = True
+        good_B = ~judged.bad_B
+        self._bad_rows += rows - int(np.count_nonzero(good_B))
         found = [column.kept(good_B) for column in found]
         return RawBlock(
             dense_BX[good_B],
@@ -227,24 +201,6 @@ class TabularReader:
             [column.first_lookups() for column in found] if self._keeps_values else None,
             None if times_B is None else times_B[good_B],
         )
-
-    def _count_bad(self, column: str, bad_B: NDArray[np.bool_]) -> None:
-        if bad_B.any():
-            self._bad_of[column] += int(np.count_nonzero(bad_B))
-
-    def _times(self, batch: pa.RecordBatch, rows_before: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Return the rows without a time, and the times."""
-        column, unit = self.schema.time.column, self.schema.time.unit
-        array, where = batch.column(column), f"{self._path}, column {column}"
-        if not unit and not self._has_read_times:
-            check_unit(array, where, column)
-        self._has_read_times = True
-        found = times(array, unit)
-        if found is None:
-            raise DataError(f"{where}: must hold times, got {array.type}")
-        times_B, bad_B = found
-        self._judge(batch, column, bad_B, rule_of(unit), rows_before)
-        return bad_B, times_B
 
     def _likely_labels(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
         """Return which rows have label 1, without a look at whether their labels are ones."""
@@ -261,59 +217,3 @@ class TabularReader:
         label_U = np.append(label.of(found.values_B) == 1, False)
         number_B = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
         return np.asarray(label_U[number_B])
-
-    def _label(self, batch: pa.RecordBatch, rows_before: int) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return the rows without a label, and the labels."""
-        if not self._labelled:
-            return np.zeros(batch.num_rows, dtype=bool), np.zeros(batch.num_rows, dtype=np.float32)
-        label = self.schema.comparison
-        values_B, bad_B = self._numbers(batch, label.column, label.equals)
-        label_B = label.of(values_B)
-        bad_B = bad_B | ~((label_B == 0) | (label_B == 1))
-        hint = "; a label can be a comparison too, such as 'rating >= 4'" if label.rule.endswith("1") else ""
-        self._judge(batch, label.column, bad_B, label.rule, rows_before, hint)
-        return bad_B, label_B.astype(np.float32)
-
-    def _dense(
-        self, batch: pa.RecordBatch, column: DenseColumn, rows_before: int
-    ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-        """Return the rows without a finite number, and the numbers; missing ones of `standard` columns stay NaN."""
-        array, rule = batch.column(column.column), "must be a number, finite in 32 bits"
-        if column.format and is_text(array.type):
-            found = written_numbers(array, column.format)
-            values_B, bad_B = found.values_B, found.bad_B
-            rule += f', written as format = "{column.format}" says'
-        else:
-            values_B, bad_B = self._numbers(batch, column.column)
-        values_B = transformed(values_B, column)
-        bad_B = bad_B | np.isinf(values_B) | (np.abs(values_B) > LARGEST)
-        hint = format_hint(array[int(np.argmax(bad_B))].as_py()) if bad_B.any() else ""
-        self._judge(batch, column.column, bad_B, rule, rows_before, hint)
-        return bad_B, np.where(bad_B, 0.0, values_B)
-
-    def _numbers(
-        self, batch: pa.RecordBatch, column: str, equals: str = ""
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        found = label_numbers(batch.column(column), equals)
-        if found is None:
-            raise DataError(f"{self._path}, column {column}: must hold numbers, got {batch.column(column).type}")
-        return found.values_B, found.bad_B
-
-    def _judge(
-        self, batch: pa.RecordBatch, column: str, bad_B: NDArray[np.bool_], rule: str, rows_before: int, hint: str = ""
-    ) -> None:
-        """Raise DataError for the first bad row, unless bad rows are skipped."""
-        if bad_B.any() and not self._skip_bad_rows:
-            wrong = int(np.flatnonzero(bad_B)[0])
-            row = rows_before + wrong + self._file.bad_rows + 1
-            value = batch.column(column)[wrong].as_py()
-            got = "nothing" if value is None or value == "" else ascii(value)[:60]
-            raise DataError(f"{self._path}, row {row}, column {column}: {rule}, got {got}{hint}")
-
-
-def transformed(values_B: NDArray[np.float64], column: DenseColumn) -> NDArray[np.float64]:
-    """Return a dense column as a prepared folder holds it: null and NaN are missing, and stay NaN under `standard`."""
-    if column.transform == "standard":
-        return values_B
-    dense_B = np.log1p(np.maximum(values_B, 0.0)) if column.transform == "log" else values_B
-    return np.where(np.isnan(values_B), column.missing, dense_B)

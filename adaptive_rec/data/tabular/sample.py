@@ -58,7 +58,7 @@ def present(column: pa.Array) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if pa.types.is_string(column.type):
         column = column.filter(pc.invert(pc.is_in(column, pa.array(MISSING_WORDS, column.type))))
     elif pa.types.is_floating(column.type):
         column = column.filter(pc.invert(pc.is_nan(column)))

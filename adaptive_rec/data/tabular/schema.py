@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -274,58 +273,3 @@ def parse_file_part(values: Any, named: str) -> FileSchema:
         return FileSchema.model_validate(values)
     except ValidationError as error:
         raise UsageError(f"{named}: {describe(error)}") from None
-
-
-def schema_toml(
-    schema: Schema, remarks: Mapping[str, str] | None = None, unused: Mapping[str, str] | None = None
-) -> str:
-    """Write a schema as TOML, to be edited.
-
-    `remarks` explain columns that are used, `unused` those that are not; both are comments.
-    """
-    remarks = remarks or {}
-    lines = [f"label = {toml(schema.label)}", ""]
-    for kind, columns in (("dense", schema.dense), ("sparse", schema.sparse)):
-        if not columns:
-            continue
-        lines.append(f"{kind} = [")
-        for column in columns:
-            remark = remarks.get(column.column, "")
-            lines.append(f"  {toml(_without_defaults(column))}," + (f"  # {comment(remark)}" if remark else ""))
-        lines += ["]", ""]
-    if schema.min_count > 1:
-        lines += [
-            f"min_count = {schema.min_count}  # values that occur less often share one row, which unknown values read too",
-            "",
-        ]
-    if schema.time.column:
-        lines += [f"time = {toml(_without_defaults(schema.time))}", ""]
-    if unused:
-        lines.append("# Columns that are not used:")
-        lines += [f"#   {comment(column)}: {comment(why)}" for column, why in unused.items()]
-        lines.append("")
-    written = _without_defaults(schema.file)
-    if isinstance(written, dict) and written:
-        lines += ["[file]", *(f"{name} = {toml(value)}" for name, value in written.items()), ""]
-    return "\n".join(lines)
-
-
-def _without_defaults(part: Frozen) -> Any:
-    values = part.model_dump(exclude_defaults=True)
-    return values["column"] if list(values) == ["column"] else values
-
-
-def toml(value: Any) -> str:
-    """Return a value as TOML has it."""
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{name} = {toml(each)}" for name, each in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(toml(each) for each in value) + "]"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML's only further rule for texts
-    return repr(value)
-
-
-def comment(text: str) -> str:
-    """Return a text without characters that end a comment or that TOML forbids in one."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

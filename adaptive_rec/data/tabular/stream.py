@@ -15,7 +15,7 @@ from adaptive_rec.data.criteo import measured_rows, row_ranges
 from adaptive_rec.data.loaded_samples import Columns, LoadedSamples, to_batch
 from adaptive_rec.data.prepare.raw import SparseColumn
 from adaptive_rec.data.prepared import MEASURED_ROWS
-from adaptive_rec.data.source import epoch_batches, kept_rows
+from adaptive_rec.data.source import RowStream, epoch_batches, kept_rows, named_tables
 from adaptive_rec.data.split_facts import Labels
 from adaptive_rec.data.standard import Standard
 from adaptive_rec.data.tabular.file_rows import FileRows
@@ -25,14 +25,12 @@ from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.errors import ConfigError, DataError
 
 
-class TabularSource:
+class TabularSource(RowStream):
     """The file or folder `data.source`, which `data.schema_file` describes. Ids are raw keys; a table has `data.max_table_rows`
     rows.
 
     Ranges of the data are shares of its well-formed rows by position. All malformed rows are counted with the first batch.
     """
-
-    sequence = None
 
     def __init__(self, config: Config) -> None:
         schema = load_schema(Path(config.data.schema_file), "data.schema_file")
@@ -63,17 +61,6 @@ class TabularSource:
     def trained_columns(self) -> TrainedColumns:
         """Return what scoring other files takes."""
         return self._trained
-
-    def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
-        """Yield the batches from `position` on; its seed has no effect."""
-        for epoch in range(position.epoch, self.epochs):
-            yield from self._read(self._train, position, epoch, self.train_samples, batch_size)
-
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
-        """Yield the held-out rows in file order."""
-        samples = min(len(self._test), max_samples or len(self._test))
-        for batch in self._read(self._test, Position(), 0, samples, batch_size):
-            yield replace(batch, position=Position())
 
     def _read(self, rows: range, position: Position, epoch: int, samples: int, batch_size: int) -> Iterator[Batch]:
         """Read one epoch of a range from the position on."""
@@ -128,11 +115,7 @@ class RowFeed:
 def specs(config: Config, columns: tuple[SparseColumn, ...]) -> tuple[tuple[TableSpec, ...], tuple[FeatureSpec, ...]]:
     """Return the tables that columns name, in the order in which they come, and a feature for each column."""
     names = list(dict.fromkeys(column.table for column in columns))
-    dims = config.model.table_dims or (config.model.embedding_dim,) * len(names)
-    if len(dims) != len(names):
-        raise ConfigError(f"model.table_dims must have one entry for each of {len(names)} tables, got {len(dims)}")
-    rows = kept_rows(config, config.data.max_table_rows)
-    tables = tuple(TableSpec(name, rows, dim) for name, dim in zip(names, dims, strict=True))
+    tables = named_tables(config, dict.fromkeys(names, kept_rows(config, config.data.max_table_rows)))
     return tables, tuple(FeatureSpec(c.name, names.index(c.table), config.data.pooling) for c in columns)
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from adaptive_rec.data.standard import Standard
-from adaptive_rec.data.tabular.schema import Schema, parse_schema, schema_toml
+from adaptive_rec.data.tabular.schema import Schema, parse_schema
+from adaptive_rec.data.tabular.schema_text import schema_toml
 from adaptive_rec.errors import CheckpointError, UsageError
 from adaptive_rec.saved import Saved
 

@@ -9,7 +9,7 @@ A null is missing, a null list an empty bag, a null inside a list a missing valu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SIGN = np.uint64(1 << 63)
+LARGEST = float(np.finfo(np.float32).max)
+"""A dense number is at most so large."""
 TRUTH = {"true": "1", "false": "0"}
 NUMBER = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$|^[-+]?(inf|Inf|INF|infinity|Infinity)$"
 
@@ -42,8 +44,6 @@ def numbers(array: pa.Array, truths: bool = True) -> Numbers | None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
     bad_B = np.zeros(len(array), dtype=bool)
     if is_text(array.type):
         array = trimmed(array)
@@ -73,8 +73,6 @@ def equal_to(array: pa.Array, text: str) -> Numbers | None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
     try:
         texts = trimmed(array if is_text(array.type) else array.cast(pa.string()))
     except pa.ArrowException:
@@ -152,8 +150,6 @@ def categories(array: pa.Array, kind: Rule, separator: str, where: str) -> Categ
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
     if separator:
         array = divided(array, separator, where)
     lengths_B = None
@@ -201,7 +197,7 @@ def _joined(
 def is_list(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+    return bool(pa.types.is_list(kind))
 
 
 def _distinct(array: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
@@ -209,11 +205,9 @@ def _distinct(array: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    kind: Any = array.type
+    kind = array.type
     if pa.types.is_null(kind):
         return array.slice(0, 0), np.zeros(len(array), dtype=np.int64)
-    if pa.types.is_dictionary(kind):
-        array, kind = array.dictionary_decode(), kind.value_type
     if is_text(kind):
         array = pc.if_else(pc.equal(array, ""), pa.scalar(None, kind), array)
     if pa.types.is_floating(kind):

@@ -42,7 +42,7 @@ PLACE_BYTES = 4 + 1 + ADDRESS_BYTES
 """Host memory of a row: its slot, a flag whether it has changed since it was saved, its address."""
 
 MOST_SPACE = 2.5
-"""How many times the bytes of their rows segments take at the most, as long as checkpoints keep no older ones."""
+"""Upper bound of space amplification: bytes of segments over those of their rows, while checkpoints keep no older segments."""
 
 MOST_WAITING = 8
 """Limit of segments that wait to be written; training then waits for the disk."""

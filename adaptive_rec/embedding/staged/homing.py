@@ -1,4 +1,4 @@
-"""The way home: a batch's cold rows come down and are written back to the host tier, or the device writes them itself."""
+"""Write-back: a batch's cold rows come from the device and are written to the host tier, or the device writes them itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adaptive_rec.embedding.staged.streams import Event, Streams
 from adaptive_rec.system.crew import Crew
 
 LEAST_FLAGGED = 1 << 14
-"""Rows that a thread at least flags as changed."""
+"""Smallest number of rows that one thread flags as changed."""
 
 RETURNING_LIMIT = 4
 """Limit of batches whose rows are on their way down. It also limits how far the training thread is ahead of the device."""

@@ -13,7 +13,7 @@ from adaptive_rec.kernels import staging
 from adaptive_rec.system.crew import Crew
 
 LEAST_FOUND, LEAST_INDEXED = 4096, 1 << 15
-"""Rows that a thread at least looks for among those of earlier batches, and rows that are worth waking one for to index them."""
+"""Smallest numbers of rows that are worth another thread: to find them among those of earlier batches, and to index them."""
 
 
 Index: TypeAlias = tuple[NDArray[np.int64], list[int]]

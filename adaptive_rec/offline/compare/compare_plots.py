@@ -6,14 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from markupsafe import Markup
-
 from adaptive_rec.offline.compare.measures import Measure, duration
 from adaptive_rec.offline.compare.statements import change, verdict
 from adaptive_rec.offline.pages.dates import date_text, dates
-from adaptive_rec.offline.pages.markup import tag
-from adaptive_rec.offline.pages.page import folded, table
-from adaptive_rec.offline.pages.plot import Plot, PlotLine, TrackRow, chart, legends, tracks
+from adaptive_rec.offline.pages.plot import ChartTable, Key, Piece, Plot, PlotLine, TrackRow, Tracks
 from adaptive_rec.offline.pages.scale import Scale, bounds, linear, tick
 from adaptive_rec.offline.report.run_figures import STAGES, stage_color
 from adaptive_rec.units import count, four
@@ -126,27 +122,24 @@ def trade(results: Results) -> Plot:
 # Dots ------------------------------------------------------------------------------------------------------------------
 
 
-def dots(results: Results, measure: Measure, note: str = "") -> Markup:
+def dots(results: Results, measure: Measure, note: str = "") -> Tracks:
     """Return a row of dots per policy: its mean, the interval of the mean, and the value of every seed."""
     unit = {"low": "lower is better", "high": "higher is better"}.get(measure.better, "")
     found = {policy: over[measure.key] for policy, over in results["over_seeds"].items() if over.get(measure.key)}
     values = {policy: _values(results["runs"], policy, measure.key) for policy in found}
-    title = measure.title[:1].upper() + measure.title[1:]
-    if not found:
-        return chart(title, unit, tag("p", "No figures.", class_="notice"), note=note)
-    scale = _dot_scale(measure, found, values)
+    scale = _dot_scale(measure, found, values) if found else None
     base = found.get(results["baseline"])
     rows = []
     for policy, over in found.items():
         difference = results["differences"].get(policy, {}).get(measure.key)
         kind = verdict(measure, difference)
-        said = tag("span", change(measure, difference) if kind != "same" else "", class_=f"verdict {kind}")
+        said = change(measure, difference) if kind != "same" else ""
         mean = measure.text(over["mean"])
         span = "" if over["low"] is None else f", between {measure.text(over['low'])} and {measure.text(over['high'])}"
-        drawn = list(_dots(scale, over, values[policy], base and base["mean"]))
-        style = f"--c:var(--{color(results, policy)})"
-        rows.append(TrackRow(policy, drawn, tag("span", tag("b", mean), said), f"{policy}: {mean}{span}", style))
-    return chart(title, unit, tracks("dots", rows, scale), note=note, name=f"dots-{measure.key.replace('_', '-')}")
+        pieces = list(_pieces(scale, over, values[policy], base and base["mean"])) if scale else []
+        rows.append(TrackRow(policy, pieces, mean, f"{policy}: {mean}{span}", color(results, policy), (kind, said)))
+    name, title = f"dots-{measure.key.replace('_', '-')}", measure.title[:1].upper() + measure.title[1:]
+    return Tracks("dots", name, title, unit, rows, scale, note)
 
 
 def _dot_scale(measure: Measure, found: Mapping[str, Any], values: Mapping[str, list[float]]) -> Scale:
@@ -159,15 +152,15 @@ def _dot_scale(measure: Measure, found: Mapping[str, Any], values: Mapping[str, 
     return linear(max(0.0, low - room), high + room, measure.text if is_time else tick)
 
 
-def _dots(scale: Scale, over: Mapping[str, Any], values: Sequence[float], baseline: float | None) -> Iterator[Markup]:
+def _pieces(scale: Scale, over: Mapping[str, Any], values: Sequence[float], baseline: float | None) -> Iterator[Piece]:
     if baseline is not None:
-        yield tag("i", class_="baseline", style=f"left:{scale.place(baseline):.2%}")
+        yield Piece("baseline", f"left:{scale.place(baseline):.2%}")
     if over["low"] is not None:
         left, right = scale.place(over["low"]), scale.place(over["high"])
-        yield tag("i", class_="interval", style=f"left:{left:.2%};width:{right - left:.2%}")
+        yield Piece("interval", f"left:{left:.2%};width:{right - left:.2%}")
     for value in values:
-        yield tag("i", class_="seed", style=f"left:{scale.place(value):.2%}")
-    yield tag("i", class_="mean", style=f"left:{scale.place(over['mean']):.2%}")
+        yield Piece("seed", f"left:{scale.place(value):.2%}")
+    yield Piece("mean", f"left:{scale.place(over['mean']):.2%}")
 
 
 def _values(runs: Sequence[Mapping[str, Any]], policy: str, key: str) -> list[float]:
@@ -177,27 +170,29 @@ def _values(runs: Sequence[Mapping[str, Any]], policy: str, key: str) -> list[fl
 # Stages ----------------------------------------------------------------------------------------------------------------
 
 
-def stages(results: Results) -> Markup:
+def stages(results: Results) -> Tracks:
     """Return a bar per policy with the seconds of the training thread by stage. Runs may differ in their number of steps."""
     over = {policy: each["stages"] for policy, each in results["over_seeds"].items() if each["runs"]}
     longest = max(sum(spent.values()) for spent in over.values()) or 1.0
     found = {name for spent in over.values() for name, value in spent.items() if value / longest > LEAST_RATIO}
     names = sorted(found, key=_order)
-    style = {name: _background(name, names) for name in names}
+    colors = {name: _color(name, names) for name in names}
     bars = []
     for policy, spent in over.items():
         said = {
             name: f"{name} {duration(spent[name])}" for name in names if spent.get(name, 0.0) / longest > LEAST_RATIO
         }
-        parts = [
-            tag("i", style=f"width:{spent[name] / longest:.3%};{style[name]}", title=text) for name, text in said.items()
-        ]  # fmt: skip
-        bars.append(TrackRow(policy, parts, duration(sum(spent.values())), f"{policy}: {'; '.join(said.values())}"))
+        pieces = [
+            Piece("", f"width:{spent[name] / longest:.3%};background:var(--{colors[name]})", text)
+            for name, text in said.items()
+        ]
+        bars.append(TrackRow(policy, pieces, duration(sum(spent.values())), f"{policy}: {'; '.join(said.values())}"))
     rows = [(policy, *(duration(spent.get(name, 0.0)) for name in names)) for policy, spent in over.items()]
-    as_table = folded("As a table", table(("policy", *(f"{name}>" for name in names)), rows))
-    key = legends({name: ("", style[name], ()) for name in names})
-    unit = "seconds of the training thread"
-    return chart("Where the wall clock went", unit, key, tracks("bars", bars), as_table, name="stages", wide=True)
+    return Tracks(
+        "bars", "stages", "Where the wall clock went", "seconds of the training thread", bars, wide=True,
+        legend=[Key(name, colors[name]) for name in names],
+        table=ChartTable(("policy", *(f"{name}>" for name in names)), rows),
+    )  # fmt: skip
 
 
 def _order(name: str) -> tuple[int, str]:
@@ -205,7 +200,6 @@ def _order(name: str) -> tuple[int, str]:
     return (STAGES.index(name) if known else len(STAGES) + (name == STAGES[-1]), name)
 
 
-def _background(name: str, names: Sequence[str]) -> str:
+def _color(name: str, names: Sequence[str]) -> str:
     rare = [other for other in names if other not in STAGES]
-    chosen = OTHER_COLORS[rare.index(name) % len(OTHER_COLORS)] if name in rare else stage_color(name)
-    return f"background:var(--{chosen})"
+    return OTHER_COLORS[rare.index(name) % len(OTHER_COLORS)] if name in rare else stage_color(name)

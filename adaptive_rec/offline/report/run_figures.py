@@ -6,11 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from markupsafe import Markup
-
 from adaptive_rec.offline.pages.dates import date_text, dates
-from adaptive_rec.offline.pages.markup import tag
-from adaptive_rec.offline.pages.plot import SIDE, Plot, PlotLine, PlotMark, TrackRow, canvas, chart, tracks
+from adaptive_rec.offline.pages.plot import Key, Piece, Plot, PlotLine, PlotMark, TrackRow, Tracks
 from adaptive_rec.offline.pages.scale import Scale, bounds, height, linear, logarithmic, tick
 from adaptive_rec.offline.report.record import RunRecord
 from adaptive_rec.offline.report.series import Column, ReportSeries
@@ -37,7 +34,7 @@ class RunFigures:
         self._x = linear(0.0, max(ends, default=1.0), tick, ticks=5)
         self._texts = [_at(step, samples) for step, samples in zip(series.steps, series.samples, strict=True)]
 
-    def all(self, tables: Sequence[Any], total_rows: int) -> list[Plot | Markup | None]:
+    def all(self, tables: Sequence[Any], total_rows: int) -> list[Plot | Tracks | None]:
         """Return the plots in their order. `tables` are those of ``run.json``."""
         return [
             self._loss(), self._auc(), self._auc_in_time(), self._hot(), self._rows(total_rows), self._skipped(),
@@ -183,7 +180,7 @@ class RunFigures:
 
     # Tables ----------------------------------------------------------------------------------------------------------
 
-    def _tables(self, tables: Sequence[Any]) -> Markup:
+    def _tables(self, tables: Sequence[Any]) -> Tracks:
         """Return the share of hot lookups of each table over time: a track each, the darker the higher the share."""
         totals = self._record.stretches[-1].snapshots[-1]["tables"]
         order = sorted(range(len(totals["lookups"])), key=lambda t: -totals["lookups"][t])[:MOST_TABLES]
@@ -193,32 +190,26 @@ class RunFigures:
             lookups, hot = totals["lookups"][table], totals["lookups_hot"][table]
             overall = fine(hot / lookups) if lookups else "no lookups"
             about = f"{name}: {overall} of the lookups hot, {self._first_and_last(table)}"
-            rows.append(TrackRow(name, [canvas(*self._shades(table), height=1)], overall, about))
+            rows.append(TrackRow(name, [Piece("", self._shades(table))], overall, about))
         edges = ["0%", *(f"{edge:.0%}" for edge in SHADES), "100%"]
-        key = [
-            tag("span", tag("i", class_=f"shade s{n + 1}"), f" {edges[n]} – {edges[n + 1]}", class_="legend")
-            for n in range(len(SHADES) + 1)
-        ]
         left_out = len(totals["lookups"]) - len(order)
-        return chart(
-            "Hot lookups of each table", "share; at the right: of all", tag("div", *key, class_="legends"),
-            tracks("heat", rows, self._x), name="tables", wide=True,
+        return Tracks(
+            "heat", "tables", "Hot lookups of each table", "share; at the right: of all", rows, self._x, wide=True,
+            legend=[Key(f"{edges[n]} – {edges[n + 1]}", f"s{n + 1}") for n in range(len(SHADES) + 1)],
             note=f"The {len(order)} tables with the most lookups; {left_out} others are not shown." if left_out else "",
         )  # fmt: skip
 
-    def _shades(self, table: int) -> list[Markup]:
-        """Return a path for each shade, with a box for each sequence of points of that shade."""
+    def _shades(self, table: int) -> str:
+        """Return a style with a colour for each sequence of points of one shade."""
         shares = [point[table] for point in self._series.tables]
         shades = [0 if share is None else 1 + sum(share >= limit for limit in SHADES) for share in shares]
-        rights = [SIDE * self._x.place(samples) for samples in self._series.samples]
-        boxes: dict[int, list[str]] = {}
-        left = 0.0
+        parts, left = [], 0.0
         for shade, run in groupby(range(len(shades)), key=lambda point: shades[point]):
-            right = rights[list(run)[-1]]
-            if shade and right > left:
-                boxes.setdefault(shade, []).append(f"M{left:.0f} 0H{right:.0f}V1H{left:.0f}z")
+            right = self._x.place(self._series.samples[list(run)[-1]])
+            color = f"var(--s{shade})" if shade else "transparent"
+            parts.append(f"{color} {left:.2%} {right:.2%}")
             left = right
-        return [tag("path", d="".join(parts), class_=f"s{shade}") for shade, parts in sorted(boxes.items())]
+        return f"background:linear-gradient(90deg,{','.join([*parts, f'transparent {left:.2%}'])})"
 
     def _first_and_last(self, table: int) -> str:
         known = [shares[table] for shares in self._series.tables if shares[table] is not None]

@@ -7,17 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from adaptive_rec.live.life import OVER, is_held, state_of
 from adaptive_rec.live.telemetry import ratio
-from adaptive_rec.offline.pages.markup import tag
-from adaptive_rec.offline.pages.page import facts, notice, page, section, table, tiles, warnings, write_page
-from adaptive_rec.offline.pages.plot import PlotMark, charts, mark_key
+from adaptive_rec.offline.pages.page import page, write_page
+from adaptive_rec.offline.pages.plot import PlotMark
 from adaptive_rec.offline.report.record import RunRecord, read_run
 from adaptive_rec.offline.report.run_figures import RunFigures
 from adaptive_rec.offline.report.series import ReportSeries, series_of
-from adaptive_rec.units import clock, count, exact_size, fine, four, percent, size, whole
+from adaptive_rec.units import exact_size, fine, percent, whole
 
 NAME = "report.html"
 UNMARKED = {"reclassified", "evaluation", "finished", "sidecar", "saving"}
@@ -46,13 +43,13 @@ def run_page(record: RunRecord) -> str:
     started = record.about.get("started")
     when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(started)) if started else "start unknown"
     subtitle = f"{_policies(record)} on {record.about.get('device', 'an unknown device')}, started {when}"
+    now, tables = _newest(record), record.about.get("tables", [])
+    quality = (record.evaluations[-1] if record.evaluations else None) or now.get("eval") or {}
     return page(
-        name, subtitle, phase(record),
-        warnings(record.faults),
-        section("Result", _tiles(record), _facts(record)),
-        _plots(record, series) if series.samples else notice("The run has reported no figures yet."),
-        _journal(record),
-        _warnings(record),
+        "report.html", name, subtitle, phase(record),
+        record=record, now=now, tables=tables, rows=sum(table["rows"] for table in tables), quality=quality,
+        skipped=_skipped(now), policies=_policies(record), budget=_budget(record),
+        **_course(record, series), **_events(record),
     )  # fmt: skip
 
 
@@ -100,30 +97,6 @@ def _newest(record: RunRecord) -> Mapping[str, Any]:
     }
 
 
-def _tiles(record: RunRecord) -> Markup:
-    now = _newest(record)
-    quality = (record.evaluations[-1] if record.evaluations else None) or now.get("eval") or {}
-    at = f"at step {whole(quality['step'])}" if "step" in quality else ""
-    what = record.scored
-    held = f"{count(quality['samples'])} {what}" if quality.get("samples") else "not scored"
-
-    def shown(value: float | None, text: Any) -> str:
-        return "–" if value is None else str(text(value))
-
-    return tiles(
-        ("AUC", shown(quality.get("auc"), four), at or held),
-        ("Log loss", shown(quality.get("logloss"), four), held),
-        ("Calibration", shown(quality.get("calibration"), four), "1 is right"),
-        ("Speed", shown(now.get("samples_per_second"), lambda v: f"{count(v)}/s"), "samples seen"),
-        ("Duration", shown(now.get("seconds"), clock), f"{whole(now.get('steps', 0))} steps"),
-        ("Hot lookups", shown(now.get("hot_lookup_ratio"), fine),
-         f"{percent(now.get('popular_sample_ratio') or 0.0)} of samples popular"),
-        ("Skipped", *_skipped(now)),
-        ("Peak memory", shown(now.get("peak_rss_bytes"), size),
-         f"hot tier {size(now['device_tier_bytes'])}" if "device_tier_bytes" in now else ""),
-    )  # fmt: skip
-
-
 def _skipped(now: Mapping[str, Any]) -> tuple[str, str]:
     """Return the larger skipped share, and the other one."""
     made, left = now.get("row_updates", 0), now.get("row_updates_skipped", 0)
@@ -132,60 +105,6 @@ def _skipped(now: Mapping[str, Any]) -> tuple[str, str]:
     if samples > updates:
         return fine(samples), f"of samples, {percent(updates)} of row updates"
     return fine(updates), f"of row updates, {percent(samples)} of samples"
-
-
-def _facts(record: RunRecord) -> Markup:
-    now, about, config = _newest(record), record.about, record.config
-    run, tables = config.get("run", {}), about.get("tables", [])
-    rows = sum(t["rows"] for t in tables)
-    dims = "/".join(str(dim) for dim in sorted({t["dim"] for t in tables}))
-    own = bool(about.get("own_loop"))
-    device_memory = now.get("device_peak_bytes", 0)
-    samples = hot = moved = None
-    if now:
-        samples = f"{whole(now.get('samples_seen', 0))} seen, {whole(now.get('samples_skipped', 0))} skipped"
-    if now.keys() >= {"hot_rows", "stale_rows"}:
-        hot = f"{whole(now['hot_rows'])}, {whole(now['stale_rows'])} of them stale at the end"
-    if now.keys() >= {"host_to_device_bytes", "device_to_host_bytes"}:
-        up, down = size(now["host_to_device_bytes"]), size(now["device_to_host_bytes"])
-        moved = f"{up} to the hot tier, {down} back, {count(now.get('migrated_rows', 0))} rows changed tier"
-    return facts(
-        ("Policy", _policies(record)),
-        ("Action", now.get("action")),
-        ("Data", "of the loop's own" if own else str(config.get("data", {}).get("source", "?"))),
-        ("Tables", f"{len(tables)}, {count(rows)} rows x {dims}" if tables else None),
-        ("Samples", samples),
-        ("Malformed rows", whole(now["malformed_rows"]) if now.get("malformed_rows") else None),
-        ("Seed", str(about.get("seed", run.get("seed", "?")))),
-        ("Device", f"{about.get('device', '?')}, {about.get('precision', '?')}"),
-        ("Batch", None if own else f"{run.get('batch_size', '?')} samples"),
-        ("Hot budget", _budget(record)),
-        ("Hot rows", hot),
-        ("Moved", moved),
-        ("Device memory", f"{size(device_memory)} peak" if device_memory else None),
-        ("Disk", _disk(now)),
-        ("Version", about.get("version")),
-        ("Branch of", _parent(about)),
-        ("Command", tag("code", str(about["command"])) if about.get("command") else None),
-        ("Again", None if own else tag("code", f"adaptive-rec train --replay {record.path}")),
-    )
-
-
-def _parent(about: Mapping[str, Any]) -> str | None:
-    """Return where a branch comes from; None for another run."""
-    parent = about.get("parent")
-    return f"{parent.get('run')} at step {parent.get('step')}" if isinstance(parent, dict) else None
-
-
-def _disk(now: Mapping[str, Any]) -> str | None:
-    """Return what a run did with its disk; None where all rows were in memory, or without a summary."""
-    if not (disk := now.get("disk")):
-        return None
-    if not disk.keys() >= {"rows_read", "rows_written", "size_bytes"}:
-        return None
-    rows = f"{whole(disk['rows_read'])} rows read from files, {whole(disk['rows_written'])} written"
-    waited = now.get("seconds_by_stage", {}).get("disk", 0.0)
-    return f"{rows}, {size(disk['size_bytes'])}, {clock(waited)} waited for rows"
 
 
 def _budget(record: RunRecord) -> str:
@@ -235,15 +154,16 @@ def _marks(record: RunRecord, series: ReportSeries) -> Iterator[PlotMark]:
             yield PlotMark(series.samples_at(event["step"]), kind, said, number if kind == "knobs" else None)
 
 
-def _plots(record: RunRecord, series: ReportSeries) -> Markup:
+def _course(record: RunRecord, series: ReportSeries) -> dict[str, Any]:
+    """Return the plots of a run, the meaning of their marks, and the number of their points."""
+    if not series.samples:
+        return {"plots": []}
     marks, tables = list(_marks(record, series)), record.about.get("tables", [])
     total = sum(t["rows"] for t in tables) or _newest(record).get("total_rows", 0)
-    drawn = RunFigures(record, series, marks).all(tables, total)
-    points = len(series.samples)
-    between = f"{count(record.reports)} reports as {points} points" if points < record.reports else f"{points} reports"
-    note = f"Over the samples seen. {between}: a point is what happened since the one before it."
-    key = mark_key({mark.kind: WORDS.get(mark.kind, mark.kind) for mark in marks}, numbered="knobs")
-    return section("Over time", key, charts(*drawn), note=note)
+    return {
+        "plots": RunFigures(record, series, marks).all(tables, total), "points": len(series.samples),
+        "marks": {mark.kind: WORDS.get(mark.kind, mark.kind) for mark in marks},
+    }  # fmt: skip
 
 
 # Journal -------------------------------------------------------------------------------------------------------------
@@ -258,41 +178,29 @@ def _value(name: str, value: Any) -> str:
     return exact_size(value) if name.endswith("_bytes") and isinstance(value, int) else str(value)
 
 
-def _journal(record: RunRecord) -> Markup:
-    rows = []
-    changes = [event for event in record.events if event["kind"] == "knobs"]
+def _events(record: RunRecord) -> dict[str, Any]:
+    """Return the changes of knobs and the other events worth a line, with the numbers of all of them."""
+    changes = [event for event in record.events if event["kind"] == "knobs"][:MOST_LISTED]
     kept = {id(event) for event in _on_the_line(record)}
-    for number, event in enumerate(changes[:MOST_LISTED], start=1):
-        badge = tag("span", tag("i", str(number)), class_="number")
-        changed = _changed(event) or {event["text"]: {}}
-        for name, values in changed.items():
-            old, new = (_value(name, values[side]) if side in values else "" for side in ("old", "new"))
-            lost = "" if id(event) in kept else "lost when the run went back"
-            rows.append((badge, _clock(event), whole(event["step"]), name, old, new, lost))
-            badge = Markup("")
-    if not rows:
-        return section("Knob changes", notice("No knob was turned."))
-    heads = ("no.", "time", "step>", "knob", "from", "to", "")
-    return section("Knob changes", table(heads, rows), note=_more(record, "knobs", len(changes[:MOST_LISTED])))
+    return {
+        "changes": [
+            row for number, event in enumerate(changes, 1) for row in _change_rows(number, event, id(event) in kept)
+        ],
+        "listed_changes": len(changes),
+        "events": [
+            (_clock(event), whole(event["step"]), event["kind"], event["text"])
+            for event in [event for event in record.events if event["kind"] not in UNLISTED][:MOST_LISTED]
+        ],
+        "all_events": sum(n for kind, n in record.event_counts.items() if kind not in UNLISTED),
+    }  # fmt: skip
 
 
-def _warnings(record: RunRecord) -> Markup:
-    listed = [event for event in record.events if event["kind"] not in UNLISTED][:MOST_LISTED]
-    all_of_them = sum(n for kind, n in record.event_counts.items() if kind not in UNLISTED)
-    counts = ", ".join(f"{whole(n)} {kind}" for kind, n in sorted(record.event_counts.items()))
-    note = f"All events: {counts}." if counts else ""
-    if not listed:
-        return section(
-            "Warnings and interruptions", notice("Nothing went wrong, and nobody paused the run."), note=note
-        )
-    rows = [(_clock(e), whole(e["step"]), e["kind"], tag("span", e["text"], class_="event-text")) for e in listed]
-    left = f"The first {len(listed)} of {whole(all_of_them)}. " if len(listed) < all_of_them else ""
-    return section("Warnings and interruptions", table(("time", "step>", "kind", "what"), rows), note=left + note)
-
-
-def _more(record: RunRecord, kind: str, listed: int) -> str:
-    there = record.event_counts.get(kind, 0)
-    return f"The first {listed} of {whole(there)}." if there > listed else ""
+def _change_rows(number: int, event: Mapping[str, Any], kept: bool) -> Iterator[tuple[Any, ...]]:
+    """Yield a row for each knob that a change set; its number is in the first one."""
+    for place, (name, values) in enumerate((_changed(event) or {event["text"]: {}}).items()):
+        old, new = (_value(name, values[side]) if side in values else "" for side in ("old", "new"))
+        lost = "" if kept else "lost when the run went back"
+        yield (None if place else number, _clock(event), whole(event["step"]), name, old, new, lost)
 
 
 def _clock(event: Mapping[str, Any]) -> str:

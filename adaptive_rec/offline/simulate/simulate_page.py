@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from adaptive_rec.offline.advice import advice
-from adaptive_rec.offline.pages.page import facts, page, section, table, tiles
-from adaptive_rec.offline.pages.plot import Plot, PlotLine, PlotMark, charts
+from adaptive_rec.offline.pages.page import page
+from adaptive_rec.offline.pages.plot import Plot, PlotLine, PlotMark
 from adaptive_rec.offline.pages.scale import Scale, Text, bounds, linear, logarithmic, tick
 from adaptive_rec.units import count, fine, percent, size, whole
 
@@ -37,45 +35,32 @@ def simulate_page(made: Mapping[str, Any]) -> str:
         plots.append(_over_budgets(made, curves, "step", "Predicted step", "ms", read))
     plots.append(_course(made, moving))
     return page(
-        f"Simulation of {Path(data['source']).name}", f"{whole(data['samples'])} samples replayed without training", None,
-        section("Result", _tiles(made), _facts(made)),
-        section("Over budgets, and over the stream", charts(*plots), note=_not_drawn(curves)),
-        section("All figures", _table(made)),
+        "simulate.html", f"Simulation of {Path(data['source']).name}",
+        f"{whole(data['samples'])} samples replayed without training", made=made, best=_best(made["results"]),
+        suggested=list(advice(made["suggested_bytes"] or None, data["all_rows_bytes"], made["everything_fits"])),
+        above=_above(made["results"]), plots=plots, note=_not_drawn(curves), listed=list(_listed(made["results"])),
     )  # fmt: skip
 
 
-def _tiles(made: Mapping[str, Any]) -> Markup:
-    data = made["data"]
-    contenders = [result for result in made["results"] if result["follows_budget"] and result["policy"] != "oracle"]
-    best = max(contenders or made["results"], key=lambda result: result["hot_lookup_ratio"])
-    return tiles(
-        ("Lookups", count(data["lookups"]), f"{whole(data['steps'])} steps of {whole(data['batch_size'])}"),
-        ("Rows", count(data["rows"]), f"{size(data['all_rows_bytes'])} with optimizer state"),
-        ("Ceiling", fine(made["ceiling"][-1]), f"hot at {size(made['budgets'][-1])}, future known"),
-        ("Most hot lookups", fine(best["hot_lookup_ratio"]), f"{best['policy']} at {size(best['budget_bytes'])}"),
-        ("Window", whole(made["window_steps"]), "steps"),
-        ("Replayed in", f"{made['seconds']:.1f} s", f"{len(made['budgets'])} budgets"),
-    )
+def _best(results: Sequence[Result]) -> Result:
+    """Return the result with the most hot lookups, if possible of those that a budget bounds and that know no future."""
+    contenders = [result for result in results if result["follows_budget"] and result["policy"] != "oracle"]
+    return max(contenders or results, key=lambda result: result["hot_lookup_ratio"])
 
 
-def _facts(made: Mapping[str, Any]) -> Markup:
-    data, hardware = made["data"], made["hardware"]
-    above = dict.fromkeys(f"{one['policy']}: {one['above_ceiling']}" for one in made["results"]
-                          if one["above_ceiling"] and one["follows_budget"])  # fmt: skip
-    suggested = advice(made["suggested_bytes"] or None, data["all_rows_bytes"], made["everything_fits"])
-    rows, recorded = (" / ".join(f"{each} bytes" for each in data[key]) for key in ("row_bytes", "monitored_row_bytes"))
-    return facts(
-        ("Data", str(data["source"])),
-        ("Seed", str(data["seed"])),
-        ("A hot row", f"{rows}; {recorded} where a policy records movement"),
-        *((label.capitalize(), said) for label, said in suggested),
-        ("Ceiling", f"the best rows of each {made['window_steps']} steps, by counts of these very steps, in bytes that all "
-                    "tables share. A policy whose rows change more often may be above it."),
-        ("Above it", "; ".join(above) or None),
-        ("Not simulated", "skipping, which depends on training: all samples are taken"),
-        ("Step predicted for", hardware["name"] if hardware else None),
-        ("Note", hardware["note"] if hardware else None),
-    )  # fmt: skip
+def _above(results: Sequence[Result]) -> str:
+    """Say why policies may be above the ceiling."""
+    bounded = (one for one in results if one["above_ceiling"] and one["follows_budget"])
+    return "; ".join(dict.fromkeys(f"{one['policy']}: {one['above_ceiling']}" for one in bounded))
+
+
+def _listed(results: Sequence[Result]) -> Iterator[Result]:
+    """Yield the results of the table: one only of a policy that ignores the budget."""
+    seen = set()
+    for one in results:
+        if one["follows_budget"] or one["policy"] not in seen:
+            yield one
+        seen.add(one["policy"])
 
 
 # Curves --------------------------------------------------------------------------------------------------------------
@@ -166,31 +151,3 @@ def _course(made: Mapping[str, Any], curves: Mapping[str, list[Result]]) -> Plot
         linear(0, 1, percent), lines, group="course", wide=True,
         note="Policies that arrange the stream train its samples in an order of their own.",
     )  # fmt: skip
-
-
-# Tables --------------------------------------------------------------------------------------------------------------
-
-
-def _table(made: Mapping[str, Any]) -> Markup:
-    timed = made["hardware"] is not None
-    heads = ["policy", "budget>", "hot rows>", "hot lookups>", "first window>", "after it>", "popular samples>",
-             "rows migrated>", "up a step>", "down a step>"] + (["step, ms>"] if timed else [])  # fmt: skip
-    rows = []
-    seen = set()
-    for one in made["results"]:
-        if not one["follows_budget"] and one["policy"] in seen:
-            continue
-        seen.add(one["policy"])
-        steps = max(1, one["counts"]["steps"])
-        later = one["later_hot_lookup_ratio"]
-        shares = [one["hot_lookup_ratio"], one["first_window_hot_lookup_ratio"]]
-        budget = size(one["budget_bytes"]) if one["follows_budget"] else "any"
-        cells = [one["policy"], budget, whole(one["hot_rows"]), *map(fine, shares)]
-        cells += ["–" if later is None else fine(later), fine(one["popular_sample_ratio"]), whole(one["migrated_rows"])]
-        cells += [size(one["host_to_device_bytes"] / steps), size(one["device_to_host_bytes"] / steps)]
-        rows.append(cells + ([f"{1e3 * one['predicted_step_seconds']:.2f}"] if timed else []))
-    said = (
-        "Up and down: cold rows with their optimizer state, once each way for each step that touches them, and rows that change "
-        "tier; what describes a batch is left out, and no row is taken over from a batch before it. Hot rows: at the end."
-    )
-    return table(heads, rows, said)

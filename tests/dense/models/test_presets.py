@@ -14,11 +14,11 @@ from adaptive_rec.batch import Position
 from adaptive_rec.cli import main
 from adaptive_rec.config.data import DataConfig
 from adaptive_rec.config.tree import load_config
-from adaptive_rec.data.logs.avazu import LOG_COLUMNS
-from adaptive_rec.data.logs.globo import COLUMNS
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import LEAST_SCALED_ROWS, kept_rows
 from adaptive_rec.dense.models.layers import CrossInteraction
+from adaptive_rec.recipes.avazu import LOG_COLUMNS
+from adaptive_rec.recipes.globo import COLUMNS
 from adaptive_rec.runtime.assemble import assemble
 
 AVAZU = [column.name for column in LOG_COLUMNS]

@@ -1,33 +1,83 @@
-"""The kit of pages escapes text, and its scales hold the values with round ticks."""
+"""Templates of pages escape text, charts become values for the page's script, and scales hold them with round ticks."""
 
 from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
+import jinja2
 import pytest
 
-from adaptive_rec.offline.pages.markup import data, tag
+from adaptive_rec.offline.pages.page import templates
+from adaptive_rec.offline.pages.plot import Plot, PlotLine, PlotMark
 from adaptive_rec.offline.pages.scale import bounds, height, linear, logarithmic
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e"
 
 
+def rendered(template: str, **values: Any) -> str:
+    return templates().from_string(template).render(values)
+
+
 def test_json_for_the_script_ends_no_element() -> None:
-    made = data({"a": HOSTILE}, class_="figures")
-    inner = re.fullmatch(r'<script type="application/json" class="figures">(.*)</script>', made)
+    made = rendered('<script type="application/json">{{ value|tojson }}</script>', value={"a": HOSTILE})
+    inner = re.fullmatch(r'<script type="application/json">(.*)</script>', made)
     assert inner is not None
     assert "<" not in inner[1]
     assert json.loads(inner[1]) == {"a": HOSTILE}
 
 
-def test_text_is_escaped_and_markup_is_not() -> None:
-    assert tag("p", "<b>", tag("i", '"'), None, title='"><') == '<p title="&#34;&gt;&lt;">&lt;b&gt;<i>&#34;</i></p>'
-    assert tag("p", "a\x1b[2Jb\nc") == "<p>a\\x1b[2Jb\nc</p>"
+def test_text_is_escaped_and_control_characters_are_written_out_in_attributes_too() -> None:
+    template = '<p title="{{ title }}">{{ text }}{{ missing }}</p>'
+    made = rendered(template, title='"><\x1b\u202e', text="<b>\x1b[2Jb\nc", missing=None)
+    assert made == '<p title="&#34;&gt;&lt;\\x1b\\u202e">&lt;b&gt;\\x1b[2Jb\nc</p>'
 
 
-def test_control_characters_are_written_out_in_attributes_too() -> None:
-    assert tag("p", title="a\x1b\u202e") == '<p title="a\\x1b\\u202e"></p>'
+def test_a_name_without_a_value_is_an_error_and_a_number_that_is_not_known_a_dash() -> None:
+    with pytest.raises(jinja2.UndefinedError):
+        rendered("{{ nothing }}")
+    assert rendered("{{ some|count }} {{ missing|fine }}", some=1500, missing=None) == "1,500 –"
+
+
+# Charts --------------------------------------------------------------------------------------------------------------
+
+
+def plotted(**more: Any) -> Plot:
+    lines = [PlotLine("a", "hot", [1.0, 2.0, None], text=str), PlotLine("b", "cold", [3.0, None, 9.0], "points", str)]
+    scales = linear(0, 4, str), linear(0, 4, str)
+    return Plot("name", "Title", "", [1, 2, 4], ["one", "two", "four"], "at", *scales, lines, **more)
+
+
+def test_a_plot_becomes_places_from_0_to_1_and_texts() -> None:
+    made = plotted(starts=frozenset({2})).figures
+    assert made["x"] == [0.25, 0.5, 1.0]
+    drawn = [(each["look"], each["y"]) for each in made["series"]]
+    assert drawn == [("line", [0.25, 0.5, None]), ("points", [0.75, None, 1.0])]
+    assert made["values"] == [["1.0", "2.0", "–"], ["3.0", "–", "9.0"]]
+    assert (made["starts"], made["at"]) == ([2], ["one", "two", "four"])
+    assert made["ticks"][0][0] == [0.0, "0.0"]
+
+
+def test_layers_stand_on_each_other_the_highest_at_the_back_and_begin_with_the_scale() -> None:
+    made = plotted(stacked=True, starts=frozenset({1})).figures
+    assert made["x"] == [0.0, 0.25, 0.5, 1.0]
+    assert [each["color"] for each in made["series"]] == ["cold", "hot"]
+    assert [each["y"] for each in made["series"]] == [[1.0, 1.0, 0.5, 1.0], [0.25, 0.25, 0.5, 0.0]]
+    assert made["at"][:2] == ["one", "one"]
+    assert made["starts"] == [2]
+
+
+def test_a_band_is_drawn_behind_the_lines_where_it_has_a_height() -> None:
+    made = plotted(span=[(1, 1), (1, 3), None]).figures
+    assert [each["look"] for each in made["series"]] == ["edge", "edge", "line", "points"]
+    assert [each["y"] for each in made["series"][:2]] == [[0.25, 0.25, 0.75, None], [0.25, 0.25, 0.25, None]]
+    assert plotted(span=[(1, 1), None, None]).figures["series"][0]["look"] == "line"
+
+
+def test_numbers_of_marks_that_are_close_alternate_in_height() -> None:
+    marks = [PlotMark(at, "knobs", "") for at in (1, 1.05, 1.1, 3)]
+    assert [lower for _, _, lower in plotted(marks=marks).placed_marks] == [False, True, False, False]
 
 
 # Scales --------------------------------------------------------------------------------------------------------------

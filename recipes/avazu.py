@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.data.logs.columns import LogColumn, LogFile, LogReader, word
 from adaptive_rec.data.prepare.raw import RawBlock, SparseColumn
 from adaptive_rec.data.tabular.times import MICROSECONDS
-from adaptive_rec.kernels.parse_csv import HEX_KEY, HOUR, INTEGER_KEY, SKIP
+from adaptive_rec.recipes.columns import LogColumn, LogFile, LogReader, word
+from adaptive_rec.recipes.kernels.parse_csv import HEX_KEY, HOUR, INTEGER_KEY, SKIP
 
 HEX_COLUMNS = (
     "site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category", "device_id", "device_ip",

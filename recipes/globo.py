@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.data.logs.columns import LogColumn, LogFile, LogReader
 from adaptive_rec.data.prepare.raw import MISSING_KEY, Keys, RawBlock, SparseColumn
 from adaptive_rec.data.tabular.times import MICROSECONDS
 from adaptive_rec.errors import DataError
-from adaptive_rec.kernels.clicks import walk_clicks
+from adaptive_rec.recipes.columns import LogColumn, LogFile, LogReader
+from adaptive_rec.recipes.kernels.clicks import walk_clicks
 
 COLUMNS = (
     "user_id", "session_id", "session_start", "session_size", "click_article_id", "click_timestamp", "click_environment",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from adaptive_rec.data.lines import line_blocks, plain_bytes, shown
 from adaptive_rec.data.prepare.raw import SequenceColumns
 from adaptive_rec.errors import DataError
-from adaptive_rec.kernels import parse_csv
-from adaptive_rec.kernels.parse_csv import HEX_KEY, HOUR, INTEGER_KEY, NUMBER, WORD
+from adaptive_rec.recipes.kernels import parse_csv
+from adaptive_rec.recipes.kernels.parse_csv import HEX_KEY, HOUR, INTEGER_KEY, NUMBER, WORD
 
 RULES = {
     HOUR: "must be a date and hour as YYMMDDHH",
@@ -130,6 +130,7 @@ class LogReader:
     sequence: SequenceColumns | None = None
     schema = None
     has_times = True
+    bad_of: Mapping[str, int] = {}
     _made_ratio: float | None = None
     """Share of the rows made so far, in a reader that holds the whole log before it makes the first one."""
 

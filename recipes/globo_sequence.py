@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.data.logs.globo import CONTEXT_NAMES, DENSE_NAMES, Clicks, GloboReader
-from adaptive_rec.data.logs.histories import LENGTH, Histories, padded
 from adaptive_rec.data.prepare.raw import HistoryColumn, RawBlock, SequenceColumns, SparseColumn
+from adaptive_rec.recipes.globo import CONTEXT_NAMES, DENSE_NAMES, Clicks, GloboReader
+from adaptive_rec.recipes.histories import LENGTH, Histories, padded
 
 MS_PER_MINUTE = 60_000
 

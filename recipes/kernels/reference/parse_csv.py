@@ -8,7 +8,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.kernels import parse_csv as kernels
+from adaptive_rec.recipes.kernels import parse_csv as kernels
 
 PATTERNS = {
     kernels.NUMBER: rb"[0-9]{1,18}",

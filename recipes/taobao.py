@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.data.logs.columns import LogColumn, LogFile, LogReader, word
-from adaptive_rec.data.logs.histories import LENGTH, Histories
 from adaptive_rec.data.prepare.raw import HistoryColumn, RawBlock, SequenceColumns, SparseColumn
 from adaptive_rec.data.tabular.times import MICROSECONDS
 from adaptive_rec.errors import DataError
+from adaptive_rec.recipes.columns import LogColumn, LogFile, LogReader, word
+from adaptive_rec.recipes.histories import LENGTH, Histories
 
 KEY_LIMIT = 2**31 - 2
 """Keys are values + 1; an item and its category are packed into 63 bits."""

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.data.logs.columns import LogColumn, LogFile, LogReader
-from adaptive_rec.data.logs.histories import Histories
 from adaptive_rec.data.prepare.raw import RawBlock, SparseColumn
 from adaptive_rec.data.tabular.times import MICROSECONDS
+from adaptive_rec.recipes.columns import LogColumn, LogFile, LogReader
+from adaptive_rec.recipes.histories import Histories
 
 KEY_LIMIT = 2**32 - 2
 LOG_COLUMNS = (

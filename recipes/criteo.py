@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +38,7 @@ class CriteoReader:
     sequence: SequenceColumns | None = None
     schema = None
     has_times = False
+    bad_of: Mapping[str, int] = {}
     dense_transform = "log(1 + max(count, 0)), a missing count is 0"
 
     def __init__(self, path: Path, skip_bad_rows: bool, seed: int) -> None:

@@ -1,0 +1,117 @@
+"""The rows of a batch judged by a schema, column by column: their values, and which rows break a rule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.data.tabular.bags import is_text, lists_of
+from adaptive_rec.data.tabular.kinds import RULES, remedy
+from adaptive_rec.data.tabular.label import Label
+from adaptive_rec.data.tabular.schema import DenseColumn, SparseColumnSchema, TimeColumn
+from adaptive_rec.data.tabular.times import check_unit, rule_of, times
+from adaptive_rec.data.tabular.values import LARGEST, Categories, Numbers, categories, label_numbers
+from adaptive_rec.data.tabular.written_numbers import format_hint, written_numbers
+from adaptive_rec.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LIST_RULE = """must be a list such as [27, 9] or ['a', 'b'] where list = "brackets" (separator = "|" is for 27|9)"""
+
+
+class JudgedRows:
+    """The rows of a batch, and which of them were bad in the columns read so far. All methods raise DataError for a column of a
+    type that cannot be read, and for the first bad row unless bad rows are skipped."""
+
+    def __init__(
+        self, batch: pa.RecordBatch, path: Path, first_row: int, skip_bad_rows: bool, bad_of: Counter[str]
+    ) -> None:
+        """`first_row`: the number of the first row in the file. `bad_of` counts bad rows by the column that makes them so."""
+        self._batch, self._path, self._first_row = batch, path, first_row
+        self._skip_bad_rows, self._bad_of = skip_bad_rows, bad_of
+        self.bad_B = np.zeros(batch.num_rows, dtype=bool)
+
+    def labels(self, label: Label) -> NDArray[np.float32]:
+        """Return the labels."""
+        found = self._numbers(label.column, label.equals)
+        label_B = label.of(found.values_B)
+        hint = "; a label can be a comparison too, such as 'rating >= 4'" if label.rule.endswith("1") else ""
+        self._reject(label.column, found.bad_B | ~((label_B == 0) | (label_B == 1)), label.rule, hint)
+        return label_B.astype(np.float32)
+
+    def dense(self, column: DenseColumn) -> NDArray[np.float64]:
+        """Return finite numbers; missing ones of `standard` columns stay NaN."""
+        array, rule = self._batch.column(column.column), "must be a number, finite in 32 bits"
+        if column.format and is_text(array.type):
+            found = written_numbers(array, column.format)
+            rule += f', written as format = "{column.format}" says'
+        else:
+            found = self._numbers(column.column)
+        values_B = transformed(found.values_B, column)
+        bad_B = found.bad_B | np.isinf(values_B) | (np.abs(values_B) > LARGEST)
+        if not bad_B.any():
+            return values_B
+        self._reject(column.column, bad_B, rule, format_hint(array[int(np.argmax(bad_B))].as_py()))
+        return np.where(bad_B, 0.0, values_B)
+
+    def categories(self, column: SparseColumnSchema) -> Categories:
+        """Return categories, or lists of them."""
+        name, array = column.column, self._batch.column(column.column)
+        if column.list:
+            array, wrong_B = lists_of(array, self._where(name))
+            self._reject(name, wrong_B, LIST_RULE)
+        found = categories(array, column.type, column.separator, self._where(name))
+        wrong_B = found.bad_rows(len(self.bad_B))
+        if wrong_B.any():
+            value = self._batch.column(name)[int(np.argmax(wrong_B))].as_py()
+            value = next(iter(value), None) if isinstance(value, list) else value
+            self._reject(name, wrong_B, RULES[column.type], remedy(column.type, value, name))
+        return found
+
+    def times(self, column: TimeColumn, is_first: bool) -> NDArray[np.int64]:
+        """Return the times. `is_first`: no rows of the file come before, so these show whether the unit is right."""
+        array, where = self._batch.column(column.column), self._where(column.column)
+        if not column.unit and is_first:
+            check_unit(array, where, column.column)
+        found = times(array, column.unit)
+        if found is None:
+            raise DataError(f"{where}: must hold times, got {array.type}")
+        times_B, bad_B = found
+        self._reject(column.column, bad_B, rule_of(column.unit))
+        return times_B
+
+    def _where(self, column: str) -> str:
+        return f"{self._path}, column {column}"
+
+    def _numbers(self, column: str, equals: str = "") -> Numbers:
+        array = self._batch.column(column)
+        found = label_numbers(array, equals)
+        if found is None:
+            raise DataError(f"{self._where(column)}: must hold numbers, got {array.type}")
+        return found
+
+    def _reject(self, column: str, wrong_B: NDArray[np.bool_], rule: str, hint: str = "") -> None:
+        """Count rows that break a column's rule as bad ones."""
+        if not wrong_B.any():
+            return
+        if not self._skip_bad_rows:
+            wrong = int(np.argmax(wrong_B))
+            value = self._batch.column(column)[wrong].as_py()
+            got = "nothing" if value is None or value == "" else ascii(value)[:60]
+            raise DataError(f"{self._path}, row {self._first_row + wrong}, column {column}: {rule}, got {got}{hint}")
+        if new := int(np.count_nonzero(wrong_B & ~self.bad_B)):
+            self._bad_of[column] += new
+        self.bad_B |= wrong_B
+
+
+def transformed(values_B: NDArray[np.float64], column: DenseColumn) -> NDArray[np.float64]:
+    """Return a dense column as a prepared folder holds it: null and NaN are missing, and stay NaN under `standard`."""
+    if column.transform == "standard":
+        return values_B
+    dense_B = np.log1p(np.maximum(values_B, 0.0)) if column.transform == "log" else values_B
+    return np.where(np.isnan(values_B), column.missing, dense_B)
