@@ -23,7 +23,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 
-.PHONY: train test test-durations check roofline check-long check-clients study-quality study-tracking study-policies study-globo study-staleness study-skipping study-sidecar study-kills study-disk study-disk-crashes bench bench-all bench-drop-in bench-processes bench-disk gpu-first gpu-all gpu-carry docs tutorial lint clean
+.PHONY: train test test-durations check roofline check-long check-clients study-disk-crashes bench bench-all bench-drop-in bench-processes bench-disk gpu-first gpu-all gpu-carry docs tutorial lint clean
 
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train $(ARGS)
@@ -53,7 +53,7 @@ check-long: $(VENV)/installed-dev
 CLIENTS := studies/clients
 CLIENTS_INSTALL = $(CLIENTS)/bin/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 check-clients: $(CLIENTS)/installed
-	$(CLIENTS)/bin/python -m benchmarks.clients $(ARGS)
+	$(CLIENTS)/bin/python -m tests.clients $(ARGS)
 
 $(CLIENTS)/installed: pyproject.toml constraints.txt
 	@mkdir -p studies
@@ -64,45 +64,6 @@ $(CLIENTS)/installed: pyproject.toml constraints.txt
 	-$(CLIENTS_INSTALL) --no-deps $(RIVALS)
 	-$(CLIENTS_INSTALL) --no-deps --no-build-isolation torch_scatter
 	@touch $@
-
-# Resumable too: a run with a summary under studies/ is not repeated.
-STUDY ?= slipstream
-study-quality: $(VENV)/installed-dev
-	$(BIN)/python -m benchmarks.quality $(STUDY) --data $(DATA)
-
-study-tracking: $(VENV)/installed-dev
-	$(BIN)/python -m benchmarks.tracking --data $(DATA) --out studies/tracking.json
-
-# About an hour on two cores for all streams; Globo needs its clicks prepared under studies/staleness/data/globo.
-study-staleness: $(VENV)/installed-dev
-	$(BIN)/python -m benchmarks.staleness --data $(DATA) $(ARGS)
-
-# Where skipping samples pays on a CPU: about five minutes of one core for each seed of all streams. Resumable; processor time counts.
-study-skipping: $(VENV)/installed-dev
-	$(BIN)/python -m benchmarks.skipping --data $(DATA) $(ARGS)
-
-# Every policy on four streams, about an hour in all; the pages of compare are written next to the tables.
-study-policies: $(VENV)/installed-dev
-	$(BIN)/python -m benchmarks.policies --data $(DATA) $(ARGS)
-
-study-globo: $(VENV)/installed-dev
-	$(BIN)/python -m benchmarks.globo --data $(DATA) --out studies/globo.json --picture docs/images/globo-memory.svg
-
-# What the sidecar and its clients cost training. PRESET=criteo_kaggle: tables of 33.8 M rows.
-PRESET ?= synthetic
-study-sidecar: $(VENV)/installed-dev
-	$(BIN)/python -m benchmarks.sidecar --preset $(PRESET) --turns 30
-
-# Ranks of several processes killed at random, 100 times: about 40 minutes, resumable.
-study-kills: $(VENV)/installed-dev
-	$(BIN)/python -m benchmarks.kills runs/kills $(ARGS)
-
-# Hours: every cell with more rounds, then tables three times as large as memory, for half an hour; as root. Resumable, and its
-# seeds are printed. MEMORY=6GiB: memory of that run, of which the disk must hold five times as much; by default the machine's.
-MEMORY ?=
-study-disk: $(VENV)/installed-rocks
-	$(BIN)/python -m benchmarks.disk_tier --all $(ARGS)
-	$(BIN)/python -m benchmarks.disk_tier.study $(if $(MEMORY),--memory $(MEMORY))
 
 # Rows on a disk: 10,000 states after a loss of power, 2,000 flipped bits, 300 failing calls, 100 kills: about 40 minutes.
 study-disk-crashes: $(VENV)/installed-dev
@@ -132,9 +93,6 @@ bench-processes: $(VENV)/installed-bench
 
 bench-disk: $(VENV)/installed-rocks
 	@$(BIN)/python -m benchmarks.disk_tier $(ARGS)
-
-bench-unpooled: $(VENV)/installed
-	@$(BIN)/python -m benchmarks.unpooled $(ARGS)
 
 $(VENV)/installed-bench: $(VENV)/installed
 	@$(INSTALL) --no-deps $(RIVALS) && touch $@ || echo "not all rivals could be installed; the results name those that are absent"

@@ -16,16 +16,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from adaptive_rec.system.openmp import wait_briefly
 from benchmarks.common.command import ROOT, parser
+from benchmarks.common.process import Process
 from benchmarks.common.statistics import ratio_of_medians
 from benchmarks.common.turns import SEED
 
@@ -86,38 +82,6 @@ for line in sys.stdin:
 """Runs in both checkouts: it may use only what both have."""
 
 
-class Checkout:
-    """A training run of one checkout, in its process."""
-
-    def __init__(self, folder: Path, *order: Any) -> None:
-        """`order`: what the worker reads first."""
-        environment = {**os.environ, "PYTHONPATH": str(folder)}
-        wait_briefly(environment)
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", WORKER, json.dumps(order)], cwd=folder, text=True, env=environment,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
-
-    def answer(self) -> float | str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"a checkout must train to the end, its process ended with {self._process.wait()}")
-        found: float | str = json.loads(line)
-        return found
-
-    def turn(self, steps: int) -> float:
-        """Train some steps; return the seconds of one."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{steps}\n")
-        self._process.stdin.flush()
-        return float(self.answer())
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
 def main() -> None:
     parse = parser(__doc__, "benchmarks.checkouts")
     parse.add_argument("other", type=Path, help="folder of the other checkout")
@@ -139,13 +103,14 @@ def compare(name: str, folders: list[Path], arguments: argparse.Namespace) -> No
     own = ["run.device=cpu", f"knobs.report_every={arguments.steps}", *threads, *settings]
     contestants = []
     for folder in folders * arguments.processes:
-        contestants.append(Checkout(folder, kind, shape, arguments.batch_size, own, 40, arguments.cpu_time))
+        order = json.dumps([kind, shape, arguments.batch_size, own, 40, arguments.cpu_time])
+        contestants.append(Process(["-c", WORKER, order], folder))
         contestants[-1].answer()  # one after the other: tables are drawn on all cores
     dice = np.random.default_rng(SEED)
     seconds: list[list[float]] = [[], []]
     for _ in range(arguments.rounds):
         for number in dice.permutation(len(contestants)):
-            seconds[number % 2].append(contestants[number].turn(arguments.steps))
+            seconds[number % 2].append(float(contestants[number].ask(str(arguments.steps))))
     for each in contestants:
         each.close()
     found = ratio_of_medians(*seconds)

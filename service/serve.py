@@ -17,7 +17,7 @@ from adaptive_rec.service.protocol import protocol_for
 from adaptive_rec.service.security import Security
 
 NICENESS = 12
-"""Measured (docs/benchmarks.md): a client is answered within 250 ms on a busy machine, and training keeps its speed."""
+"""Measured (docs/measurements.md): a client is answered within 250 ms on a busy machine, and training keeps its speed."""
 
 
 ACCEPTED_AT_ONCE = 16

@@ -1,4 +1,7 @@
-"""A benchmark on the CPU made of cells: its command line, a process for each cell, results that can be resumed, the report."""
+"""A benchmark made of cells with contestants: its command line, a process for each cell, resumable results, report, picture.
+
+A bench is a list of `Cell` and a function `run_cell` that makes a cell's contestants and has them take turns (`turns.py`).
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,18 @@ import argparse
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from adaptive_rec.system.openmp import SPINS, wait_briefly
-from benchmarks.common import machine, report
+from benchmarks.common import machine, picture, report
 from benchmarks.common.command import facts_of_call, parser
 from benchmarks.common.explain import explain
 from benchmarks.common.results import earlier, say, write
@@ -28,19 +32,23 @@ class Absent(Exception):
 
 @dataclass(frozen=True)
 class Cell:
+    """Contestants that take turns on the same batches."""
+
     name: str
-    kind: str
-    """step, embedding, freeze, sketch or reading."""
     about: str
     contestants: tuple[str, ...] = ()
+    kind: str = "step"
+    """What a turn is, where a bench has several kinds of cells."""
     shape: str = "kaggle"
     settings: tuple[str, ...] = ()
     steps: int = 2
     """Steps of a turn."""
     batches: int = 100
     """The number of batches; they are used round and round."""
-    real: bool = False
-    """Whether the batches are those of the Criteo sample."""
+    data: str = ""
+    """The click log whose samples are trained; empty: synthetic ones."""
+    rows_ratio: float = 0.05
+    """Share of all rows that fits the hot tier, or memory."""
     briefly: bool = True
     """Whether OpenMP's threads wait briefly, as under our command line, or as by default, as for users of rivals."""
 
@@ -52,16 +60,18 @@ class Bench:
     name: str
     about: str
     quick: tuple[Cell, ...]
-    all: tuple[Cell, ...]
     rehearsed: Callable[[Cell], Cell]
-    bars: Callable[[report.Found], list[dict[str, Any]]]
-    folder: Callable[[argparse.Namespace], str]
-    """The folder of results below studies/bench."""
+    all: tuple[Cell, ...] = ()
+    """Cells of --all; empty: the same."""
+    bars: Callable[[report.Found], Iterable[dict[str, Any]]] = lambda found: ()
     rounds: int = 30
     all_rounds: int = 30
-    resumes: bool = False
-    """Whether --all takes cells that were measured before from their files."""
-    draw: Callable[[dict[str, Any], Path], None] | None = None
+    apart: bool = True
+    """Whether a cell has a process of its own. Without, its contestants have one each."""
+    picture: tuple[str, tuple[tuple[str, str], ...]] = ("", ())
+    """Title, and the name and title of each cell in the picture."""
+    options: Callable[[argparse.ArgumentParser], None] = lambda line: None
+    """Adds what else its command line takes."""
 
     @property
     def module(self) -> str:
@@ -71,24 +81,32 @@ class Bench:
         line = parser(self.about, self.module)
         line.add_argument("--all", action="store_true", help="every cell")
         line.add_argument("--only", nargs="+", metavar="CELL", help="only these cells")
+        line.add_argument("--contestants", nargs="+", metavar="NAME", help="only these contestants of the cells")
         line.add_argument("--list", action="store_true", help="name the cells")
         line.add_argument("--out", type=Path, help="folder of results, by default below studies/bench")
         line.add_argument("--rounds", type=int, help=f"rounds of turns, by default {self.rounds}")
         line.add_argument("--rehearse", action="store_true", help="tiny shapes, 3 rounds")
         line.add_argument("--cell", help=argparse.SUPPRESS)
+        self.options(line)
         args = line.parse_args(words)
         args.rounds = args.rounds or (3 if args.rehearse else self.all_rounds if args.all else self.rounds)
-        args.out = args.out or machine.ROOT / "studies" / "bench" / self.folder(args)
+        folder = "rehearsal" if args.rehearse else "all" if args.all else "some" if args.only else "quick"
+        args.out = args.out or machine.ROOT / "studies" / "bench" / self.name / folder
         return args
 
     def chosen(self, args: argparse.Namespace) -> tuple[Cell, ...]:
-        """Return the cells that a command line names."""
-        cells = self.all if args.all or args.only or args.cell else self.quick
+        """Return the cells that a command line names, with the contestants that it names."""
+        cells = (self.all or self.quick) if args.all or args.only or args.cell else self.quick
         wanted = {args.cell} if args.cell else set(args.only or [])
-        unknown = wanted - {cell.name for cell in cells}
-        if unknown:
+        if unknown := wanted - {cell.name for cell in cells}:
             raise SystemExit(f"bench: no cell named {', '.join(sorted(unknown))}; --list --all names them")
         cells = tuple(cell for cell in cells if not wanted or cell.name in wanted)
+        if args.contestants:
+            names = set(args.contestants)
+            if (unknown := names - {name for cell in cells for name in cell.contestants}) and not args.cell:
+                raise SystemExit(f"bench: no contestant named {', '.join(sorted(unknown))} in these cells")
+            few = (tuple(name for name in cell.contestants if name in names) for cell in cells)
+            cells = tuple(replace(cell, contestants=names) for cell, names in zip(cells, few, strict=True))
         return tuple(self.rehearsed(cell) for cell in cells) if args.rehearse else cells
 
     def main(self) -> int:
@@ -96,17 +114,21 @@ class Bench:
         cells = self.chosen(args)
         if args.list:
             width = max(len(cell.name) for cell in cells)
-            print("\n".join(f"{cell.name:{width}}  {cell.about}" for cell in cells))
+            print("\n".join(f"{cell.name:{width}}  {cell.about}: {', '.join(cell.contestants)}" for cell in cells))
             return 0
+        if args.rehearse:
+            wait_briefly(os.environ)  # its cells run here, and torch is not loaded yet
         began, found = time.perf_counter(), {}
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what cells have started is ended
         (args.out / "cells").mkdir(parents=True, exist_ok=True)
         if args.cell:
             outcome = self.measure(cells[0], args)
             sys.stdout.flush()
             os._exit(1 if "error" in outcome else 0)  # does not wait for threads that are still at work
         for cell in cells:
-            old = self.resumable(path_of(cell, args), cell, args) if self.resumes and args.all else None
-            found[cell.name] = old or (self.measure if args.rehearse else self.run_apart)(cell, args)
+            old = self.resumable(path_of(cell, args), cell, args) if args.all else None
+            apart = self.apart and not args.rehearse
+            found[cell.name] = old or (self.run_apart if apart else self.measure)(cell, args)
             say(report.line(cell.name, found[cell.name]) + (" (measured before)" if old else ""))
             self.save(args, found, began)
         return self.finish(args, found, began)
@@ -114,7 +136,7 @@ class Bench:
     def measure(self, cell: Cell, args: argparse.Namespace) -> dict[str, Any]:
         """Return a cell's result, or the reason for its absence, with the machine; also written to the cell's file."""
         about = machine.describe(rehearsal(args), self.name)
-        found: dict[str, Any] = {"cell": asdict(cell), "rounds": args.rounds, "about": about}
+        found: dict[str, Any] = {"cell": asdict(cell), "asked": asked(args), "about": about}
         began = time.perf_counter()
 
         def note(text: str) -> None:
@@ -122,7 +144,7 @@ class Bench:
 
         try:
             run_cell = import_module(f"{self.module}.cells").run_cell
-            found["result"] = run_cell(cell, args.rounds, args.rehearse, note)
+            found["result"] = run_cell(cell, args, note)
         except Absent as reason:
             found["absent"] = str(reason)
         except Exception as error:
@@ -140,7 +162,7 @@ class Bench:
         environment = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", SPINS)}
         if cell.briefly:
             wait_briefly(environment)
-        words = ["--cell", cell.name, "--out", str(args.out), "--rounds", str(args.rounds)]
+        words = [*sys.argv[1:], "--cell", cell.name, "--out", str(args.out)]
         status = subprocess.run([sys.executable, "-m", self.module, *words], cwd=machine.ROOT, env=environment).returncode
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -151,17 +173,18 @@ class Bench:
     def resumable(self, path: Path, cell: Cell, args: argparse.Namespace) -> dict[str, Any] | None:
         """Return the earlier result of this very cell with these sources and versions, on this machine."""
         about = {"fingerprint": machine.fingerprint(self.name), "here": machine.here(), "rehearsal": rehearsal(args)}
-        return earlier(path, {"cell": asdict(cell), "rounds": args.rounds}, about)
+        return earlier(path, {"cell": asdict(cell), "asked": asked(args)}, about)
 
     def save(self, args: argparse.Namespace, found: report.Found, began: float) -> dict[str, Any]:
         """Write results.json, rows.md and the pictures of the cells found so far."""
         about: dict[str, Any] = next((cell["about"] for cell in found.values() if "about" in cell), {})
         about = {**about, **facts_of_call(self.module, began)}
-        results = {"about": about, "cells": found, "bars": [] if args.rehearse else self.bars(found)}
+        results = {"about": about, "cells": found, "bars": [] if args.rehearse else list(self.bars(found))}
         write(args.out / "results.json", results)
         (args.out / "rows.md").write_text(report.rows(results), encoding="utf-8")
-        if self.draw is not None:
-            self.draw(results, args.out)
+        title, panels = self.picture
+        if drawn := picture.draw(title, panels, results):
+            (args.out / "picture.svg").write_text(drawn, encoding="utf-8")
         return results
 
     def finish(self, args: argparse.Namespace, found: report.Found, began: float) -> int:
@@ -181,6 +204,12 @@ def path_of(cell: Cell, args: argparse.Namespace) -> Path:
     """Return the file of a cell's result."""
     path: Path = args.out / "cells" / f"{cell.name}.json"
     return path
+
+
+def asked(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what a command line asks of every cell."""
+    apart = ("all", "only", "list", "out", "cell")
+    return {name: str(value) for name, value in vars(args).items() if name not in apart}
 
 
 def rehearsal(args: argparse.Namespace) -> str:

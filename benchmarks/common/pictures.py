@@ -32,16 +32,6 @@ def page(width: int, height: float, parts: list[str]) -> str:
     return "\n".join([head, rectangle(0, 0, width, height, "#ffffff"), *parts, "</svg>", ""])
 
 
-def polyline(points: Iterable[tuple[float, float]], colour: str, width: float = 2, dashed: bool = False) -> str:
-    dashes = ' stroke-dasharray="6 4"' if dashed else ""
-    listed = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline points="{listed}" fill="none" stroke="{colour}" stroke-width="{width}"{dashes}/>'
-
-
-def dot(x: float, y: float, colour: str, radius: float = 4) -> str:
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{colour}"/>'
-
-
 def legend(names: Iterable[tuple[str, str]], x: float, y: float) -> list[str]:
     """Squares of (colour, name) in a line."""
     parts = []

@@ -1,11 +1,11 @@
-"""The results of a CPU benchmark as lines, bars and rows for `docs/benchmarks.md`."""
+"""The results of a benchmark as lines, bars and rows for `docs/benchmarks.md`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.common.results import bar, bar_rows
+from benchmarks.common.results import bar, bar_rows, table_head
 from benchmarks.common.statistics import ratio_of_medians
 
 Found = dict[str, Any]
@@ -25,9 +25,9 @@ def ratio_bar(what: str, over: Any, under: Any, bound: float, at_least: bool, pa
 
 
 def bar_line(one: dict[str, Any]) -> str:
-    sign, (low, high) = "≥" if one["at_least"] else "≤", one["interval"]
-    verdict = "pass" if one["met"] else "FAIL"
-    return f"{verdict}    {one['what']}: {one['figure']:.4g} ({low:.4g}-{high:.4g}), bar {sign} {one['bound']:g}"
+    sign, verdict = "≥" if one["at_least"] else "≤", "pass" if one["met"] else "FAIL"
+    interval = "-".join(f"{value:.4g}" for value in one.get("interval", []))
+    return f"{verdict}    {one['what']}: {one['figure']:.4g}{f' ({interval})' if interval else ''}, bar {sign} {one['bound']:g}"
 
 
 # What went wrong -----------------------------------------------------------------------------------------------------
@@ -92,7 +92,9 @@ def _cell_rows(name: str, cell: dict[str, Any]) -> Iterator[str]:
         return
     result, waiting = cell["result"], "GOMP_SPINCOUNT=1000" if about["briefly"] else "OpenMP as by default"
     yield f"{about['about']}. {waiting}; {result['rounds']} rounds, {result['steps']} steps a turn.\n"
-    yield from _table(name, result)
+    yield from result.get("lines", ())
+    if result["runs"]:
+        yield from _table(result)
     if result["checks"]:
         worst = max(result["checks"], key=lambda check: check["difference"] / check["bound"])
         wrong = [check["check"] for check in result["checks"] if not check["passed"]]
@@ -103,43 +105,25 @@ def _cell_rows(name: str, cell: dict[str, Any]) -> Iterator[str]:
         yield f"\nAbsent: {who}: {why}."
 
 
-def _table(name: str, result: dict[str, Any]) -> Iterator[str]:
+def _table(result: dict[str, Any]) -> Iterator[str]:
     runs = result["runs"]
-    base = next((run for run in ("floor", "ours") if run in runs), next(iter(runs)))
+    base = next((run for run in BASES if run in runs), next(iter(runs), ""))
     stages = [stage for stage in STAGE_NAMES if any(stage in run["stages"] for run in runs.values())]
-    rates = any(
-        "lookups" in run["facts"] or "rows" in run["facts"] and "about" in run["facts"] for run in runs.values()
-    )
-    heads = [
-        "run",
-        "ms, median (mean)",
-        f"of {base} (95 %)",
-        *([] if not rates else ["M/s"]),
-        *(f"{stage}, ms" for stage in stages),
-    ]
-    yield f"| {' | '.join(heads)} | what |\n" + "|---" * (len(heads) + 1) + "|"
+    yield table_head(["run", "ms, median (mean)", f"of {base} (95 %)", *(f"{stage}, ms" for stage in stages), "what"])
     for run, line in runs.items():
         ratio = ratio_of_medians(line["seconds"], runs[base]["seconds"])
         cells = [run, f"{1e3 * line['median']:.3f} ({1e3 * line['mean']:.3f})",
                  "1" if run == base else f"{ratio['ratio']:.3f} ({ratio['low']:.3f}-{ratio['high']:.3f})"]  # fmt: skip
-        if rates:
-            count = line["facts"].get("lookups", line["facts"].get("rows", 0))
-            cells.append(f"{count / line['median'] / 1e6:.2f}")
         cells += [f"{1e3 * line['stages'][stage]:.3f}" if stage in line["stages"] else "" for stage in stages]
         yield f"| {' | '.join(cells)} | {what(line['facts'])} |"
 
 
+BASES = ("roof", "floor", "all in memory", "ours")
+"""Whose time those of the others are divided by: the first of these that took part, or else the first contestant."""
+
 STAGE_NAMES = (
-    "distinct rows",
-    "rows read",
-    "dense",
-    "dense step",
-    "rows updated",
-    "waiting",
-    "planning",
-    "tracking",
-    "the rest",
-)
+    "distinct rows", "rows read", "dense", "dense step", "rows updated", "waiting", "planning", "tracking", "the rest",
+)  # fmt: skip
 
 
 def what(facts: dict[str, Any]) -> str:

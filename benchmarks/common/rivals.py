@@ -1,8 +1,11 @@
-"""What rivals on the GPU and on the CPU share: batches in their form, and update rules by their names."""
+"""What rivals on the GPU and on the CPU share: batches in their form, update rules by their names, and how tables are made."""
 
 from __future__ import annotations
 
+import logging
+import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +14,7 @@ from torch import Tensor, nn
 from adaptive_rec.batch import Batch
 from adaptive_rec.classify import expand_ranges
 from adaptive_rec.config.tree import Config
+from adaptive_rec.placement import RowSpace
 
 FBGEMM_RULES = {
     "sgd": "EXACT_SGD",
@@ -55,3 +59,67 @@ def sparse_optimizer(config: Config, weights: list[nn.Parameter]) -> tuple[torch
     adagrad = torch.optim.Adagrad(weights, lr=options.embedding_lr, eps=options.eps)
     exact = options.embedding == "adagrad"
     return adagrad, "sparse Adagrad" + ("" if exact else " (per component; torch has no row-wise one)")
+
+
+def joint(found: ByFeature) -> tuple[Tensor, Tensor]:
+    """Return ids of all features, one feature after the other, and the ends of their bags, (N,) and (T * B + 1,)."""
+    first_F = np.cumsum([0, *(len(ids) for ids in found.ids_F)])
+    parts = [offsets[:-1] + int(first) for offsets, first in zip(found.offsets_F, first_F[:-1], strict=True)]
+    return torch.cat(found.ids_F).long(), torch.cat([*parts, torch.tensor([int(first_F[-1])])])
+
+
+def torch_bag(rows_RD: Tensor) -> nn.EmbeddingBag:
+    """Return torch's bag of a table, whose gradients are sparse."""
+    warnings.filterwarnings("ignore", message="Sparse invariant checks")
+    return nn.EmbeddingBag.from_pretrained(rows_RD, freeze=False, mode="sum", sparse=True, include_last_offset=True)
+
+
+def fbgemm_tables(config: Config, space: RowSpace, device: torch.device, place: str, **options: Any) -> Any:
+    """Return FBGEMM's table-batched embeddings of all tables, in a place that it names; their backward pass updates the rows."""
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType
+    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+        ComputeDevice,
+        SplitTableBatchedEmbeddingBagsCodegen,
+    )
+
+    rule, there = config.optimizer, ComputeDevice.CUDA if device.type == "cuda" else ComputeDevice.CPU
+    return SplitTableBatchedEmbeddingBagsCodegen(
+        [(table.rows, table.dim, EmbeddingLocation[place], there) for table in space.tables],
+        optimizer=getattr(EmbOptimType, FBGEMM_RULES[rule.embedding]),
+        learning_rate=rule.embedding_lr,
+        eps=rule.eps,
+        beta1=rule.betas[0],
+        beta2=rule.betas[1],
+        pooling_mode=PoolingMode.SUM,
+        device=device,
+        **options,
+    )
+
+
+def torchrec_collection(config: Config, space: RowSpace, device: torch.device) -> Any:
+    """Return TorchRec's fused collection of all tables, under row-wise Adagrad."""
+    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)  # it warns when TorchRec is imported
+    import torchrec
+    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+    from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
+
+    assert config.optimizer.embedding == "rowwise_adagrad"
+    return FusedEmbeddingBagCollection(
+        tables=[
+            torchrec.EmbeddingBagConfig(
+                name=f"t{number}", embedding_dim=table.dim, num_embeddings=table.rows, feature_names=[feature.name]
+            )
+            for number, (table, feature) in enumerate(zip(space.tables, space.features, strict=True))
+        ],
+        optimizer_type=torchrec.optim.RowWiseAdagrad,
+        optimizer_kwargs={"lr": config.optimizer.embedding_lr, "eps": config.optimizer.eps},
+        device=device,
+        location=EmbeddingLocation.DEVICE if device.type == "cuda" else EmbeddingLocation.HOST,
+    )
+
+
+def torchrec_rows(collection: Any, table: int) -> Tensor:
+    """Return all rows of a table; writing to it sets them."""
+    weight: Tensor = collection.state_dict()[f"embedding_bags.t{table}.weight"].detach()
+    return weight

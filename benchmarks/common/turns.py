@@ -51,16 +51,22 @@ class Contestant(Protocol):
     def close(self) -> None: ...
 
 
-def take_turns(contestants: dict[str, Contestant], rounds: int, steps: int) -> dict[str, Any]:
-    """Seconds of a step in each round, their median and mean, and by stage, for each contestant."""
+def take_turns(
+    contestants: dict[str, Any], rounds: int, steps: int | dict[str, int], note: Callable[[str], None] | None = None
+) -> dict[str, Any]:
+    """Seconds of a step in each round, their median and mean, and by stage, for each contestant. `steps`: of a turn."""
     turns: dict[str, list[Turn]] = {name: [] for name in contestants}
+    each = dict.fromkeys(contestants, steps) if isinstance(steps, int) else steps
     dice, names = np.random.default_rng(SEED), list(contestants)
     gc.collect()
-    for _ in range(rounds):
-        for number in dice.permutation(len(names)):
-            name = names[number]
-            turns[name].append(contestants[name].turn(steps))
-    return {name: {**summary(turns[name], steps), "facts": contestants[name].facts()} for name in names}
+    for number in range(rounds):
+        for place in dice.permutation(len(names)):
+            name = names[place]
+            turns[name].append(contestants[name].turn(each[name]))
+        if note is not None:
+            last = ", ".join(f"{name} {1e3 * turns[name][-1].seconds / each[name]:.0f}" for name in names)
+            note(f"round {number + 1} of {rounds}: ms: {last}")
+    return {name: {**summary(turns[name], each[name]), "facts": contestants[name].facts()} for name in names}
 
 
 def summary(turns: list[Turn], steps: int) -> dict[str, Any]:

@@ -5,28 +5,21 @@
     python -m benchmarks.cpu --only CELL ...     some cells; --list names them
     python -m benchmarks.cpu --rehearse          tiny shapes: whether it all runs, no figure of anything
 
-Leaves results.json, rows.md and two pictures in --out. Each cell has a process of its own; contestants take turns in it, in an
+Leaves results.json, rows.md and a picture in --out. Each cell has a process of its own; contestants take turns in it, in an
 order drawn for each round. Results that disagree fail a cell, bars that are missed do not.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 
 from benchmarks.common.bench import Bench
-from benchmarks.cpu import picture, plan, report
-
-
-def folder(args: argparse.Namespace) -> str:
-    return "rehearsal" if args.rehearse else "all" if args.all else "some" if args.only else "quick"
-
+from benchmarks.cpu import plan
 
 BENCH = Bench(
-    "cpu", __doc__, plan.QUICK, plan.ALL, plan.rehearsed, report.bars, folder, all_rounds=60, resumes=True,
-    draw=picture.draw_all,
+    "cpu", __doc__, plan.QUICK, plan.rehearsed, plan.ALL, plan.bars, all_rounds=60,
+    picture=("A training step by stage, against its dense part alone", plan.PANELS),
 )  # fmt: skip
-
 
 if __name__ == "__main__":
     sys.exit(BENCH.main())

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from adaptive_rec.config.tree import Config
+from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.placement import RowSpace
 from benchmarks.common.bench import Absent, Cell
 from benchmarks.common.command import data_folder
 from benchmarks.common.contestants import budget_bytes
 from benchmarks.common.shapes import SHAPES, Preloaded, configure, open_shape, preload
 from benchmarks.common.turns import first_turns, rows_of, take_turns, touched_rows
-from benchmarks.cpu import small_cells
 from benchmarks.cpu.contestants import Floor, OurRun, RivalRun, first_rows
 from benchmarks.cpu.parts import OurRows, RivalRows
 from benchmarks.cpu.plan import TORCH_LAYERS
@@ -26,10 +26,6 @@ from benchmarks.cpu.torchrec_dlrm import NAMES as THEIR_DLRM
 from benchmarks.cpu.torchrec_dlrm import TorchRecDlrm
 
 Note = Callable[[str], None]
-
-SAMPLE = "criteo_kaggle_sample_137k.tsv.zst"
-HOT_RATIO = 0.05
-"""Share of all rows that fits the hot tier."""
 
 OTHER_DENSE_BOUNDS = (1e-3, 5e-2, 2.0)
 """Where a rival's dense part sums in another order, for the same reason in float32 too."""
@@ -44,8 +40,6 @@ OURS: dict[str, tuple[str, ...]] = {
     "hybrid compiled": ("run.compile=true",),
     "hotline": ("knobs.policy=hotline",),
     "hotline split": ("knobs.policy=hotline", "run.split=always"),
-    "no skipping": ("knobs.policy=random_skip", "knobs.action=drop", "knobs.target_skip_ratio=0"),
-    "dropping": ("knobs.policy=random_skip", "knobs.action=drop", "knobs.target_skip_ratio=0.95"),
     "without prefetching": ("knobs.prefetch_depth=0",),
 }
 """Runs of ours by their names, with what they are set to beside the cell's settings."""
@@ -53,63 +47,47 @@ OURS: dict[str, tuple[str, ...]] = {
 EXACT = ("hybrid", "hybrid compiled", "hotline", "hotline split", "without prefetching")
 
 
-def sample_path() -> Path:
-    """Return the Criteo sample, or raise Absent."""
-    folder = data_folder()
-    if not (folder / SAMPLE).is_file():
-        raise Absent(f"{SAMPLE} is not in {folder} (ADAPTIVE_REC_TEST_DATA names the folder)")
-    return folder / SAMPLE
-
-
-def run_cell(cell: Cell, rounds: int, rehearse: bool, note: Note) -> dict[str, Any]:
-    if cell.kind == "sketch":
-        return small_cells.sketch(rounds, rehearse)
-    if cell.kind == "reading":
-        return small_cells.reading(sample_path(), rounds, rehearse)
-    size = 64 if rehearse else 2048
-    data = str(sample_path()) if cell.real else None
+def run_cell(cell: Cell, args: argparse.Namespace, note: Note) -> dict[str, Any]:
+    data = data_folder() / cell.data if cell.data else None
+    if data is not None and not data.is_file():
+        raise Absent(f"{cell.data} is not in {data.parent} (ADAPTIVE_REC_TEST_DATA names the folder)")
 
     def config_of(*more: str) -> Config:
         every = ("run.device=cpu", "knobs.policy=hybrid", *cell.settings, *more)
-        return configure(SHAPES[cell.shape], size, every, data)
+        return configure(SHAPES[cell.shape], 64 if args.rehearse else 2048, every, str(data) if data else None)
 
     config = config_of()
     source = preload(open_shape(SHAPES[cell.shape], config), config, cell.batches)
-    if cell.kind == "freeze":
-        return small_cells.freeze(config, source, rounds, cell.steps)
     of = embedding_part if cell.kind == "embedding" else whole_step
-    return {"batches": len(source), **of(cell, config_of, source, rounds, note)}
+    return {"batches": len(source), **of(cell, config_of, source, args.rounds, note)}
 
 
 def whole_step(
     cell: Cell, config_of: Callable[..., Config], source: Preloaded, rounds: int, note: Note
 ) -> dict[str, Any]:
     """Steps of runs of ours, of rivals and of the dense part alone."""
-    config, made, comparable = config_of(), {}, []
+    config, space = config_of(), RowSpace.of(source.tables, source.features)
+    made: dict[str, Any] = {}
     absent: dict[str, str] = {}
     for name in cell.contestants:
+        rival = name.removesuffix(TORCH_LAYERS)
+        needed = rival if rival in RIVALS else "TorchRec" if name in THEIR_DLRM else ""
+        if needed and (reason := why_absent(needed)):
+            absent[name] = reason
+            continue
         if name in OURS:
             mine = config_of(*OURS[name])
-            budget = budget_bytes(mine, source, HOT_RATIO) if mine.knobs.policy != "hybrid" else None
+            budget = budget_bytes(mine, source, cell.rows_ratio) if mine.knobs.policy != "hybrid" else None
             made[name] = OurRun(mine, source, budget)
-        elif (rival := name.removesuffix(TORCH_LAYERS)) in RIVALS:
-            if absent_for := why_absent(rival):
-                absent[name] = absent_for
-                continue
-            tables = RIVALS[rival][1](
-                config, RowSpace.of(source.tables, source.features), partial(first_rows, made["hybrid"].runtime.store)
-            )
+        elif rival in RIVALS:
+            tables = RIVALS[rival][1](config, space, partial(first_rows, store_of(made)))
             made[name] = RivalRun(tables, config if rival == name else config_of("run.linear=torch"), source)
         elif name in THEIR_DLRM:
-            if absent_for := why_absent("TorchRec"):
-                absent[name] = absent_for
-                continue
-            made[name] = TorchRecDlrm(config, source, made["hybrid"].runtime.store, THEIR_DLRM[name])
+            made[name] = TorchRecDlrm(config, source, store_of(made), THEIR_DLRM[name])
         else:
             made[name] = Floor(config, source)
-        if name in EXACT or getattr(made[name], "row_wise", False):
-            comparable.append(name)
         note(f"{name} is set up")
+    comparable = [name for name in made if name in EXACT or getattr(made[name], "row_wise", False)]
     precision = config.run.precision
     checks = agree(made, comparable, source, cell.steps, precision, note)
     note(f"{len(checks)} results compared")
@@ -122,6 +100,14 @@ def whole_step(
     if "floor split" in made and "hotline split" in made:
         made["floor split"].popular_ratio = made["hotline split"].popular_ratio
     return finish(made, absent, checks, rounds, cell.steps)
+
+
+def store_of(made: dict[str, Any]) -> EmbeddingStore:
+    """Return the store whose first rows rivals begin with: that of a run of ours before them."""
+    runs = [contestant for contestant in made.values() if isinstance(contestant, OurRun)]
+    if not runs:
+        raise Absent("a rival begins with the rows of a run of ours: --contestants must name one before it")
+    return runs[0].runtime.store
 
 
 def embedding_part(

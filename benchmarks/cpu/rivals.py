@@ -6,8 +6,6 @@ Each reads pooled vectors from a batch in its own form, made before the clock ru
 from __future__ import annotations
 
 import importlib.util
-import logging
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -15,12 +13,23 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from adaptive_rec.batch import Batch
 from adaptive_rec.config.tree import Config
 from adaptive_rec.placement import RowSpace
-from benchmarks.common.rivals import FBGEMM_RULES, by_feature, sparse_optimizer
+from benchmarks.common.rivals import (
+    FBGEMM_RULES,
+    by_feature,
+    fbgemm_tables,
+    joint,
+    sparse_optimizer,
+    torch_bag,
+    torchrec_collection,
+    torchrec_rows,
+)
+
+CPU = torch.device("cpu")
 
 Weights = Callable[[int], NDArray[Any]]
 """The rows (R, D) that a table begins with: those of our run."""
@@ -63,13 +72,7 @@ class TorchSparse(Tables):
 
     def __init__(self, config: Config, space: RowSpace, weights: Weights, rule: str) -> None:
         self._features = len(space.features)
-        self._bags = [
-            nn.EmbeddingBag.from_pretrained(
-                torch.tensor(weights(table)), freeze=False, mode="sum", sparse=True, include_last_offset=True
-            )
-            for table in range(len(space.tables))
-        ]
-        warnings.filterwarnings("ignore", message="Sparse invariant checks")
+        self._bags = [torch_bag(torch.tensor(weights(table))) for table in range(len(space.tables))]
         options = config.optimizer.model_copy(update={"embedding": rule})
         parameters = [bag.weight for bag in self._bags]
         self._optimizer, note = sparse_optimizer(config.model_copy(update={"optimizer": options}), parameters)
@@ -97,32 +100,18 @@ class Fbgemm(Tables):
     def __init__(
         self, config: Config, space: RowSpace, weights: Weights, rows_type: str = "FP32", output_type: str = "FP32"
     ) -> None:
-        from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
-        from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
-        from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-            ComputeDevice,
-            SplitTableBatchedEmbeddingBagsCodegen,
-        )
+        from fbgemm_gpu.split_embedding_configs import SparseType
 
-        options = config.optimizer
-        rule = FBGEMM_RULES[options.embedding]
         self._features = len(space.features)
-        self._tables = SplitTableBatchedEmbeddingBagsCodegen(
-            [(table.rows, table.dim, EmbeddingLocation.HOST, ComputeDevice.CPU) for table in space.tables],
-            optimizer=getattr(EmbOptimType, rule),
-            learning_rate=options.embedding_lr,
-            eps=options.eps,
-            weights_precision=getattr(SparseType, rows_type),
-            output_dtype=getattr(SparseType, output_type),
-            pooling_mode=PoolingMode.SUM,
-            device=torch.device("cpu"),
-        )
+        types = {"weights_precision": getattr(SparseType, rows_type), "output_dtype": getattr(SparseType, output_type)}
+        self._tables = fbgemm_tables(config, space, CPU, "HOST", **types)
         self.begin_with(weights, len(space.tables))
         self.row_wise = (rows_type, output_type) == ("FP32", "FP32")
+        rule = FBGEMM_RULES[config.optimizer.embedding]
         self.about = f"SplitTableBatchedEmbeddingBagsCodegen, HOST, {rule}, rows {rows_type}, output {output_type}"
 
     def prepare(self, batch: Batch) -> Any:
-        return _joint(batch, self._features)
+        return joint(by_feature(batch, self._features, pin=False))
 
     def read(self, prepared: Any) -> Tensor:
         pooled: Tensor = self._tables(*prepared)
@@ -137,50 +126,24 @@ class TorchRec(Tables):
     """FusedEmbeddingBagCollection: keyed jagged tensors in, keyed tensors out, FBGEMM's table-batched embeddings inside."""
 
     def __init__(self, config: Config, space: RowSpace, weights: Weights) -> None:
-        logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)  # it warns when TorchRec is imported
-        import torchrec
-        from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
-        from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
-
-        assert config.optimizer.embedding == "rowwise_adagrad"
-        self._jagged = torchrec.KeyedJaggedTensor
+        self.collection = torchrec_collection(config, space, CPU)
         self._keys = [feature.name for feature in space.features]
-        tables = [
-            torchrec.EmbeddingBagConfig(
-                name=f"t{number}", embedding_dim=table.dim, num_embeddings=table.rows, feature_names=[key]
-            )
-            for number, (table, key) in enumerate(zip(space.tables, self._keys, strict=True))
-        ]
-        self.collection = FusedEmbeddingBagCollection(
-            tables=tables,
-            optimizer_type=torchrec.optim.RowWiseAdagrad,
-            optimizer_kwargs={"lr": config.optimizer.embedding_lr, "eps": config.optimizer.eps},
-            device=torch.device("cpu"),
-            location=EmbeddingLocation.HOST,
-        )
-        self.begin_with(weights, len(tables))
+        self.begin_with(weights, len(space.tables))
         inside = type(self.collection._emb_modules[0]._emb_module).__name__
         self.about = f"FusedEmbeddingBagCollection, HOST, RowWiseAdagrad: runs {inside} in float32"
 
     def weight(self, table: int) -> Tensor:
-        weight: Tensor = self.collection.state_dict()[f"embedding_bags.t{table}.weight"].detach()
-        return weight
+        return torchrec_rows(self.collection, table)
 
     def prepare(self, batch: Batch) -> Any:
-        values, offsets = _joint(batch, len(self._keys))
-        return self._jagged.from_offsets_sync(keys=self._keys, values=values, offsets=offsets)
+        import torchrec
+
+        values, offsets = joint(by_feature(batch, len(self._keys), pin=False))
+        return torchrec.KeyedJaggedTensor.from_offsets_sync(keys=self._keys, values=values, offsets=offsets)
 
     def read(self, prepared: Any) -> Tensor:
         pooled: Tensor = self.collection(prepared).values()
         return pooled
-
-
-def _joint(batch: Batch, features: int) -> tuple[Tensor, Tensor]:
-    """Ids of all features, one feature after the other, and the ends of their bags, (N,) and (T * B + 1,)."""
-    found = by_feature(batch, features, pin=False)
-    first_F = np.cumsum([0, *(len(ids) for ids in found.ids_F)])
-    parts = [offsets[:-1] + int(first) for offsets, first in zip(found.offsets_F, first_F[:-1], strict=True)]
-    return torch.cat(found.ids_F).long(), torch.cat([*parts, torch.tensor([int(first_F[-1])])])
 
 
 RIVALS: dict[str, tuple[str, Callable[[Config, RowSpace, Weights], Tables]]] = {

@@ -22,7 +22,7 @@ from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.run_options import RunOptions
 from benchmarks.common.shapes import SHAPES, configure
-from benchmarks.disk_tier.setup import IN_MEMORY, RIVALS, Setup
+from benchmarks.disk_tier.plan import IN_MEMORY, RIVALS, Setup
 
 CHUNK_ROWS = 1 << 18
 

@@ -1,115 +1,99 @@
-"""What is measured: cells, their contestants, and the bars."""
+"""What is measured: cells, their contestants, and the bars. Loads nothing heavy."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from benchmarks.common.bench import Cell
+from benchmarks.common.report import Found, ratio_bar, runs_of
 from benchmarks.common.results import bar
-from benchmarks.common.statistics import ratio_of_medians
-from benchmarks.disk_tier.setup import ALL_COUNTED, ARRAYS, BAGS, IN_MEMORY, OURS, PLAIN_ZIPF, RIVALS, ROCKS
 
-NOTHING_AHEAD, AHEAD, POPULAR_FIRST, FREEZE = "nothing ahead", "look-ahead", "+ popular first", "+ freeze"
-_SPLIT = ("run.split=always",)
-_FREEZE = (*_SPLIT, "knobs.policy=slipstream", "knobs.action=freeze")
+IN_MEMORY, OURS = "all in memory", "ours"
+BAGS, ARRAYS, ROCKS = "nn.EmbeddingBag over a map", "NumPy over a map", "RocksDB"
+ADVISED = ", MADV_RANDOM"
+"""What the name of a rival ends with that has told the system to read no neighbours of the pages in use."""
+PLAIN_MAPS = (BAGS, ARRAYS)
+RIVALS = (*PLAIN_MAPS, BAGS + ADVISED, ARRAYS + ADVISED, ROCKS)
 
+NOTHING_AHEAD, AHEAD, POPULAR_FIRST, FREEZE = "ours, nothing ahead", "ours, look-ahead", "ours + popular first", "ours + freeze"
+SETTINGS: dict[str, tuple[str, ...]] = {
+    NOTHING_AHEAD: ("knobs.prefetch_depth=0",),
+    POPULAR_FIRST: ("run.split=always",),
+    FREEZE: ("run.split=always", "knobs.policy=slipstream", "knobs.action=freeze"),
+}
+"""What runs of ours are set to beside the cell's settings."""
 
-@dataclass(frozen=True)
-class Cell:
-    """Contestants that take turns."""
-
-    name: str
-    about: str
-    rows_ratio: float
-    """Part of all rows that has room in memory."""
-    contestants: tuple[tuple[str, tuple[str, ...]], ...]
-    """Names and settings. The first one with rows on a disk sets the limit of all of them."""
-    shape: str = "kaggle"
-    data: str = ""
-    """The prepared data set that it trains on; empty for synthetic samples."""
-    settings: tuple[str, ...] = (PLAIN_ZIPF, ALL_COUNTED)
-
-
-def _against_rivals(ratio: float) -> Cell:
-    names = (OURS, IN_MEMORY, *RIVALS)
-    return Cell(
-        f"{ratio:.0%}".replace("%", "-percent"),
-        f"{ratio:.0%} of the rows in memory",
-        ratio,
-        tuple((n, ()) for n in names),
-    )
-
-
-SHARES = (0.25, 0.10, 0.05)
-MEMORY = tuple(_against_rivals(ratio) for ratio in SHARES)
-ABLATION = Cell(
-    "ablation",
-    "what each part brings, 10 % of the rows in memory",
-    0.10,
-    (
-        (AHEAD, ()),
-        (NOTHING_AHEAD, ("knobs.prefetch_depth=0",)),
-        (POPULAR_FIRST, _SPLIT),
-        (FREEZE, _FREEZE),
-        (IN_MEMORY, ()),
-    ),
-)
-CRITEO = Cell(
-    "criteo",
-    "the Criteo sample, 10 % of the rows in memory",
-    0.10,
-    ((OURS, ()), (IN_MEMORY, ())),
-    data="criteo",
-    settings=("data.ids=auto", ALL_COUNTED),
-)
-GLOBO = Cell(
-    "globo",
-    "Globo's clicks, 10 % of the rows in memory",
-    0.10,
-    ((OURS, ()), (IN_MEMORY, ())),
-    data="globo",
-    settings=("data.ids=auto", ALL_COUNTED),
-)
-CELLS = (*MEMORY, ABLATION, CRITEO, GLOBO)
-
-MOST_OF_STEP = {0.25: 1.12, 0.10: 1.25, 0.05: 1.5}
+PLAIN_ZIPF = "data.synthetic.popular_ratio=0"
+ALL_COUNTED = "knobs.sample_ratio=1"
+"""All lookups are counted, so that rows find their places in fewer steps."""
+MOST_OF_STEP = {"25-percent": 1.12, "10-percent": 1.25, "5-percent": 1.5}
 """The longest step at each share of rows in memory, in steps of a run with all rows there."""
-
 LEAST_OVER = {BAGS: 10.0, ARRAYS: 10.0, ROCKS: 3.0}
 """How many times as long as ours the steps of rivals must take at least."""
-
 MOST_WAIT = 0.10
 """The largest part of a step that waits for the disk, on real samples."""
 
 
-def bars(found: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+@dataclass(frozen=True)
+class Setup:
+    """A contestant."""
+
+    name: str
+    """IN_MEMORY, a name of RIVALS, or any other one for a run of ours with rows on a disk."""
+    shape: str
+    data: str
+    """Folder of prepared samples or a Criteo file; empty for synthetic samples."""
+    batch_size: int
+    rows_ratio: float
+    """Part of all rows, with their optimizer state, that has room in memory."""
+    settings: tuple[str, ...]
+    folder: str
+    """Where its rows lie on the disk."""
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def read(text: str) -> Setup:
+        values = json.loads(text)
+        return Setup(**{**values, "settings": tuple(values["settings"])})
+
+
+def _cell(name: str, about: str, ratio: float, contestants: tuple[str, ...], data: str = "") -> Cell:
+    """The first contestant with rows on a disk sets the limit of all of them."""
+    settings = ("data.ids=auto" if data else PLAIN_ZIPF, ALL_COUNTED)
+    whole = f"{about}, {ratio:.0%} of the rows in memory"
+    return Cell(name, whole, contestants, rows_ratio=ratio, data=data, settings=settings)
+
+
+CELLS = (
+    *(
+        _cell(f"{100 * ratio:.0f}-percent", "synthetic samples", ratio, (OURS, IN_MEMORY, *RIVALS))
+        for ratio in (0.25, 0.10, 0.05)
+    ),
+    _cell("ablation", "what each part brings", 0.10, (AHEAD, NOTHING_AHEAD, POPULAR_FIRST, FREEZE, IN_MEMORY)),
+    _cell("criteo", "the Criteo sample", 0.10, (OURS, IN_MEMORY), "criteo_kaggle_sample_137k.tsv.zst"),
+    _cell("globo", "Globo's clicks", 0.10, (OURS, IN_MEMORY), "globo_clicks_2988181.csv.zst"),
+)
+
+
+def rehearsed(cell: Cell) -> Cell:
+    return replace(cell, shape="tiny")
+
+
+def bars(found: Found) -> Iterator[dict[str, Any]]:
     """Yield the bars of the cells that were measured."""
-    for cell in MEMORY:
-        runs = found.get(cell.name, {}).get("runs", {})
-        if OURS not in runs:
-            continue
-        if IN_MEMORY in runs:
-            yield _ratio(
-                f"{cell.name}: step beside all in memory",
-                runs[OURS],
-                runs[IN_MEMORY],
-                MOST_OF_STEP[cell.rows_ratio],
-                False,
-            )
+    for name, most in MOST_OF_STEP.items():
+        runs = runs_of(found, name)
+        if OURS in runs and IN_MEMORY in runs:
+            yield ratio_bar(f"{name}: step beside all in memory", runs[OURS], runs[IN_MEMORY], most, False)
         for rival, least in LEAST_OVER.items():
-            if rival in runs:
-                yield _ratio(f"{cell.name}: step of {rival} beside ours", runs[rival], runs[OURS], least, True)
-    for cell in (CRITEO, GLOBO):
-        if cell.name in found:
-            yield bar(
-                f"{cell.name}: wait for the disk, part of the step",
-                found[cell.name]["runs"][OURS]["wait_ratio"],
-                MOST_WAIT,
-                False,
-            )
-
-
-def _ratio(what: str, over: dict[str, Any], under: dict[str, Any], bound: float, at_least: bool) -> dict[str, Any]:
-    ratio = ratio_of_medians(over["seconds"], under["seconds"])
-    return bar(what, ratio["ratio"], bound, at_least, [ratio["low"], ratio["high"]])
+            if OURS in runs and rival in runs:
+                yield ratio_bar(f"{name}: step of {rival} beside ours", runs[rival], runs[OURS], least, True)
+    for name in ("criteo", "globo"):
+        if OURS in (runs := runs_of(found, name)):
+            wait = runs[OURS]["facts"]["part of the step that waits for the disk"]
+            yield bar(f"{name}: wait for the disk, part of the step", wait, MOST_WAIT, False)

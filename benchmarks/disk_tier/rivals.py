@@ -27,7 +27,7 @@ from adaptive_rec.dense.models.build import build_model
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.dense_optimizer import build_dense_optimizer
 from benchmarks.disk_tier.contestants import first_rows, sync_files
-from benchmarks.disk_tier.setup import ADVISED, BAGS, ROCKS
+from benchmarks.disk_tier.plan import ADVISED, BAGS, ROCKS
 
 CPU = torch.device("cpu")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.common.shapes import SHAPES, open_shape
 from benchmarks.disk_tier.contestants import Contestant, build, configured
-from benchmarks.disk_tier.setup import Setup
+from benchmarks.disk_tier.plan import Setup
 
 
 def turn(contestant: Contestant, steps: int) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,7 +13,7 @@ from benchmarks.common.bench import Cell
 from benchmarks.common.contestants import budget_bytes
 from benchmarks.common.shapes import SHAPES, configure, open_shape, preload
 from benchmarks.common.turns import first_turns, rows_of, touched_rows
-from benchmarks.cpu.cells import HOT_RATIO, Note, finish
+from benchmarks.cpu.cells import Note, finish
 from benchmarks.cpu.contestants import OurRun, first_rows
 from benchmarks.cpu.rivals import why_absent
 from benchmarks.drop_in.contestants import (
@@ -31,39 +33,35 @@ ROWS_BOUND, BOUNDS = 1e-5, {"sgd": 1e-2, "adagrad": 5e-3}
 Adagrad's are as long for any gradient: a number of which the parts nearly cancel turns over by rounding (2e-3 each)."""
 
 
-def run_cell(cell: Cell, rounds: int, rehearse: bool, note: Note) -> dict[str, Any]:
-    config = configure(SHAPES[cell.shape], 64 if rehearse else 2048, ("run.device=cpu", *cell.settings), None)
+def run_cell(cell: Cell, args: argparse.Namespace, note: Note) -> dict[str, Any]:
+    size = 64 if args.rehearse else 2048
+    config = configure(SHAPES[cell.shape], size, ("run.device=cpu", *cell.settings), None)
     source = preload(open_shape(SHAPES[cell.shape], config), config, cell.batches)
-    budget = budget_bytes(config, source, HOT_RATIO)
+    budget = budget_bytes(config, source, cell.rows_ratio)
     train = OurRun(config, source, budget)
-    weights = partial(first_rows, train.runtime.store)
-    bags = bag_items(source)
-    made: dict[str, Any] = {TRAIN: train}
-    absent: dict[str, str] = {}
-    for name in cell.contestants:
-        if name == IN_LINE:
-            made[name] = wrapped_loop(config, source, weights, bags, budget)
-        elif name == COLLECTION:
-            made[name] = collection_loop(config, source, weights, jagged_items(source), budget)
-        elif name == PLAIN:
-            made[name] = plain_loop(config, source, weights, bags)
-        elif name == TORCHREC and (reason := why_absent(name)):
-            absent[name] = reason
-        elif name == TORCHREC:
-            made[name] = torchrec_loop(config, source, weights, jagged_items(source))
-        note(f"{name} is set up" if name in made else f"{name} comes later")
-    space = RowSpace.of(source.tables, source.features)
-    touched = touched_rows(source.batches[: cell.steps], space)
+    weights, bags = partial(first_rows, train.runtime.store), bag_items(source)
+    makers: dict[str, Callable[[], Any]] = {
+        IN_LINE: lambda: wrapped_loop(config, source, weights, bags, budget),
+        COLLECTION: lambda: collection_loop(config, source, weights, jagged_items(source), budget),
+        PLAIN: lambda: plain_loop(config, source, weights, bags),
+        TORCHREC: lambda: torchrec_loop(config, source, weights, jagged_items(source)),
+    }
+    absent = {name: why_absent(name) for name in cell.contestants if name == TORCHREC and why_absent(name)}
+    wanted = {*cell.contestants, *((IN_LINE,) if WRAPPED in cell.contestants else ())} - absent.keys()
+    made: dict[str, Any] = {TRAIN: train, **{name: make() for name, make in makers.items() if name in wanted}}
+    note(f"{', '.join(made)} are set up")
+    touched = touched_rows(source.batches[: cell.steps], RowSpace.of(source.tables, source.features))
     bounds = BOUNDS.get(config.optimizer.embedding, ROWS_BOUND)
     checks = first_turns(
         made, list(made), touched, rows_of(train, touched), cell.steps, lambda _: (1e-5, bounds, math.inf), note
     )
     note(f"{len(checks)} results compared")
-    about = "the same model and runtime, its lookups told by runtime.prefetch"
-    made[WRAPPED] = Announced(made[IN_LINE], foretell_bags, about)
+    if WRAPPED in cell.contestants:
+        about = "the same model and runtime, its lookups told by runtime.prefetch"
+        made[WRAPPED] = Announced(made[IN_LINE], foretell_bags, about)
     for contestant in made.values():
         for _ in range(-(-len(source) // cell.steps)):  # until rows are hot
             contestant.turn(cell.steps)
     note("rows are hot")
-    return {"batches": len(source), **finish({name: made[name] for name in cell.contestants if name in made},
-                                             absent, checks, rounds, cell.steps)}  # fmt: skip
+    made = {name: made[name] for name in cell.contestants if name in made}
+    return {"batches": len(source), **finish(made, absent, checks, args.rounds, cell.steps)}

@@ -1,10 +1,13 @@
-"""The cells of `make bench-drop-in`."""
+"""The cells and the bars of `make bench-drop-in`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from benchmarks.common.bench import Cell
+from benchmarks.common.report import Found, ratio_bar, runs_of
 from benchmarks.cpu.plan import CUT, CUT_SHORT, MLPERF
 
 TRAIN, WRAPPED, IN_LINE, COLLECTION = "adaptive-rec train", "wrapped, prefetch", "wrapped", "collection, prefetch"
@@ -20,16 +23,15 @@ def _cell(rule: str, *rivals: str, rows: tuple[str, ...] = ALL_ROWS, briefly: bo
         else "tables cut to 4 M rows: torch's Adagrad keeps as much again"
     )
     return Cell(
-        f"{rule}{'' if briefly else '-waiting'}", "step", f"{KAGGLE}, {size}",
-        (TRAIN, WRAPPED, IN_LINE, COLLECTION, *rivals), steps=6, briefly=briefly,
-        settings=(f"optimizer.embedding={rule}", "knobs.policy=hotline", *rows),
+        f"{rule}{'' if briefly else '-waiting'}", f"{KAGGLE}, {size}", (TRAIN, WRAPPED, IN_LINE, COLLECTION, *rivals),
+        steps=6, briefly=briefly, settings=(f"optimizer.embedding={rule}", "knobs.policy=hotline", *rows),
     )  # fmt: skip
 
 
 MULTI_HOT = Cell(
-    "multi-hot", "step", f"{MLPERF}, row-wise Adagrad, policy hotline with room for 5 % of the rows",
-    (TRAIN, WRAPPED, IN_LINE, COLLECTION, TORCHREC), "mlperf",
-    ("optimizer.embedding=rowwise_adagrad", "knobs.policy=hotline", *CUT_SHORT), 2, 24,
+    "multi-hot", f"{MLPERF}, row-wise Adagrad, policy hotline with room for 5 % of the rows",
+    (TRAIN, WRAPPED, IN_LINE, COLLECTION, TORCHREC), shape="mlperf", batches=24,
+    settings=("optimizer.embedding=rowwise_adagrad", "knobs.policy=hotline", *CUT_SHORT),
 )  # fmt: skip
 
 QUICK = (
@@ -46,3 +48,18 @@ def rehearsed(cell: Cell) -> Cell:
     more = ("run.threads=1", "knobs.reclassify_every=6")
     shape = "tiny_bags" if cell.shape == "mlperf" else "tiny"
     return replace(cell, shape=shape, settings=(*kept, *more), steps=2, batches=6)
+
+
+SHARE_OF_TRAIN = 0.95
+
+
+def bars(found: Found) -> Iterator[dict[str, Any]]:
+    """Yield the throughput of each drop-in as a share of train's, and as a multiple of each rival's."""
+    for name in found:
+        runs = runs_of(found, name)
+        for mine in (WRAPPED, COLLECTION):
+            for other in (TRAIN, PLAIN, TORCHREC):
+                if mine in runs and other in runs:
+                    bound = SHARE_OF_TRAIN if other == TRAIN else 1.0
+                    what = f"steps a second of {mine} / {other}, {name}"
+                    yield ratio_bar(what, runs[other], runs[mine], bound, at_least=True)

@@ -8,19 +8,17 @@ pass, on a stream of its own. Batches are brought to the device one step ahead.
 from __future__ import annotations
 
 import importlib.util
-import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from adaptive_rec.batch import Batch
 from adaptive_rec.config.tree import Config
 from benchmarks.common.contestants import Where
-from benchmarks.common.rivals import FBGEMM_RULES, by_feature
+from benchmarks.common.rivals import FBGEMM_RULES, by_feature, fbgemm_tables, joint, torchrec_collection, torchrec_rows
 from benchmarks.gpu.rivals import Rival
 
 
@@ -44,9 +42,7 @@ class Ahead(Rival):
 
     def prepare(self, batch: Batch) -> Joint:
         found = by_feature(batch, len(self.space.features), self.on_cuda)
-        first_F = np.cumsum([0, *(len(ids) for ids in found.ids_F)])
-        parts = [offsets[:-1] + int(first) for offsets, first in zip(found.offsets_F, first_F[:-1], strict=True)]
-        ids, offsets = torch.cat(found.ids_F).long(), torch.cat([*parts, torch.tensor([int(first_F[-1])])])
+        ids, offsets = joint(found)
         if self.on_cuda:
             ids, offsets = ids.pin_memory(), offsets.pin_memory()
         return Joint(found.dense_BX, found.labels_B, ids, offsets)
@@ -98,33 +94,13 @@ class FbgemmDevice(Ahead):
         return "" if config.optimizer.embedding in FBGEMM_RULES else "it has no such update rule"
 
     def make_tables(self) -> None:
-        from fbgemm_gpu.split_embedding_configs import EmbOptimType
-        from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
-        from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-            ComputeDevice,
-            SplitTableBatchedEmbeddingBagsCodegen,
-        )
-
         super().make_tables()
-        options, there = self.config.optimizer, ComputeDevice.CUDA if self.on_cuda else ComputeDevice.CPU
-        location = EmbeddingLocation.DEVICE if self.on_cuda else EmbeddingLocation.HOST
-        if self.on_cuda and self.cached_ratio:
-            location = EmbeddingLocation.MANAGED_CACHING
-        self.tables = SplitTableBatchedEmbeddingBagsCodegen(
-            [(table.rows, table.dim, location, there) for table in self.space.tables],
-            optimizer=getattr(EmbOptimType, FBGEMM_RULES[options.embedding]),
-            learning_rate=options.embedding_lr,
-            eps=options.eps,
-            beta1=options.betas[0],
-            beta2=options.betas[1],
-            pooling_mode=PoolingMode.SUM,
-            device=self.device,
-            **self.cache_options(),
-        )
+        where = "MANAGED_CACHING" if self.on_cuda and self.cached_ratio else "DEVICE" if self.on_cuda else "HOST"
+        self.tables = fbgemm_tables(self.config, self.space, self.device, where, **self.cache_options())
         for table, weights in enumerate(self.tables.split_embedding_weights()):
             weights.copy_(self.weights(table))
         kept = f"LRU cache of {self.cached_ratio:.0%}, host-mapped, prefetched" if self.cached_ratio else "all rows"
-        self.about = f"FBGEMM {location.name}, {kept}, {FBGEMM_RULES[options.embedding]}"
+        self.about = f"FBGEMM {where}, {kept}, {FBGEMM_RULES[self.config.optimizer.embedding]}"
 
     def cache_options(self) -> dict[str, Any]:
         return {}
@@ -177,33 +153,14 @@ class TorchRecDevice(Ahead):
         return "" if config.optimizer.embedding == "rowwise_adagrad" else "measured with row-wise Adagrad only"
 
     def make_tables(self) -> None:
-        logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)  # it warns when TorchRec is imported
         import torchrec
-        from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
-        from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
 
         super().make_tables()
-        options = self.config.optimizer
         self._jagged, self._keys = torchrec.KeyedJaggedTensor, [feature.name for feature in self.space.features]
-        self.collection = FusedEmbeddingBagCollection(
-            tables=[
-                torchrec.EmbeddingBagConfig(
-                    name=f"t{number}", embedding_dim=table.dim, num_embeddings=table.rows, feature_names=[key]
-                )
-                for number, (table, key) in enumerate(zip(self.space.tables, self._keys, strict=True))
-            ],
-            optimizer_type=torchrec.optim.RowWiseAdagrad,
-            optimizer_kwargs={"lr": options.embedding_lr, "eps": options.eps},
-            device=self.device,
-            location=EmbeddingLocation.DEVICE if self.on_cuda else EmbeddingLocation.HOST,
-        )
+        self.collection = torchrec_collection(self.config, self.space, self.device)
         for table in range(len(self.space.tables)):
-            self._weight(table).copy_(self.weights(table))
+            torchrec_rows(self.collection, table).copy_(self.weights(table))
         self.about = "TorchRec FusedEmbeddingBagCollection, all rows on the device, RowWiseAdagrad"
-
-    def _weight(self, table: int) -> Tensor:
-        weight: Tensor = self.collection.state_dict()[f"embedding_bags.t{table}.weight"].detach()
-        return weight
 
     def pooled(self, batch: Joint) -> Tensor:
         jagged = self._jagged(keys=self._keys, values=batch.ids_N, offsets=batch.offsets, stride=len(batch.labels_B))
@@ -211,4 +168,4 @@ class TorchRecDevice(Ahead):
         return pooled
 
     def rows(self, table: int) -> Tensor:
-        return self._weight(table).cpu()
+        return torchrec_rows(self.collection, table).cpu()

@@ -6,7 +6,6 @@ All rivals, `fbgemm.py`'s too, get the same batches, model, loss and dense optim
 from __future__ import annotations
 
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +24,7 @@ from adaptive_rec.embedding.host import _initialise
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.dense_optimizer import build_dense_optimizer
 from benchmarks.common.contestants import Where
-from benchmarks.common.rivals import by_feature, sparse_optimizer
+from benchmarks.common.rivals import by_feature, sparse_optimizer, torch_bag
 from benchmarks.common.shapes import cores
 from benchmarks.gpu.loader import Loader
 
@@ -115,13 +114,8 @@ class TorchTables(Rival):
     place = torch.device("cpu")
 
     def make_tables(self) -> None:
-        self._bags = [
-            nn.EmbeddingBag.from_pretrained(
-                self.weights(table).to(self.place), freeze=False, mode="sum", sparse=True, include_last_offset=True
-            )
-            for table in range(len(self.space.tables))
-        ]
-        warnings.filterwarnings("ignore", message="Sparse invariant checks")
+        tables = range(len(self.space.tables))
+        self._bags = [torch_bag(self.weights(table).to(self.place)) for table in tables]
         self._optimizer, note = sparse_optimizer(self.config, list(self._parameters()))
         self.about = f"plain PyTorch {torch.__version__}: {note}, {torch.get_num_threads()} threads, tables on {self.place}"
 

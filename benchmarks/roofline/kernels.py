@@ -17,9 +17,7 @@ from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.tracking.count_min import CountMinSketch
 from benchmarks.common.shapes import SHAPES, Preloaded, configure, open_shape, preload
-from benchmarks.common.turns import take_turns
 from benchmarks.cpu.contestants import first_rows
-from benchmarks.cpu.parts import Work
 from benchmarks.cpu.rivals import RIVALS, why_absent
 from benchmarks.roofline.machine import Roof
 
@@ -137,28 +135,3 @@ def _few(work: ClassifiedBatch) -> ClassifiedBatch:
     found.source_N = ~(np.arange(work.batch.lookups) % FEW)
     found.segment_bag_N = (work.segment_bag_N % FEW).astype(work.segment_bag_N.dtype)
     return found
-
-
-def times(kernel: Kernel, rounds: int) -> dict[str, Any]:
-    """Take turns of ours, of ours in the cache and of the rival; seconds of each turn."""
-    made = {"ours": Work(kernel.ours)}
-    if kernel.in_cache:
-        made["in cache"] = Work(kernel.in_cache)
-    if kernel.rival:
-        made["rival"] = _Prepared(kernel.rival, kernel.prepare)
-    for contestant in made.values():
-        contestant.turn(1)
-        contestant.turn(1)
-    return take_turns(made, rounds, 1)
-
-
-class _Prepared(Work):
-    """A call with another before it that is not timed; turns are of one step."""
-
-    def __init__(self, call: Callable[[int], object], prepare: Callable[[int], object]) -> None:
-        super().__init__(call)
-        self._before = prepare
-
-    def turn(self, steps: int) -> Any:
-        self._before(self.steps)
-        return super().turn(steps)

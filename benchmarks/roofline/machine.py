@@ -35,6 +35,11 @@ class Roof:
     rows: list[dict[str, Any]]
     """Nanoseconds of a random row: `bytes`, `threads`, `huge` pages or not, `read`, `changed`."""
 
+    @staticmethod
+    def read(values: dict[str, Any]) -> Roof:
+        """Return what a file has kept, whose keys are texts."""
+        return Roof({int(threads): speed for threads, speed in values["sequential"].items()}, values["rows"])
+
     def row(self, size: int, threads: int, what: str) -> float:
         """Seconds of a random row of `size` bytes in huge pages, interpolated between the measured sizes; below 64 bytes a row
         is a line of 64."""

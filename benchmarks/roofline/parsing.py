@@ -14,13 +14,12 @@ from adaptive_rec.kernels import parse
 from benchmarks.roofline.kernels import Kernel
 from benchmarks.roofline.machine import Roof
 
-SAMPLE = "criteo_kaggle_sample_137k.tsv.zst"
 INTEGERS, CATEGORIES = 13, 26
 FEW_LINES = 256
 """Lines, with what is parsed from them, that a core's second cache holds."""
 
 
-def text(data: Path, small: bool) -> bytes:
+def text(path: Path, small: bool) -> bytes:
     """Return the lines of the Criteo sample, or some made up ones; nothing where there is no sample."""
     if small:
         numbers = np.random.default_rng(1).integers(0, 1 << 31, (4 * FEW_LINES, INTEGERS + CATEGORIES))
@@ -28,7 +27,7 @@ def text(data: Path, small: bool) -> bytes:
             "\t".join(["1", *map(str, row[:INTEGERS]), *(f"{key:08x}" for key in row[INTEGERS:])]) for row in numbers
         )
         return "".join(f"{line}\n" for line in made).encode()
-    return b"".join(line_blocks(data / SAMPLE)) if (data / SAMPLE).exists() else b""
+    return b"".join(line_blocks(path)) if path.exists() else b""
 
 
 def parsing(lines: bytes, roof: Roof) -> Kernel:

@@ -174,7 +174,7 @@ def measure(trial: Trial, group: TorchGroup) -> dict[str, Any]:
     for contestant in contestants.values():
         contestant.close()
     rows = sum(table.rows for table in source.tables)
-    return {"rows": rows, "raw_gigabits": raw, "first_loss": first, "found": found}
+    return {"rows": rows, "raw_gigabits": raw, "first_loss": first, "runs": found}
 
 
 def main() -> None:

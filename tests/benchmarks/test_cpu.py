@@ -18,14 +18,14 @@ from benchmarks.common import turns
 from benchmarks.common.shapes import SHAPES, configure, open_shape, preload
 from benchmarks.common.statistics import ratio_of_medians
 from benchmarks.common.turns import Turn
-from benchmarks.cpu import plan, report, rivals
+from benchmarks.cpu import plan, rivals
 from benchmarks.cpu.__main__ import BENCH
 from benchmarks.cpu.contestants import OurRun
 from benchmarks.cpu.torchrec_dlrm import TorchRecDlrm
 
 ROOT = Path(__file__).parents[2]
-SOME = ("kaggle-fp32", "embedding-mlperf", "sketch", "freezing")
-"""Cells of nearly every kind and shape."""
+SOME = ("kaggle-fp32", "embedding-mlperf", "prefetching")
+"""Cells of every kind, and of nearly every shape."""
 
 
 def bench(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -38,9 +38,9 @@ def bench(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("bench")
-    done = bench("--rehearse", "--out", str(out), "--only", *SOME, "reading", ADAPTIVE_REC_TEST_DATA=str(out))
+    done = bench("--rehearse", "--out", str(out), "--only", *SOME, "criteo", ADAPTIVE_REC_TEST_DATA=str(out))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "absent  reading: the whole cell: criteo_kaggle_sample_137k.tsv.zst is not in" in done.stdout
+    assert "absent  criteo: the whole cell: criteo_kaggle_sample_137k.tsv.zst is not in" in done.stdout
     return out
 
 
@@ -50,7 +50,7 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_installed_rivals_take_turns_and_absent_ones_are_named(rehearsal: Path) -> None:
     cells = json.loads((rehearsal / "results.json").read_text())["cells"]
-    assert set(cells) == {*SOME, "reading"}
+    assert set(cells) == {*SOME, "criteo"}
     for name, contestants in {cell.name: cell.contestants for cell in plan.QUICK if cell.name in SOME}.items():
         result = cells[name]["result"]
         absent = {who for who in contestants if rival_of(who) in rivals.RIVALS and rivals.why_absent(rival_of(who))}
@@ -83,13 +83,12 @@ def test_rows_are_tables_of_markdown_that_say_they_are_no_figures(rehearsal: Pat
     text = (rehearsal / "rows.md").read_text()
     assert "no figure of anything" in text
     assert "| bar |" not in text
-    assert all(f"### {name}\n" in text for name in (*SOME, "reading"))
+    assert all(f"### {name}\n" in text for name in (*SOME, "criteo"))
     for table in text.split("\n\n"):
         columns = {line.count("|") for line in table.splitlines() if line.startswith("|")}
         assert len(columns) <= 1, table
-    picture = ElementTree.fromstring((rehearsal / "steps.svg").read_text())
+    picture = ElementTree.fromstring((rehearsal / "picture.svg").read_text())
     assert "REHEARSAL" in "".join(picture.itertext())
-    assert not (rehearsal / "rows.svg").exists()  # nothing was measured over rows
 
 
 def test_cells_are_listed_and_unknown_ones_refused() -> None:
@@ -101,13 +100,22 @@ def test_cells_are_listed_and_unknown_ones_refused() -> None:
     assert "kagle-fp32" in refused.stderr
 
 
+def test_contestants_of_a_cell_are_chosen_by_name() -> None:
+    few = BENCH.chosen(BENCH.arguments(["--only", "kaggle-bf16", "--contestants", "floor", "hybrid"]))
+    assert [cell.contestants for cell in few] == [("hybrid", "floor")]
+    with pytest.raises(SystemExit, match="no contestant named hibrid"):
+        BENCH.chosen(BENCH.arguments(["--contestants", "hibrid"]))
+    of_one = BENCH.chosen(BENCH.arguments(["--contestants", "ours", "--cell", "kaggle-bf16"]))
+    assert of_one[0].contestants == (), "the process of a cell that has none of them"
+
+
 @pytest.mark.slow
 def test_a_cell_is_taken_up_if_it_was_measured_with_these_sources(rehearsal: Path, tmp_path: Path) -> None:
-    args, path = BENCH.arguments(["--rehearse", "--all"]), rehearsal / "cells" / "freezing.json"
-    cell = next(cell for cell in BENCH.chosen(args) if cell.name == "freezing")
+    args, path = BENCH.arguments(["--rehearse", "--all"]), rehearsal / "cells" / "prefetching.json"
+    cell = next(cell for cell in BENCH.chosen(args) if cell.name == "prefetching")
     assert BENCH.resumable(path, cell, args) is not None
-    other = tmp_path / "freezing.json"
-    for change in ({"rounds": 5}, {"about": {"fingerprint": "another"}}, {"cell": {}}):
+    other = tmp_path / "prefetching.json"
+    for change in ({"asked": {"rounds": "5"}}, {"about": {"fingerprint": "another"}}, {"cell": {}}):
         other.write_text(json.dumps(json.loads(path.read_text()) | change))
         assert BENCH.resumable(other, cell, args) is None
 
@@ -236,26 +244,22 @@ def test_bars_see_what_misses_them() -> None:
     def cell(**runs: Any) -> dict[str, Any]:
         return {"result": {"runs": {name.replace("_", " "): one for name, one in runs.items()}}}
 
-    dropped = run(0.72) | {"gained": {"samples_trained": [70, 70], "samples_seen": [100, 100]}}
     found = {
         "kaggle-fp32": cell(hybrid=run(1.09), hotline=run(1.04), floor=run(1.0), FBGEMM=run(1.3)),
         "kaggle-fp32-waiting": cell(FBGEMM=run(1.1)),
-        "sketch": cell(**{"ours 2^16": run(1e-3, lookups=79_000)}),
         "rows-1m": cell(hybrid=run(1.0), floor=run(0.5)),
         "rows-200m": cell(hybrid=run(2.8), floor=run(1.0)),
-        "skipping": cell(no_skipping=run(1.0), dropping=dropped),
-        "freezing": cell(all_rows=run(1.0), half_frozen=run(0.65, frozen=0.5)),
         "prefetching": cell(hybrid=run(1.0), without_prefetching=run(0.99)),
         "mlperf-fp32": {"error": "it fell"},
     }
-    bars = report.bars(found)
-    assert [bar["met"] for bar in bars] == [False, True, False, False, True, True, False, True]
-    assert bars[2]["what"] == "FBGEMM waiting busily / hybrid, kaggle-fp32"
-    assert bars[2]["figure"] == pytest.approx(1.1 / 1.09)
-    assert bars[5]["figure"] == pytest.approx(0.28 / 0.3)
+    bars = list(plan.bars(found))
+    assert [bar["met"] for bar in bars] == [False, True, True, False, True]
+    assert bars[3]["what"] == "FBGEMM waiting busily / hybrid, kaggle-fp32"
+    assert bars[3]["figure"] == pytest.approx(1.1 / 1.09)
+    assert bars[4]["figure"] == pytest.approx(2.8 / 2)
     lines = [cell_report.bar_line(bar) for bar in bars]
     table = cell_report.rows({"about": {}, "cells": {}, "bars": bars}).strip().splitlines()
     assert table[0] == "| bar | figure | 95 % | bound | met |"
     assert table[2] == "| hybrid / floor, kaggle-fp32 | 1.09 | 1.09-1.09 | ≤ 1.08 | **no** |"
     assert lines[0] == "FAIL    hybrid / floor, kaggle-fp32: 1.09 (1.09-1.09), bar ≤ 1.08"
-    assert lines[-1].startswith("pass    speed with prefetching / without")
+    assert lines[2].startswith("pass    without prefetching / hybrid, prefetching")

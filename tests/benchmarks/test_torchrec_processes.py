@@ -25,27 +25,29 @@ def namespaces() -> str:
 @pytest.mark.slow
 @pytest.mark.skipif(not MAKES_NETWORKS, reason="network namespaces need root, ip and tc")
 @pytest.mark.parametrize("kind", ["loopback", "1gbit"])
-def test_contestants_take_turns_on_a_network_whose_bytes_are_counted(kind: str) -> None:
+def test_contestants_take_turns_on_a_network_whose_bytes_are_counted(kind: str, tmp_path: Path) -> None:
     rival = ["row_wise, our dense part"] if importlib.util.find_spec("torchrec") else []
-    words = ["--rehearse", "--networks", kind, "--only", "ours", *rival]
+    words = ["--rehearse", "--only", kind, "--out", str(tmp_path), "--contestants", "ours", *rival]
     command = [sys.executable, "-m", "benchmarks.torchrec_processes", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
-    *lines, network, facts = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [line["contestant"] for line in lines] == ["dense gradients alone", "ours", *rival]
-    counted = sum(lines[1]["counted_bytes"].values())
-    assert counted < lines[1]["embedding_bytes"] < 20 * counted  # headers weigh much in tiny batches
-    assert facts["losses_that_differ"] == []
+    result = json.loads((tmp_path / "results.json").read_text())["cells"][kind]["result"]
+    assert list(result["runs"]) == ["dense gradients alone", "ours", *rival]
+    facts = result["runs"]["ours"]["facts"]
+    counted = sum(value for name, value in facts.items() if name.startswith("counted") and name != "counted dense bytes")
+    assert counted < facts["embedding bytes"] < 20 * counted  # headers weigh much in tiny batches
+    assert all(check["passed"] for check in result["checks"])
     if kind == "1gbit":
-        assert 0.5 < network["raw_gigabits_per_second"] < 1
+        assert 0.5 < result["raw_gigabits_per_second"] < 1
     assert "ranks-" not in namespaces()
 
 
 def test_a_run_that_begins_with_our_weights_must_have_our_loss() -> None:
-    from benchmarks.torchrec_processes.__main__ import disagreements
+    from benchmarks.torchrec_processes.cells import checks
 
     losses = {"ours": 0.5, "mixed": 0.6, "mixed, our dense part": 0.50001, "row_wise, our dense part": 0.51}
-    assert disagreements({"first_loss": losses}) == ["row_wise, our dense part: 0.02"]
+    found = {one["check"]: one["passed"] for one in checks(losses)}
+    assert found == {"mixed, our dense part: loss": True, "row_wise, our dense part: loss": False}
 
 
 def test_networks_need_root(monkeypatch: pytest.MonkeyPatch) -> None:

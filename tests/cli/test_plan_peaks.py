@@ -1,7 +1,7 @@
 """What `plan` says a run will hold, against what it then held at its peak: within 5 % on runs of different kinds.
 
 Minutes long: the runs are as long as their hot tiers take to fill, as a plan counts them full. Also a script: it prints the table
-of docs/benchmarks.md, `python tests/cli/test_plan_peaks.py`.
+of docs/measurements.md, `python tests/cli/test_plan_peaks.py`.
 """
 
 from __future__ import annotations

@@ -16,9 +16,8 @@ from adaptive_rec.live.telemetry import Event
 from adaptive_rec.policies.adaptive import NOTICEABLE, SETTLED, Adaptive
 from adaptive_rec.policy import AccessView, MovementView
 from adaptive_rec.runtime.assemble import assemble
-from benchmarks.staleness import planted
-from benchmarks.staleness.planted import LOGS
 from tests.matrix import always, grid, only
+from tests.policies import planted
 
 KNOBS = Knobs()
 
@@ -130,7 +129,7 @@ def test_a_run_over_pools_of_mixed_dims_keeps_its_budget_and_is_repeatable(actio
 
 def session_log(rows: int) -> tuple[list[Batch], tuple[TableSpec, ...], tuple[FeatureSpec, ...]]:
     """Return batches of 256 rows of a log of sessions, items and positions, with new items day after day."""
-    log = replace(LOGS["sessions"], rows=rows)
+    log = replace(planted.SESSIONS, rows=rows)
     columns = planted.columns(log, seed=3)
     ids_BF = np.stack([columns[name] for name in ("session", "item", "position")], axis=1).astype(np.int64)
     dense_BX, labels_B = columns["place"][:, None].astype(np.float32), columns["clicked"].astype(np.float32)

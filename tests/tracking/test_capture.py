@@ -1,42 +1,26 @@
 """The tracker's bar on real click data: how much of what exact counts catch the sampled sketch catches too.
 
-The replay is that of `benchmarks/tracking.py`, with the default knobs. Data: ADAPTIVE_REC_TEST_DATA, or
-`../shared/data` beside the repository.
+The default knobs replay the streams. Data: ADAPTIVE_REC_TEST_DATA, or `../shared/data` beside the repository.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from adaptive_rec.config.knobs import Knobs
+from benchmarks.common.command import data_folder
+from tests.tracking import streams as study
+
+FILES = {"criteo": "criteo_kaggle_sample_137k.tsv.zst", "scarab": "scarab-recs.trace.xz"}
 
 
-def load_study() -> ModuleType:
-    path = Path(__file__).resolve().parents[2] / "benchmarks" / "tracking.py"
-    spec = importlib.util.spec_from_file_location("benchmarks_tracking", path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # Dataclasses look their module up there.
-    spec.loader.exec_module(module)
-    return module
-
-
-study = load_study()
-
-
-@pytest.fixture(scope="module", params=["criteo", "scarab"])
+@pytest.fixture(scope="module", params=list(FILES))
 def stream(request: pytest.FixtureRequest) -> Any:
-    try:
-        return study.STREAMS[request.param](study.data_folder())
-    except FileNotFoundError as missing:
-        pytest.skip(f"{Path(missing.filename).name} is absent: set ADAPTIVE_REC_TEST_DATA to the folder it is in")
+    if not (data_folder() / FILES[request.param]).exists():
+        pytest.skip(f"{FILES[request.param]} is absent: set ADAPTIVE_REC_TEST_DATA to the folder it is in")
+    return study.STREAMS[request.param](data_folder())
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1])

@@ -1,20 +1,19 @@
-"""The bars of the Globo study on the real streams: adaptive windows against exact counts with the best fixed ones, and defaults.
+"""The bars of windows found online on real streams: adaptive windows against exact counts with the best fixed ones, and defaults.
 
-The replays are those of `benchmarks/globo.py`. Data: ADAPTIVE_REC_TEST_DATA, or `../shared/data` beside the repository.
+Data: ADAPTIVE_REC_TEST_DATA, or `../shared/data` beside the repository.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-from benchmarks import globo as study
-from benchmarks.globo_picture import WAYS, draw
-from benchmarks.tracking import criteo, data_folder, scarab
+from benchmarks.common.command import data_folder
+from tests.tracking import news as study
+from tests.tracking.streams import criteo, scarab
 
 
 def needs(name: str) -> Path:
@@ -58,10 +57,3 @@ def test_adaptive_windows_catch_nearly_what_the_best_fixed_ones_catch(
 def test_adaptive_windows_are_no_worse_where_the_defaults_do_well(read: Any, name: str, share: float) -> None:
     line = study.compare(read(needs(name)), share, seed=0)
     assert line["adaptive"] >= line["sketch"] - 0.001
-
-
-def test_the_picture_has_a_line_for_each_way_in_each_panel() -> None:
-    ways = {name: {"by_day": [0.9, 0.5, 0.1]} for name in WAYS}
-    drawn = ElementTree.fromstring(draw([{"share": share, "capacity": 10, "ways": ways} for share in (0.01, 0.05)]))
-    lines = drawn.findall("{http://www.w3.org/2000/svg}polyline")
-    assert len(lines) == 3 * len(WAYS), "two panels and the legend"

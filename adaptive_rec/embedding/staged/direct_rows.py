@@ -25,7 +25,7 @@ READ_BYTES, READ_NS, READS_UNDER_WAY = 128, 1200, 256
 """A read over the bus, how long it takes, and how many a device has under way: estimates for PCIe 5.0, not measured."""
 
 STAGED_NS = 0.1
-"""Time of a staged byte: it crosses host memory six times at 60 GB/s (`offline/simulate/h200.toml`), an estimate too."""
+"""Time of a staged byte: it crosses host memory six times at 60 GB/s (`offline/forecast/h200.toml`), an estimate too."""
 
 
 def pays(weight_bytes: int, state_bytes: int) -> bool:

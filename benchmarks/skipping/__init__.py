@@ -1,1 +1,0 @@
-"""Where skipping samples pays on a CPU: `make study-skipping`."""

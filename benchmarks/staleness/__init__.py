@@ -1,1 +1,0 @@
-"""Whether a rule of staleness beats chance: `make study-staleness`."""
