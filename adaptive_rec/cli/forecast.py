@@ -1,18 +1,20 @@
-"""``--processes`` of `plan` and `simulate`: what several processes would do."""
+"""Shared by `plan`, `profile` and `simulate`: ``--processes``, homes of rows, and how results are printed and written."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.launcher import MOST_PROCESSES
-from adaptive_rec.cli.output import columns, pairs, text
-from adaptive_rec.cli.parser import Parser, whole_number
+from adaptive_rec.cli.output import columns, pairs, print_json, say, show, shown, text
+from adaptive_rec.cli.parser import Parser, create_folder, whole_number
 from adaptive_rec.errors import UsageError
-from adaptive_rec.units import parse_rate, size, whole
+from adaptive_rec.units import count, parse_rate, size, whole
 
 if TYPE_CHECKING:
+    from adaptive_rec.offline.forecast.homes import Homes
     from adaptive_rec.offline.forecast.ranks import Processes
 
 
@@ -61,6 +63,26 @@ def _rate(typed: str) -> float:
 # What is printed -----------------------------------------------------------------------------------------------------
 
 
+def answer(
+    args: argparse.Namespace, name: str, values: Mapping[str, Any], summary: Callable[[Mapping[str, Any]], list[Any]],
+    page: Callable[[Mapping[str, Any]], str],
+) -> None:  # fmt: skip
+    """Print results as tables or as JSON. With --out, write ``NAME.json`` and ``NAME.html`` there before. Raises UsageError where
+    the folder cannot be written."""
+    if args.out is not None:
+        from adaptive_rec.offline.pages.page import write_page
+
+        create_folder(args.out)
+        write_page(json.dumps(values, indent=1, allow_nan=False) + "\n", args.out / f"{name}.json")
+        write_page(page(values), args.out / f"{name}.html")
+    if args.json:
+        print_json(values)
+        return
+    show(*summary(values))
+    if args.out is not None:
+        say(f"\n{shown(args.out / f'{name}.html')}")
+
+
 def shown_forecast(made: Mapping[str, Any]) -> list[Any]:
     """Return the table of a forecast, and what limits it."""
     heads = ("ranks", "nodes", "memory", "requests", "rows", "gradients", "dense", "to nodes", "network")
@@ -85,3 +107,25 @@ def _lines(numbers: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
         counts = [whole(one["processes"]), whole(one["nodes"]), size(one["rank_bytes"])]
         network = sum(one["network_seconds"].values())
         yield [*counts, *kinds, f"{1000 * network:.1f}", *timed]
+
+
+def shown_homes(homes: Homes) -> Iterator[tuple[str, str]]:
+    """Yield where rows are, what a step asks of the disk, and whether that keeps up."""
+    in_memory = f"{count(homes.memory_rows)} rows in memory ({size(homes.memory_bytes)})"
+    if homes.device_rows:
+        in_memory = f"{count(homes.device_rows)} rows on the device ({size(homes.device_bytes)}), {in_memory}"
+    yield "homes", f"{in_memory}, {count(homes.disk_rows)} on the disk once written ({size(homes.disk_bytes)})"
+    if homes.cold_rows_per_step is None:
+        return
+    per_step = f"{count(round(homes.cold_rows_per_step))} a step, read from the disk at the most and written back"
+    yield ("disk rows" if homes.device_rows else "cold rows"), per_step
+    disk, step = homes.disk_seconds, homes.step_seconds
+    if homes.device_rows:
+        yield "disk", "its time is predicted for runs on a CPU only"
+    elif disk is None or step is None:
+        yield "disk", "not measured: adaptive-rec calibrate --out FILE does, then give --hardware FILE"
+    else:
+        took = f"{1000 * disk:.1f} ms a step beside {1000 * step:.1f} ms for all else, {1 / max(step, disk):.1f} steps/s"
+        short = "does not keep up once all of these come from files: give more run.host_memory, or a faster disk"
+        keeps = "keeps up" if homes.keeps_up else short
+        yield "disk", f"{took}: {keeps}"

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.forecast import add_forecast_options, processes_of, shown_forecast
-from adaptive_rec.cli.homes import shown_homes
+from adaptive_rec.cli.forecast import add_forecast_options, processes_of, shown_forecast, shown_homes
 from adaptive_rec.cli.output import columns, pairs, print_json, show, text, waiting
 from adaptive_rec.cli.own_data import add_schema_options, with_prepared_data
 from adaptive_rec.cli.parser import (

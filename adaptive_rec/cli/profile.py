@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.output import columns, pairs, print_json, say, show, shown, text, waiting
+from adaptive_rec.cli.forecast import answer
+from adaptive_rec.cli.output import columns, pairs, text, waiting
 from adaptive_rec.cli.own_data import add_schema_options, with_prepared_data
 from adaptive_rec.cli.parser import (
     CONFIG_HELP,
@@ -17,7 +17,6 @@ from adaptive_rec.cli.parser import (
     add_command,
     add_settings,
     configuration,
-    create_folder,
     text_settings,
     whole_number,
 )
@@ -61,14 +60,7 @@ def profile(args: argparse.Namespace) -> int:
 
     with progress_shown() as progress:
         measured = measure(config, samples, windows, progress)
-    if args.out is not None:
-        write(measured, args.out)
-    if args.json:
-        print_json(measured)
-    else:
-        show(*summary(measured))
-        if args.out is not None:
-            say(f"\n{shown(args.out / 'profile.html')}")
+    answer(args, "profile", measured, summary, page)
     return 0
 
 
@@ -77,14 +69,10 @@ def resolve(args: argparse.Namespace) -> Config:
     return configuration(args.config, args.data, settings)
 
 
-def write(measured: Mapping[str, Any], out: Path) -> None:
-    """Write ``profile.json`` and ``profile.html``. Raises UsageError where the folder cannot be written."""
-    from adaptive_rec.offline.pages.page import write_page
+def page(measured: Mapping[str, Any]) -> str:
     from adaptive_rec.offline.profile.profile_page import profile_page
 
-    create_folder(out)
-    write_page(json.dumps(measured, indent=1, allow_nan=False) + "\n", out / "profile.json")
-    write_page(profile_page(measured), out / "profile.html")
+    return profile_page(measured)
 
 
 # What is printed -----------------------------------------------------------------------------------------------------

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.forecast import add_forecast_options, processes_of, shown_forecast
-from adaptive_rec.cli.output import columns, pairs, print_json, say, show, shown, text, waiting
+from adaptive_rec.cli.forecast import add_forecast_options, answer, processes_of, shown_forecast
+from adaptive_rec.cli.output import columns, pairs, text, waiting
 from adaptive_rec.cli.own_data import add_schema_options, with_prepared_data
 from adaptive_rec.cli.parser import (
     CONFIG_HELP,
@@ -92,14 +91,7 @@ def simulate(args: argparse.Namespace) -> int:
         create_folder(args.out)  # an error here comes before the time that replaying takes
     with progress_shown() as progress:
         replayed = replay(config, trace, policies, budgets, hardware, processes, progress)
-    if args.out is not None:
-        write(replayed, args.out)
-    if args.json:
-        print_json(replayed)
-    else:
-        show(*summary(replayed))
-        if args.out is not None:
-            say(f"\n{shown(args.out / 'simulate.html')}")
+    answer(args, "simulate", replayed, summary, page)
     return 0
 
 
@@ -135,13 +127,10 @@ def listed(option: str, typed: str | None) -> tuple[str, ...]:
     return parts
 
 
-def write(made: Mapping[str, Any], out: Path) -> None:
-    """Write ``simulate.json`` and ``simulate.html``. Raises UsageError where they cannot be written."""
-    from adaptive_rec.offline.pages.page import write_page
+def page(replayed: Mapping[str, Any]) -> str:
     from adaptive_rec.offline.simulate.simulate_page import simulate_page
 
-    write_page(json.dumps(made, indent=1, allow_nan=False) + "\n", out / "simulate.json")
-    write_page(simulate_page(made), out / "simulate.html")
+    return simulate_page(replayed)
 
 
 # What is printed -----------------------------------------------------------------------------------------------------

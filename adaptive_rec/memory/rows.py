@@ -22,6 +22,7 @@ from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.memory.plan import HotBytes, MemoryPart, Place, RowParts, TableBytes
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
+from adaptive_rec.policy.find import load_policy
 from adaptive_rec.reclassify.observer import SKETCH_LIMIT_BYTES
 from adaptive_rec.tracking.count_min import DEPTH, width_for
 from adaptive_rec.tracking.delta import MEASURES
@@ -41,10 +42,25 @@ JUDGED_BYTES = 4 * MEASURES + 8 * MEASURES + 8 + 4
 """Bytes of a slot while its staleness is judged: the monitor's measures, the same in float64, touches, the rule's answer."""
 
 
+def hot_row_bytes(config: Config, space: RowSpace, monitored: bool) -> list[int]:
+    """Return the device bytes of a hot row of each pool: weights, optimizer state, and records of movement where `monitored`."""
+    return row_bytes(space, row_rule(config), row_type(config).itemsize, monitored)
+
+
+def policy_row_bytes(config: Config, space: RowSpace, policy: str = "") -> list[int]:
+    """Return the device bytes of a hot row of each pool under a policy, or under the configured one."""
+    return hot_row_bytes(config, space, load_policy(policy or config.knobs.policy).tracks_movement)
+
+
+def everything_bytes(config: Config, space: RowSpace, policy: str = "") -> int:
+    """Return the hot budget that holds all rows under a policy, or under the configured one."""
+    return all_rows_bytes(space, policy_row_bytes(config, space, policy))
+
+
 def row_parts(config: Config, source: Source, policy: Policy, fast: Place, lookups: int = 0) -> RowParts:
     """Compute the parts. `fast` is the place of the hot rows, `lookups` are those of a batch."""
     space, rule, itemsize = space_of(source, policy), row_rule(config), row_type(config).itemsize
-    sizes = row_bytes(space, rule, itemsize, policy.tracks_movement)
+    sizes = hot_row_bytes(config, space, policy.tracks_movement)
     slots = split_budget(space, sizes, policy.budget_bytes(config.knobs, all_rows_bytes(space, sizes)))
     in_memory = slots_in_memory(config, space) if fast == "device" and config.run.host_memory else []
     place = PLACE_BYTES if config.run.host_memory else SLOT_BYTES
@@ -57,7 +73,7 @@ def row_parts(config: Config, source: Source, policy: Policy, fast: Place, looku
     judged = sum(slots) * JUDGED_BYTES if policy.tracks_movement else 0
     parts = [
         *_cold_rows(config, space, rule, itemsize, tables),
-        *_rows_in_memory(space, rule, itemsize, in_memory),
+        *_rows_in_memory(config, space, in_memory),
         MemoryPart("hot rows", fast, sum(pool.bytes for pool in hot), BUDGET, of_rows=True),
         MemoryPart("records of slots", "host", records, BUDGET, of_rows=True),
         *trackers,
@@ -77,8 +93,7 @@ def _cold_rows(
         return
     buffers = spare = 0
     for pool in space.pools:
-        state = rule.state_width(pool.dim) * itemsize
-        sizes = pool.rows, rule.bytes_per_row(pool.dim, itemsize) - state, state
+        sizes = pool.rows, *_row_sizes(rule, pool.dim, itemsize)
         buffers += log_memory_bytes(*sizes)
         spare += spare_bytes(*sizes)
     yield MemoryPart("places of rows", "host", placement, "data.max_table_rows", of_rows=True)
@@ -93,19 +108,18 @@ def kept_parts(config: Config, source: Source) -> Iterator[MemoryPart]:
     rule, itemsize, memory = row_rule(config), row_type(config).itemsize, 0
     tables = Counter(table.dim for table in source.tables)
     for dim, count in tables.items():
-        places, state = count * config.data.keep_evicted, rule.state_width(dim) * itemsize
-        memory += ADDRESS_BYTES * places + log_memory_bytes(places, rule.bytes_per_row(dim, itemsize) - state, state)
+        places = count * config.data.keep_evicted
+        memory += ADDRESS_BYTES * places + log_memory_bytes(places, *_row_sizes(rule, dim, itemsize))
     yield MemoryPart("rows on their way to the disk that are kept", "host", memory, "data.keep_evicted")
 
 
 def slots_in_memory(config: Config, space: RowSpace) -> list[int]:
     """Return the slots of each pool in host memory, of a device run whose other cold rows lie on a disk."""
-    sizes = row_bytes(space, row_rule(config), row_type(config).itemsize, monitored=False)
-    return split_budget(space, sizes, hot_part(config.run.host_memory))
+    return split_budget(space, hot_row_bytes(config, space, monitored=False), hot_part(config.run.host_memory))
 
 
-def _rows_in_memory(space: RowSpace, rule: RowRule, itemsize: int, slots_P: list[int]) -> Iterator[MemoryPart]:
-    sizes = row_bytes(space, rule, itemsize, monitored=False)
+def _rows_in_memory(config: Config, space: RowSpace, slots_P: list[int]) -> Iterator[MemoryPart]:
+    sizes = hot_row_bytes(config, space, monitored=False)
     held = sum(slots * (size + memory_slots.SLOT_BYTES) for slots, size in zip(slots_P, sizes, strict=False))
     if held:
         yield MemoryPart(IN_MEMORY, "host", held, "run.host_memory", of_rows=True)
@@ -130,20 +144,23 @@ def array_bytes(thing: Any) -> int:
     return sum(array.nbytes for array in arrays if not isinstance(array, np.memmap))
 
 
+def _row_sizes(rule: RowRule, dim: int, itemsize: int) -> tuple[int, int]:
+    """Return the bytes of a row's weights and of its optimizer state."""
+    state = rule.state_width(dim) * itemsize
+    return rule.bytes_per_row(dim, itemsize) - state, state
+
+
 def _tables(space: RowSpace, rule: RowRule, itemsize: int, place_bytes: int) -> Iterator[TableBytes]:
     for table in space.tables:
-        state = rule.state_width(table.dim) * itemsize
-        weights = rule.bytes_per_row(table.dim, itemsize) - state
-        sizes = (table.rows * size for size in (weights, state, place_bytes))
+        sizes = (table.rows * size for size in (*_row_sizes(rule, table.dim, itemsize), place_bytes))
         yield TableBytes(table.name, table.rows, table.dim, *sizes)
 
 
 def _hot_rows(space: RowSpace, rule: RowRule, itemsize: int, sizes: list[int], slots: list[int]) -> Iterator[HotBytes]:
     for pool, size, count in zip(space.pools, sizes, slots, strict=True):
-        state, row = rule.state_width(pool.dim) * itemsize, rule.bytes_per_row(pool.dim, itemsize)
-        yield HotBytes(
-            pool.dim, pool.rows, count, count * (row - state), count * state, movement_bytes=count * (size - row)
-        )
+        weights, state = _row_sizes(rule, pool.dim, itemsize)
+        movement = count * (size - weights - state)
+        yield HotBytes(pool.dim, pool.rows, count, count * weights, count * state, movement)
 
 
 def _trackers(space: RowSpace, policy: Policy, hot_rows: int, in_memory: int, lookups: int) -> Iterator[MemoryPart]:

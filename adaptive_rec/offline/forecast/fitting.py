@@ -10,9 +10,9 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
 from adaptive_rec.memory.parts import BATCH, BATCHES
 from adaptive_rec.memory.plan import WORTH_NAMING, MemoryPlan, Place
-from adaptive_rec.memory.rows import row_parts, space_of
+from adaptive_rec.memory.rows import everything_bytes, row_parts, space_of
 from adaptive_rec.offline.forecast.folded import Folded
-from adaptive_rec.offline.forecast.ranking import everything_bytes, largest
+from adaptive_rec.offline.forecast.ranking import largest
 from adaptive_rec.policy.find import load_policy
 
 LEAST_BUDGET_BYTES = 4096

@@ -7,9 +7,8 @@ from typing import Any
 
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
-from adaptive_rec.embedding.device import row_bytes
 from adaptive_rec.memory.plan import MemoryPlan
-from adaptive_rec.memory.rows import row_rule, row_type, slots_in_memory, space_of
+from adaptive_rec.memory.rows import hot_row_bytes, slots_in_memory, space_of
 from adaptive_rec.offline.forecast.hardware import Hardware
 from adaptive_rec.offline.forecast.lane import StepCounts
 from adaptive_rec.offline.forecast.predict import Workload, disk_seconds, multiplications, predict
@@ -53,42 +52,30 @@ class Homes:
 
 def homes_of(config: Config, source: Source, plan: MemoryPlan, lookups: HotLookups | None, hardware: Hardware | None) -> Homes:
     """Predict the homes of a run's rows at its hot budget."""
-    rows = sum(table.rows for table in plan.tables)
+    rows, on_device = sum(table.rows for table in plan.tables), "device" in plan.available_bytes
     all_bytes = sum(table.weights_bytes + table.state_bytes for table in plan.tables)
-    hot = sum(pool.slots for pool in plan.hot)
-    hot_bytes = sum(pool.bytes for pool in plan.hot)
-    of_hot = sum(pool.weights_bytes + pool.state_bytes for pool in plan.hot)
-    if "device" in plan.available_bytes:
-        return _three_homes(config, source, plan, lookups, all_bytes - of_hot)
-    where = 0, 0, hot, hot_bytes, rows - hot, all_bytes - of_hot
+    hot, hot_bytes = sum(pool.slots for pool in plan.hot), sum(pool.bytes for pool in plan.hot)
+    left_bytes = all_bytes - sum(pool.weights_bytes + pool.state_bytes for pool in plan.hot)
+    beside, beside_bytes = _in_memory(config, source, plan) if on_device else (0, 0)
+    above = (hot, hot_bytes, beside, beside_bytes) if on_device else (0, 0, hot, hot_bytes)
+    where = *above, rows - hot - beside, left_bytes - beside_bytes
     if lookups is None:
         return Homes(*where, None)
-    found = lookups.at(hot_bytes)
+    found = lookups.at(hot_bytes + beside_bytes)
     cold = found.cold_rows * config.run.batch_size / lookups.batch_size
-    if hardware is None:
+    if hardware is None or on_device:
         return Homes(*where, cold)
     load = _load(config, source, plan, lookups, found, all_bytes / rows)
     alone = hardware.model_copy(update={"disk": hardware.disk.model_copy(update={"read_us": 0.0})})
     return Homes(*where, cold, disk_seconds(load, hardware), predict(load, alone))
 
 
-def _three_homes(
-    config: Config, source: Source, plan: MemoryPlan, lookups: HotLookups | None, cold_bytes: int
-) -> Homes:
-    """Predict the homes of a device run's rows; `cold_bytes` are those of all that are not hot."""
+def _in_memory(config: Config, source: Source, plan: MemoryPlan) -> tuple[int, int]:
+    """Return the rows of a device run that are in memory, not hot, and their bytes."""
     space = space_of(source, load_policy(config.knobs.policy))
-    slots, sizes = slots_in_memory(config, space), row_bytes(space, row_rule(config), row_type(config).itemsize, False)
-    in_memory = [min(count, pool.rows - pool.slots) for count, pool in zip(slots, plan.hot, strict=True)]
-    memory_bytes = sum(count * size for count, size in zip(in_memory, sizes, strict=True))
-    hot, hot_bytes, all_rows = (
-        sum(each) for each in zip(*((pool.slots, pool.bytes, pool.rows) for pool in plan.hot), strict=True)
-    )
-    disk = all_rows - hot - sum(in_memory), cold_bytes - memory_bytes
-    where = hot, hot_bytes, sum(in_memory), memory_bytes, *disk
-    if lookups is None:
-        return Homes(*where, None)
-    found = lookups.at(hot_bytes + memory_bytes)
-    return Homes(*where, found.cold_rows * config.run.batch_size / lookups.batch_size)
+    slots, sizes = slots_in_memory(config, space), hot_row_bytes(config, space, monitored=False)
+    rows = [min(count, pool.rows - pool.slots) for count, pool in zip(slots, plan.hot, strict=True)]
+    return sum(rows), sum(count * size for count, size in zip(rows, sizes, strict=True))
 
 
 def _load(

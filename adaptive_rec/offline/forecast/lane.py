@@ -14,9 +14,8 @@ from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
 from adaptive_rec.embedding.records import Traffic
 from adaptive_rec.live.telemetry import StageTimes
-from adaptive_rec.memory.rows import row_rule, row_type
+from adaptive_rec.memory.rows import everything_bytes, row_rule, row_type
 from adaptive_rec.offline.forecast.placement_store import PlacementStore
-from adaptive_rec.offline.forecast.ranking import everything_bytes
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.reclassify.observer import Observer

@@ -16,19 +16,11 @@ from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.source import Source
 from adaptive_rec.errors import DataError
 from adaptive_rec.live.telemetry import ratio
+from adaptive_rec.memory.rows import everything_bytes, hot_row_bytes, policy_row_bytes
 from adaptive_rec.offline.advice import RULE, room_bytes
 from adaptive_rec.offline.forecast.admission import admission
 from adaptive_rec.offline.forecast.passes import FirstSamples, Progress, count_windows
-from adaptive_rec.offline.forecast.ranking import (
-    Ranking,
-    Seen,
-    curve_budgets,
-    everything_bytes,
-    hot_row_bytes,
-    policy_row_bytes,
-    suggested_bytes,
-    top_share,
-)
+from adaptive_rec.offline.forecast.ranking import Ranking, Seen, curve_budgets, suggested_bytes, top_share
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.system.version import __version__
 
@@ -65,7 +57,7 @@ def measure(
     seen, ranking = Ranking.counted(samples, sizes)
     suggested, configured = suggested_bytes(ranking), config.knobs.hot_budget_bytes
     points = curve_budgets(ranking, suggested, configured, *budgets)
-    drift, learned = Drift(space, Ranked(ranking, suggested)), Learned(ranking, points, config.run.batch_size * windows / total)
+    drift, learned = Drift(ranking, suggested), Learned(ranking, points, config.run.batch_size * windows / total)
     level_R = ranking.levels(points)
     popular_L = np.zeros(len(points) + 1, dtype=np.int64)
     for window_R, samples_L in count_windows(samples, level_R, len(points), windows):
@@ -181,20 +173,6 @@ def table_skews(space: RowSpace, seen: Seen) -> list[dict[str, Any]]:
 # Drift ---------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Ranked:
-    """Chooses the hot rows of a window: the most frequent of each pool that a budget holds."""
-
-    ranking: Ranking
-    budget_bytes: int
-
-    def hot(self, seen: Seen) -> NDArray[np.int64]:
-        slots = self.ranking.hot_rows(self.budget_bytes)
-        pools = self.ranking.space.pools
-        parts = [seen.part(pool.first_row, pool.rows).ranked() for pool in pools]
-        return np.concatenate([part.rows_K[:k] for part, k in zip(parts, slots, strict=True)])
-
-
 @dataclass
 class Learned:
     """The share of each window's lookups caught by the rows with the most lookups before it, which a run can know too, and the
@@ -245,8 +223,9 @@ class Learned:
 class Drift:
     """The shares of each window's lookups that the hot rows of earlier windows catch."""
 
-    space: RowSpace
-    ranked: Ranked
+    ranking: Ranking
+    """Of all samples."""
+    budget_bytes: int
     windows: list[dict[str, float | None]] = field(default_factory=list)
     """For each window the shares caught by its own hot rows, by those of the previous window and by those of the first one."""
     _first: NDArray[np.int64] | None = None
@@ -257,7 +236,8 @@ class Drift:
 
     def add(self, window_R: NDArray[np.uint32]) -> None:
         seen = Seen.of(window_R)
-        own, lookups = self.ranked.hot(seen), seen.lookups
+        space, lookups = self.ranking.space, seen.lookups
+        own = Ranking.of(space, self.ranking.row_bytes, seen).hot(self.budget_bytes)
         shares = [
             None if rows is None or not lookups else float(window_R[rows].sum(dtype=np.int64) / lookups)
             for rows in (own, self._previous, self._first)
@@ -265,9 +245,9 @@ class Drift:
         self.windows.append(dict(zip(("own_ratio", "previous_ratio", "first_ratio"), shares, strict=True)))
         self._previous = own
         self._first = own if self._first is None else self._first
-        for table in (None, *range(len(self.space.tables))):
-            first = 0 if table is None else int(self.space.table_first_row[table])
-            rows = self.space.rows if table is None else self.space.tables[table].rows
+        for table in (None, *range(len(space.tables))):
+            first = 0 if table is None else int(space.table_first_row[table])
+            rows = space.rows if table is None else space.tables[table].rows
             self._follow(table, seen.part(first, rows), window_R)
 
     def _follow(self, table: int | None, part: Seen, window_R: NDArray[np.uint32]) -> None:

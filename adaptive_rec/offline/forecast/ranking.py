@@ -8,12 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.config.tree import Config
-from adaptive_rec.embedding.device import all_rows_bytes, row_bytes, split_budget
-from adaptive_rec.memory.rows import row_rule, row_type
+from adaptive_rec.embedding.device import split_budget
 from adaptive_rec.offline.forecast.passes import FirstSamples, count_rows
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.policy.find import load_policy
 
 Counts = NDArray[np.int64]
 
@@ -23,21 +20,6 @@ NEARLY_RATIO = 0.99
 """Share of the lookups that can be hot which a suggested budget holds."""
 ROUND_BITS = 3
 """Leading binary digits of a suggested budget: 3.5 MiB rather than 3,461,112 bytes."""
-
-
-def hot_row_bytes(config: Config, space: RowSpace, monitored: bool) -> list[int]:
-    """Return the device bytes of a hot row of each pool: weights, optimizer state, and records of movement where `monitored`."""
-    return row_bytes(space, row_rule(config), row_type(config).itemsize, monitored)
-
-
-def policy_row_bytes(config: Config, space: RowSpace, policy: str = "") -> list[int]:
-    """Return the device bytes of a hot row of each pool under a policy, or under the configured one."""
-    return hot_row_bytes(config, space, load_policy(policy or config.knobs.policy).tracks_movement)
-
-
-def everything_bytes(config: Config, space: RowSpace, policy: str = "") -> int:
-    """Return the hot budget that holds all rows under a policy, or under the configured one."""
-    return all_rows_bytes(space, policy_row_bytes(config, space, policy))
 
 
 @dataclass(frozen=True)
@@ -103,6 +85,10 @@ class Ranking:
         """Return how many of each pool's ranked rows a budget holds."""
         slots = split_budget(self.space, self.row_bytes, budget_bytes)
         return [min(slots[p], len(rows)) for p, rows in enumerate(self.rows)]
+
+    def hot(self, budget_bytes: int) -> NDArray[np.int64]:
+        """Return the joint rows that a budget holds."""
+        return np.concatenate([rows[:k] for rows, k in zip(self.rows, self.hot_rows(budget_bytes), strict=True)])
 
     def hot_lookups(self, budget_bytes: int) -> int:
         hot = self.hot_rows(budget_bytes)

@@ -16,14 +16,13 @@ from adaptive_rec.dense.models.build import build_model
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.memory.dense import optimizer_bytes, parameter_bytes
 from adaptive_rec.memory.plan import MemoryPlan
-from adaptive_rec.memory.rows import row_parts, row_type
+from adaptive_rec.memory.rows import everything_bytes, row_parts, row_type
 from adaptive_rec.offline.forecast.fitting import with_settings
 from adaptive_rec.offline.forecast.hardware import Hardware
 from adaptive_rec.offline.forecast.lane import Lane, StepCounts
 from adaptive_rec.offline.forecast.network import NetworkSeconds, network_seconds
 from adaptive_rec.offline.forecast.passes import Progress
 from adaptive_rec.offline.forecast.predict import Workload, multiplications, predict
-from adaptive_rec.offline.forecast.ranking import everything_bytes
 from adaptive_rec.offline.forecast.replay import stream
 from adaptive_rec.offline.forecast.survey import with_rehearsal
 from adaptive_rec.offline.forecast.traffic import Nodes, Sent, count_sent

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from adaptive_rec.memory.parts import WHILE_TRAINING, peak_bytes
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan
 from adaptive_rec.memory.rows import COPIES, LOG, row_parts, row_rule, row_type
 from adaptive_rec.offline.forecast.folded import Folded
+from adaptive_rec.offline.forecast.ranking import largest
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.run_options import RunOptions
@@ -178,8 +178,6 @@ def fold(config: Config, source: Source) -> Source:
     def tables_bytes(rows: int) -> int:
         return sum(min(table.rows, rows) * rule.bytes_per_row(table.dim, itemsize) for table in source.tables)
 
-    largest = max(table.rows for table in source.tables)
-    if tables_bytes(largest) <= TABLES_BYTES:
-        return source
-    return Folded(source, max(1, bisect_right(range(largest), TABLES_BYTES, key=tables_bytes) - 1))
-
+    most = max(table.rows for table in source.tables)
+    rows = largest(most, lambda rows: tables_bytes(rows) <= TABLES_BYTES)
+    return source if rows == most else Folded(source, max(1, rows))

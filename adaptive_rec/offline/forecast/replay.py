@@ -10,12 +10,12 @@ from itertools import islice
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
+from adaptive_rec.memory.rows import everything_bytes, hot_row_bytes
 from adaptive_rec.offline.forecast.arranged import follow
 from adaptive_rec.offline.forecast.ceiling import Ceiling
 from adaptive_rec.offline.forecast.kept import KeptSource
 from adaptive_rec.offline.forecast.lane import Lane
 from adaptive_rec.offline.forecast.passes import Progress
-from adaptive_rec.offline.forecast.ranking import everything_bytes, hot_row_bytes
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
 

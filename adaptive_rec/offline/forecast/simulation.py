@@ -14,13 +14,14 @@ from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.telemetry import ratio
+from adaptive_rec.memory.rows import hot_row_bytes, policy_row_bytes
 from adaptive_rec.offline.advice import room_bytes
 from adaptive_rec.offline.forecast.device_stages import stages
 from adaptive_rec.offline.forecast.hardware import Hardware
 from adaptive_rec.offline.forecast.lane import Lane, StepCounts
 from adaptive_rec.offline.forecast.passes import FirstSamples, Progress
 from adaptive_rec.offline.forecast.predict import Workload, cold_rows, disk_seconds, multiplications, predict
-from adaptive_rec.offline.forecast.ranking import Ranking, hot_row_bytes, policy_row_bytes, suggested_bytes
+from adaptive_rec.offline.forecast.ranking import Ranking, suggested_bytes
 from adaptive_rec.offline.forecast.ranks import Processes, predicted
 from adaptive_rec.offline.forecast.replay import Replayed, replay
 from adaptive_rec.offline.forecast.trace import TraceSource

@@ -21,18 +21,11 @@ from adaptive_rec.embedding.device import split_budget
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels import profile as kernels
 from adaptive_rec.kernels.reference import profile as twins
+from adaptive_rec.memory.rows import policy_row_bytes
 from adaptive_rec.offline.forecast import profile as measuring
 from adaptive_rec.offline.forecast.passes import FirstSamples
 from adaptive_rec.offline.forecast.profile import measure
-from adaptive_rec.offline.forecast.ranking import (
-    Ranking,
-    Seen,
-    curve_budgets,
-    policy_row_bytes,
-    rounded_up,
-    suggested_bytes,
-    top_share,
-)
+from adaptive_rec.offline.forecast.ranking import Ranking, Seen, curve_budgets, rounded_up, suggested_bytes, top_share
 from adaptive_rec.offline.profile.profile_page import profile_page
 from adaptive_rec.placement import RowSpace
 
