@@ -70,7 +70,7 @@ def resolve(args: argparse.Namespace) -> Config:
 
 
 def page(measured: Mapping[str, Any]) -> str:
-    from adaptive_rec.offline.profile.profile_page import profile_page
+    from adaptive_rec.offline.forecast.profile_page import profile_page
 
     return profile_page(measured)
 

@@ -128,7 +128,7 @@ def listed(option: str, typed: str | None) -> tuple[str, ...]:
 
 
 def page(replayed: Mapping[str, Any]) -> str:
-    from adaptive_rec.offline.simulate.simulate_page import simulate_page
+    from adaptive_rec.offline.forecast.simulate_page import simulate_page
 
     return simulate_page(replayed)
 

@@ -14,7 +14,7 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import UsageError
 from adaptive_rec.offline.forecast.hardware import DiskCosts, Hardware, RowCosts, to_text
 from adaptive_rec.offline.forecast.simulation import parse_budgets, simulate
-from adaptive_rec.offline.simulate.simulate_page import simulate_page
+from adaptive_rec.offline.forecast.simulate_page import simulate_page
 
 WORDS = ["simulate", "tiny", "--steps", "24", "--policies", "hybrid,hotline,random_skip,slipstream,fae_released"]
 
