@@ -29,7 +29,7 @@ class Keeps(Protocol):
         ...
 
 
-def numbered(parts: Iterable[Any]) -> dict[str, Any]:
+def parts_by_number(parts: Iterable[Any]) -> dict[str, Any]:
     """Return a list as a part of a state: its items by their numbers. `Saved.parts` reads it back."""
     return {str(number): part for number, part in enumerate(parts)}
 

@@ -23,7 +23,15 @@ from adaptive_rec.config.policy import PolicyConfig
 from adaptive_rec.policies.fae_released import FaeReleased
 from adaptive_rec.policy import Outcome, Phase, StreamView
 from adaptive_rec.policy.batches import Portions, repack
-from adaptive_rec.policy.hot_sets import NO_ROWS, count_samples, describe, in_pool, only_hot, others, sample_rows
+from adaptive_rec.policy.hot_sets import (
+    NO_ROWS,
+    count_samples,
+    describe_hot_set,
+    in_pool,
+    only_hot,
+    others,
+    sample_rows,
+)
 
 FLOAT32_BYTES = 4
 
@@ -43,7 +51,7 @@ class Fae(FaeReleased):
             cold = Portions(repack(stream.read(epoch), size, others(is_hot)))
             popular = Portions(repack(stream.read(epoch), size, is_hot, malformed=False))
             if epoch == stream.epochs[0]:
-                note = f"{describe(stream, hot, HOW)}; {hot_total:,} of {stream.samples(epoch):,} samples are hot"
+                note = f"{describe_hot_set(stream, hot, HOW)}; {hot_total:,} of {stream.samples(epoch):,} samples are hot"
             while not (cold.over and popular.over):
                 colds, hots = (
                     None if other.over else max(1, math.ceil(schedule.ratio * total / size))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.policy import ArrangingPolicy, Outcome, Phase, StreamView
 from adaptive_rec.policy.batches import repack
-from adaptive_rec.policy.hot_sets import NO_ROWS, describe, in_pool, only_hot, others, sample_rows
+from adaptive_rec.policy.hot_sets import NO_ROWS, describe_hot_set, in_pool, only_hot, others, sample_rows
 
 
 class FaeReleased(ArrangingPolicy):
@@ -31,7 +31,7 @@ class FaeReleased(ArrangingPolicy):
             is_hot = only_hot(stream, hot)
             cold_batches = repack(stream.read(epoch), stream.batch_size, others(is_hot))
             hot_batches = repack(stream.read(epoch), stream.batch_size, is_hot, malformed=False)
-            note = describe(stream, hot) if epoch == stream.epochs[0] else ""
+            note = describe_hot_set(stream, hot) if epoch == stream.epochs[0] else ""
             yield Phase("cold", cold_batches, NO_ROWS, note=note)
             yield Phase("hot", hot_batches, hot)
 

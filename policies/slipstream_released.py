@@ -23,7 +23,7 @@ from adaptive_rec.batch import Batch
 from adaptive_rec.policies.fae_released import FaeReleased
 from adaptive_rec.policy import Outcome, Phase, StreamView
 from adaptive_rec.policy.batches import Choose, flagged_lookups, repack, rows_of, take
-from adaptive_rec.policy.hot_sets import NO_ROWS, count_samples, describe, only_hot, others, sample_rows
+from adaptive_rec.policy.hot_sets import NO_ROWS, count_samples, describe_hot_set, only_hot, others, sample_rows
 from adaptive_rec.tracking.stale import critical_movement, stale_lookups_needed
 
 
@@ -40,7 +40,7 @@ class SlipstreamReleased(FaeReleased):
             hot_total = count_samples(stream, epoch, is_hot)
             first = size * (round(stream.options.window_ratio * -(-hot_total // size)) + 1)
             cold = repack(stream.read(epoch), size, others(is_hot))
-            yield Phase("cold", cold, NO_ROWS, note=describe(stream, hot) if epoch == stream.epochs[0] else "")
+            yield Phase("cold", cold, NO_ROWS, note=describe_hot_set(stream, hot) if epoch == stream.epochs[0] else "")
             window = repack(stream.read(epoch), size, numbered(is_hot, 0, first), malformed=False)
             outcome = yield Phase("window", window, hot, measured=True)
             threshold, how = search(critical_movements(stream, epoch, is_hot, first, outcome), stream)

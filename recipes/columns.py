@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.data.lines import line_blocks, plain_bytes, shown
+from adaptive_rec.data.lines import line_blocks, plain_bytes, quote_field
 from adaptive_rec.data.prepare.raw import SequenceColumns
 from adaptive_rec.errors import DataError
 from adaptive_rec.recipes.kernels import parse_csv
@@ -121,7 +121,7 @@ class LogFile:
             between = "commas" if self.separator == "," else f"{self.separator!r}"
             return DataError(f"{where}: row must have {len(self.columns)} columns between {between}, got {len(fields)}")
         broken = self.columns[column]
-        return DataError(f"{where}, column {broken.name}: {broken.rule}, got {shown(fields[column])}")
+        return DataError(f"{where}, column {broken.name}: {broken.rule}, got {quote_field(fields[column])}")
 
 
 class LogReader:

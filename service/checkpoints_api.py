@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
-from adaptive_rec.checkpoint.listing import newest
+from adaptive_rec.checkpoint.listing import newest_entries
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.service.answer_base import Answer
 from adaptive_rec.service.documented import answers
@@ -73,7 +73,7 @@ def router(view: RunView) -> APIRouter:
         view.refresh()
         evaluations = list(view.history.evaluations.points)
         try:
-            found, total = await run_in_threadpool(newest, folder, limit)
+            found, total = await run_in_threadpool(newest_entries, folder, limit)
         except CheckpointError as error:
             raise ProblemError(404, f"the checkpoints cannot be listed: {error}") from None
         return Json({"checkpoints": [described(each, evaluations) for each in found], "total": total})

@@ -17,7 +17,7 @@ UNKNOWN = "Not a key of this version."
 def config_keys(run: Path) -> list[Values]:
     """Return every key with its value, default, unit and purpose, in the order of the reference; keys that this version does not
     know come last. Raises a problem where the file cannot be read."""
-    from adaptive_rec.config.reference import unit_of
+    from adaptive_rec.config.reference import key_unit
     from adaptive_rec.config.tree import Config, leaves
 
     values, defaults = flat(_read(run / "config.toml")), Config().model_dump(mode="json")
@@ -25,7 +25,7 @@ def config_keys(run: Path) -> list[Values]:
     for key, field in leaves(Config):
         value, default = _of(values, key), _at(defaults, key)
         changed = value is not None and value != default
-        found.append(_entry(key, value, default, changed, unit_of(field), field.description or ""))
+        found.append(_entry(key, value, default, changed, key_unit(field), field.description or ""))
     known = {each["key"] for each in found}
     strange = [key for key in values if not any(key == name or key.startswith(f"{name}.") for name in known)]
     return [*found, *(_entry(key, values[key], None, True, "", UNKNOWN) for key in strange)]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from adaptive_rec.config.faults import rule_of
+from adaptive_rec.config.faults import rule_broken_by
 from adaptive_rec.config.knobs import Knobs, within_bounds
 from adaptive_rec.errors import ConfigError
 
@@ -100,7 +100,7 @@ class Hello:
             return HELLO.validate_python({"live": line["mode"] == "live", **values, **knobs, **rest})
         except ValidationError as error:
             first = error.errors()[0]
-            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {rule_of(first)}") from None
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {rule_broken_by(first)}") from None
         except KeyError as error:
             raise ValueError(f"{error.args[0]} is missing") from None
         except (TypeError, AttributeError) as error:

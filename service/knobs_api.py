@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Query, Request
 from starlette.responses import Response
 
-from adaptive_rec.config.faults import shown
+from adaptive_rec.config.faults import value_in_sentence
 from adaptive_rec.config.knobs import LONGEST_WHY, Knobs, knobs_version
 from adaptive_rec.service import control_schemas
 from adaptive_rec.service.documented import answers
@@ -178,7 +178,8 @@ def base_versions(if_match: str | None) -> list[str] | None:
     if if_match.strip() == "*":
         return None
     if not TAGS.fullmatch(if_match):
-        raise ProblemError(400, f"If-Match must be the ETag of GET /api/v1/knobs, with its quotes, or *; got {shown(if_match)}")
+        rule = "If-Match must be the ETag of GET /api/v1/knobs, with its quotes, or *"
+        raise ProblemError(400, f"{rule}; got {value_in_sentence(if_match)}")
     return re.findall(r'(?:^|,)\s*"([^"]*)"\s*(?=,|$)', if_match)
 
 

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
-from adaptive_rec.config.faults import BRANCH, described
+from adaptive_rec.config.faults import BRANCH, rule_and_value
 from adaptive_rec.errors import did_you_mean
 from adaptive_rec.live.shared_state import StateBusy
 
@@ -117,7 +117,7 @@ def allowed_methods(request: Request) -> set[str]:
 
 async def _invalid(request: Request, error: RequestValidationError) -> Response:
     errors = [
-        {"at": [str(part)[:100] for part in fault["loc"] if of_client(fault, part)], "detail": described(fault)}
+        {"at": [str(part)[:100] for part in fault["loc"] if of_client(fault, part)], "detail": rule_and_value(fault)}
         for fault in error.errors()[:20]
     ]
     return wrong_request(errors).response()

@@ -120,6 +120,25 @@ def test_a_class_name_means_one_thing() -> None:
     assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
 
 
+def carries_out_a_command(node: ast.FunctionDef) -> bool:
+    """Whether a function is named by the word of its command."""
+    return bool(node.args.args) and ast.unparse(node.args.args[0].annotation or ast.Constant(0)).endswith("Namespace")
+
+
+def test_a_public_function_name_means_one_thing() -> None:
+    """But for commands, the exported model, which stands alone, kernels, which are twins for several devices, and
+    the rooms beside the layers."""
+    places: dict[str, list[str]] = {}
+    for module, tree in SOURCES.items():
+        if room(module) in {"kernels", "service", "policies", "recipes"} or module == "offline.export.model":
+            continue
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and not carries_out_a_command(node):
+                places.setdefault(node.name, []).append(module)
+    del places["add_commands"]  # of each module of commands
+    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
+
+
 def upwards(module: str, own: int) -> list[str]:
     """Return what a module of a layer imports from its own layer's other rooms, or from layers above."""
     others = (other for other in own_imports(module) if room(other) != room(module))

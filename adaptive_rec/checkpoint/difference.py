@@ -56,7 +56,7 @@ class ArrayDifference:
     """Of the raw ids of a table, B against A: how many are new, removed, and have another row (moved)."""
 
 
-def differences(files: Files, a: Path, b: Path) -> Iterator[ArrayDifference]:
+def find_differences(files: Files, a: Path, b: Path) -> Iterator[ArrayDifference]:
     """Yield all differences but those of measured values, table by table and file by file, after every byte of both was
     verified."""
     for generation in (a, b):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.checkpoint.files import Files, os_errors
 from adaptive_rec.checkpoint.generation import free_name, generations, hide, names_in, remove_leftovers
-from adaptive_rec.checkpoint.limited_json import to_json
+from adaptive_rec.checkpoint.limited_json import render_json
 from adaptive_rec.checkpoint.manifest import (
     CHUNK_BYTES,
     FILE_NAME,
@@ -109,7 +109,7 @@ class DraftPart:
     def json(self, name: str, value: Mapping[str, Any]) -> None:
         """Write and sync a JSON file. Floats keep every bit; infinities and NaN are errors."""
         with self._file(name) as file:
-            file.write(to_json(value, file.path))
+            file.write(render_json(value, file.path))
 
     def abandon(self) -> None:
         """Write no more. What was written is removed with the draft, unless it is committed."""

@@ -26,7 +26,7 @@ _TAKEN = {Path(KEYS).stem, Path(DENSE).stem}
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
-def export(generation: Path, out: Path, form: str) -> list[Path]:
+def export_weights(generation: Path, out: Path, form: str) -> list[Path]:
     """Write the weights of all tables to a new folder, as a whole or not at all, and return the files.
 
     `safetensors`: ``NAME.safetensors`` with the array `weight`. `npy`: ``NAME.npy``, with bfloat16 as float32. `torchrec`:

@@ -56,14 +56,15 @@ def read_foreign(path: Path) -> ForeignTensors:
     for key in tensors:
         if bag := BAG.fullmatch(key):
             if bag[1] in found:
-                raise CheckpointError(f"{path} must have table {bag[1][:80]!r} once, got {shown([found[bag[1]], key])}")
+                both = names_in_sentence([found[bag[1]], key])
+                raise CheckpointError(f"{path} must have table {bag[1][:80]!r} once, got {both}")
             found[bag[1]] = key
     others = tensors.keys() - found.values()
     tables = {name: tensors[key] for name, key in found.items()}
     return ForeignTensors(path, tables, {key: tensors[key] for key in sorted(others)})
 
 
-def shown(names: list[str]) -> str:
+def names_in_sentence(names: list[str]) -> str:
     """Return names as printable text, the first ones of many."""
     more = len(names) - SHOWN_NAMES
     text = ", ".join(repr(name[:80]) for name in names[:SHOWN_NAMES])
@@ -90,7 +91,7 @@ def _read_weight(path: Path) -> Tensor:
     tensors = mapped_tensors(path)
     if set(tensors) != {"weight"}:
         raise CheckpointError(
-            f"{path} must have an array weight and no other, got {shown(list(tensors)) or 'none'} "
+            f"{path} must have an array weight and no other, got {names_in_sentence(list(tensors)) or 'none'} "
             "(a file of several tables is given by its own path, not by its folder)"
         )
     return tensors["weight"]
@@ -139,7 +140,7 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
             "it is something else or damaged"
         ) from None
     if packed:  # such an entry may grow to any size
-        raise CheckpointError(f"{path} must have no compressed parts, got {shown(packed)}")
+        raise CheckpointError(f"{path} must have no compressed parts, got {names_in_sentence(packed)}")
     try:
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:

@@ -14,7 +14,7 @@ from typing import Any
 from zlib import crc32
 
 from adaptive_rec.checkpoint.files import Files, os_errors
-from adaptive_rec.checkpoint.limited_json import read_json
+from adaptive_rec.checkpoint.limited_json import parse_limited_json
 from adaptive_rec.checkpoint.manifest import (
     CHUNK_BYTES,
     FORMAT,
@@ -47,7 +47,7 @@ def read_manifest(files: Files, generation: Path) -> Manifest:
     return manifest
 
 
-def verify(files: Files, generation: Path) -> Manifest:
+def verify_generation(files: Files, generation: Path) -> Manifest:
     """Read every byte of a generation. Raises CheckpointError with the file and place of anything that has changed."""
     manifest = read_manifest(files, generation)
     verify_names(files, generation, manifest)
@@ -97,7 +97,7 @@ def read_json_file(files: Files, path: Path) -> Any:
     """Read a JSON file of a generation."""
     with os_errors("reading", path):
         data = files.read(path)
-    return read_json(data, path)
+    return parse_limited_json(data, path)
 
 
 # Names -----------------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def remove_leftovers(files: Files, folder: Path, names: list[str]) -> list[str]:
     return found
 
 
-def remove(files: Files, folder: Path, names: list[str]) -> list[str]:
+def remove_generations(files: Files, folder: Path, names: list[str]) -> list[str]:
     """Remove generations, those that build on others first. Returns the names of the removed, oldest first. One that is being
     read stays for the next time, and so do older ones, as it may build on them.
 

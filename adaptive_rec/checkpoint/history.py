@@ -13,9 +13,9 @@ from adaptive_rec.checkpoint.generation import (
     names_in,
     newest_of_step,
     read_manifest,
-    remove,
+    remove_generations,
     remove_leftovers,
-    verify,
+    verify_generation,
     verify_sizes,
 )
 from adaptive_rec.checkpoint.manifest import Manifest, Since
@@ -97,7 +97,7 @@ def verify_all(files: Files, generation: Path) -> None:
     only the sizes of files are checked: each page is checked when it is read."""
     links = chain(files, generation)
     for link in links:
-        verify(files, link.path)
+        verify_generation(files, link.path)
     _check_disk(files, links[-1])
 
 
@@ -164,7 +164,7 @@ class Verified:
                 if self._by_sizes:
                     verify_sizes(self._files, self._folder / name, self.manifest(name))
                 else:
-                    verify(self._files, self._folder / name)
+                    verify_generation(self._files, self._folder / name)
                 self._own[name] = ""
             except UnreadableError:
                 raise
@@ -209,7 +209,7 @@ def newest_held(files: Files, folder: Path) -> Iterator[Found]:
 
 
 @contextmanager
-def held(files: Files, generation: Path) -> Iterator[None]:
+def hold_generation(files: Files, generation: Path) -> Iterator[None]:
     """In the body of a ``with``, the run that wrote a generation removes neither it nor what it builds on. Raises CheckpointError
     where it is gone."""
     with ExitStack() as holding:
@@ -230,7 +230,7 @@ def _search(files: Files, folder: Path, holding: ExitStack) -> Found | None:
     for name in reversed(generations(names_in(files, folder))):
         with ExitStack() as this:
             try:
-                this.enter_context(held(files, folder / name))
+                this.enter_context(hold_generation(files, folder / name))
             except CheckpointError:
                 return None
             why = verified.damage(name)
@@ -268,7 +268,7 @@ def prune(files: Files, folder: Path, keep: int, best: int | None = None) -> lis
         whole += not verified.damage(ordered[place])
         if whole == keep:
             needless = _needless(verified, ordered, place, lambda name: not verified.damage(name), best)
-            removed += remove(files, folder, needless)
+            removed += remove_generations(files, folder, needless)
             break
     _raise(verified.damage(ordered[-1]))
     return removed

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.batch import TableSpec
-from adaptive_rec.checkpoint.foreign import ForeignTensors, shown
+from adaptive_rec.checkpoint.foreign import ForeignTensors, names_in_sentence
 from adaptive_rec.checkpoint.safetensors_file import BLOCK_BYTES
 from adaptive_rec.embedding.row_types import as_array
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -67,18 +67,19 @@ def import_tensors(
     missing = [table.name for index, table in enumerate(tables) if index not in given]
     if not given:
         raise CheckpointError(
-            f"{path} must hold tables of the run ({shown(missing)}) by the keys embedding_bags.NAME.weight or NAME.weight, got "
-            f"{shown([*unknown, *others]) or 'nothing'}"
+            f"{path} must hold tables of the run ({names_in_sentence(missing)}) by the keys "
+            "embedding_bags.NAME.weight or NAME.weight, got "
+            f"{names_in_sentence([*unknown, *others]) or 'nothing'}"
         )
     if unknown and not partial:
         hint = did_you_mean(unknown[0], missing)
         raise CheckpointError(
-            f"tables of {path} must be tables of the run, {len(unknown)} are not: {shown(unknown)}{hint}; "
+            f"tables of {path} must be tables of the run, {len(unknown)} are not: {names_in_sentence(unknown)}{hint}; "
             "with --partial they are left out"
         )
     if missing and not partial:
         raise CheckpointError(
-            f"{path} must hold every table, {len(missing)} of {len(tables)} are missing: {shown(missing)}; "
+            f"{path} must hold every table, {len(missing)} of {len(tables)} are missing: {names_in_sentence(missing)}; "
             "with --partial they start fresh"
         )
     dtype = store.rule.weight_type(store.dtype)
@@ -88,7 +89,7 @@ def import_tensors(
     for index, tensor in given.items():
         on_table(tables[index].name)
         width = store.rule.state_width(tables[index].dim)
-        for first, weights_ND in kept_rows(tables[index].name, tensor, dtype):
+        for first, weights_ND in row_blocks(tables[index].name, tensor, dtype):
             store.import_rows(index, first, weights_ND, np.zeros((len(weights_ND), width)))
     taken = {} if prefix is None else set_dense_tensors(model, others, prefix)
     return Imported(
@@ -125,7 +126,7 @@ def _by_table(
     return given, others, [name for name in named if name not in numbers]
 
 
-def kept_rows(name: str, tensor: Tensor, dtype: torch.dtype) -> Iterator[tuple[int, NDArray[Any]]]:
+def row_blocks(name: str, tensor: Tensor, dtype: torch.dtype) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield the rows of a table in the run's type, block by block, each with the number of its first row. A whole copy might not
     fit in memory."""
     step = max(1, BLOCK_BYTES // max(1, tensor.shape[1] * tensor.itemsize))
@@ -143,10 +144,10 @@ def kept_rows(name: str, tensor: Tensor, dtype: torch.dtype) -> Iterator[tuple[i
 
 def _check_table(table: TableSpec, tensor: Tensor) -> None:
     wanted = (table.rows, table.dim)
-    if tuple(tensor.shape) != wanted or not is_plain(tensor) or tensor.dtype not in FLOATS:
+    if tuple(tensor.shape) != wanted or not is_dense_tensor(tensor) or tensor.dtype not in FLOATS:
         raise CheckpointError(
             f"table {table.name!r} must be of shape {wanted} and of float16, bfloat16, float32 or float64, got "
-            f"{described(tensor)}"
+            f"{describe_tensor(tensor)}"
         )
 
 
@@ -157,14 +158,14 @@ def dense_prefix(model: torch.nn.Module, others: Mapping[str, Tensor], partial: 
     found = [key.removesuffix(first) for key in others if key == first or key.endswith(f".{first}")]
     whole = [prefix for prefix in found if all(prefix + name in others for name in wanted)]
     if len(whole) > 1:
-        raise CheckpointError(f"the file must have the dense part once, got it under {shown(whole)}")
+        raise CheckpointError(f"the file must have the dense part once, got it under {names_in_sentence(whole)}")
     if not whole:
         absent = next(name for name in wanted if (found[0] if found else "") + name not in others)
         return None, f"the file has no tensor {absent!r}, one of the {len(wanted)} of the model"
     for name, tensor in wanted.items():
         got = others[whole[0] + name]
-        if got.shape != tensor.shape or not is_plain(got) or got.dtype not in FLOATS:
-            text = f"tensor {name!r} must be of shape {tuple(tensor.shape)} and of floats, got {described(got)}"
+        if got.shape != tensor.shape or not is_dense_tensor(got) or got.dtype not in FLOATS:
+            text = f"tensor {name!r} must be of shape {tuple(tensor.shape)} and of floats, got {describe_tensor(got)}"
             if partial:
                 return None, text
             raise CheckpointError(f"{text}; with --partial the dense part starts fresh")
@@ -182,13 +183,13 @@ def set_dense_tensors(model: torch.nn.Module, others: Mapping[str, Tensor], pref
     return {prefix + name for name in tensors}
 
 
-def is_plain(tensor: Tensor) -> bool:
+def is_dense_tensor(tensor: Tensor) -> bool:
     """Return whether a tensor is an ordinary dense one in host memory."""
     return tensor.layout == torch.strided and tensor.device.type == "cpu"
 
 
-def described(tensor: Tensor) -> str:
-    plain = "" if is_plain(tensor) else f" ({tensor.layout} on {tensor.device})"
+def describe_tensor(tensor: Tensor) -> str:
+    plain = "" if is_dense_tensor(tensor) else f" ({tensor.layout} on {tensor.device})"
     return f"{tuple(tensor.shape)} of {type_name(tensor.dtype)}{plain}"
 
 

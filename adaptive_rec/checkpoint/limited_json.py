@@ -21,7 +21,7 @@ class JsonLimits(NamedTuple):
 VALUES = JsonLimits(SMALL_FILE_BYTES, brackets=100_000, commas=1_000_000)
 
 
-def to_json(value: Any, path: Path, limits: JsonLimits = VALUES) -> bytes:
+def render_json(value: Any, path: Path, limits: JsonLimits = VALUES) -> bytes:
     """Return a value as JSON; floats keep every bit. Raises CheckpointError where `read_json` would."""
     try:
         data = json.dumps(value, allow_nan=False).encode()
@@ -31,7 +31,7 @@ def to_json(value: Any, path: Path, limits: JsonLimits = VALUES) -> bytes:
     return data
 
 
-def read_json(data: bytes, path: Path, limits: JsonLimits = VALUES) -> Any:
+def parse_limited_json(data: bytes, path: Path, limits: JsonLimits = VALUES) -> Any:
     """Read a JSON text. Raises CheckpointError where it is not JSON, too large or too deep."""
     check_limits(data, path, limits)
     try:

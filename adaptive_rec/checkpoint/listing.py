@@ -10,9 +10,9 @@ from typing import Any
 
 from adaptive_rec.checkpoint.files import DISK, Disk
 from adaptive_rec.checkpoint.generation import generations, names_in
-from adaptive_rec.checkpoint.going_back import step_of
 from adaptive_rec.checkpoint.history import Verified
 from adaptive_rec.checkpoint.manifest import MANIFEST
+from adaptive_rec.checkpoint.rollback_target import step_of
 from adaptive_rec.checkpoint.rows import is_shard
 from adaptive_rec.errors import CheckpointError
 
@@ -43,7 +43,7 @@ class _TimedFiles(Disk):
             raise _OutOfTimeError
 
 
-def newest(folder: Path, most: int) -> tuple[list[dict[str, Any]], int]:
+def newest_entries(folder: Path, most: int) -> tuple[list[dict[str, Any]], int]:
     """Return the newest checkpoints of a folder with their steps, newest first, as `entries` does, and how many there are. Raises
     CheckpointError where the folder cannot be read."""
     names = generations(names_in(DISK, folder))

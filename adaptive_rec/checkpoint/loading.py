@@ -17,17 +17,17 @@ from adaptive_rec.checkpoint.generation import generations, names_in, read_manif
 from adaptive_rec.checkpoint.history import Found, names_in_use, newest_held, verify_all
 from adaptive_rec.checkpoint.kept_files import set_kept_rows
 from adaptive_rec.checkpoint.rows import SavedRows
-from adaptive_rec.checkpoint.run_state import Last, RunParts, set_state
+from adaptive_rec.checkpoint.run_state import Last, RunParts, restore_run_state
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, array_type
 from adaptive_rec.checkpoint.saved_state import DENSE, all_arrays, read_values, saved_by
-from adaptive_rec.checkpoint.settings import check_settings
+from adaptive_rec.checkpoint.settings import check_saved_settings
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.disk.logged_rows import LoggedRows
 from adaptive_rec.embedding.disk.saved_segments import SavedLog, remove_unused
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, DiskError
 from adaptive_rec.saved import Saved
-from adaptive_rec.state.saved_run import saved_knobs as read_knobs
+from adaptive_rec.state.saved_run import read_knobs as read_knobs
 
 
 @contextmanager
@@ -64,14 +64,14 @@ def load(parts: RunParts, checkpoint: Path, verified: bool = False, files: Files
     if not verified:
         verify_all(files, checkpoint)
     _, run, ranks = read_values(checkpoint, files)
-    check_settings(run_description(parts.state), run, checkpoint)
+    check_saved_settings(run_description(parts.state), run, checkpoint)
     try:
         store, rows = parts.state.store, SavedRows(files, checkpoint)
         is_adopted = _is_adopted(store, rows, checkpoint)
         if not is_adopted:
             _set_rows(store, rows)
         set_dense(parts.dense, all_arrays(ArraysFile(files, checkpoint / DENSE)))
-        set_state(parts, ranks, lambda rank: saved_by(checkpoint, rank, files))
+        restore_run_state(parts, ranks, lambda rank: saved_by(checkpoint, rank, files))
         if parts.state.input.kept_rows is not None:
             set_kept_rows(parts.state.input.kept_rows, checkpoint, files)
     except CheckpointError as error:

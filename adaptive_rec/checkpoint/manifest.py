@@ -11,8 +11,8 @@ from zlib import crc32
 
 from pydantic import FailFast, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from adaptive_rec.checkpoint.limited_json import JsonLimits, check_limits, to_json
-from adaptive_rec.config.faults import rule_of
+from adaptive_rec.checkpoint.limited_json import JsonLimits, check_limits, render_json
+from adaptive_rec.config.faults import rule_broken_by
 from adaptive_rec.config.knobs import Frozen
 from adaptive_rec.embedding.disk.saved_segments import pool_folder, segment_path
 from adaptive_rec.errors import CheckpointError
@@ -145,7 +145,7 @@ class Manifest(Frozen):
 
 def sealed(manifest: Manifest, path: Path) -> bytes:
     """Return a manifest as JSON that ends with a crc32 of everything before it."""
-    body = to_json(manifest.model_dump(), path, _LIMITS).removesuffix(b"}")
+    body = render_json(manifest.model_dump(), path, _LIMITS).removesuffix(b"}")
     return body + f', "crc32": "{crc32(body):08x}"}}\n'.encode()
 
 
@@ -170,7 +170,7 @@ def _first_fault(error: ValidationError) -> str:
     if error.error_count() > _MOST_FAULTS:
         return f"{error.error_count()} faults"
     fault = error.errors(include_url=False)[0]
-    name, rule, value = ".".join(map(str, fault["loc"])), rule_of(fault), fault["input"]
+    name, rule, value = ".".join(map(str, fault["loc"])), rule_broken_by(fault), fault["input"]
     value = value[:40] if isinstance(value, str) else value
     got = repr(value) if isinstance(value, str | int | float) else type(value).__name__
     return f"{name} {rule}, got {got}"[:400].encode("unicode_escape").decode()

@@ -50,7 +50,7 @@ def shard_name(number: int, rank: int = 0) -> str:
     return f"rows-{rank * SHARDS_OF_A_RANK + number:05d}.safetensors"
 
 
-def state_names(rank: int) -> tuple[str, str]:
+def state_file_names(rank: int) -> tuple[str, str]:
     """Return the names of the files in which a rank saves what is not rows: values and arrays."""
     return (STATE, "state.safetensors") if rank == 0 else (f"state-{rank:05d}.json", f"state-{rank:05d}.safetensors")
 
@@ -59,7 +59,7 @@ def is_shard(name: str) -> bool:
     return _SHARD.fullmatch(name) is not None
 
 
-def row_type(rows: int) -> DTypeLike:
+def row_number_type(rows: int) -> DTypeLike:
     """Return the type of row numbers for this many rows."""
     return np.uint32 if rows <= 1 << 32 else np.uint64
 

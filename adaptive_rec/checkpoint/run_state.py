@@ -13,14 +13,14 @@ from adaptive_rec.checkpoint.flatten import Copies
 from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.finite import StepCheck
-from adaptive_rec.embedding.placement_state import hot_rows, placement_state, set_placement, set_slots, set_traffic
+from adaptive_rec.embedding.placement_state import placement_state, read_hot_rows, set_placement, set_slots, set_traffic
 from adaptive_rec.embedding.shared.ownership import Ownership
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.saved import Saved
 from adaptive_rec.state.run_state import RunState
-from adaptive_rec.state.saved_run import saved_knobs
+from adaptive_rec.state.saved_run import read_knobs
 from adaptive_rec.tracking.count_min import of_older_version, saved_sketch
 from adaptive_rec.tracking.popularity import saved_candidates
 
@@ -85,7 +85,7 @@ class RunParts:
     base: SavedBase = field(default_factory=SavedBase)
 
 
-def state_of(parts: RunParts) -> dict[str, Any]:
+def collect_run_state(parts: RunParts) -> dict[str, Any]:
     """Return the state of a run between two steps. Several processes must call it together: each has the placement of its rows
     and what it has observed of them, and all have the same counts."""
     store = parts.state.store
@@ -107,7 +107,7 @@ def state_of(parts: RunParts) -> dict[str, Any]:
     }
 
 
-def set_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Saved]) -> None:
+def restore_run_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Saved]) -> None:
     """Restore a saved state, after tables and dense part. `saved_by` returns what a rank has saved, `ranks` is their number.
 
     Under the same policy with the same budget and number of ranks everything is as it was; otherwise rows start cold and are
@@ -143,13 +143,13 @@ def set_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Saved]) -> 
     loss_sum = found.number("loss_sum")
     state.store.launch(lambda: parts.dense.loss_sum.fill_(loss_sum))
     policy, how = found.text("policy"), (found.integer("budget_bytes"), found.flag("monitored"))
-    saved_knobs(found.part("knobs"))
+    read_knobs(found.part("knobs"))
     same = policy == state.policy.name and how == (state.budget_bytes, state.store.monitored)
     if found.flag("begun") and same_ranks and same:
         _set_all(parts, found)
         return
     if found.flag("begun") and same_ranks:
-        parts.observer.remember(found.part("observer"), hot_rows(found.part("store"), state.store.space.rows))
+        parts.observer.remember(found.part("observer"), read_hot_rows(found.part("store"), state.store.space.rows))
     elif found.flag("begun") and state.policy.tracks_popularity:
         for rank in range(ranks):
             _remember_rows_of(parts, saved_by(rank), rank, ranks)
@@ -192,7 +192,7 @@ def _remember_rows_of(parts: RunParts, found: Saved, rank: int, ranks: int) -> N
     """Restore what one of several ranks had counted of its rows, as far as they are this rank's now."""
     store, saved = parts.state.store, Ownership(parts.state.store.batch_space, ranks, rank)
     space, tracker = store.batch_space if ranks == 1 else saved.own, found.part("observer").part("tracker")
-    rows = np.union1d(saved_candidates(tracker, space.rows), hot_rows(found.part("store"), space.rows))
+    rows = np.union1d(saved_candidates(tracker, space.rows), read_hot_rows(found.part("store"), space.rows))
     counts = saved_sketch(tracker.part("counter"), parts.state.config.run.seed).estimate(rows)
     here, own_rows = store.owned(rows if ranks == 1 else saved.joint_rows(rows))
     parts.observer.remember_counts(own_rows, counts[here])

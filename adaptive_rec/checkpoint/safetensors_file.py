@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.checkpoint.files import Files, Output, os_errors
-from adaptive_rec.checkpoint.limited_json import VALUES, check_limits, read_json
+from adaptive_rec.checkpoint.limited_json import VALUES, check_limits, parse_limited_json
 from adaptive_rec.errors import CheckpointError
 
 BLOCK_BYTES = 4 << 20
@@ -176,7 +176,7 @@ def read_header(files: Files, path: Path) -> dict[str, StoredArray]:
         if length > most_bytes:
             raise CheckpointError(f"{path}: the header must have {most_bytes} bytes or fewer, got {length}")
         text = files.read_part(path, 8, length)
-    header = read_json(text, path)
+    header = parse_limited_json(text, path)
     if not isinstance(header, dict):
         raise CheckpointError(f"{path}: the header must be a JSON object")
     header.pop("__metadata__", None)

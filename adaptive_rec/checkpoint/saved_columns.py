@@ -6,7 +6,7 @@ from pathlib import Path
 
 from adaptive_rec.checkpoint.files import DISK, Files
 from adaptive_rec.checkpoint.flatten import unflatten
-from adaptive_rec.checkpoint.rows import state_names
+from adaptive_rec.checkpoint.rows import state_file_names
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile
 from adaptive_rec.checkpoint.saved_state import read_values
 from adaptive_rec.data.tabular.trained import TrainedColumns
@@ -21,6 +21,6 @@ def saved_columns(checkpoint: Path, files: Files = DISK) -> TrainedColumns | Non
     state, _, _ = read_values(checkpoint, files)
     if state.get(COLUMNS) is None:
         return None
-    file = ArraysFile(files, checkpoint / state_names(0)[1])
+    file = ArraysFile(files, checkpoint / state_file_names(0)[1])
     arrays = {name: file.rows(name) for name in file.arrays if name.startswith(f"{COLUMNS}/")}
     return TrainedColumns.saved(Saved(unflatten({COLUMNS: state[COLUMNS]}, arrays)).part(COLUMNS))

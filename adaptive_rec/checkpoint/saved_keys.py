@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.checkpoint.files import DISK, Files
 from adaptive_rec.checkpoint.generation import read_json_file
-from adaptive_rec.checkpoint.rows import SavedTable, state_names
+from adaptive_rec.checkpoint.rows import SavedTable, state_file_names
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile
 from adaptive_rec.errors import CheckpointError
 
@@ -70,8 +70,8 @@ class SavedKeys:
     """The raw keys of a whole checkpoint. The keys of a table are read when they are requested."""
 
     def __init__(self, checkpoint: Path, tables: list[SavedTable], files: Files) -> None:
-        self._file = ArraysFile(files, checkpoint / state_names(0)[1])
-        self._path, self.tables = checkpoint / state_names(0)[1], tables
+        self._file = ArraysFile(files, checkpoint / state_file_names(0)[1])
+        self._path, self.tables = checkpoint / state_file_names(0)[1], tables
         self.shared_T = self._array("keys/shared_T")
         """Rows of each table that keys without one of their own share."""
         if len(self.shared_T) != len(tables):
@@ -102,7 +102,7 @@ class SavedKeys:
 
 def saved_keys(checkpoint: Path, tables: list[SavedTable], files: Files = DISK) -> SavedKeys | None:
     """Return the raw keys of a whole checkpoint with these tables; None where ids are rows."""
-    found = read_json_file(files, checkpoint / state_names(0)[0])
+    found = read_json_file(files, checkpoint / state_file_names(0)[0])
     state = found.get("state") if isinstance(found, dict) else None
     if not isinstance(state, dict) or state.get("keys") is None:  # other ids, or an older version
         return None

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from adaptive_rec.checkpoint.files import DISK, Files
 from adaptive_rec.checkpoint.flatten import unflatten
 from adaptive_rec.checkpoint.generation import generations, names_in, read_manifest, verify_file
-from adaptive_rec.checkpoint.history import held
-from adaptive_rec.checkpoint.rows import state_names
+from adaptive_rec.checkpoint.history import hold_generation
+from adaptive_rec.checkpoint.rows import state_file_names
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile
 from adaptive_rec.checkpoint.saved_state import read_values
 from adaptive_rec.errors import CheckpointError
@@ -70,7 +70,7 @@ def newest_placement(folder: Path, first_rows: Sequence[int], rows: int, files: 
     newest_fault: CheckpointError | None = None
     for name in reversed(generations(names_in(files, folder))):
         try:
-            with held(files, folder / name):
+            with hold_generation(files, folder / name):
                 return _read(files, folder / name, first_rows, rows)
         except CheckpointError as error:
             newest_fault = newest_fault or error
@@ -80,7 +80,7 @@ def newest_placement(folder: Path, first_rows: Sequence[int], rows: int, files: 
 def _read(files: Files, generation: Path, first_rows: Sequence[int], rows: int) -> SavedPlacement:
     manifest = read_manifest(files, generation)
     named = {entry.name: entry for entry in manifest.files}
-    for name in state_names(0):
+    for name in state_file_names(0):
         if name not in named:
             raise CheckpointError(f"{generation} must have {name}")
         verify_file(files, generation / name, named[name])
@@ -88,7 +88,7 @@ def _read(files: Files, generation: Path, first_rows: Sequence[int], rows: int) 
     if ranks != 1:
         raise CheckpointError(f"{generation} must be of one process for its placement to be shown, it is of {ranks}")
     found = Saved(unflatten(state, {}))
-    file = ArraysFile(files, generation / state_names(0)[1])
+    file = ArraysFile(files, generation / state_file_names(0)[1])
     store = found.part("store")
     pools = range(len(store.parts("pools")))
     arrays: dict[str, Any] = {}

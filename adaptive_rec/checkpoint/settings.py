@@ -33,7 +33,7 @@ def run_settings(config: Config) -> dict[str, Any]:
     }
 
 
-def check_settings(expected: Mapping[str, Any], found: Mapping[str, Any], checkpoint: Path) -> None:
+def check_saved_settings(expected: Mapping[str, Any], found: Mapping[str, Any], checkpoint: Path) -> None:
     """Raise CheckpointError where the settings of a run, `expected`, are not those that a checkpoint was `found` with."""
     # The reader's position is valid only on the same stream; where it ends may change. Other data has other tables.
     data = {key: value for key, value in expected["data"].items() if key not in MAY_CHANGE}

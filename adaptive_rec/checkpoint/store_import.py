@@ -14,19 +14,19 @@ from torch import Tensor
 
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.checkpoint.files import DISK, os_errors
-from adaptive_rec.checkpoint.foreign import mapped_tensors, shown
+from adaptive_rec.checkpoint.foreign import mapped_tensors, names_in_sentence
 from adaptive_rec.checkpoint.importing import (
     FLOATS,
     Imported,
     ImportedTable,
     dense_prefix,
-    described,
-    is_plain,
-    kept_rows,
+    describe_tensor,
+    is_dense_tensor,
+    row_blocks,
     set_dense_tensors,
     type_name,
 )
-from adaptive_rec.checkpoint.limited_json import read_json
+from adaptive_rec.checkpoint.limited_json import parse_limited_json
 from adaptive_rec.checkpoint.saved_state import DENSE
 from adaptive_rec.checkpoint.store_export import FORMAT, STORE
 from adaptive_rec.data.raw.raw_ids import RawIds
@@ -56,7 +56,7 @@ def import_store(
     missing = [table.name for table in tables if table.name not in given]
     unknown = [name for name in given if name not in {table.name for table in tables}]
     if (missing or unknown) and not partial:
-        what = f"without {shown(missing)}" if missing else f"with {shown(unknown)}"
+        what = f"without {names_in_sentence(missing)}" if missing else f"with {names_in_sentence(unknown)}"
         raise CheckpointError(
             f"{folder} must have the tables of the run, got one {what}; with --partial they are left out"
         )
@@ -71,11 +71,11 @@ def import_store(
         table, shared = tables[index], int(keys.keys.shared_T[index])
         on_table(table.name)
         width = store.rule.state_width(table.dim)
-        for first, weights_ND in kept_rows(table.name, each["weight"], kept):
+        for first, weights_ND in row_blocks(table.name, each["weight"], kept):
             store.import_rows(index, shared + first, weights_ND, np.zeros((len(weights_ND), width)))
         entry, salt = given[table.name], f"{salts(seed, len(tables))[index]:016x}"
         if (entry.get("shared_rows"), entry.get("salt")) == (shared, salt) and len(each["shared_weight"]) == shared:
-            for first, weights_ND in kept_rows(table.name, each["shared_weight"], kept):
+            for first, weights_ND in row_blocks(table.name, each["shared_weight"], kept):
                 store.import_rows(index, first, weights_ND, np.zeros((len(weights_ND), width)))
         else:
             fresh.append(f"shared rows of {table.name} (other data.shared_rows or run.seed)")
@@ -91,7 +91,7 @@ def _entries(folder: Path) -> dict[str, Mapping[str, Any]]:
     """Return what an export says of its tables, by name."""
     path = folder / STORE
     with os_errors("reading", path):
-        head = read_json(DISK.read(path), path)
+        head = parse_limited_json(DISK.read(path), path)
     tables = head.get("tables") if isinstance(head, dict) else None
     if not isinstance(tables, list) or head.get("format") != FORMAT:
         raise CheckpointError(f"{path} must be of format {FORMAT} and have a list of tables")
@@ -113,15 +113,15 @@ def _arrays(folder: Path, entry: Mapping[str, Any], table: TableSpec) -> dict[st
     arrays = mapped_tensors(path)
     for ids, rows in (("id", "weight"), ("shared_row", "shared_weight")):
         if ids not in arrays or rows not in arrays:
-            raise CheckpointError(f"{path} must hold {ids} and {rows}, got {shown(list(arrays))}")
+            raise CheckpointError(f"{path} must hold {ids} and {rows}, got {names_in_sentence(list(arrays))}")
         many, tensor = arrays[ids], arrays[rows]
         fits = many.dtype == torch.int64 and many.ndim == 1 and tensor.shape == (len(many), table.dim)
-        if not fits or tensor.dtype not in FLOATS or not is_plain(tensor):
+        if not fits or tensor.dtype not in FLOATS or not is_dense_tensor(tensor):
             rule = f"{ids} (N) of int64 and {rows} (N, {table.dim}) of floats"
-            raise CheckpointError(f"{path} must hold {rule}, got {described(many)} and {described(tensor)}")
+            raise CheckpointError(f"{path} must hold {rule}, got {describe_tensor(many)} and {describe_tensor(tensor)}")
     if arrays["shared_row"].tolist() != list(range(len(arrays["shared_row"]))):
         raise CheckpointError(
-            f"{path} must have all shared rows in order, got {shown([*map(str, arrays['shared_row'])])}"
+            f"{path} must have all shared rows in order, got {names_in_sentence([*map(str, arrays['shared_row'])])}"
         )
     return arrays
 

@@ -24,8 +24,8 @@ from adaptive_rec.checkpoint.generation import names_in
 from adaptive_rec.checkpoint.history import ChainedGeneration, chain, names_in_use, prune, verify_all
 from adaptive_rec.checkpoint.kept_files import kept_name
 from adaptive_rec.checkpoint.manifest import DiskEntry, FileEntry
-from adaptive_rec.checkpoint.rows import is_shard, row_type, shard_name, state_names
-from adaptive_rec.checkpoint.run_state import Last, RunParts, state_of
+from adaptive_rec.checkpoint.rows import is_shard, row_number_type, shard_name, state_file_names
+from adaptive_rec.checkpoint.run_state import Last, RunParts, collect_run_state
 from adaptive_rec.checkpoint.safetensors_file import PATTERNS
 from adaptive_rec.checkpoint.saved_state import DENSE
 from adaptive_rec.embedding.shard_arrays import ROW
@@ -79,11 +79,11 @@ class Writing:
         self._draft = _begin_draft(group, files, folder, self.step)
         self.name = self._draft.name
         try:
-            self._values, arrays = flatten(state_of(parts))
+            self._values, arrays = flatten(collect_run_state(parts))
             self._arrays = parts.base.copies.of(arrays)
             self._dense = dense_arrays(parts.dense)
             self._run, self._description = run_description(state), manifest_description(state)
-            self._row_type = row_type(state.store.batch_space.rows)
+            self._row_type = row_number_type(state.store.batch_space.rows)
             self._rows = state.store.begin_snapshot(everything=not self._only_changes)
         except BaseException as error:
             self._draft.abandon()
@@ -170,7 +170,7 @@ class Writing:
             draft.arrays(kept_name(number), arrays, _types(arrays))
         if rank == 0:
             draft.arrays(DENSE, self._dense, _types(self._dense))
-        values_name, arrays_name = state_names(rank)
+        values_name, arrays_name = state_file_names(rank)
         draft.arrays(arrays_name, self._arrays)
         draft.json(values_name, {"run": self._run, "ranks": self._group.ranks, "state": self._values})
         if self._group.is_alone:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli import processes, train
 from adaptive_rec.cli.launcher import Wanted
-from adaptive_rec.cli.output import pairs, print_json, say, shown, waiting
+from adaptive_rec.cli.output import pairs, print_json, printable_path, say, waiting
 from adaptive_rec.cli.parser import Parser, add_command, add_settings, number_settings
 from adaptive_rec.cli.signals import ended_by_sigterm
 from adaptive_rec.cli.start_options import add_start_options, check_start_options, start_words
@@ -58,7 +58,7 @@ def branch(args: argparse.Namespace) -> int:
     from adaptive_rec.policy.find import load_policy
     from adaptive_rec.run.branching import make_branch
     from adaptive_rec.run.inputs import check_trained
-    from adaptive_rec.run.past import METRICS
+    from adaptive_rec.run.parent_history import METRICS
 
     check_trained(args.directory)
     settings = [*args.set, *number_settings({"run.steps": args.steps})]
@@ -70,13 +70,13 @@ def branch(args: argparse.Namespace) -> int:
     if made.left_out.count:
         say(f"warning: {args.directory / METRICS}: {made.left_out} of the branch", sys.stderr)
     if args.no_train:
-        report(made, words, args.json)
+        print_branch(made, words, args.json)
         return 0
     say(in_a_line(made), sys.stderr if args.json else sys.stdout)
-    return start(made, started)
+    return start_branch(made, started)
 
 
-def start(made: Branch, args: argparse.Namespace) -> int:
+def start_branch(made: Branch, args: argparse.Namespace) -> int:
     """Train by `train --resume`. A branch that cannot start is removed, so that it can be made again."""
     try:
         code = train.train(args)
@@ -99,7 +99,8 @@ def train_arguments(words: list[str]) -> argparse.Namespace:
 
 def in_a_line(made: Branch) -> str:
     return (
-        f"{shown(made.out)} is a branch of {shown(made.parent.run)} at step {made.parent.step}, {files_in_words(made)}"
+        f"{printable_path(made.out)} is a branch of {printable_path(made.parent.run)} at step {made.parent.step}, "
+        f"{files_in_words(made)}"
     )
 
 
@@ -112,7 +113,7 @@ def files_in_words(made: Branch) -> str:
     return text
 
 
-def report(made: Branch, words: list[str], as_json: bool) -> None:
+def print_branch(made: Branch, words: list[str], as_json: bool) -> None:
     """Print a branch and the command that starts it."""
     from adaptive_rec.cli.output import show
 
@@ -124,8 +125,8 @@ def report(made: Branch, words: list[str], as_json: bool) -> None:
         print_json({"run": str(made.out), "parent": made.parent.place, "files": files, "start": command})
         return
     rows = [
-        ("branch", shown(made.out)),
-        ("of", f"{shown(made.parent.run)} at step {made.parent.step} ({made.parent.checkpoint})"),
+        ("branch", printable_path(made.out)),
+        ("of", f"{printable_path(made.parent.run)} at step {made.parent.step} ({made.parent.checkpoint})"),
         ("files", files_in_words(made)),
         ("start", printable(command)),
     ]

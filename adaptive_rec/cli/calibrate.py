@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.cli.output import columns, pairs, print_json, say, show, shown, text, waiting
+from adaptive_rec.cli.output import columns, pairs, print_json, printable_path, say, show, text, waiting
 from adaptive_rec.cli.parser import add_command, add_settings, check_out_file, configuration
 from adaptive_rec.cli.signals import ended_at_once
 from adaptive_rec.errors import UsageError
@@ -49,16 +49,16 @@ def calibrate(args: argparse.Namespace) -> int:
     if args.json:
         print_json(hardware.described())
     else:
-        show(*summary(hardware.described()))
+        show(*hardware_tables(hardware.described()))
         if args.out is not None:
-            say(f"\n{shown(args.out)}")
+            say(f"\n{printable_path(args.out)}")
     return 0
 
 
 NO_ROOM = "not measured: it has no room"
 
 
-def summary(found: dict[str, Any]) -> list[Any]:
+def hardware_tables(found: dict[str, Any]) -> list[Any]:
     """Return the profile as tables: costs of a step, then costs of rows by dim."""
     from adaptive_rec.offline.forecast.hardware import DenseCosts, DiskCosts, LinkCosts, RowCosts, StepCosts
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.checkpoint_import import add_import, progress
+from adaptive_rec.cli.checkpoint_import import add_import, show_activity
 from adaptive_rec.cli.checkpoint_paths import checkpoints_at, with_found
 from adaptive_rec.cli.checkpoint_verify import verify
 from adaptive_rec.cli.output import columns, print_json, say, show
@@ -69,11 +69,11 @@ def list_them(args: argparse.Namespace) -> int:
         print_json(found)
         return 0
     heading = ("checkpoint", "step>", "written", "kind", "builds on", "files>", "rows>", "size>", "")
-    show(columns(heading, [listed(entry) for entry in found]))
+    show(columns(heading, [checkpoint_cells(entry) for entry in found]))
     return 0
 
 
-def listed(entry: dict[str, Any]) -> tuple[str, ...]:
+def checkpoint_cells(entry: dict[str, Any]) -> tuple[str, ...]:
     why = entry["not_looked_at"]
     note = entry["error"] or (f"not looked at: {why}" if why else "")
     if "written" not in entry:
@@ -85,16 +85,16 @@ def listed(entry: dict[str, Any]) -> tuple[str, ...]:
 
 def diff(args: argparse.Namespace) -> int:
     """Print the differences. Returns 1 where there are any, as diff(1) does."""
-    progress(f"comparing {args.a} and {args.b} ...")
+    show_activity(f"comparing {args.a} and {args.b} ...")
     from dataclasses import asdict
 
-    from adaptive_rec.checkpoint.difference import differences
+    from adaptive_rec.checkpoint.difference import find_differences
     from adaptive_rec.checkpoint.files import DISK
 
     try:
-        (a, b), found = with_found(lambda a, b: list(differences(DISK, a, b)), args.a, args.b)
+        (a, b), found = with_found(lambda a, b: list(find_differences(DISK, a, b)), args.a, args.b)
     finally:
-        progress("")
+        show_activity("")
     if args.json:
         print_json({"a": str(a), "b": str(b), "differences": [asdict(each) for each in found]})
     elif found:
@@ -128,8 +128,8 @@ def export(args: argparse.Namespace) -> int:
     form = args.form or ("safetensors" if args.since is None else "store")
     if args.since is not None and form != "store":
         raise UsageError(f"--since goes with --as store, which has ids to compare by, got --as {form}")
-    progress(f"reading {args.path} ...")
-    from adaptive_rec.checkpoint.export import export as tables
+    show_activity(f"reading {args.path} ...")
+    from adaptive_rec.checkpoint.export import export_weights as tables
     from adaptive_rec.checkpoint.store_export import export_for_store
 
     def run(found: Path, since: Path | None = None) -> list[Path]:
@@ -140,7 +140,7 @@ def export(args: argparse.Namespace) -> int:
         with ended_by_sigterm():
             found, paths = with_found(run, *named)
     finally:
-        progress("")
+        show_activity("")
     if args.json:
         since = {"since": str(found[1])} if args.since is not None else {}
         print_json({"checkpoint": str(found[0]), **since, "files": [str(path) for path in paths]})

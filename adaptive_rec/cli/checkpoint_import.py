@@ -52,7 +52,7 @@ def add_import(parts: Any) -> Parser:
 
 def import_tables(args: argparse.Namespace) -> int:
     """Create the run directory, as a whole or not at all, and print its contents."""
-    progress(f"reading {args.path} ...")
+    show_activity(f"reading {args.path} ...")
     from adaptive_rec.checkpoint.store_export import STORE
     from adaptive_rec.config.tree import load_config
     from adaptive_rec.policy.find import load_policy
@@ -74,7 +74,7 @@ def import_tables(args: argparse.Namespace) -> int:
         with ended_by_sigterm(), new_folder(args.out) as draft:
             done, saved, notices = fill(draft, config, args)
     finally:
-        progress("")
+        show_activity("")
     print_imported(done, args.out, args.out / "checkpoints" / saved, args.json)
     for notice in notices:
         print(f"note: {printable(notice)}", file=sys.stderr)
@@ -94,19 +94,19 @@ def fill(draft: Path, config: Config, args: argparse.Namespace) -> tuple[Importe
     runtime = training.runtime
     store, model = runtime.store, runtime.dense.model
     if foreign is not None:
-        done = import_tensors(store, model, foreign, args.partial, progress)
+        done = import_tensors(store, model, foreign, args.partial, show_activity)
     else:
         keys = runtime.state.input.raw_ids
         assert keys is not None, "the configuration has raw ids"
-        done = import_store(store, keys, model, args.path, config.run.seed, args.partial, progress)
-    progress("writing the checkpoint")
+        done = import_store(store, keys, model, args.path, config.run.seed, args.partial, show_activity)
+    show_activity("writing the checkpoint")
     name = checkpoint.save(runtime.parts, draft / "checkpoints").name
     text = f"checkpoint {name} written, with tables of {args.path}"
     training.log.note("checkpoint", text, checkpoint=name, imported=str(args.path))
     return done, name, list(runtime.notices)
 
 
-def progress(doing: str) -> None:
+def show_activity(doing: str) -> None:
     """Show the present activity on a terminal."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{printable(doing)}", end="\r", file=sys.stderr, flush=True)
@@ -115,7 +115,7 @@ def progress(doing: str) -> None:
 def print_imported(done: Imported, out: Path, saved: Path, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from adaptive_rec.checkpoint.foreign import shown
+    from adaptive_rec.checkpoint.foreign import names_in_sentence
 
     if as_json:
         print_json({"run": str(out), "checkpoint": str(saved), **asdict(done)})
@@ -123,8 +123,8 @@ def print_imported(done: Imported, out: Path, saved: Path, as_json: bool) -> Non
     rows = [(each.name, whole(each.rows), str(each.dim), each.given, each.kept) for each in done.tables]
     counted = f"{done.dense_tensors} tensors {done.dense_note}".strip()
     rest = [
-        ("fresh", shown(done.fresh)),
-        ("left out", shown(done.left_out)),
+        ("fresh", names_in_sentence(done.fresh)),
+        ("left out", names_in_sentence(done.left_out)),
         ("dense part", counted if done.dense_tensors else f"fresh: {done.dense_note}"),
         ("checkpoint", str(saved)),
         ("continue", f"adaptive-rec train --resume --out {shlex.quote(str(out))}"),

@@ -54,11 +54,11 @@ def with_found(work: Callable[..., T], *paths: Path) -> tuple[list[Path], T]:
 def one_at(path: Path) -> Iterator[Path]:
     """Hold a checkpoint itself, or the newest of a run that is whole."""
     from adaptive_rec.checkpoint.files import DISK
-    from adaptive_rec.checkpoint.history import held, newest_held
+    from adaptive_rec.checkpoint.history import hold_generation, newest_held
 
     paths = checkpoints_at(path)
     if not is_of_run(paths, path):
-        with held(DISK, paths[0]):
+        with hold_generation(DISK, paths[0]):
             yield paths[0]
         return
     with newest_held(DISK, path / "checkpoints") as found:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.checkpoint_import import progress
+from adaptive_rec.cli.checkpoint_import import show_activity
 from adaptive_rec.cli.checkpoint_paths import checkpoints_at, is_of_run
 from adaptive_rec.cli.output import columns, print_json, say, show
 from adaptive_rec.errors import CheckpointError
@@ -25,7 +25,7 @@ ROWS_ON_DISK, RAW_IDS = "rows on the disk", "raw ids"
 
 def verify(args: argparse.Namespace) -> int:
     """Print every file and its reading speed. The error at the end names damaged checkpoints and those that build on them."""
-    progress(f"reading {args.path} ...")
+    show_activity(f"reading {args.path} ...")
     from adaptive_rec.checkpoint.files import DISK, UnreadableError
     from adaptive_rec.checkpoint.generation import read_manifest, verify_names
     from adaptive_rec.checkpoint.history import KEEP_AT_LEAST
@@ -33,7 +33,7 @@ def verify(args: argparse.Namespace) -> int:
     lines: list[dict[str, Any]] = []
     found = checkpoints_at(args.path)
     paths = with_older(found)
-    progress("")
+    show_activity("")
     before = {path: identity(path) for path in paths}
     for path in paths:
         try:
@@ -115,7 +115,7 @@ def verified(path: Path, entry: FileEntry) -> dict[str, Any]:
     from adaptive_rec.checkpoint.files import DISK, UnreadableError
     from adaptive_rec.checkpoint.generation import verify_file
 
-    progress(f"{path.name}/{entry.name} ...")
+    show_activity(f"{path.name}/{entry.name} ...")
     started, error = time.perf_counter(), None
     try:
         verify_file(DISK, path / entry.name, entry)
@@ -123,7 +123,7 @@ def verified(path: Path, entry: FileEntry) -> dict[str, Any]:
         raise
     except CheckpointError as raised:
         error = str(raised)
-    progress("")
+    show_activity("")
     return line(path, entry.name, error, entry.size_bytes, time.perf_counter() - started)
 
 
@@ -132,13 +132,13 @@ def verified_rows(path: Path, manifest: Manifest) -> dict[str, Any]:
     from adaptive_rec.checkpoint.disk_entry import saved_logs
     from adaptive_rec.checkpoint.saved_log import verify_segments
 
-    progress(f"{path.name}: {ROWS_ON_DISK} ...")
+    show_activity(f"{path.name}: {ROWS_ON_DISK} ...")
     started, error, size_bytes = time.perf_counter(), None, 0
     try:
         size_bytes = verify_segments(saved_logs(manifest, path))
     except CheckpointError as raised:
         error = str(raised)
-    progress("")
+    show_activity("")
     return line(path, ROWS_ON_DISK, error, size_bytes, time.perf_counter() - started)
 
 

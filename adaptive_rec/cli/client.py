@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from adaptive_rec.errors import AdaptiveRecError, UsageError
-from adaptive_rec.live.runtime_file import RuntimeFile, find
+from adaptive_rec.live.runtime_file import RuntimeFile, find_run
 from adaptive_rec.system.version import __version__
 
 TOKEN_VARIABLE = "ADAPTIVE_REC_TOKEN"
@@ -124,7 +124,7 @@ class Client:
 def connect(run: str | None, url: str | None) -> Client:
     """Return a client of the run given by --url or --run, else of the only run under way."""
     if url is None:
-        return of_run(find(run))
+        return client_of_run(find_run(run))
     if run is not None:
         raise UsageError("--run and --url both name a run; give one of them")
     checked = _checked(url)
@@ -136,7 +136,7 @@ def connect(run: str | None, url: str | None) -> Client:
     return Client(checked, token)
 
 
-def of_run(file: RuntimeFile, timeout_seconds: float = TIMEOUT_SECONDS) -> Client:
+def client_of_run(file: RuntimeFile, timeout_seconds: float = TIMEOUT_SECONDS) -> Client:
     """Return a client of a run under way, over its Unix socket where that exists."""
     socket = file.socket if file.socket and Path(file.socket).is_socket() else None
     return Client(file.url, file.control_token, socket, timeout_seconds)

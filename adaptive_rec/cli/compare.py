@@ -81,14 +81,14 @@ def compare(args: argparse.Namespace) -> int:
     from adaptive_rec.policy.find import load_policy
 
     beside = args.out.parent if args.out else RUN_FOLDER
-    ready, config = with_prepared_data(args, resolve, beside, sys.stderr if args.json else sys.stdout)
+    ready, config = with_prepared_data(args, resolve_comparison, beside, sys.stderr if args.json else sys.stdout)
     policies = args.policies.split(",")
     variants = read_variants(args.variant, args.baseline, policies)
     plan = plan_of(config, policies, args.seeds, args.baseline, variants)
     for turn in plan.turns():  # an error comes before the first run
         load_policy(turn.variant.policy if turn.variant else turn.policy)
     for variant in variants:
-        resolve(ready, variant.settings)
+        resolve_comparison(ready, variant.settings)
     held = conditions(plan.config)
     name = RUN_FOLDER / f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
     with nullcontext(args.out) if args.out else new_directory(name) as out:
@@ -104,7 +104,7 @@ def compare_in(
     from adaptive_rec.offline.compare.processes import alone_in
     from adaptive_rec.offline.pages.page import write_page
 
-    folder = make_folder(out)
+    folder = make_comparison_folder(out)
     with alone_in(out) as lock, stopped_by_signals():
         settle_conditions(out, held, variants, plan.policies)
         write_page(to_toml(plan.config), out / SETTINGS)
@@ -118,7 +118,7 @@ def compare_in(
     return 1 if results["failed"] else 0
 
 
-def resolve(args: argparse.Namespace, own: Sequence[str] = ()) -> Config:
+def resolve_comparison(args: argparse.Namespace, own: Sequence[str] = ()) -> Config:
     """Return the configuration of all runs, or of those of a variant with settings of its `own`. Raises ConfigError."""
     taken = next((each for each in args.set if each.partition("=")[0].strip() == "knobs.policy"), None)
     if taken:
@@ -138,7 +138,7 @@ def resolve(args: argparse.Namespace, own: Sequence[str] = ()) -> Config:
     return config
 
 
-def make_folder(out: Path) -> Path:
+def make_comparison_folder(out: Path) -> Path:
     """Create and return the folder of the runs. Raises UsageError where `out` is not the directory of a comparison."""
     from adaptive_rec.offline.compare.plan import NAME
 
@@ -153,11 +153,11 @@ def make_folder(out: Path) -> Path:
 def make_runs(plan: Plan, held: dict[str, Any], folder: Path, lock: Any, args: argparse.Namespace) -> int:
     """Do the missing runs and write the results after each. Returns the number of a signal that arrived, or 0."""
     from adaptive_rec.cli.compare_screen import Board
-    from adaptive_rec.offline.compare.plan import code_digest, digest
+    from adaptive_rec.offline.compare.plan import code_digest, digest_values
     from adaptive_rec.offline.compare.processes import RunProcesses, finished
     from adaptive_rec.offline.compare.warm_process import WarmProcess
 
-    under, turns, out = digest(held), plan.turns(), folder.parent
+    under, turns, out = digest_values(held), plan.turns(), folder.parent
     missing = [turn for turn in turns if finished(folder / turn.name, under) is None]
     with Board(missing, len(turns) - len(missing), to_stderr=args.json) as board:
         seeds = counted(len(plan.seeds), "seed")
@@ -185,11 +185,11 @@ def write_results(plan: Plan, held: dict[str, Any], out: Path, folder: Path) -> 
     """Write figures, table and page of the runs finished so far."""
     from adaptive_rec.live.telemetry import to_json
     from adaptive_rec.offline.compare.compare_page import compare_page
-    from adaptive_rec.offline.compare.results import gather
+    from adaptive_rec.offline.compare.results import collect_results
     from adaptive_rec.offline.compare.tables import markdown
     from adaptive_rec.offline.pages.page import write_page
 
-    results = gather(plan, held, folder)
+    results = collect_results(plan, held, folder)
     write_page(to_json(results, indent=1) + "\n", out / FIGURES)
     write_page(markdown(results), out / TABLE)
     write_page(compare_page(results), out / PAGE)

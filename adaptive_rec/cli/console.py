@@ -23,7 +23,7 @@ from adaptive_rec.live.telemetry import COMPILING, Event, Snapshot, ratio
 from adaptive_rec.units import clock, count, percent, printable, whole
 
 if TYPE_CHECKING:
-    from adaptive_rec.run.present import PresentRun
+    from adaptive_rec.run.current_run import CurrentRun
     from adaptive_rec.runtime.loop import Runtime
     from adaptive_rec.runtime.session import Report
 
@@ -44,7 +44,7 @@ class Screen(Display):
         super().__init__(sys.stderr if to_stderr else sys.stdout, width=MAX_WIDTH)
         self.pace = Pace()
         self._spinner = Spinner("dots", style="cyan")
-        self._run: PresentRun | None = None
+        self._run: CurrentRun | None = None
         self._status = ""
         self._printed_at = 0.0
         self._stopping = False
@@ -80,7 +80,7 @@ class Screen(Display):
         else:
             self.note(f"dashboard   {url}   ({another} a link that signs in)")
 
-    def first_step(self, run: PresentRun) -> None:
+    def first_step(self, run: CurrentRun) -> None:
         """Show the wait for the first step; from then on, progress is shown."""
         self.status("first step")
         self._run = run

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from adaptive_rec.cli.output import pairs, print_json, say, show, shown, waiting
-from adaptive_rec.cli.own_data import add_schema_options, files_with_rows, found_files, schema_of
+from adaptive_rec.cli.output import pairs, print_json, printable_path, say, show, waiting
+from adaptive_rec.cli.own_data import add_schema_options, files_with_rows, found_files, schema_to_use
 from adaptive_rec.cli.parser import Parser, add_command
 from adaptive_rec.data.prepare.recipe import formats, recipes
 from adaptive_rec.data.tabular.files import DataFiles
@@ -82,7 +82,7 @@ def prepare(args: argparse.Namespace) -> int:
     waiting(f"preparing {args.out}")
     from adaptive_rec.cli.progress import StageBar, compiling_shown
     from adaptive_rec.data.prepare.job import Request
-    from adaptive_rec.data.prepare.prepare import prepare as run
+    from adaptive_rec.data.prepare.prepare import prepare_folder as run
 
     started = time.monotonic()
     schema, sources = schema_of_sources(args)
@@ -99,7 +99,7 @@ def prepare(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"directory": str(args.out), **meta.model_dump(mode="json", exclude={"job"})})
         return 0
-    show(pairs(summary(meta, args.out, time.monotonic() - started)))
+    show(pairs(prepared_facts(meta, args.out, time.monotonic() - started)))
     return 0
 
 
@@ -115,7 +115,7 @@ def schema_of_sources(args: argparse.Namespace) -> tuple[Schema | None, list[Pat
     parts = [found_files(source, stream) for source in args.sources]
     named = dict.fromkeys(name for part in parts for name in part.partitions)
     found = DataFiles([file for part in parts for file in part.files], partitions=tuple(named))
-    schema = schema_of(args, found, kept, Reading(args.on_bad_row == "skip"), stream)
+    schema = schema_to_use(args, found, kept, Reading(args.on_bad_row == "skip"), stream)
     return schema, files_with_rows(found, schema, stream)
 
 
@@ -129,14 +129,15 @@ def verify_folder(folder: Path, stream: TextIO) -> None:
     """Check a folder, with progress on a stream, and write there that it is whole. Raises DataError for the first fault."""
     waiting(f"verifying {folder}")
     from adaptive_rec.cli.progress import StageBar
-    from adaptive_rec.data.prepare.checksums import verify as run
+    from adaptive_rec.data.prepare.checksums import verify_checksums as run
     from adaptive_rec.data.prepare.meta import load_meta
 
     meta = load_meta(folder)
     with StageBar(stream) as bar:
         run(folder, meta, bar.show)
     files = [file.size_bytes for file in meta.array_files()]
-    say(f"{shown(folder)} is whole: {counted(len(files), 'file')}, {size(sum(files))}, {counted(meta.rows, 'row')}", stream)
+    found = f"{counted(len(files), 'file')}, {size(sum(files))}, {counted(meta.rows, 'row')}"
+    say(f"{printable_path(folder)} is whole: {found}", stream)
 
 
 def verify_source(source: str, stream: TextIO) -> None:
@@ -164,7 +165,7 @@ def note_order(sources: list[Path]) -> None:
         say(f"note: rows keep the order {names}, ...; list the files in numerical order if you want that", sys.stderr)
 
 
-def summary(meta: Meta, out: Path, seconds: float) -> list[tuple[str, str]]:
+def prepared_facts(meta: Meta, out: Path, seconds: float) -> list[tuple[str, str]]:
     """Return the facts of a prepared folder as pairs of label and value."""
     files = f" of {counted(len(meta.sources), 'file')}" if len(meta.sources) > 1 else ""
     largest = max(meta.tables, key=lambda table: table.rows)

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adaptive_rec.cli.output import say, shown
+from adaptive_rec.cli.output import printable_path, say
 from adaptive_rec.cli.parser import on_terminal
 from adaptive_rec.errors import AdaptiveRecError, UsageError
 from adaptive_rec.run.new_directory import is_held_by
@@ -50,7 +50,7 @@ def detach(words: list[str], out: Path, resume: bool, serve: bool, as_json: bool
     if as_json:
         print(json.dumps({"pid": child.pid, "run": str(out), "url": file.url if file else None}))
     else:
-        say(description(child.pid, out, log, file))
+        say(describe_detached(child.pid, out, log, file))
     return 0
 
 
@@ -66,9 +66,9 @@ def _log(out: Path, resume: bool, stack: ExitStack) -> tuple[Path, int]:
         raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
 
 
-def description(pid: int, out: Path, log: Path, file: RuntimeFile | None) -> str:
+def describe_detached(pid: int, out: Path, log: Path, file: RuntimeFile | None) -> str:
     """Return what the user needs to know about a run in the background."""
-    lines = [("pid", str(pid)), ("run", shown(out))]
+    lines = [("pid", str(pid)), ("run", printable_path(out))]
     stop = f"kill {pid}"
     if file is not None:
         which = "" if _is_only(file) else f" --run {pid}"
@@ -76,7 +76,7 @@ def description(pid: int, out: Path, log: Path, file: RuntimeFile | None) -> str
         lines += [("dashboard", file.dashboard_url if on_terminal() else hint)]
         lines += [("status", f"adaptive-rec status{which} --watch")]
         stop = f"adaptive-rec stop{which}"
-    lines += [("log", f"tail -f {shown(shlex.quote(str(log)))}")]
+    lines += [("log", f"tail -f {printable_path(shlex.quote(str(log)))}")]
     lines += [("stop", f"{stop}   (ends the run after the step, with a checkpoint and a summary)")]
     return "\n".join(["training in the background", *(f"  {label:<10}  {text}" for label, text in lines)])
 

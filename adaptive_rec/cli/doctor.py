@@ -27,10 +27,10 @@ def doctor(args: argparse.Namespace) -> int:
     waiting("examining this machine")
     from adaptive_rec.live.listen import ServeOptions
     from adaptive_rec.offline.doctor import findings
-    from adaptive_rec.offline.machine_facts import gather
+    from adaptive_rec.offline.machine_facts import collect_facts
 
     options = ServeOptions() if args.port is None else ServeOptions(port=args.port)
-    facts = gather(args.out, options.port)
+    facts = collect_facts(args.out, options.port)
     found = findings(facts)
     if args.json:
         print_json({"facts": asdict(facts), "findings": [asdict(finding) for finding in found]})

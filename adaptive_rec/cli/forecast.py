@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.launcher import MOST_PROCESSES
-from adaptive_rec.cli.output import columns, pairs, print_json, say, show, shown, text
+from adaptive_rec.cli.output import columns, pairs, print_json, printable_path, say, show, text
 from adaptive_rec.cli.parser import Parser, create_folder, whole_number
 from adaptive_rec.errors import UsageError
 from adaptive_rec.units import count, parse_rate, size, whole
@@ -80,7 +80,7 @@ def answer(
         return
     show(*summary(values))
     if args.out is not None:
-        say(f"\n{shown(args.out / f'{name}.html')}")
+        say(f"\n{printable_path(args.out / f'{name}.html')}")
 
 
 def shown_forecast(made: Mapping[str, Any]) -> list[Any]:

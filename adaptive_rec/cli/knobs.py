@@ -62,7 +62,7 @@ def knobs(args: argparse.Namespace) -> int:
             answer = client.post("/knobs/undo", None, **query, **event_named(args.words))
             changes = answer.body["changed"]
         else:
-            answer, known = change(client, changes, query)
+            answer, known = send_changes(client, changes, query)
     if args.json:
         print_json(answer.body)
     else:
@@ -74,28 +74,28 @@ def knobs(args: argparse.Namespace) -> int:
 def get(client: Client, names: list[str], as_json: bool) -> int:
     """Print all knobs, or the named ones."""
     body = client.get("/knobs").body
-    check_names(names, body["knobs"])
+    check_knob_names(names, body["knobs"])
     chosen = {name: about for name, about in body["knobs"].items() if name in names or not names}
     if as_json:
         print_json({**body, "knobs": chosen})
         return 0
-    rows = [(name, *cells(about)) for name, about in chosen.items()]
+    rows = [(name, *knob_cells(about)) for name, about in chosen.items()]
     if on_terminal():
-        show(blocks(rows))
+        show(knob_blocks(rows))
     else:
         show(columns(("knob", "value", "default", "range", "unit", "what it does"), rows))
     return 0
 
 
-def cells(about: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
+def knob_cells(about: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
     """Return value, default, range, unit and purpose of a knob."""
-    now, wanted = text(about["effective"], about), text(about["desired"], about)
+    now, wanted = text_to_type(about["effective"], about), text_to_type(about["desired"], about)
     value = now if now == wanted else f"{now} -> {wanted} pending"
     unit = "" if about["unit"] in ("bytes", "name") else about["unit"]
-    return value, text(about["default"], about), limits(about), unit, about["why"]
+    return value, text_to_type(about["default"], about), limits(about), unit, about["why"]
 
 
-def blocks(rows: Iterable[Sequence[str]]) -> Any:
+def knob_blocks(rows: Iterable[Sequence[str]]) -> Any:
     """Return the knobs for a terminal, which is too narrow for all of a knob in one line."""
     from rich.console import Group
     from rich.table import Table
@@ -118,7 +118,7 @@ def event_named(words: Sequence[str]) -> dict[str, int]:
     return {"event": int(words[0])} if words else {}
 
 
-def change(client: Client, changes: Mapping[str, str], query: Mapping[str, Any]) -> tuple[Reply, Mapping[str, Any]]:
+def send_changes(client: Client, changes: Mapping[str, str], query: Mapping[str, Any]) -> tuple[Reply, Mapping[str, Any]]:
     """Send the changes with the newest ETag; try again where another client changed a knob in between.
 
     Returns the answer, and the knobs as they were before.
@@ -128,7 +128,7 @@ def change(client: Client, changes: Mapping[str, str], query: Mapping[str, Any])
     for attempt in range(1, ATTEMPTS + 1):
         current = client.get("/knobs")
         known = current.body["knobs"]
-        check_names(changes, known)
+        check_knob_names(changes, known)
         values = {name: value(typed, known[name]) for name, typed in changes.items()}
         try:
             return client.patch("/knobs", values, current.etag or "", **query), known
@@ -146,9 +146,9 @@ def change_lines(answer: Mapping[str, Any], names: Iterable[str], known: Mapping
     for name in names:
         changed = answer["changed"].get(name)
         if changed:
-            yield f"{name} {text(changed['old'], known[name])} -> {text(changed['new'], known[name])}, {when}"
+            yield f"{name} {text_to_type(changed['old'], known[name])} -> {text_to_type(changed['new'], known[name])}, {when}"
         else:
-            yield f"{name} is already {text(answer['desired'][name], known[name])}"
+            yield f"{name} is already {text_to_type(answer['desired'][name], known[name])}"
 
 
 # Values --------------------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def assignments(words: Iterable[str]) -> dict[str, str]:
     return {name.strip(): typed.strip() for name, _, typed in pairs}
 
 
-def check_names(names: Iterable[str], known: Mapping[str, Any]) -> None:
+def check_knob_names(names: Iterable[str], known: Mapping[str, Any]) -> None:
     for name in names:
         if name not in known:
             raise UsageError(f"unknown knob {name}{did_you_mean(name, known)} (knobs: {', '.join(known)})")
@@ -192,7 +192,7 @@ def value(typed: str, about: Mapping[str, Any]) -> Any:
     return typed  # JSON has no such value; the service refuses the text
 
 
-def text(number: Any, about: Mapping[str, Any]) -> str:
+def text_to_type(number: Any, about: Mapping[str, Any]) -> str:
     """Return a value as it could be typed; JSON writes infinity as null."""
     if about["unit"] == "bytes" and isinstance(number, int):
         return exact_size(number)

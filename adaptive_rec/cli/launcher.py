@@ -166,7 +166,7 @@ class Launcher:
 
     def _kill_stopped(self, ranks: Mapping[int, int]) -> None:
         since = self._stopped_since
-        stopped = {process for process in ranks.values() if state_of(process) in ("T", "t")}
+        stopped = {process for process in ranks.values() if process_state(process) in ("T", "t")}
         self._stopped_since = {process: since.get(process, time.monotonic()) for process in stopped}
         for rank, process in ranks.items():
             if time.monotonic() - self._stopped_since.get(process, time.monotonic()) > STOPPED_SECONDS:
@@ -183,12 +183,12 @@ def ranks_of_this_machine() -> dict[int, int]:
             for child in map(int, children.read_text(encoding="ascii").split()):
                 variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
                 ranks = [word[5:] for word in variables if word.startswith(b"RANK=")]
-                if ranks and state_of(child) != "Z":
+                if ranks and process_state(child) != "Z":
                     found[int(ranks[0])] = child
     return found
 
 
-def state_of(process: int) -> str:
+def process_state(process: int) -> str:
     """Return the state of a process, one letter as in ps; empty where there is none."""
     try:
         return Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]

@@ -32,7 +32,7 @@ def waiting(what: str) -> None:
     say(f"{printable(what)} ...", sys.stderr)
 
 
-def shown(path: Any) -> str:
+def printable_path(path: Any) -> str:
     """Return a path as it can stand within a line: a line break in a name is written out, too."""
     return printable(str(path))
 

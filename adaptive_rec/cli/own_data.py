@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from adaptive_rec.cli.output import say, shown
+from adaptive_rec.cli.output import printable_path, say
 from adaptive_rec.cli.own_time import add_time_option, in_time, inferred_in_time, timed
 from adaptive_rec.cli.parser import text_settings
 from adaptive_rec.data.tabular.files import DataFiles, find_files, followed
@@ -54,7 +54,7 @@ def with_prepared_data(
         return args, config
     load_policy(config.knobs.policy)  # an error here comes before the time that preparing takes
     if config.data.ids == "raw":
-        data, schema = described(args, runs, config, stream)
+        data, schema = describe_own_data(args, runs, config, stream)
         settings = [*args.set, *text_settings({"data.schema_file": schema})]
         args = argparse.Namespace(**{**vars(args), "data": data, "set": settings})
         return args, resolve(args)
@@ -63,7 +63,7 @@ def with_prepared_data(
     return args, resolve(args)
 
 
-def described(args: argparse.Namespace, runs: Path, config: Config, stream: TextIO) -> tuple[str, str]:
+def describe_own_data(args: argparse.Namespace, runs: Path, config: Config, stream: TextIO) -> tuple[str, str]:
     """Return `--data`, which is trained on as it is, and a copy of its schema that later edits leave as it is."""
     from adaptive_rec.data.prepare.formats import array_name
     from adaptive_rec.data.tabular.first_rows import Reading
@@ -73,7 +73,7 @@ def described(args: argparse.Namespace, runs: Path, config: Config, stream: Text
     name = array_name(Path(os.path.abspath(data)))
     kept = runs / f"{name}.schema.toml"
     found = DataFiles(followed(data)) if config.data.follow else found_files(data, stream)
-    schema = schema_of(args, found, kept, reading, stream, numbered=False)
+    schema = schema_to_use(args, found, kept, reading, stream, numbered=False)
     if config.data.order == "time":
         check_time(schema, args.schema or kept)
     if schema.min_count > 1:
@@ -125,7 +125,7 @@ def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: 
     found = found_files(check_given(args), stream)
     name = array_name(Path(os.path.abspath(args.data)))
     kept = runs / f"{name}.schema.toml"
-    schema = schema_of(args, found, kept, Reading(skip_bad_rows), stream)
+    schema = schema_to_use(args, found, kept, Reading(skip_bad_rows), stream)
     if by_time:
         check_time(schema, args.schema or kept)
     sources = files_with_rows(found, schema, stream)
@@ -165,7 +165,7 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def schema_of(
+def schema_to_use(
     args: argparse.Namespace,
     found: DataFiles,
     kept: Path,
@@ -200,7 +200,7 @@ def found_schema(
     of_other = before is not None and before.path != printable(os.path.abspath(sources[0]))
     known = None if data is None or written is not None else schema_of_toml(data, f"--schema {kept}")
     if known is not None and not (before and before.unedited):
-        edited = f", which was inferred from {shown(before.path)} and edited" if before and of_other else EARLIER
+        edited = f", which was inferred from {printable_path(before.path)} and edited" if before and of_other else EARLIER
         say_lacking(found, known, reading, stream)
         return checked(known, args, kept, edited, stream)
     from adaptive_rec.data.prepare.formats import check_source
@@ -214,7 +214,7 @@ def found_schema(
     same = known is not None and args.label in (None, known.label) and args.time in (None, known.time.column)
     is_fit = known is not None and (getattr(args, "resume", False) or reading.skip_bad_rows or inferred.fits(known))
     if known is not None and same and is_fit and not of_other and not new_columns(inferred, text):
-        say(f"schema      {shown(kept)}{EARLIER}", stream)  # a file that has grown would be read otherwise
+        say(f"schema      {printable_path(kept)}{EARLIER}", stream)  # a file that has grown would be read otherwise
         say_lacking(found, known, reading, stream)
         return known
     text = schema_toml(inferred.schema, inferred.remarks, inferred.unused)
@@ -227,7 +227,7 @@ def found_files(data: Path, stream: TextIO) -> DataFiles:
     """Return the files of --data; what of a folder is left out is said."""
     found = find_files(data)
     if found.left_out:
-        say(f"note: not read of {shown(data)}: {found.left_out}", stream)
+        say(f"note: not read of {printable_path(data)}: {found.left_out}", stream)
     return found
 
 
@@ -269,17 +269,17 @@ def checked(schema: Schema, args: argparse.Namespace, file: Path, origin: str, s
     if args.label not in (None, schema.label):
         way_out = "" if args.schema else "; remove that file to have a schema inferred anew"
         raise UsageError(f"--label must be the label of {file}, {schema.label!r}, got {args.label!r}{way_out}")
-    say(f"schema      {shown(file)}{origin}", stream)
+    say(f"schema      {printable_path(file)}{origin}", stream)
     return schema
 
 
 def new_columns(inferred: Inferred, text: str) -> list[str]:
     """Return the columns of a file that the text of its schema does not mention, neither as used nor as unused."""
-    from adaptive_rec.data.tabular.schema_text import comment, toml
+    from adaptive_rec.data.tabular.schema_text import schema_comment, toml
 
     dense, sparse = ([column.column for column in part] for part in (inferred.schema.dense, inferred.schema.sparse))
     columns = (*dense, *sparse, *inferred.unused)
-    return [each for each in columns if toml(each) not in text and f"#   {comment(each)}: " not in text]
+    return [each for each in columns if toml(each) not in text and f"#   {schema_comment(each)}: " not in text]
 
 
 def show_inferred(inferred: Inferred, kept: Path, stream: TextIO, numbered: bool) -> None:
@@ -311,14 +311,14 @@ def run_once(request: Request, stream: TextIO) -> Meta:
     """Prepare a folder unless the same job has made it before, or another process makes it now; return its description."""
     from adaptive_rec.cli.progress import StageBar, compiling_shown
     from adaptive_rec.data.prepare.meta import load_meta
-    from adaptive_rec.data.prepare.prepare import prepare
+    from adaptive_rec.data.prepare.prepare import prepare_folder
 
     if request.out.exists():
         meta = load_meta(request.out)
-        say(f"data        {shown(request.out)}, prepared before", stream)
+        say(f"data        {printable_path(request.out)}, prepared before", stream)
         return meta
     with StageBar(stream) as bar, compiling_shown(bar):
-        meta = prepare(request, bar.show, waits=True)
+        meta = prepare_folder(request, bar.show, waits=True)
     files = f" of {counted(len(meta.sources), 'file')}" if len(meta.sources) > 1 else ""
-    say(f"data        {shown(request.out)}: {counted(meta.rows, 'row')}{files}{meta.left_out}", stream)
+    say(f"data        {printable_path(request.out)}: {counted(meta.rows, 'row')}{files}{meta.left_out}", stream)
     return meta

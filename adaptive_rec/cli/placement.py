@@ -45,7 +45,7 @@ def placement(args: argparse.Namespace) -> int:
     with connect(args.run, args.url) as client:
         overview = client.get("/placement").body
         if args.table is None:
-            parts: list[Any] = [tables(overview)]
+            parts: list[Any] = [table_rows(overview)]
             body = overview
         else:
             index = index_of(args.table, overview["tables"])
@@ -78,7 +78,7 @@ def index_of(named: str, known: Sequence[Mapping[str, Any]]) -> int:
     raise UsageError(f"TABLE must be a name or an index from 0 to {len(known) - 1}, got {named}{hint}")
 
 
-def tables(overview: Mapping[str, Any]) -> Any:
+def table_rows(overview: Mapping[str, Any]) -> Any:
     """Return the tables with their rows by class, and a last line for all of them. Counts are exact in pipes."""
     shown = count if on_terminal() else str
     listed = overview["tables"]

@@ -73,12 +73,12 @@ def plan(args: argparse.Namespace) -> int:
     processes = processes_of(args)
     check_alone(args)
     waiting("planning")
-    _, config = with_prepared_data(args, resolve, RUNS, sys.stderr if args.json else sys.stdout)
+    _, config = with_prepared_data(args, resolve_plan, RUNS, sys.stderr if args.json else sys.stdout)
     if processes is not None:
         return plan_ranks(args, config, processes, host)
     if args.hardware is not None and not config.run.host_memory:
         raise UsageError(f"--hardware needs --processes N or run.host_memory, which are not given, got {args.hardware}")
-    memory = machine(config, gpu, host)
+    memory = planned_machine(config, gpu, host)
     from adaptive_rec.cli.progress import progress_shown
     from adaptive_rec.offline.forecast.hardware import read_hardware
     from adaptive_rec.offline.forecast.survey import survey
@@ -117,11 +117,11 @@ def plan_ranks(args: argparse.Namespace, config: Config, processes: Processes, h
     if args.json:
         print_json({**found.as_dict(), "processes": made})
     else:
-        show(*blocks(found, config), *shown_forecast(made), text(""), pairs(verdict(found)))
+        show(*blocks(found, config), *shown_forecast(made), text(""), pairs(fit_verdict(found)))
     return 1 if found.problems else 0
 
 
-def resolve(args: argparse.Namespace) -> Config:
+def resolve_plan(args: argparse.Namespace) -> Config:
     named = text_settings({"knobs.policy": args.policy, "data.source": args.data})
     return configuration(args.config, args.data, [*args.set, *named])
 
@@ -144,7 +144,7 @@ def dry_run(config: Config, as_json: bool, ranks: int, ranks_here: int, acts: bo
     if as_json:
         print_json(estimated.as_dict())
     else:
-        show(*blocks(estimated, config), pairs([*verdict(estimated), *(("note", note) for note in notes)]))
+        show(*blocks(estimated, config), pairs([*fit_verdict(estimated), *(("note", note) for note in notes)]))
     return 1 if estimated.problems else 0
 
 
@@ -176,7 +176,7 @@ def memory_bytes(option: str, typed: str | None) -> int | None:
         raise UsageError(f"{option} must be a number of bytes such as 16GiB, got {typed}") from None
 
 
-def machine(config: Config, gpu: int | None, host: int | None) -> dict[Place, int] | None:
+def planned_machine(config: Config, gpu: int | None, host: int | None) -> dict[Place, int] | None:
     """Return the memory to plan for, or None for this machine's. Raises ConfigError where the configuration contradicts it."""
     if gpu and config.run.device == "cpu":
         raise ConfigError("run.device must be auto or cuda where --gpu-memory gives a GPU, got cpu")
@@ -201,11 +201,11 @@ def machine(config: Config, gpu: int | None, host: int | None) -> dict[Place, in
 def print_survey(found: Survey, config: Config) -> None:
     blank = text("")
     heads = ("hot budget>", "slots>", "hot lookups>", "with all counts known>", "fits", "")
-    several = [columns(heads, budgets(found)), blank] if found.budgets else []
-    show(*blocks(found.plan, config), *several, pairs([*verdict(found.plan), *conclusion(found)]))
+    several = [columns(heads, plan_budgets(found)), blank] if found.budgets else []
+    show(*blocks(found.plan, config), *several, pairs([*fit_verdict(found.plan), *plan_conclusion(found)]))
 
 
-def budgets(found: Survey) -> Iterator[list[str]]:
+def plan_budgets(found: Survey) -> Iterator[list[str]]:
     for one in found.budgets:
         predicted = one.predicted
         shares = [fine(predicted.learned_ratio), fine(predicted.known_ratio)] if predicted else ["-", "-"]
@@ -213,12 +213,12 @@ def budgets(found: Survey) -> Iterator[list[str]]:
         yield [size(one.bytes), slots, *shares, "yes" if one.fits else "no", ", ".join(one.why)]
 
 
-def conclusion(found: Survey) -> Iterator[tuple[str, str]]:
+def plan_conclusion(found: Survey) -> Iterator[tuple[str, str]]:
     yield "predicted", f"from {found.basis}" if found.basis else ""
     if found.homes is not None:
         yield from shown_homes(found.homes)
     for remedy in found.remedies:
-        settings = " ".join(f"--set {key}={shown(key, value)}" for key, value in remedy.settings)
+        settings = " ".join(f"--set {key}={setting_text(key, value)}" for key, value in remedy.settings)
         needed = [f"{comparable_size(needed)} of {place} memory" for place, needed in remedy.needed_bytes.items()]
         yield "fits with", f"{settings} ({', '.join(needed)})"
     if found.plan.problems and not found.remedies:
@@ -229,7 +229,7 @@ def conclusion(found: Survey) -> Iterator[tuple[str, str]]:
     yield from advice(found.suggested_bytes, found.all_rows_bytes, found.everything_fits)
 
 
-def shown(key: str, value: Any) -> str:
+def setting_text(key: str, value: Any) -> str:
     return exact_size(value) if key.endswith("_bytes") else str(value)
 
 
@@ -239,12 +239,12 @@ def blocks(plan: MemoryPlan, config: Config) -> list[Any]:
     heads = ("table", "rows>", "dim>", "weights>", "optimizer>", "placement>", "all>")
     slots = ("hot rows of", "slots>", "weights>", "optimizer>", "movement>", "all>")
     return [
-        pairs(head(plan, config)), blank, columns(heads, tables(plan)), blank, columns(slots, hot_rows(plan)), blank,
+        pairs(plan_head(plan, config)), blank, columns(heads, plan_tables(plan)), blank, columns(slots, hot_rows(plan)), blank,
         columns(("part", "place", "while", "bytes>", "made smaller by"), parts(plan)), blank,
     ]  # fmt: skip
 
 
-def head(plan: MemoryPlan, config: Config) -> list[tuple[str, str]]:
+def plan_head(plan: MemoryPlan, config: Config) -> list[tuple[str, str]]:
     rows = count(sum(table.rows for table in plan.tables))
     precision = config.run.row_precision if config.run.precision != "float64" else "float64"
     return [
@@ -253,7 +253,7 @@ def head(plan: MemoryPlan, config: Config) -> list[tuple[str, str]]:
     ]
 
 
-def tables(plan: MemoryPlan) -> Iterator[list[str]]:
+def plan_tables(plan: MemoryPlan) -> Iterator[list[str]]:
     """Yield a line for each table, then one for all of them."""
     largest = sorted(plan.tables, key=lambda table: -table.weights_bytes)[:SHOWN_TABLES]
     for table in plan.tables:
@@ -289,7 +289,7 @@ def movement(plan: MemoryPlan) -> str:
     return movement_note(plan.policy, row, row - record)
 
 
-def verdict(plan: MemoryPlan) -> Iterator[tuple[str, str]]:
+def fit_verdict(plan: MemoryPlan) -> Iterator[tuple[str, str]]:
     for place in plan.available_bytes:
         needed = plan.needed(place)
         yield place, f"{comparable_size(needed)} needed, {comparable_size(needed + plan.free(place))} available"

@@ -81,7 +81,7 @@ def predict(args: argparse.Namespace) -> int:
     scorer = Scorer(args.directory, files, labelled=False, warn=lambda text: say(f"warning: {text}", sys.stderr))
     loaded = time.monotonic()
     kept = kept_columns(args.keep, files, scorer)
-    with written(out, kept) as append:
+    with scores_written(out, kept) as append:
         for part in scorer.scored():
             append(part.scores_B)
         if not scorer.rows:
@@ -93,7 +93,7 @@ def predict(args: argparse.Namespace) -> int:
         print_json({**figures, **ratios(found), "kept": list(kept.names if kept else ()), "out": str(out)})
     else:
         rate = f"{whole(scorer.rows)}, {count(scorer.rows / max(seconds, 1e-9))} a second once the model was loaded"
-        unknown = [(name, in_words(name, of)) for name, of in found.items()]
+        unknown = [(name, unknown_in_words(name, of)) for name, of in found.items()]
         beside = ", ".join(map(readable, kept.names)) if kept else ""
         show(pairs([("rows", rate), *unknown, ("kept", beside), ("scores", str(out))]))
     warn_of_strangers(found)
@@ -139,7 +139,7 @@ def ratios(found: dict[str, dict[str, Unknown]]) -> dict[str, dict[str, float]]:
     return {name: {column: each.ratio for column, each in of.items()} for name, of in found.items()}
 
 
-def in_words(name: str, found: dict[str, Unknown]) -> str:
+def unknown_in_words(name: str, found: dict[str, Unknown]) -> str:
     """Say which share of the lookups are of values that the model does not know, and of which columns."""
     columns = ", ".join(f"{column} {percent(each.ratio)}" for column, each in found.items() if each.unknown)
     if name == "unknown":
@@ -161,7 +161,7 @@ def warn_of_strangers(found: dict[str, dict[str, Unknown]]) -> None:
 
 
 @contextmanager
-def written(out: Path, kept: KeptColumns | None = None) -> Iterator[Any]:
+def scores_written(out: Path, kept: KeptColumns | None = None) -> Iterator[Any]:
     """Write scores to a file, part by part, behind the columns that are kept; it appears when all of them are in it. Raises
     UsageError where it cannot be written."""
     import pyarrow as pa

@@ -67,7 +67,7 @@ def _number(variable: str, default: int) -> int:
     return int(text) if text.isascii() and text.isdecimal() else default
 
 
-def join(args: argparse.Namespace) -> TorchGroup:
+def join_group(args: argparse.Namespace) -> TorchGroup:
     """Join the group of the processes that torchrun has started. A signal stops the run if torchrun ends before it."""
     if args.out is None:
         raise UsageError("--out DIR must name the run directory where torchrun starts the processes, it is not given")
@@ -80,21 +80,21 @@ def join(args: argparse.Namespace) -> TorchGroup:
 
 
 @contextmanager
-def joined(args: argparse.Namespace, config: Config) -> Iterator[TorchGroup | None]:
+def in_group(args: argparse.Namespace, config: Config) -> Iterator[TorchGroup | None]:
     """Join the processes that torchrun has started. Yields None where this process is the only one. An error in the body ends
     the process."""
     if not are_under_way():
         yield None
         return
-    group = join(args)
+    group = join_group(args)
     with ended_by_errors(group):
-        from adaptive_rec.runtime.alike import check_start
+        from adaptive_rec.runtime.rank_checks import check_ranks_start
 
-        check_start(group, config, args.resume)
+        check_ranks_start(group, config, args.resume)
         yield group
 
 
-def follow(config: Config, args: argparse.Namespace, overridden: Collection[str], group: TorchGroup) -> int:
+def train_as_follower(config: Config, args: argparse.Namespace, overridden: Collection[str], group: TorchGroup) -> int:
     """Train as a rank other than 0. An error that all ranks meet is rank 0's to report. A run that a signal stopped ends with 0,
     so that torchrun does not start it again."""
     from adaptive_rec.run.follower import Follower

@@ -54,22 +54,22 @@ def profile(args: argparse.Namespace) -> int:
     """Measure, print and write the profile; samples keep the order of the file."""
     waiting(f"opening {args.data}")
     samples, windows = whole_number("--samples", args.samples, 0), whole_number("--windows", args.windows, 2)
-    _, config = with_prepared_data(args, resolve, RUNS, sys.stderr if args.json else sys.stdout)
+    _, config = with_prepared_data(args, resolve_profile, RUNS, sys.stderr if args.json else sys.stdout)
     from adaptive_rec.cli.progress import progress_shown
     from adaptive_rec.offline.forecast.profile import measure
 
     with progress_shown() as progress:
         measured = measure(config, samples, windows, progress)
-    answer(args, "profile", measured, summary, page)
+    answer(args, "profile", measured, summary, profile_page_of)
     return 0
 
 
-def resolve(args: argparse.Namespace) -> Config:
+def resolve_profile(args: argparse.Namespace) -> Config:
     settings = [*args.set, *text_settings({"data.source": args.data}), "data.shuffle=false", "data.epochs=1"]
     return configuration(args.config, args.data, settings)
 
 
-def page(measured: Mapping[str, Any]) -> str:
+def profile_page_of(measured: Mapping[str, Any]) -> str:
     from adaptive_rec.offline.forecast.profile_page import profile_page
 
     return profile_page(measured)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from adaptive_rec.cli.knobs import assignments, check_names, value
+from adaptive_rec.cli.knobs import assignments, check_knob_names, value
 from adaptive_rec.cli.output import print_json
 from adaptive_rec.cli.parser import add_client_options, add_command
 from adaptive_rec.errors import UsageError
@@ -50,7 +50,7 @@ def rollback(args: argparse.Namespace) -> int:
         body: dict[str, Any] = {**place(args.to), "skip_data": args.skip_data}
         if typed:
             known = client.get("/knobs").body["knobs"]
-            check_names(typed, known)
+            check_knob_names(typed, known)
             body["knobs"] = {name: value(text, known[name]) for name, text in typed.items()}
         if args.why:
             body["why"] = args.why
@@ -58,7 +58,7 @@ def rollback(args: argparse.Namespace) -> int:
     if args.json:
         print_json(answer)
     else:
-        print(printable(outcome(answer)))
+        print(printable(rollback_outcome(answer)))
     return 0
 
 
@@ -73,7 +73,7 @@ def place(to: str | None) -> dict[str, Any]:
     return {"checkpoint": to}
 
 
-def outcome(answer: Mapping[str, Any]) -> str:
+def rollback_outcome(answer: Mapping[str, Any]) -> str:
     """Return what happened, or that it will."""
     if answer.get("step") is None:
         return f"rollback is pending: {answer.get('reason') or 'it happens at the next step boundary'}"

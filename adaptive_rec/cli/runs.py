@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.output import columns, print_json, say, show, shown, waiting
+from adaptive_rec.cli.output import columns, print_json, printable_path, say, show, waiting
 from adaptive_rec.cli.parser import (
     LINK_HINT,
     add_client_options,
@@ -20,7 +20,7 @@ from adaptive_rec.cli.parser import (
     on_terminal,
     serve_options,
 )
-from adaptive_rec.cli.predict import in_words, inputs_of, ratios, strangers, warn_of_strangers
+from adaptive_rec.cli.predict import inputs_of, ratios, strangers, unknown_in_words, warn_of_strangers
 from adaptive_rec.errors import UsageError
 from adaptive_rec.units import clock
 
@@ -56,7 +56,7 @@ def add_commands(subparsers: Any) -> None:
 
 def runs(args: argparse.Namespace) -> int:
     """Print the runs under way, without their tokens."""
-    from adaptive_rec.cli.glance import at_a_glance, cells
+    from adaptive_rec.cli.run_overview import at_a_glance, cells
     from adaptive_rec.live.runtime_file import scanned
 
     files, damaged = scanned()
@@ -92,9 +92,9 @@ def _parent(run: Path) -> ParentRun | None:
 
 def dashboard(args: argparse.Namespace) -> int:
     """Print a link to a run's dashboard that signs a browser in once, even into a pipe: that is the purpose of the command."""
-    from adaptive_rec.live.runtime_file import find
+    from adaptive_rec.live.runtime_file import find_run
 
-    file = find(args.run)
+    file = find_run(args.run)
     if args.json:
         print_json({"pid": file.pid, "run": file.run, "url": file.url, "dashboard": file.dashboard_url})
     elif args.header:
@@ -157,16 +157,16 @@ def evaluate(args: argparse.Namespace) -> int:
     for name, value in figures.items():
         print(f"{name.replace('_', ' '):<20}", f"{value:,}" if isinstance(value, int) else f"{value:.4f}")
     for name, of in shared.items():
-        print(f"{name:<20}", in_words(name, of))
+        print(f"{name:<20}", unknown_in_words(name, of))
     return 0
 
 
 def report(args: argparse.Namespace) -> int:
     """Write the report and print its path."""
     if args.out is not None and args.out.exists():
-        raise UsageError(f"--out must be a new file, {shown(args.out)} exists")
+        raise UsageError(f"--out must be a new file, {printable_path(args.out)} exists")
     waiting(f"reading {args.directory}")
     from adaptive_rec.offline.report.run_report import write_report
 
-    say(shown(write_report(args.directory, args.out)))
+    say(printable_path(write_report(args.directory, args.out)))
     return 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from adaptive_rec.cli.console import Screen
-    from adaptive_rec.run.present import PresentRun
+    from adaptive_rec.run.current_run import CurrentRun
 
 
 class StopSignals:
@@ -22,7 +22,7 @@ class StopSignals:
 
     def __init__(self, screen: Screen, launched: bool = False) -> None:
         """`launched`: another process of ours has started this one, and passes on what a terminal sends as SIGTERM."""
-        self._run: PresentRun | None = None
+        self._run: CurrentRun | None = None
         self.exit_code = 0
         self.run_is_over = False
         """Whether the run has ended, so that a signal only ends the waiting after it."""
@@ -44,7 +44,7 @@ class StopSignals:
                     stream.flush()
             os._exit(self._leaving)
 
-    def watch(self, run: PresentRun) -> None:
+    def watch(self, run: CurrentRun) -> None:
         """Let signals stop this run from now on; before, they end the process."""
         self._run = run
 

@@ -66,24 +66,24 @@ def simulate(args: argparse.Namespace) -> int:
     from adaptive_rec.policy.find import BUILT_IN, load_policy
 
     trace, processes = trace_of(args), processes_of(args)
-    args, config = with_prepared_data(args, resolve, RUNS, sys.stderr if args.json else sys.stdout)
-    policies = listed("--policies", args.policies)
-    budgets = listed("--budgets", args.budgets)
+    args, config = with_prepared_data(args, resolve_simulation, RUNS, sys.stderr if args.json else sys.stdout)
+    policies = parse_names("--policies", args.policies)
+    budgets = parse_names("--budgets", args.budgets)
     from adaptive_rec.cli.progress import progress_shown
     from adaptive_rec.offline.forecast.hardware import read_hardware
-    from adaptive_rec.offline.forecast.simulation import simulate as replay
+    from adaptive_rec.offline.forecast.simulation import replay_policies as replay
     from adaptive_rec.runtime.assemble import check_group
-    from adaptive_rec.runtime.capabilities import check, fits, of_knobs
+    from adaptive_rec.runtime.capabilities import check_features, go_together, of_knobs
     from adaptive_rec.runtime.start_checks import check_admission
 
     check_admission(config)
     is_raw = trace is None and config.data.ids == "raw"
     policies = policies or tuple(
-        name for name in BUILT_IN if not is_raw or fits(of_knobs(config.knobs, load_policy(name), is_raw))
+        name for name in BUILT_IN if not is_raw or go_together(of_knobs(config.knobs, load_policy(name), is_raw))
     )
     for policy in map(load_policy, policies):
         if trace is None:
-            check(of_knobs(config.knobs, policy, is_raw))
+            check_features(of_knobs(config.knobs, policy, is_raw))
     hardware = read_hardware(args.hardware, stated=processes is None) if args.hardware else None
     if processes is not None:
         check_group(config, load_policy(config.knobs.policy))
@@ -91,7 +91,7 @@ def simulate(args: argparse.Namespace) -> int:
         create_folder(args.out)  # an error here comes before the time that replaying takes
     with progress_shown() as progress:
         replayed = replay(config, trace, policies, budgets, hardware, processes, progress)
-    answer(args, "simulate", replayed, summary, page)
+    answer(args, "simulate", replayed, simulate_summary, simulate_page_of)
     return 0
 
 
@@ -102,7 +102,7 @@ def trace_of(args: argparse.Namespace) -> Path | None:
     return Path(args.data) if args.data.endswith(SUFFIXES) else None
 
 
-def resolve(args: argparse.Namespace) -> Config:
+def resolve_simulation(args: argparse.Namespace) -> Config:
     """Return the configuration of a run on the same data. DATA itself may be a configuration."""
     from adaptive_rec.config.tree import presets
 
@@ -117,7 +117,7 @@ def resolve(args: argparse.Namespace) -> Config:
     return configuration(args.config, args.data, settings)
 
 
-def listed(option: str, typed: str | None) -> tuple[str, ...]:
+def parse_names(option: str, typed: str | None) -> tuple[str, ...]:
     """Return the parts of a comma-separated list, each once. Raises UsageError for an empty one."""
     if typed is None:
         return ()
@@ -127,7 +127,7 @@ def listed(option: str, typed: str | None) -> tuple[str, ...]:
     return parts
 
 
-def page(replayed: Mapping[str, Any]) -> str:
+def simulate_page_of(replayed: Mapping[str, Any]) -> str:
     from adaptive_rec.offline.forecast.simulate_page import simulate_page
 
     return simulate_page(replayed)
@@ -136,9 +136,9 @@ def page(replayed: Mapping[str, Any]) -> str:
 # What is printed -----------------------------------------------------------------------------------------------------
 
 
-def summary(made: Mapping[str, Any]) -> list[Any]:
+def simulate_summary(made: Mapping[str, Any]) -> list[Any]:
     """Return facts about the replayed stream, then a table for each budget."""
-    parts: list[Any] = [pairs(head(made))]
+    parts: list[Any] = [pairs(simulate_head(made))]
     timed, on_disk = made["hardware"] is not None, made["host_memory_bytes"] > 0
     heads = ("policy", "hot>", "at first>", "popular>", "moved>", "up>", "down>")
     for place, budget in enumerate(made["budgets"]):
@@ -148,11 +148,11 @@ def summary(made: Mapping[str, Any]) -> list[Any]:
         title += f", ceiling {fine(made['ceiling'][place])}"
         shown = heads + (("cold rows>",) if on_disk else ()) + (("step>",) if timed else ())
         stages = staged_rows(made, budget)
-        parts += [text(""), text(title), columns(shown, rows(made, budget, timed, on_disk))]
+        parts += [text(""), text(title), columns(shown, result_rows(made, budget, timed, on_disk))]
         parts += [columns(STAGE_HEADS, stages)] if stages else []
         parts += [text(line) for line in above_the_ceiling(made, budget)]
     forecast = [text(""), *shown_forecast(made["processes"])] if made["processes"] else []
-    return [*parts, *forecast, text(""), pairs(conclusion(made))]
+    return [*parts, *forecast, text(""), pairs(simulate_conclusion(made))]
 
 
 STAGE_HEADS = ("policy", "training thread>", "classify>", "staging>", "up>", "device>", "down>", "step, ms>", "bound by")
@@ -176,7 +176,7 @@ def above_the_ceiling(made: Mapping[str, Any], budget: int) -> Iterator[str]:
             yield f"{one['policy']} is above the ceiling: {one['above_ceiling']}"
 
 
-def conclusion(made: Mapping[str, Any]) -> list[tuple[str, str]]:
+def simulate_conclusion(made: Mapping[str, Any]) -> list[tuple[str, str]]:
     from adaptive_rec.offline.advice import advice, movement_note
 
     data = made["data"]
@@ -188,7 +188,7 @@ def conclusion(made: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def head(made: Mapping[str, Any]) -> list[tuple[str, str]]:
+def simulate_head(made: Mapping[str, Any]) -> list[tuple[str, str]]:
     data, hardware = made["data"], made["hardware"]
     tables = counted(data["tables"], "table")
     return [
@@ -205,7 +205,7 @@ def head(made: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def rows(made: Mapping[str, Any], budget: int, timed: bool, on_disk: bool) -> Iterator[list[str]]:
+def result_rows(made: Mapping[str, Any], budget: int, timed: bool, on_disk: bool) -> Iterator[list[str]]:
     steps = max(1, made["data"]["steps"])
     for one in made["results"]:
         if one["budget_bytes"] == budget:

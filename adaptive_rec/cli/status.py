@@ -40,7 +40,7 @@ def status(args: argparse.Namespace) -> int:
         if args.json:
             print_json(now)
         else:
-            show(pairs(lines(now, client.get("/stats").body, client.url)))
+            show(pairs(status_lines(now, client.get("/stats").body, client.url)))
     return 0
 
 
@@ -62,7 +62,7 @@ def _redraw(client: Client) -> None:
 
     with Live(console=console(), auto_refresh=False) as live:
         for now, stats in _answers(client):
-            live.update(pairs(lines(now, stats, client.url)), refresh=True)
+            live.update(pairs(status_lines(now, stats, client.url)), refresh=True)
 
 
 def _answers(client: Client) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -87,7 +87,7 @@ def _answers(client: Client) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         time.sleep(WATCH_SECONDS)
 
 
-def lines(now: Mapping[str, Any], stats: Mapping[str, Any], url: str) -> list[tuple[str, str]]:
+def status_lines(now: Mapping[str, Any], stats: Mapping[str, Any], url: str) -> list[tuple[str, str]]:
     """Return the state of a run as labels and values."""
     run, ratios = now["run"], stats["ratios"]
     evaluation = now["evaluation"] or {}

@@ -26,7 +26,7 @@ from adaptive_rec.cli.parser import (
 )
 from adaptive_rec.cli.signals import StopSignals
 from adaptive_rec.cli.start_options import add_start_options, check_start_options
-from adaptive_rec.cli.train_settings import check_past, check_start, overridden, prepare, replays
+from adaptive_rec.cli.train_settings import check_past, check_start, overridden, prepare_own_data, replays
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError, UsageError
 from adaptive_rec.run.new_directory import named_directory, new_directory
 from adaptive_rec.run.serving import agreed_options, keep_options
@@ -89,7 +89,7 @@ def train(args: argparse.Namespace) -> int:
     wanted = Wanted.of(args)
     if processes.is_restarted():
         args.resume = True
-    args, config = prepare(args)
+    args, config = prepare_own_data(args)
     if config.run.compile:
         keep_to_ourselves(os.environ)
     serving = Serving.of(args)
@@ -104,9 +104,9 @@ def train(args: argparse.Namespace) -> int:
     with nullcontext(args.out) if args.out else new_directory(named_directory(config.knobs.policy)) as out:
         if (code := train_elsewhere(args, config, wanted, out, serving)) is not None:
             return code
-        with processes.joined(args, config) as group:
+        with processes.in_group(args, config) as group:
             if group is not None and group.rank:
-                return processes.follow(config, args, overridden(args), group)
+                return processes.train_as_follower(config, args, overridden(args), group)
             with training_here(args, config, out, serving, group) as here:
                 for event in here.training.events():
                     here.screen.show(event)

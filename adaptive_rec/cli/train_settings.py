@@ -16,20 +16,20 @@ from adaptive_rec.cli.output import say, waiting
 from adaptive_rec.cli.own_data import with_prepared_data
 from adaptive_rec.cli.parser import configuration, number_settings, text_settings
 from adaptive_rec.errors import ConfigError, UsageError, did_you_mean
-from adaptive_rec.run.made_here import check_named_file, check_rows
-from adaptive_rec.run.new_directory import RUNS, check_is_new, check_written, named_directory
+from adaptive_rec.run.external_paths import check_named_file, check_rows_are_inside
+from adaptive_rec.run.new_directory import RUNS, check_run_is_new, check_written, named_directory
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
 
 
-def prepare(args: argparse.Namespace) -> tuple[argparse.Namespace, Config]:
+def prepare_own_data(args: argparse.Namespace) -> tuple[argparse.Namespace, Config]:
     """Return the command line and its configuration, after CSV, TSV or Parquet files of --data were prepared beside the run."""
-    config = check(args)
+    config = load_checked(args)
     if args.label is None and args.schema is None and args.time is None:
         return args, config
     if args.out is not None and not args.resume:
-        check_is_new(args.out)
+        check_run_is_new(args.out)
     if args.data is not None and not processes.are_silent():
         waiting(f"reading {args.data}")
     stream = io.StringIO() if processes.are_silent() else sys.stderr if args.json or args.print_config else sys.stdout
@@ -41,21 +41,21 @@ def check_begins(args: argparse.Namespace) -> Config:
     would not take either are refused here, and not only by the run itself: preparing may take hours. Raises UsageError or
     ConfigError."""
     from adaptive_rec.policy.find import load_policy
-    from adaptive_rec.runtime.capabilities import check as check_pairs
-    from adaptive_rec.runtime.capabilities import of_run
+    from adaptive_rec.runtime.capabilities import check_features as check_pairs
+    from adaptive_rec.runtime.capabilities import features_of_run
     from adaptive_rec.system.cuda_driver import may_have_cuda
 
-    config = check(args)
+    config = load_checked(args)
     if not (args.resume or args.replay or args.print_config):  # knobs may have changed since a run began that goes on
         several = processes.layout(Wanted.of(args).processes)[0] > 1
         on_cpu = config.run.device == "cpu" or not may_have_cuda()
-        check_pairs(of_run(config, load_policy(config.knobs.policy), False, several, trains=on_cpu))
+        check_pairs(features_of_run(config, load_policy(config.knobs.policy), False, several, trains=on_cpu))
         if args.no_serve:
             config.watch.check_can_pause()
     return config
 
 
-def check(args: argparse.Namespace) -> Config:
+def load_checked(args: argparse.Namespace) -> Config:
     """Return the checked configuration, before the seconds that torch takes to load. Raises UsageError or ConfigError."""
     from adaptive_rec.policy.find import load_policy
     from adaptive_rec.tracker import load_tracker
@@ -73,12 +73,12 @@ def check(args: argparse.Namespace) -> Config:
             f"--resume must continue a run, {no_run(args.out)}; to begin one there, name its CONFIG or --data"
         )
     check_what_is_printed(args)
-    config = resolve(args)
+    config = resolve_run(args)
     if not args.resume and not args.replay:
         config.data.check_ranges_are_used()
     if (args.resume or args.replay) and not args.config:
         run, new = (args.out, None) if args.resume else (args.replay, args.out or named_directory(config.knobs.policy))
-        check_rows(run, new, config, overrides(args), os.environ)
+        check_rows_are_inside(run, new, config, overrides(args), os.environ)
     check_named_file(args.config, config, overrides(args), os.environ)
     load_policy(config.knobs.policy)
     for name in config.run.track:
@@ -95,7 +95,7 @@ def check_what_is_printed(args: argparse.Namespace) -> None:
             raise UsageError(f"{' and '.join(names)} must not be given together; give one of them")
 
 
-def resolve(args: argparse.Namespace) -> Config:
+def resolve_run(args: argparse.Namespace) -> Config:
     """Return the configuration; flags are shorthands for keys and override all other layers."""
     kept = args.out if args.resume else args.replay
     if args.replay and not (args.replay / "config.toml").is_file():
@@ -124,7 +124,7 @@ def check_start(args: argparse.Namespace, config: Config, out: Path) -> None:
     if args.resume:
         warn_of_no_checkpoint(out)
     else:
-        check_is_new(out)
+        check_run_is_new(out)
     check_inputs(config)
     if args.verify:
         verify_source(config.data.source, sys.stderr if args.json else sys.stdout)
@@ -139,7 +139,7 @@ def check_past(args: argparse.Namespace, config: Config) -> None:
     from adaptive_rec.run.resume import check_resumes
 
     if args.out is not None and not args.resume:
-        check_is_new(args.out)
+        check_run_is_new(args.out)
     if args.replay:
         journal.commands(args.replay)
     if args.resume and args.out.is_dir():

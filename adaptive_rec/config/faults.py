@@ -51,7 +51,7 @@ WITHOUT_VALUE = ("missing",)
 """Kinds of faults that have no value of their own: pydantic shows all that stands beside the missing one."""
 
 
-def rule_of(fault: Mapping[str, Any]) -> str:
+def rule_broken_by(fault: Mapping[str, Any]) -> str:
     """Return the rule that a fault breaks, without the value."""
     if fault["type"] in RULES:
         limits = fault.get("ctx", {}).items()
@@ -68,14 +68,14 @@ MOST_SHOWN = 40
 """Characters of a value that a sentence shows."""
 
 
-def described(fault: Mapping[str, Any]) -> str:
+def rule_and_value(fault: Mapping[str, Any]) -> str:
     """Return the rule that a fault breaks with the value; our own rules contain it."""
     if fault["type"] in ("value_error", *WITHOUT_VALUE):
-        return rule_of(fault)
-    return f"{rule_of(fault)}, got {shown(fault['input'])}"
+        return rule_broken_by(fault)
+    return f"{rule_broken_by(fault)}, got {value_in_sentence(fault['input'])}"
 
 
-def shown(value: Any) -> str:
+def value_in_sentence(value: Any) -> str:
     """Return a value as it stands in a sentence: the start of one that is long, such as all of a file that is no JSON."""
     if isinstance(value, str | bytes) and len(value) > MOST_SHOWN:
         return f"{value[:MOST_SHOWN]!r} ..."
@@ -86,7 +86,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 2 * MOST_SHOWN else f"{text[:2 * MOST_SHOWN]} ..."
 
 
-def describe(error: ValidationError, prefix: str = "") -> str:
+def describe_faults(error: ValidationError, prefix: str = "") -> str:
     """Return a validation error as lines of name, rule and value."""
     lines = [f"{prefix}{key}{joint}{rule}" if key or joint == " " else rule for key, joint, rule in faults(error)]
     return "\n".join(dict.fromkeys(lines))
@@ -97,4 +97,4 @@ def faults(error: ValidationError) -> Iterator[tuple[str, str, str]]:
     for fault in error.errors(include_url=False):
         # keys of ours never look like branches
         path = [str(part) for part in fault["loc"] if not BRANCH.match(str(part))]
-        yield ".".join(path), ": " if fault["type"] == "value_error" else " ", described(fault)
+        yield ".".join(path), ": " if fault["type"] == "value_error" else " ", rule_and_value(fault)

@@ -17,7 +17,7 @@ from pydantic import (
     field_validator,
 )
 
-from adaptive_rec.config.faults import describe, faults
+from adaptive_rec.config.faults import describe_faults, faults
 from adaptive_rec.errors import ConfigError, did_you_mean
 from adaptive_rec.units import parse_size
 
@@ -275,7 +275,7 @@ class Knobs(Frozen):
         try:
             found = Knobs.model_validate({**self.model_dump(), **known})
         except ValidationError as error:
-            lines.append(describe(error, "knobs."))
+            lines.append(describe_faults(error, "knobs."))
             broken += dict.fromkeys((key, rule) for key, _, rule in faults(error))
         if broken:
             raise KnobError("\n".join(lines), broken)

@@ -44,18 +44,18 @@ def render(config: Config, header: str = RESOLVED) -> str:
             lines += ["", f"[{parent}]"]
             section = parent
         value = reduce(getattr, key.split("."), config)
-        lines += ["", *comment(field), f"{name} = {toml_value(value, unit_of(field))}"]
+        lines += ["", *key_comment(field), f"{name} = {toml_value(value, key_unit(field))}"]
     return "\n".join(lines) + "\n"
 
 
-def comment(field: Any) -> list[str]:
+def key_comment(field: Any) -> list[str]:
     """Return the purpose of a key, its unit and its limits, as comment lines."""
     allowed = [f"one of {', '.join(choices(field))}"] if choices(field) else []
-    notes = ", ".join([unit_of(field), *allowed, *_limits(field)])
+    notes = ", ".join([key_unit(field), *allowed, *_limits(field)])
     return textwrap.wrap(f"{field.description} ({notes})", WIDTH, initial_indent="# ", subsequent_indent="# ")
 
 
-def unit_of(field: Any) -> str:
+def key_unit(field: Any) -> str:
     """Return the unit of a key's value."""
     return str((field.json_schema_extra or {}).get("unit", ""))
 

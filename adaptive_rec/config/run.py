@@ -17,7 +17,7 @@ CLASSIFIED_ON_DEVICE_BAGS = 50_000
 """Bags of a batch (samples times features) from which run.classify=auto is the device. On an H100 with 16 cores batches of 53,248
 bags took as long either way with hot rows, and less on the device with all rows there; smaller ones were not measured."""
 
-OF_DEVICES = ("direct", "in_place")
+DEVICE_ONLY_COLD_ROWS = ("direct", "in_place")
 """Ways of cold rows that only a device has."""
 
 MOST_THREADS = 1024

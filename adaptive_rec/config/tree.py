@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError, model_validator
 from adaptive_rec.config.checkpoint import CheckpointConfig
 from adaptive_rec.config.data import DataConfig
 from adaptive_rec.config.eval import EvalConfig
-from adaptive_rec.config.faults import describe
+from adaptive_rec.config.faults import describe_faults
 from adaptive_rec.config.knobs import Frozen, Knobs, within_bounds
 from adaptive_rec.config.model import ModelConfig, OptimizerConfig
 from adaptive_rec.config.policy import PolicyConfig
@@ -211,7 +211,7 @@ def validate(tree: Mapping[str, Any]) -> Config:
 
 def _described(error: ValidationError) -> str:
     try:
-        return describe(error)
+        return describe_faults(error)
     except RecursionError:
         return TOO_DEEP
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.lines import line_blocks, shown
+from adaptive_rec.data.lines import line_blocks, quote_field
 from adaptive_rec.data.source import feature_tables
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels import parse
@@ -153,7 +153,7 @@ def malformed(layout: CriteoLayout, line_number: int, fault: int, column: int, l
     if fault == parse.COLUMNS:
         added = 0 if layout.has_labels else 1
         return DataError(f"{where}: row must have {layout.columns - added} tab-separated columns, got {len(fields) - added}")
-    return DataError(f"{where}, column {layout.column_name(column)}: {RULES[fault]}, got {shown(fields[column])}")
+    return DataError(f"{where}, column {layout.column_name(column)}: {RULES[fault]}, got {quote_field(fields[column])}")
 
 
 def mark_rows(layout: CriteoLayout, parsed: bool) -> list[LineMark]:

@@ -13,7 +13,7 @@ MAX_LINE_BYTES = 4 << 20
 SHOWN_BYTES = 40
 
 
-def shown(field: bytes) -> str:
+def quote_field(field: bytes) -> str:
     """A field of a line as an error message quotes it."""
     return ascii(field[:SHOWN_BYTES].decode("latin-1")) + "..." * (len(field) > SHOWN_BYTES)
 

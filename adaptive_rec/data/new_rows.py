@@ -51,7 +51,7 @@ class NumberedRows(Wrapped):
 
     def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
         """Yield all rows. Raises DataError for a malformed one."""
-        for samples in cut(map(self._samples, blocks_of(self._readers)), batch_size):
+        for samples in cut_into_batches(map(self._samples, blocks_of(self._readers)), batch_size):
             yield self._folder.batch_of(samples)
 
     def _samples(self, block: RawBlock) -> LoadedSamples:
@@ -86,7 +86,7 @@ class KeyedRows(HeldOutRows):
 
     def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
         """Yield all rows. Raises DataError for a malformed one."""
-        for samples in cut(map(loaded, blocks_of(self._readers)), batch_size):
+        for samples in cut_into_batches(map(loaded, blocks_of(self._readers)), batch_size):
             batch = to_batch([samples], self._columns, Position())
             yield replace(batch, dense_BX=self._standard.apply(batch.dense_BX))
 
@@ -121,7 +121,7 @@ def blocks_of(readers: Iterable[TabularReader]) -> Iterator[RawBlock]:
         yield from reader.blocks()
 
 
-def cut(parts: Iterable[LoadedSamples], batch_size: int) -> Iterator[LoadedSamples]:
+def cut_into_batches(parts: Iterable[LoadedSamples], batch_size: int) -> Iterator[LoadedSamples]:
     """Cut samples that come in parts into batches of one size; the last one may be smaller. So scores do not depend on where
     blocks and files end."""
     pieces: list[LoadedSamples] = []
@@ -144,7 +144,7 @@ class KeyedIds:
     """The ids of a table by the keys of their values; 12 bytes a value."""
 
     def __init__(self, values: TableValues) -> None:
-        wide = kind(values) == "whole"  # earlier versions have kept such numbers as they were
+        wide = value_type(values) == "whole"  # earlier versions have kept such numbers as they were
         chunks = [keys_of(chunk.cast("string") if wide else chunk) for chunk in values.all().chunks]
         keys_U = np.concatenate([np.empty(0, dtype=np.uint64), *chunks])
         order = np.argsort(keys_U)
@@ -169,7 +169,7 @@ def folder_values(source: PreparedSource) -> dict[str, TableValues]:
 def folder_columns(source: PreparedSource) -> TrainedColumns:
     """Return the columns of a prepared folder. Raises UsageError where it was made of a format without a schema."""
     schema = schema_of(source.meta, source.folder)
-    kind_of = {name: kind(values) for name, values in folder_values(source).items()}
+    kind_of = {name: value_type(values) for name, values in folder_values(source).items()}
     bag_C = tuple(column.bag for column in source.meta.columns)
     return TrainedColumns(schema.with_types(kind_of, bag_C), bag_C, source.standard)
 
@@ -189,7 +189,7 @@ def way_out(format_: str) -> str:
     return ": train on the file itself (train --data FILE)" if format_ == "criteo" else ""
 
 
-def kind(values: TableValues) -> Rule:
+def value_type(values: TableValues) -> Rule:
     """Return the type of a table's values as a schema has it, empty where it has none: so columns have it in whatever kind of
     file comes next."""
     import pyarrow as pa

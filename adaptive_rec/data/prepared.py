@@ -46,11 +46,11 @@ class PreparedSource:
     def __init__(self, config: Config) -> None:
         self.folder = folder = Path(config.data.source)
         meta = load_meta(folder)
-        check_settings(config, meta)
+        check_folder_settings(config, meta)
         self.tables = named_tables(config, {table.name: kept_rows(config, table.rows) for table in meta.tables})
         number = {table.name: t for t, table in enumerate(self.tables)}
         columns = Columns.of(meta)
-        self.features = feature_specs(meta, number, columns, config.data.pooling)
+        self.features = folder_features(meta, number, columns, config.data.pooling)
         self.sequence = sequence_spec(meta, columns)
         self.dense_features = len(meta.dense_names)
         self.epochs = config.data.epochs
@@ -155,7 +155,7 @@ class Order:
         return samples.take(drawn.permutation(len(samples.labels_B)))
 
 
-def check_settings(config: Config, meta: Meta) -> None:
+def check_folder_settings(config: Config, meta: Meta) -> None:
     """Raise ConfigError where a setting contradicts the folder."""
     data = config.data
     if data.order == "time" and not meta.has_times:
@@ -178,7 +178,7 @@ def why_no_times(meta: Meta) -> str:
     return f"files of format {meta.job.format} have none; data.shuffle=false keeps their order"
 
 
-def feature_specs(
+def folder_features(
     meta: Meta, table_numbers: dict[str, int], columns: Columns, pooling: Pooling
 ) -> tuple[FeatureSpec, ...]:
     """Return a feature for each column, and for each step of a history column: ``NAME_20`` to ``NAME_1``, the last step."""

@@ -20,7 +20,7 @@ from adaptive_rec.live.telemetry import Quality
 TOO_SMALL = "the device's memory must hold an evaluation; lower eval.batch_size or knobs.hot_budget_bytes"
 
 
-def evaluate(
+def score_batches(
     batches: Iterable[Batch], store: EmbeddingStore, dense: DensePart, given_up: Callable[[], bool] = lambda: False
 ) -> Quality | None:
     """Score held-out batches. Returns None where it was given up. Raises MemoryPlanError where the device is too small."""

@@ -13,7 +13,7 @@ from adaptive_rec.embedding.records import Traffic
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.embedding.tiered_rows import NUMPY_DTYPE
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.saved import Saved, numbered
+from adaptive_rec.saved import Saved, parts_by_number
 
 
 def placement_state(store: EmbeddingStore) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def placement_state(store: EmbeddingStore) -> dict[str, Any]:
     return {
         "version": store.placement.version,
         "traffic": saved_traffic(store.traffic),
-        "pools": numbered(
+        "pools": parts_by_number(
             {
                 "row_of_slot": device.row_of_slot[pool],
                 "stale": device.stale[pool],
@@ -51,7 +51,7 @@ def set_placement(store: EmbeddingStore, found: Saved) -> None:
     store.restore_placement(version)
 
 
-def hot_rows(found: Saved, end: int) -> NDArray[np.int64]:
+def read_hot_rows(found: Saved, end: int) -> NDArray[np.int64]:
     """Return the rows that were hot in a saved placement, in their order. Raises CheckpointError where one is not below `end`."""
     rows = np.sort(np.concatenate([part.array("row_of_slot", np.int64, -1) for part in found.parts("pools")]))
     if len(rows) and rows[-1] >= end:

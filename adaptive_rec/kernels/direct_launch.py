@@ -10,7 +10,7 @@ import struct
 from ctypes import byref, c_char_p, c_size_t, c_void_p
 from typing import Any
 
-from adaptive_rec.kernels.driver_calls import LOCKED, check, driver_calls
+from adaptive_rec.kernels.driver_calls import LOCKED, check_driver, driver_calls
 
 _POINTER = "P"
 _FORMATS = {"i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q"}
@@ -57,7 +57,7 @@ class DirectLaunch:
         if x and y and z:
             packed = _Packed(1, self._pack(*values, *self._hidden), 2, self._size_address, None)
             place = (self._function, x, y, z, *self._block, self._shared_bytes, stream)
-            check(self._launch(*place, None, byref(packed)))
+            check_driver(self._launch(*place, None, byref(packed)))
         return True
 
 

@@ -55,7 +55,7 @@ def driver_calls(keep_lock: bool = True) -> Any:
     return found
 
 
-def check(result: int) -> None:
+def check_driver(result: int) -> None:
     """Raise RuntimeError where a call of the driver has failed."""
     if result:
         text = ctypes.c_char_p()
@@ -96,20 +96,20 @@ class Driver:
         self._thread = threading.local()
         self._free: deque[int] = deque()
         device, context = c_int(), c_void_p()
-        check(calls.cuInit(0))
-        check(calls.cuDeviceGet(byref(device), index))
-        check(calls.cuDevicePrimaryCtxRetain(byref(context), device.value))
+        check_driver(calls.cuInit(0))
+        check_driver(calls.cuDeviceGet(byref(device), index))
+        check_driver(calls.cuDevicePrimaryCtxRetain(byref(context), device.value))
         self._context = context.value
 
     def __enter__(self) -> Driver:
         """Make the device the calling thread's: for good where it had none, and until the end where it had another."""
         found = c_void_p()
-        check(self._current(byref(found)))
+        check_driver(self._current(byref(found)))
         had_another = found.value not in (None, self._context)
         if had_another:
-            check(self._calls.cuCtxPushCurrent_v2(self._context))
+            check_driver(self._calls.cuCtxPushCurrent_v2(self._context))
         elif found.value is None:
-            check(self._calls.cuCtxSetCurrent(self._context))
+            check_driver(self._calls.cuCtxSetCurrent(self._context))
         try:
             self._thread.had_another.append(had_another)
         except AttributeError:  # the thread's first time
@@ -118,12 +118,12 @@ class Driver:
 
     def __exit__(self, *_: object) -> None:
         if self._thread.had_another.pop():
-            check(self._calls.cuCtxPopCurrent_v2(byref(c_void_p())))
+            check_driver(self._calls.cuCtxPopCurrent_v2(byref(c_void_p())))
 
     def lock(self, address: int, nbytes: int) -> None:
         """Lock memory of the host, so that kernels can read and write it. Another thread may go on meanwhile."""
         with self:
-            check(self._lock(address, nbytes, _PORTABLE | _DEVICEMAP))  # as the runtime does by default
+            check_driver(self._lock(address, nbytes, _PORTABLE | _DEVICEMAP))  # as the runtime does by default
             there = c_void_p()
             if not self._calls.cuMemHostGetDevicePointer_v2(byref(there), address, 0) and there.value == address:
                 LOCKED.add(address)
@@ -137,7 +137,7 @@ class Driver:
     def copy(self, to: int, source: int, nbytes: int, stream: int) -> None:
         """Queue a copy between addresses; those of the host must be pinned."""
         if nbytes:
-            check(self._copy(to, source, nbytes, stream))
+            check_driver(self._copy(to, source, nbytes, stream))
 
     def record(self, stream: int) -> DriverEvent:
         """Return the event that all is done that was queued on the stream so far."""
@@ -146,24 +146,24 @@ class Driver:
         except IndexError:
             handle = c_void_p()
             # Blocking: a waiting thread sleeps instead of spinning.
-            check(self._calls.cuEventCreate(byref(handle), _BLOCKING_SYNC | _DISABLE_TIMING))
+            check_driver(self._calls.cuEventCreate(byref(handle), _BLOCKING_SYNC | _DISABLE_TIMING))
             assert handle.value is not None
             event = DriverEvent(handle.value, self._free)
-        check(self._event_record(event.handle, stream))
+        check_driver(self._event_record(event.handle, stream))
         return event
 
     def wait(self, stream: int, event: DriverEvent) -> None:
         """Have what is queued on the stream from now on come after the event."""
-        check(self._wait_event(stream, event.handle, 0))
+        check_driver(self._wait_event(stream, event.handle, 0))
 
     def synchronize(self, event: DriverEvent) -> None:
         """Wait for an event."""
         with self:
-            check(self._synchronize(event.handle))
+            check_driver(self._synchronize(event.handle))
 
     def has_happened(self, event: DriverEvent) -> bool:
         with self:
             found = self._calls.cuEventQuery(event.handle)
         if found != _NOT_READY:
-            check(found)
+            check_driver(found)
         return found != _NOT_READY

@@ -84,7 +84,7 @@ class ClientCommands:
         }
 
 
-def described(number: int, outcome: Mapping[str, Any] | AdaptiveRecError) -> dict[str, Any]:
+def answer_message(number: int, outcome: Mapping[str, Any] | AdaptiveRecError) -> dict[str, Any]:
     """Return the answer to a command as a message: its outcome, or its error with a status and the wrong knobs."""
     if isinstance(outcome, KnobError):
         return {"id": number, "status": 422, "error": outcome.detail, "errors": outcome.errors}

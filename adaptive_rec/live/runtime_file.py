@@ -75,7 +75,7 @@ def socket_path(pid: int) -> Path:
     return folder() / f"{pid}.sock"
 
 
-def make_folder() -> Path:
+def make_runtime_folder() -> Path:
     """Make the folder if it does not exist. Raises AdaptiveRecError if other users could read or write it."""
     path = folder()
     try:
@@ -88,9 +88,9 @@ def make_folder() -> Path:
         return path
 
 
-def write(file: RuntimeFile) -> Path:
+def write_runtime_file(file: RuntimeFile) -> Path:
     """Write, or replace, the file of a run, and return its path."""
-    path = make_folder()
+    path = make_runtime_folder()
     values = asdict(replace(file, process_start=_process_start(file.pid)))
     draft = f".{file.pid}.{secrets.token_hex(8)}"
     with _opened(path) as directory:
@@ -139,7 +139,7 @@ def scanned() -> tuple[list[RuntimeFile], list[str]]:
     return sorted(found, key=lambda file: (file.process_start or 0, file.started, file.pid)), damaged
 
 
-def find(run: str | None) -> RuntimeFile:
+def find_run(run: str | None) -> RuntimeFile:
     """Return the run with this process id, run directory or name; for None, the only run there is."""
     files, damaged = scanned()
     passed_over = "".join(f"\npassed over: {each}" for each in damaged)

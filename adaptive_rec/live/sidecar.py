@@ -24,7 +24,7 @@ from typing import Any
 from adaptive_rec.errors import AdaptiveRecError, UsageError
 from adaptive_rec.live import runtime_file
 from adaptive_rec.live.channel import SidecarChannel
-from adaptive_rec.live.client_commands import ClientCommands, described
+from adaptive_rec.live.client_commands import ClientCommands, answer_message
 from adaptive_rec.live.heartbeat import Heartbeat
 from adaptive_rec.live.listen import Listeners, ServeOptions
 from adaptive_rec.live.mailbox import Command
@@ -41,7 +41,7 @@ FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
 CALM_SECONDS = 10.0
 UNUSABLE = 2
 """Exit code of a sidecar that cannot read the description of its run. Another one could not read it either."""
-HOPELESS_AFTER, HOPELESS_WAIT_SECONDS = 5, 60.0
+MAX_FAILED_STARTS, HOPELESS_WAIT_SECONDS = 5, 60.0
 """After so many sidecars that never served, only one a minute is started."""
 Note = Callable[[str], None]
 
@@ -96,7 +96,7 @@ class Sidecar:
         """Open everything that a sidecar is given. On failure, `stack` closes what was opened."""
         stack.callback(runtime_file.remove, os.getpid())
         read_token = self._options.read_token()
-        runtime_file.make_folder()
+        runtime_file.make_runtime_folder()
         self._listeners = Listeners(self._options, runtime_file.socket_path(os.getpid()), self._note)
         stack.callback(self._listeners.close)
         state = None
@@ -124,7 +124,7 @@ class Sidecar:
             read_token=read_token,
             started=time.time(),
         )
-        runtime_file.write(self._file)
+        runtime_file.write_runtime_file(self._file)
 
     def __exit__(self, *_: object) -> None:
         with suppress(KeyboardInterrupt):  # it ends the waiting, and what follows has to be done
@@ -149,11 +149,11 @@ class Sidecar:
         if self._training is not None and not self._waited:
             self._waited = True
             run = self._training.state
-            wait_for_the_last(self._scrapes, run, self._run / "run.json", self._wait_is_vain, self._note)
+            wait_for_the_last(self._scrapes, run, self._run / "run.json", self._can_stop_waiting, self._note)
             if self._is_silent() and self._scrapes.seconds_to_wait(run.hurried) > 0:
                 self._note("the sidecar does not answer, so the scraper cannot see that the run has ended")
 
-    def _wait_is_vain(self) -> bool:
+    def _can_stop_waiting(self) -> bool:
         return self._released.is_set() or self._is_silent()
 
     def _is_silent(self) -> bool:
@@ -183,11 +183,11 @@ class Sidecar:
             calm = time.monotonic() - began >= CALM_SECONDS
             wait_seconds = FIRST_WAIT_SECONDS if calm else min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
             hopeless = 0 if served else hopeless + 1
-            if hopeless <= HOPELESS_AFTER:
+            if hopeless <= MAX_FAILED_STARTS:
                 self._report(f"the sidecar {self._how_it_ended} and is started again; training continues")
-            if hopeless == HOPELESS_AFTER:
+            if hopeless == MAX_FAILED_STARTS:
                 self._report(f"the sidecar does not start, see {self._run / 'sidecar.log'}; it is tried once a minute")
-            self._closing.wait(wait_seconds if hopeless < HOPELESS_AFTER else HOPELESS_WAIT_SECONDS)
+            self._closing.wait(wait_seconds if hopeless < MAX_FAILED_STARTS else HOPELESS_WAIT_SECONDS)
 
     def _live(self) -> bool:
         """Start a sidecar and pass its commands on until it ends or hangs. Return whether it served at all."""
@@ -243,7 +243,7 @@ class Sidecar:
     @staticmethod
     def _answer(link: SidecarChannel, number: int, outcome: Mapping[str, Any] | AdaptiveRecError) -> None:
         """Answer the sidecar that sent the command: the next sidecar uses the same numbers for its own commands."""
-        link.send(lambda: described(number, outcome))
+        link.send(lambda: answer_message(number, outcome))
 
     def _send_knobs(self) -> None:
         if (link := self._link) and self._training:

@@ -29,11 +29,11 @@ from adaptive_rec.modules.inputs import as_ids
 from adaptive_rec.modules.late_sums import LateSums
 from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
 from adaptive_rec.modules.lookup_counts import LookupCounts
-from adaptive_rec.modules.loop_checks import check_change, check_ranks, check_same
+from adaptive_rec.modules.loop_checks import check_loop_change, check_ranks, check_same
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.row_gradient import CallGradient, RowGradient
-from adaptive_rec.modules.shared_rows import rows_of
+from adaptive_rec.modules.shared_rows import loop_rows
 from adaptive_rec.modules.step_parts import StepPart, StepParts, StepUpdate
 from adaptive_rec.modules.table_rates import TableRates
 from adaptive_rec.placement import RowSpace
@@ -78,7 +78,7 @@ class AutogradSession(Session):
         self.updates_in_backward = setup.update == "backward"
         """Whether the end of a backward pass is a step; otherwise gradients wait in ``weight.grad`` for an optimizer's."""
         self.dense_steps = DenseSteps(store, self.rates, self.steps_T, store.dtype)
-        self.rows = rows_of(setup.group, ownership, store, self.dense_steps, self.rates.moving is not None)
+        self.rows = loop_rows(setup.group, ownership, store, self.dense_steps, self.rates.moving is not None)
         self._parts = StepParts(store, store.dtype, self.steps_T, by_table=self.rates.counts_steps)
         self._counts = LookupCounts(self.state, self.observer)
         self._late_sums = LateSums(store) if self.device.type != "cpu" else None
@@ -328,5 +328,5 @@ class AutogradSession(Session):
         return Fetched(np.array(np.nan)) if self._loss is None else self.store.fetch_later(self._loss_sum)
 
     def check_knobs(self, before: Knobs, after: Knobs) -> None:
-        check_change(before, after, self.state.input.keys is not None, self.rows.group, self.rates, self.store)
+        check_loop_change(before, after, self.state.input.keys is not None, self.rows.group, self.rates, self.store)
         super().check_knobs(before, after)

@@ -56,7 +56,7 @@ class AdaptiveEmbeddingBag(TieredModule, nn.EmbeddingBag):
             raise ConfigError(reason)
         _check_table(num_embeddings, embedding_dim, padding_idx, _weight, options)
         how: dict[str, Any] = {"mode": mode, "sparse": sparse, "include_last_offset": include_last_offset}
-        if is_plain(options):
+        if is_ordinary_parameter(options):
             how |= {"device": device, "dtype": dtype, "padding_idx": padding_idx, "_weight": _weight}
             nn.EmbeddingBag.__init__(self, num_embeddings, embedding_dim, **how)
             return
@@ -118,7 +118,7 @@ class AdaptiveEmbedding(TieredModule, nn.Embedding):
         if reason := why_unsupported("sum", max_norm, scale_grad_by_freq):
             raise ConfigError(reason)
         _check_table(num_embeddings, embedding_dim, padding_idx, _weight, options)
-        if is_plain(options):
+        if is_ordinary_parameter(options):
             how: dict[str, Any] = {"sparse": sparse, "_weight": _weight, "_freeze": _freeze, "device": device, "dtype": dtype}
             nn.Embedding.__init__(self, num_embeddings, embedding_dim, padding_idx, **how)
             return
@@ -156,7 +156,7 @@ class AdaptiveEmbedding(TieredModule, nn.Embedding):
         return nn.Embedding.extra_repr(self) + policy_repr(self)
 
 
-def is_plain(options: Options) -> bool:
+def is_ordinary_parameter(options: Options) -> bool:
     """Return whether a table is to be an ordinary parameter. Raises ConfigError for options that need tiers."""
     if options.get("optimizer") is not None:
         return False

@@ -20,7 +20,7 @@ from adaptive_rec.modules.loop_ahead import LoopAhead
 from adaptive_rec.modules.loop_directory import LOG, LoopDirectory
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates
-from adaptive_rec.modules.state_dict import LoopParts, set_state, state_of
+from adaptive_rec.modules.state_dict import LoopParts, collect_loop_state, restore_loop_state
 from adaptive_rec.modules.stats import RuntimeStats, stats_of
 from adaptive_rec.run.new_directory import named_directory, new_directory
 from adaptive_rec.runtime.session import Report
@@ -85,14 +85,14 @@ class EmbeddingRuntime(LoopAhead):
         self.check_process()
         self.settle_sums()
         self.dense_steps.settle_all()
-        return state_of(self._saved_parts)
+        return collect_loop_state(self._saved_parts)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a `state_dict` of the same tables and rule; the rows come with the model's state dict. Knobs, rates and
         budget stay those of this runtime. Raises CheckpointError where the state does not fit."""
         self.check_process()
         self.release_ahead()
-        set_state(self._saved_parts, state)
+        restore_loop_state(self._saved_parts, state)
         for number in range(len(self.steps_T)):
             self.dense_steps.begin_anew(number)  # every row was saved at the present step
             if (entry := self.row_state(number)) is not None:

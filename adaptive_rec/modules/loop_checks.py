@@ -16,7 +16,7 @@ from adaptive_rec.modules.table_rates import TableRates
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
-from adaptive_rec.runtime.capabilities import check, of_loop
+from adaptive_rec.runtime.capabilities import check_features, of_loop
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.torch_group import ranks_of_script
 
@@ -48,11 +48,11 @@ def check_budget(space: RowSpace, bytes_per_row: list[int], policy: Policy, knob
         )
 
 
-def check_change(before: Knobs, after: Knobs, raw: bool, group: Group, rates: TableRates, store: EmbeddingStore) -> None:
+def check_loop_change(before: Knobs, after: Knobs, raw: bool, group: Group, rates: TableRates, store: EmbeddingStore) -> None:
     """Raise ConfigError where knobs cannot be changed to others in the user's loop."""
     policy = load_policy(after.policy)
     check_knobs_of_ids(after, raw)
-    check(of_loop(after, policy, raw, not group.is_alone, moving_of(rates)))
+    check_features(of_loop(after, policy, raw, not group.is_alone, moving_of(rates)))
     check_policy_fits(policy, after)
     if (after.policy, after.hot_budget_bytes) != (before.policy, before.hot_budget_bytes):
         check_budget(store.space, store.row_bytes_when(policy.tracks_movement), policy, after, "hot_budget_bytes")

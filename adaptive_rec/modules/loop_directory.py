@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from adaptive_rec.live.telemetry import Event
-from adaptive_rec.run.description import description
+from adaptive_rec.run.description import describe_run
 from adaptive_rec.run.directory import RunDirectory
-from adaptive_rec.run.new_directory import check_is_new
+from adaptive_rec.run.new_directory import check_run_is_new
 from adaptive_rec.runtime.session import Report, Session
 from adaptive_rec.units import printable
 
@@ -23,9 +23,9 @@ class LoopDirectory:
     def __init__(self, session: Session, out: Path) -> None:
         """Raises UsageError where `out` is not new or cannot be written."""
         self._state = session.state
-        check_is_new(out, "out", hint="")
+        check_run_is_new(out, "out", hint="")
         self._directory = RunDirectory(out)
-        facts = description(session, out.resolve().name, shlex.join(sys.argv), own_loop=True)
+        facts = describe_run(session, out.resolve().name, shlex.join(sys.argv), own_loop=True)
         self._directory.create(session.config, facts, option="out")
         self._note("started", f"{session.knobs.policy} on {session.device}, in a loop of the user's own")
 

@@ -22,7 +22,7 @@ from adaptive_rec.modules.data_parallel import leave_out_tables
 from adaptive_rec.modules.finite_sums import check_gradient
 from adaptive_rec.modules.handed_out import HandedOut
 from adaptive_rec.modules.options import Setup
-from adaptive_rec.modules.rates import Rates, state_names
+from adaptive_rec.modules.rates import Rates, torch_state_names
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.row_state import RowState, with_states_shown
 from adaptive_rec.modules.step_parts import StepPart
@@ -153,7 +153,7 @@ class LoopTables(AutogradSession):
         all rows make the step that they then catch up on. It is no step of the loop."""
         for number in () if self.updates_in_backward else numbers:
             rule = self.rates.rule_of(number)
-            if rule.catches_up and state_names(rule) and not self.steps_T[number]:
+            if rule.catches_up and torch_state_names(rule) and not self.steps_T[number]:
                 self.dense_steps.announce(number, 0.0, ())
                 self.steps_T[number] += 1
                 self.dense_steps.complete(number)
@@ -161,7 +161,7 @@ class LoopTables(AutogradSession):
     def show_states(self) -> None:
         """Have the optimizers that the runtime follows show the states in the tiers, where they have none: they were loaded."""
         for number, weight in () if self.updates_in_backward else self._weights.items():
-            optimizer, names = self.rates.of(number).optimizer, state_names(self.rates.rule_of(number))
+            optimizer, names = self.rates.of(number).optimizer, torch_state_names(self.rates.rule_of(number))
             if optimizer is None or not names or not self.steps_T[number]:
                 continue
             if self.row_state(number) is None and not optimizer.state.get(weight):
@@ -220,7 +220,7 @@ class LoopTables(AutogradSession):
         """Return copies of the optimizer state of a table's rows as torch keeps it: parts (rows, dim) by name, and the step."""
         self.check_process()
         rule, steps = self.rates.rule_of(number), int(self.steps_T[number])
-        names = state_names(rule)
+        names = torch_state_names(rule)
         if not names or (rule.code == MOMENTUM and not steps):
             return {}
         self.dense_steps.settle(number)

@@ -15,14 +15,14 @@ def flat(values: Any) -> Iterator[Any]:
             yield value
 
 
-def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+def map_values(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return a value changed; of a list or a tuple a copy with each of its values changed."""
     if isinstance(value, (list, tuple)):
-        return type(value)(mapped(one, change) for one in value)
+        return type(value)(map_values(one, change) for one in value)
     return change(value)
 
 
-def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+def changed_arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
     """Yield the arguments that an operation changes in place, by torch's description of it: tensors, or lists of them."""
     for place, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:

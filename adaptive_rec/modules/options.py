@@ -27,7 +27,7 @@ from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.assemble import build_store
-from adaptive_rec.runtime.capabilities import check, of_loop
+from adaptive_rec.runtime.capabilities import check_features, of_loop
 from adaptive_rec.system.group import Alone, Group
 from adaptive_rec.system.host_memory import keep_freed_memory
 from adaptive_rec.system.torch_group import TorchGroup
@@ -199,7 +199,7 @@ class Setup:
         place = "cpu" if self.streams is None and self.device.type == "cpu" else str(self.device)
         size = str(host_memory) if host_memory else ""
         moving, several = moving_of(rates), not self.group.is_alone
-        check(of_loop(config.knobs, policy, self.raw, several, moving, str(dtype), place, size))
+        check_features(of_loop(config.knobs, policy, self.raw, several, moving, str(dtype), place, size))
         check_policy_fits(policy, config.knobs)
         if dtype.itemsize == 2:
             for each in rates.distinct:

@@ -15,7 +15,7 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.modules.bags import Bags
 from adaptive_rec.modules.dense_steps import DenseSteps
 from adaptive_rec.modules.lookahead import PoolCall
-from adaptive_rec.modules.reading import gather
+from adaptive_rec.modules.reading import gather_pools
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.step_parts import StepPart
 from adaptive_rec.placement import RowSpace
@@ -47,7 +47,7 @@ class OwnRows:
         together = [bags for _, bags, _ in parts if bags.pool == call.bags.pool] or [call.bags]
         for bags in together if self._catches_up else ():
             self._dense_steps.catch_up(bags.tables[0], bags.row_N)
-        return gather(self._store, call, step)
+        return gather_pools(self._store, call, step)
 
     def collect(self, parts: list[StepPart], seen: list[Bags], lr_of_table: Mapping[int, float], step: int) -> Gradients:
         """Return the gradients and lookups of the rows that are owned here, of all processes."""

@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from adaptive_rec.config.faults import describe
+from adaptive_rec.config.faults import describe_faults
 from adaptive_rec.config.model import OptimizerConfig
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.errors import ConfigError, did_you_mean
@@ -93,7 +93,7 @@ class Rates:
 
     def check_group(self, optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> None:
         """Raise ConfigError where an optimizer's param group does not update rows by this rule."""
-        name, found = rule_of(optimizer, group)
+        name, found = row_rule_of(optimizer, group)
         found = dataclasses.replace(found, row_precision=self.rule.row_precision)
         if not self._decay_is_known and found.decoupled:
             self.rule, self._decay_is_known = dataclasses.replace(self.rule, decay=found.decay), True
@@ -136,7 +136,7 @@ def named_rates(name: str, lr: float | None, eps: float | None, betas: tuple[flo
     return Rates(name, RowRule.of(rule), rule.embedding_lr)
 
 
-def rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> tuple[str, RowRule]:
+def row_rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> tuple[str, RowRule]:
     """Return the name of the rule by which a param group of a torch optimizer updates rows, and the rule.
 
     Raises ConfigError where rows cannot follow."""
@@ -180,7 +180,7 @@ def lr_at(group: Mapping[str, Any], number: int) -> float:
     return float(group["lr"]) / (1 + (number - 1) * float(group.get("lr_decay", 0.0)))
 
 
-def state_names(rule: RowRule) -> tuple[str, ...]:
+def torch_state_names(rule: RowRule) -> tuple[str, ...]:
     """Return torch's names for the parts of a row's optimizer state, in the order that the store keeps."""
     if rule.code == row_update.RMSPROP:
         return ("square_avg", *["grad_avg"] * rule.flag, *["momentum_buffer"] * (rule.beta1 != 0))
@@ -212,7 +212,7 @@ def rates_of_class(make: Callable[..., torch.optim.Optimizer]) -> Rates:
     sample = make([torch.zeros(1, requires_grad=True)])
     _code(type(sample))
     (group,) = sample.param_groups
-    name, rule = rule_of(sample, group)
+    name, rule = row_rule_of(sample, group)
     return Rates(name, rule, float(group["lr"]), decay_is_known=not rule.decoupled)
 
 
@@ -235,7 +235,7 @@ def rates_of_optimizer(optimizer: torch.optim.Optimizer, weights: Sequence[Tenso
     first = optimizer.param_groups[groups[0]]
     if in_backward and first.get("lr_decay"):
         raise ConfigError(f"lr_decay must be 0 where rows are updated in the backward pass, got {first['lr_decay']}")
-    rates = Rates(*rule_of(optimizer, first), float(first["lr"]), optimizer, groups[0])
+    rates = Rates(*row_rule_of(optimizer, first), float(first["lr"]), optimizer, groups[0])
     for number in groups[1:]:
         rates.check_group(optimizer, optimizer.param_groups[number])
     return rates
@@ -270,4 +270,4 @@ def _checked(values: dict[str, Any]) -> OptimizerConfig:
     try:
         return OptimizerConfig.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(describe(error).replace("embedding_lr", "lr")) from None
+        raise ConfigError(describe_faults(error).replace("embedding_lr", "lr")) from None

@@ -20,7 +20,7 @@ from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
 from adaptive_rec.modules.uploads import to_device
 
 
-def gather(store: EmbeddingStore, call: PoolCall, step: int) -> Tensor:
+def gather_pools(store: EmbeddingStore, call: PoolCall, step: int) -> Tensor:
     """Return the pooled vectors (L, D) of a call, on the store's device. `step` is the number of updates so far."""
     bags, ahead = call.bags, call.ahead
     if ahead is None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from adaptive_rec.modules.bags import Bags
 from adaptive_rec.modules.lookahead import PoolCall
-from adaptive_rec.modules.operations import flat, mapped, written
+from adaptive_rec.modules.operations import changed_arguments, flat, map_values
 from adaptive_rec.modules.row_sums import by_lookup, sum_by_row, surely_finite, touched
 
 aten = torch.ops.aten
@@ -257,8 +257,8 @@ def _on_dense(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             made[id(value._held)] = value, value.whole() if views or value._held.whole is not None else value.checked_dense()
         return made[id(value._held)][1]
 
-    result = func(*mapped(args, plain), **{name: mapped(value, plain) for name, value in kwargs.items()})
-    for gradient in flat(written(func, args, kwargs)):
+    result = func(*map_values(args, plain), **{name: map_values(value, plain) for name, value in kwargs.items()})
+    for gradient in flat(changed_arguments(func, args, kwargs)):
         if isinstance(gradient, RowGradient):
             dense = made[id(gradient._held)][1]
             gradient.become(dense)

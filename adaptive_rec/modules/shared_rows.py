@@ -41,7 +41,7 @@ from adaptive_rec.modules.finite_sums import mean_is_finite
 from adaptive_rec.modules.lookahead import PoolCall
 from adaptive_rec.modules.own_rows import Gradients, OwnRows, TableIds
 from adaptive_rec.modules.part_gradient import PartGradient
-from adaptive_rec.modules.reading import gather
+from adaptive_rec.modules.reading import gather_pools
 from adaptive_rec.modules.row_sums import by_lookup, sum_by_row
 from adaptive_rec.modules.step_parts import StepPart
 from adaptive_rec.system.group import Group
@@ -50,7 +50,7 @@ PoolRows = tuple[Tensor, Tensor, NDArray[np.int64]]
 """Distinct rows of a pool (U), rising, the sums of their gradients (U, D), and the numbers of their lookups (U)."""
 
 
-def rows_of(
+def loop_rows(
     group: Group, ownership: Ownership, store: EmbeddingStore, dense_steps: DenseSteps, catches_up: bool
 ) -> OwnRows:
     """Return the rows of a loop, by whether it has several processes. `catches_up`: whether rows may have missed steps."""
@@ -100,7 +100,7 @@ class SharedRows(OwnRows):
             _, low, high = self._store.space.table_range(table)
             self._dense_steps.catch_up(table, row_M[(low <= row_M) & (row_M < high)])
         own = Bags(pool, row_M, np.arange(len(row_M) + 1), len(row_M), tables, in_turn=False)
-        return torch.from_numpy(asked.answer(gather(self._store, PoolCall(own), step).numpy()))
+        return torch.from_numpy(asked.answer(gather_pools(self._store, PoolCall(own), step).numpy()))
 
     def collect(self, parts: list[StepPart], seen: list[Bags], lr_of_table: Mapping[int, float], step: int) -> Gradients:
         by_pool = {self.space.table_range(table)[0] for table in lr_of_table}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.checkpoint.run_state import counted_anew
-from adaptive_rec.embedding.placement_state import hot_rows, placement_state, set_placement, set_slots, set_traffic
+from adaptive_rec.embedding.placement_state import placement_state, read_hot_rows, set_placement, set_slots, set_traffic
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.modules.loop_ids import LoopIds
 from adaptive_rec.modules.own_rows import OwnRows
@@ -44,7 +44,7 @@ class LoopParts:
     """The raw ids of all tables; None where ids are rows."""
 
 
-def state_of(parts: LoopParts) -> dict[str, Any]:
+def collect_loop_state(parts: LoopParts) -> dict[str, Any]:
     """Return the state between two steps, of all ranks. Later steps do not change it. Which rows were hot is that of one process:
     several ones find it anew."""
     state, store, rows, tables = parts.state, parts.state.store, parts.rows, parts.rows.space.tables
@@ -72,7 +72,7 @@ def state_of(parts: LoopParts) -> dict[str, Any]:
     )
 
 
-def set_state(parts: LoopParts, given: Mapping[str, Any]) -> None:
+def restore_loop_state(parts: LoopParts, given: Mapping[str, Any]) -> None:
     """Restore a state of the same tables and update rule; rows are loaded separately.
 
     Under the same policy with the same budget the same rows are hot as before; otherwise rows are placed again. Raises
@@ -106,7 +106,7 @@ def set_state(parts: LoopParts, given: Mapping[str, Any]) -> None:
     if state.rows_placed:
         _set_placement(parts, found)
     elif begun:
-        parts.observer.remember(found.part("observer"), hot_rows(found.part("store"), store.space.rows))
+        parts.observer.remember(found.part("observer"), read_hot_rows(found.part("store"), store.space.rows))
 
 
 def _set_placement(parts: LoopParts, found: Saved) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.modules.operations import flat, mapped, written
+from adaptive_rec.modules.operations import changed_arguments, flat, map_values
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.weight_functions import STAND_INS, cannot_be, no_memory
 
@@ -234,7 +234,7 @@ def _on_copies(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     changed = list(_changed(func, args, kwargs))
     if func.overloadpacket is aten.set_:
         raise no_memory(tensors[0], "set_")
-    result = func(*mapped(args, plain), **{name: mapped(value, plain) for name, value in kwargs.items()})
+    result = func(*map_values(args, plain), **{name: map_values(value, plain) for name, value in kwargs.items()})
     for one in changed:
         if (copy := read[id(one)]).shape != one.shape or copy.stride() != one.stride():
             raise NotImplementedError(
@@ -244,12 +244,12 @@ def _on_copies(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     copies.write(changed)
     given_back = {id(read[id(one)]): one for one in changed}
 
-    return mapped(result, lambda value: given_back.get(id(value), value))
+    return map_values(result, lambda value: given_back.get(id(value), value))
 
 
 def _changed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[TieredTensor]:
     """Yield the tensors that an operation changes, by torch's description of it."""
-    for value in written(func, args, kwargs):
+    for value in changed_arguments(func, args, kwargs):
         for one in _tensors([value]):
             if value is not one:  # torch counts these writes of ordinary tensors only
                 torch.autograd.graph.increment_version(one)

@@ -21,7 +21,7 @@ from adaptive_rec.modules.pooling import weighted_sums
 from adaptive_rec.modules.tiered_tensor import TieredTensor, is_whole, not_sent
 
 
-class Handed:
+class AliasState:
     """What the aliases of a weight share (`detach`, `data`) with each other and with their views. They read and write its rows
     until the weight is given other values (``weight.data = ...``); then they go on with those that it had."""
 
@@ -40,9 +40,9 @@ class TieredWeight(TieredTensor):
 
     runtime: EmbeddingRuntime
     table: int
-    handed: Handed | None = None
+    handed: AliasState | None = None
     """What an alias shares with others; None of the parameter itself."""
-    _handed_out: weakref.ref[Handed] | None = None
+    _handed_out: weakref.ref[AliasState] | None = None
     """What the parameter's aliases share, as long as there are any."""
 
     @staticmethod
@@ -176,7 +176,7 @@ class TieredWeight(TieredTensor):
     def shared(self) -> TieredWeight:
         """Return an alias, through which its views read and write the rows."""
         made = TieredWeight(self.runtime, self.table, requires_grad=False)
-        made.handed = self.handed or (self._handed_out and self._handed_out()) or Handed()
+        made.handed = self.handed or (self._handed_out and self._handed_out()) or AliasState()
         if self.handed is None:
             self._handed_out = weakref.ref(made.handed)
         return made
@@ -184,7 +184,7 @@ class TieredWeight(TieredTensor):
     def replace(self, values: Tensor) -> None:
         """Take other values, as ``weight.data = values`` does in torch. Aliases handed out before keep the former ones."""
         if self.handed is not None:
-            self.handed = Handed()
+            self.handed = AliasState()
             self.handed.kept = values.detach()
             return
         handed = self._handed_out() if self._handed_out is not None else None

@@ -30,8 +30,8 @@ from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.tiered_module import TieredModule, tiered_class
 from adaptive_rec.modules.tiered_parameters import TieredParameters, tiered_weights
 from adaptive_rec.modules.weight import TieredWeight
-from adaptive_rec.modules.wrap_raw import Keys, RawTable, check_alike, raw_tables
-from adaptive_rec.modules.wrap_tables import MovableTable, tables_of, type_of
+from adaptive_rec.modules.wrap_raw import Keys, RawTable, check_same_raw_ids, raw_tables
+from adaptive_rec.modules.wrap_tables import MovableTable, tables_of, weight_type
 from adaptive_rec.units import printable
 
 ADAPTIVE: dict[type[nn.Module], type[nn.Module]] = {nn.EmbeddingBag: AdaptiveEmbeddingBag, nn.Embedding: AdaptiveEmbedding}
@@ -105,7 +105,7 @@ def wrap(
     for table in movable:
         _check_movable(table)
     weights = [table.weight for table in movable]
-    dtype, place = type_of(weights), torch.device(device) if device is not None else _place(model, weights)
+    dtype, place = weight_type(weights), torch.device(device) if device is not None else _place(model, weights)
     holder_T: Sequence[torch.optim.Optimizer | None] = [None] * len(movable)
     rates: Rates | Sequence[Rates]
     if given := _optimizers(options):
@@ -117,7 +117,7 @@ def wrap(
     for holder in given if raw else ():
         check_state_begins_with_zeros(holder)
     setup = replace(setup_from(options, place), padded=any(each.padding_idx is not None for each in raw))
-    check_alike(setup.group, raw)
+    check_same_raw_ids(setup.group, raw)
     specs = [TableSpec(each.name, setup.rows_of_table(len(each.weight)), each.weight.shape[1]) for each in movable]
     runtime = WrappedRuntime(specs, setup, rates, dtype)
     if in_backward and (pending := [table.name for table in movable if _has_gradient(table.weight)]):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.inputs import INTEGERS, as_ids
-from adaptive_rec.modules.rates import state_names
+from adaptive_rec.modules.rates import torch_state_names
 from adaptive_rec.modules.wrap_tables import MovableTable
 from adaptive_rec.system.group import Group
 
@@ -55,7 +55,7 @@ class RawTable:
         state: Any = holder.state[self.table.weight]
         if not len(to_K):
             holder.state.pop(self.table.weight)  # it begins anew with the rows
-        for name in state_names(runtime.rates.rule_of(number)):
+        for name in torch_state_names(runtime.rates.rule_of(number)):
             if (part := state.get(name)) is not None:
                 state[name] = part.new_zeros((last + 1, part.shape[1]))
                 state[name][torch.from_numpy(to_K)] = part[torch.from_numpy(self.row_K)]
@@ -88,7 +88,7 @@ def raw_tables(tables: list[MovableTable], left: list[tuple[str, str]], keys: Ke
     return found
 
 
-def check_alike(group: Group, tables: list[RawTable]) -> None:
+def check_same_raw_ids(group: Group, tables: list[RawTable]) -> None:
     """Raise ConfigError on all ranks where one has other ids or values for rows."""
     for raw in tables if not group.is_alone else ():
         values = raw.table.weight.detach()[torch.from_numpy(raw.row_K)]

@@ -102,7 +102,7 @@ def _why_left(module: nn.Embedding | nn.EmbeddingBag) -> str:
     return why_weight_left(module.weight) or why_unsupported(mode, module.max_norm, module.scale_grad_by_freq)
 
 
-def type_of(weights: Sequence[Tensor]) -> torch.dtype:
+def weight_type(weights: Sequence[Tensor]) -> torch.dtype:
     dtypes = {weight.dtype for weight in weights}
     if len(dtypes) > 1:
         names = ", ".join(sorted(map(str, dtypes)))

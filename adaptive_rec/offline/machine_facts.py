@@ -100,7 +100,7 @@ class Facts:
     """Versions of those packages of TorchRec and FBGEMM that are installed."""
 
 
-def gather(folder: Path, port: int) -> Facts:
+def collect_facts(folder: Path, port: int) -> Facts:
     """Collect all facts. Takes a few seconds, as it loads torch, and writes up to 256 MiB into the folder and reads them."""
     required = requirements()
     return Facts(

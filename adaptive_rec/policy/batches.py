@@ -16,7 +16,7 @@ Choose = Callable[[Batch], NDArray[np.bool_]]
 """Returns for each sample of a batch (B) whether it is chosen."""
 
 
-def checked(batch: Batch, space: RowSpace) -> Batch:
+def check_against_space(batch: Batch, space: RowSpace) -> Batch:
     """Return the batch itself. Raises DataError where its shapes disagree or an id lies outside its table."""
     check_shapes(batch, len(space.features))
     if not ids_fit(batch.ids_N, batch.offsets, space.rows_F):
@@ -67,7 +67,7 @@ def take(batch: Batch, samples_S: NDArray[np.int64]) -> Batch:
     return replace(batch, dense_BX=dense_SX, ids_N=ids_N, offsets=offsets, labels_B=labels_S, times_B=times_S)
 
 
-def join(parts: list[Batch]) -> Batch:
+def join_batches(parts: list[Batch]) -> Batch:
     """Join batches into one, with the position of the last one."""
     if len(parts) == 1:
         return parts[0]
@@ -112,12 +112,12 @@ def repack(
             held.append(part)
         samples += part.size
         while samples >= size:
-            whole = join(held)
+            whole = join_batches(held)
             yield take(whole, np.arange(size))
             rest = take(whole, np.arange(size, whole.size))
             held, samples = [replace(rest, malformed_rows=0, skipped_samples=0)] if rest.size else [], rest.size
     if held:
-        yield join(held)
+        yield join_batches(held)
 
 
 class Portions:

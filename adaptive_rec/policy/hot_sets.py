@@ -44,7 +44,7 @@ def in_pool(rows: NDArray[np.int64], stream: StreamView, pool: int) -> NDArray[n
     return stream.space.pools[pool].contains(rows)
 
 
-def describe(stream: StreamView, hot: NDArray[np.int64], how: str = "the most frequent in") -> str:
+def describe_hot_set(stream: StreamView, hot: NDArray[np.int64], how: str = "the most frequent in") -> str:
     """Describe a hot set for the journal."""
     share = f"{stream.options.sampling_ratio:.0%} of the samples"
     return f"{len(hot):,} of {stream.space.rows:,} rows are to be hot: {how} {share}"

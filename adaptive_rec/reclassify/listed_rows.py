@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError
 from adaptive_rec.placement import Migration
-from adaptive_rec.saved import ANY, Saved, numbered
+from adaptive_rec.saved import ANY, Saved, parts_by_number
 
 Rows = NDArray[np.int64]
 Slots = NDArray[Any]
@@ -146,7 +146,7 @@ class ListedRows:
         return {
             "time": self._time,
             "version": self._version,
-            "recency": numbered(recency.state() for recency in self._recency),
+            "recency": parts_by_number(recency.state() for recency in self._recency),
         }
 
     def set_state(self, found: Saved, store: EmbeddingStore) -> None:

@@ -18,10 +18,10 @@ from typing import Any
 from adaptive_rec.checkpoint.disk_entry import folder_of, saved_logs
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.generation import generations, names_in
-from adaptive_rec.checkpoint.going_back import step_of
-from adaptive_rec.checkpoint.history import ChainedGeneration, chain, held, verify_all
+from adaptive_rec.checkpoint.history import ChainedGeneration, chain, hold_generation, verify_all
+from adaptive_rec.checkpoint.rollback_target import step_of
 from adaptive_rec.checkpoint.saved_state import read_values
-from adaptive_rec.checkpoint.settings import check_model, check_settings, run_settings
+from adaptive_rec.checkpoint.settings import check_model, check_saved_settings, run_settings
 from adaptive_rec.checkpoint.sharing import NewHome, SharedFiles, share
 from adaptive_rec.config.tree import DESCRIPTION, Config, given_knobs, load_config, overridden_knobs, to_toml
 from adaptive_rec.embedding.disk.saved_segments import remove_unused, segment_files
@@ -30,11 +30,11 @@ from adaptive_rec.errors import UsageError
 from adaptive_rec.live.telemetry import Event, to_json
 from adaptive_rec.run import journal
 from adaptive_rec.run.changed_settings import changed_settings
+from adaptive_rec.run.external_paths import check_rows_are_inside, outside, sign, with_absolute_rows
 from adaptive_rec.run.inputs import check_trained
-from adaptive_rec.run.made_here import check_rows, outside, sign, with_absolute_rows
-from adaptive_rec.run.new_directory import check_is_new, claim, leave, sole_writer
+from adaptive_rec.run.new_directory import check_run_is_new, claim, leave, sole_writer
 from adaptive_rec.run.parent import ParentRun, read_about
-from adaptive_rec.run.past import METRICS, events_until, metrics_until
+from adaptive_rec.run.parent_history import METRICS, events_until, metrics_until
 from adaptive_rec.runtime.start_checks import check_admission
 from adaptive_rec.saved import Saved
 from adaptive_rec.system.durable import make_folders, sync_files, sync_folder
@@ -90,14 +90,14 @@ def make_branch(
     Raises UsageError, ConfigError, DataError or CheckpointError; then there is no such directory.
     """
     check_trained(run)
-    check_is_new(out, hint="; give another, or go on with it by train --resume")
+    check_run_is_new(out, hint="; give another, or go on with it by train --resume")
     name = checkpoint_at(run, at)
     generation = run / "checkpoints" / name
     kept = str(run / "config.toml")
     before, config = load_config(kept, {}), load_config(kept, environment, settings)
     check_admission(config)
     knobs = given_knobs(config, before, overridden_knobs(environment, settings))
-    with held(DISK, generation):
+    with hold_generation(DISK, generation):
         verify_all(DISK, generation)
         values, settings_then, ranks = read_values(generation, DISK)
         if ranks > 1 and of_one_process:
@@ -105,13 +105,13 @@ def make_branch(
                 f"--processes N must be given, as {ranks} processes wrote {generation}: as many go on bit by bit, and any "
                 "other number can"
             )
-        check_settings(run_settings(config), settings_then, generation)
+        check_saved_settings(run_settings(config), settings_then, generation)
         check_model(before, config, generation)
         parent = _parent(run, name, Saved(values), knobs, changed_settings(before, config))
         check_steps(config, before, parent)
         links = chain(DISK, generation)
-        rows = place_of_rows(out, config, links[-1])
-        check_rows(run, out, config, settings, environment)
+        rows = folder_of_branch_rows(out, config, links[-1])
+        check_rows_are_inside(run, out, config, settings, environment)
         shared, left_out = SharedFiles(), LinesLeftOut()
         with _draft(out, rows) as draft:
             share(DISK, links, NewHome(out, draft, rows), shared)
@@ -148,7 +148,7 @@ def check_steps(config: Config, before: Config, parent: ParentRun) -> None:
         )
 
 
-def place_of_rows(out: Path, config: Config, link: ChainedGeneration) -> Path:
+def folder_of_branch_rows(out: Path, config: Config, link: ChainedGeneration) -> Path:
     """Return the folder of a branch's rows on a disk. Raises UsageError where it is one with rows of another run."""
     if not config.run.disk:
         return out / "rows"

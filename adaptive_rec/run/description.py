@@ -13,7 +13,7 @@ from adaptive_rec.runtime.session import Session
 from adaptive_rec.system.version import __version__
 
 
-def description(
+def describe_run(
     session: Session, name: str, command: str, own_loop: bool = False, values: Mapping[str, Path] | None = None
 ) -> dict[str, Any]:
     """Describe a run by its name and the command line that started it. `own_loop`: the loop is the user's, and so are

@@ -11,8 +11,8 @@ from adaptive_rec.errors import UsageError
 from adaptive_rec.live.recorder import NO_TIME, LoopTime
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot, to_json
 from adaptive_rec.run import journal
+from adaptive_rec.run.external_paths import outside, sign, with_absolute_rows
 from adaptive_rec.run.line_file import LineFile
-from adaptive_rec.run.made_here import outside, sign, with_absolute_rows
 from adaptive_rec.run.new_directory import claim, leave, replace_text, sole_writer
 
 

@@ -9,12 +9,12 @@ from adaptive_rec.checkpoint.history import Found
 from adaptive_rec.config.tree import Config
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError
 from adaptive_rec.live.rollback import Rollback
+from adaptive_rec.run.current_run import CurrentRun
 from adaptive_rec.run.parent import parent_of
-from adaptive_rec.run.present import PresentRun
 from adaptive_rec.run.resume import begin_run, resume_run
 from adaptive_rec.run.rollback import go_back
 from adaptive_rec.run.summary import summary_of
-from adaptive_rec.runtime.alike import check_directory
+from adaptive_rec.runtime.rank_checks import check_directory
 from adaptive_rec.system.group import Group
 
 
@@ -32,7 +32,7 @@ class Follower:
         self._group, self._config, self._out = group, runtime.config, out
         self._started_at_step = runtime.step_number
         runtime.state.pause_as_saved(reachable=group.tell())
-        self.present = PresentRun(runtime)
+        self.present = CurrentRun(runtime)
         """The runtime that trains at present: another one after each rollback."""
 
     def train(self) -> None:

@@ -15,9 +15,9 @@ from typing import IO
 
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.life import holder
-from adaptive_rec.system.drafts import MOST_TRIES, is_at, is_draft, make_folder, reserved
+from adaptive_rec.system.drafts import MOST_TRIES, is_at, is_draft, make_shared_folder, reserved
 from adaptive_rec.system.durable import write_whole
-from adaptive_rec.system.own_files import check_own, kind_of, open_own
+from adaptive_rec.system.own_files import check_own, mode_at, open_own
 
 RUNS = Path("runs")
 """Where runs without --out go, in the working directory."""
@@ -57,7 +57,7 @@ def check_written(out: Path) -> None:
     for pattern in ROWS:
         check_own(out, sorted(str(path.relative_to(out)) for path in out.glob(f"rows/{pattern}")))
     for path in (out / name for name in WRITTEN):
-        kind = kind_of(path)
+        kind = mode_at(path)
         if kind is not None and stat.S_ISDIR(kind) != (path.name in FOLDERS):
             rule, found = ("regular file", "folder") if stat.S_ISDIR(kind) else ("folder", "file")
             raise UsageError(f"{path} must be a {rule}, as it is written to, it is a {found}")
@@ -78,13 +78,13 @@ def claim(out: Path) -> IO[str]:
     while lock is None:
         tries += 1
         try:
-            make_folder(out)
+            make_shared_folder(out)
             lock = sole_writer(out)
         except OSError as error:
             if error.errno != errno.ENOENT or tries == MOST_TRIES:  # a start that was refused may have just removed it
                 raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
     try:
-        check_is_new(out)  # again: it may have come and ended since the first look
+        check_run_is_new(out)  # again: it may have come and ended since the first look
     except UsageError:
         lock.close()
         raise
@@ -100,7 +100,7 @@ def leave(out: Path, lock: IO[str]) -> None:
     lock.close()
 
 
-def check_is_new(out: Path, option: str = "--out", hint: str = "; give another or add --resume") -> None:
+def check_run_is_new(out: Path, option: str = "--out", hint: str = "; give another or add --resume") -> None:
     """Raise UsageError where a new run's directory holds something already; what a killed process left locked, or as a draft,
     does not count."""
     try:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from adaptive_rec.checkpoint.manifest import GENERATION_NAME
-from adaptive_rec.config.faults import rule_of
+from adaptive_rec.config.faults import rule_broken_by
 from adaptive_rec.config.knobs import Frozen
 from adaptive_rec.config.tree import DESCRIPTION
 from adaptive_rec.errors import UsageError
@@ -57,7 +57,7 @@ def parent_of(run: Path) -> ParentRun | None:
     except ValidationError as error:
         fault = error.errors()[0]
         name = ".".join(map(str, ("parent", *fault["loc"])))
-        raise UsageError(f"{path} must say where the branch comes from: {name} {rule_of(fault)}") from None
+        raise UsageError(f"{path} must say where the branch comes from: {name} {rule_broken_by(fault)}") from None
 
 
 def read_about(run: Path) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.generation import set_aside
 from adaptive_rec.checkpoint.history import Found
 from adaptive_rec.checkpoint.saved_state import read_values
-from adaptive_rec.checkpoint.settings import check_model, check_settings, run_settings
+from adaptive_rec.checkpoint.settings import check_model, check_saved_settings, run_settings
 from adaptive_rec.config.tree import Config, given_knobs, load_config
 from adaptive_rec.config.watch import WatchConfig
 from adaptive_rec.data.source import Source
@@ -25,7 +25,7 @@ from adaptive_rec.live.telemetry import Evaluation
 from adaptive_rec.policy.find import load_policy, why_not_live
 from adaptive_rec.run import journal
 from adaptive_rec.run.changed_settings import changed_settings
-from adaptive_rec.run.made_here import own_folders
+from adaptive_rec.run.external_paths import own_folders
 from adaptive_rec.run.parent import ParentRun
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
@@ -58,7 +58,7 @@ def begin_run(
 ) -> Runtime:
     """Assemble a run that has no checkpoint. `again`: its directory is there already. `replayed`: commands by step, where another
     run is replayed."""
-    own_rows = folders_of_rows(out, config) if again else set()
+    own_rows = removable_row_folders(out, config) if again else set()
     check_admission(config)
     left_out = told_left_out(group, replayed)
     options = RunOptions(
@@ -100,7 +100,7 @@ def resume_run(
     live = "policy" not in changes or not why_not_live(load_policy(changes["policy"]), policy)
     knobs = saved if live else saved.changed(changes)
     notices = [f"checkpoint {name} was passed over and set aside: {why}" for name, why in found.skipped]
-    own_rows = folders_of_rows(out, config)
+    own_rows = removable_row_folders(out, config)
     options = RunOptions(
         out / "checkpoints",
         out / journal.NAME,
@@ -148,7 +148,7 @@ def told_left_out(group: Group | None, replayed: Mapping[int, list[Command]] | N
     return {Position(**begin): Position(**end) for begin, end in told}
 
 
-def folders_of_rows(out: Path, config: Config) -> set[Path]:
+def removable_row_folders(out: Path, config: Config) -> set[Path]:
     """Return the folders in which a run may have left rows on the disk and may remove them: its own, that of its configuration as
     it was, and those that its checkpoints name. Folders elsewhere that nobody has named for it are left out; so is one that only
     the `config` of now names, as rows that lie there are another run's."""
@@ -218,7 +218,7 @@ def _check_fits(config: Config, generation: Path) -> int:
     """Return the step of a checkpoint. Raises CheckpointError where it is of a run of other settings, before tables are made,
     which may be far larger."""
     values, saved, _ = read_values(generation, DISK)
-    check_settings(run_settings(config), saved, generation)
+    check_saved_settings(run_settings(config), saved, generation)
     return Saved(values).integer("step")
 
 

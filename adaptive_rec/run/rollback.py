@@ -9,14 +9,14 @@ from pathlib import Path
 import torch
 
 from adaptive_rec import checkpoint
-from adaptive_rec.checkpoint.going_back import remove_newer
+from adaptive_rec.checkpoint.rollback_target import remove_newer
 from adaptive_rec.config.tree import Config
 from adaptive_rec.live.checkpoint_status import CheckpointStatus
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.run import journal
-from adaptive_rec.run.present import PresentRun
-from adaptive_rec.run.resume import folders_of_rows, told_left_out
+from adaptive_rec.run.current_run import CurrentRun
+from adaptive_rec.run.resume import removable_row_folders, told_left_out
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.group import Group
@@ -24,7 +24,7 @@ from adaptive_rec.system.host_memory import give_back_freed_memory
 
 
 def go_back(
-    present: PresentRun,
+    present: CurrentRun,
     rollback: Rollback,
     config: Config,
     out: Path,
@@ -43,7 +43,7 @@ def go_back(
     paused, rollbacks, checkpoints = _standing(present)
     present.let_go()
     _free_memory()
-    own_rows = folders_of_rows(out, config)
+    own_rows = removable_row_folders(out, config)
     options = RunOptions(
         folder,
         out / journal.NAME,
@@ -65,7 +65,7 @@ def go_back(
     return removed
 
 
-def _standing(present: PresentRun) -> tuple[bool, int, CheckpointStatus]:
+def _standing(present: CurrentRun) -> tuple[bool, int, CheckpointStatus]:
     """Return whether the run is paused, the rollbacks so far, and the figures of its checkpoints."""
     assert present.runtime is not None
     state = present.runtime.state

@@ -9,8 +9,8 @@ from typing import Any
 from adaptive_rec.errors import first_line
 from adaptive_rec.live.recorder import NO_TIME, LoopTime
 from adaptive_rec.live.telemetry import Evaluation, Event
+from adaptive_rec.run.current_run import CurrentRun
 from adaptive_rec.run.directory import RunDirectory
-from adaptive_rec.run.present import PresentRun
 from adaptive_rec.runtime.session import Report
 from adaptive_rec.tracker.feed import CLOSE_SECONDS, Trackers
 from adaptive_rec.tracker.values import SnapshotFigures, of_evaluation
@@ -28,7 +28,7 @@ class RunLog:
     def __init__(
         self,
         directory: RunDirectory,
-        present: PresentRun,
+        present: CurrentRun,
         trackers: Sequence[str],
         write_report: Callable[[Path], object] | None = None,
     ) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.listen import ServeOptions
-from adaptive_rec.run.made_here import sign, signed_settings
+from adaptive_rec.run.external_paths import sign, signed_settings
 from adaptive_rec.run.new_directory import replace_text
 from adaptive_rec.system.regular_files import read_json
 

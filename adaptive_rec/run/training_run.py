@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from adaptive_rec import checkpoint
-from adaptive_rec.checkpoint.going_back import newer_than
+from adaptive_rec.checkpoint.rollback_target import newer_than
 from adaptive_rec.config.tree import Config
+from adaptive_rec.data.dense_scale import remark
 from adaptive_rec.data.looked_at import looked_at
-from adaptive_rec.data.magnitude import remark
 from adaptive_rec.data.prepared import value_files
 from adaptive_rec.data.split_facts import lines
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConflictError, UsageError, first_line
@@ -22,18 +22,18 @@ from adaptive_rec.live.recorder import LoopTime
 from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.live.telemetry import Evaluation, Event, to_json
 from adaptive_rec.run import journal
-from adaptive_rec.run.description import description
+from adaptive_rec.run.current_run import CurrentRun
+from adaptive_rec.run.description import describe_run
 from adaptive_rec.run.directory import RunDirectory
-from adaptive_rec.run.new_directory import check_is_new, replace_text
+from adaptive_rec.run.new_directory import check_run_is_new, replace_text
 from adaptive_rec.run.parent import parent_of
-from adaptive_rec.run.present import PresentRun
 from adaptive_rec.run.resume import Resumed, begin_run, resume_run
 from adaptive_rec.run.rollback import go_back
 from adaptive_rec.run.run_log import RunLog
 from adaptive_rec.run.summary import read_summary, summary_of
-from adaptive_rec.runtime.alike import check_directory
-from adaptive_rec.runtime.events import noted
+from adaptive_rec.runtime.events import with_note
 from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.rank_checks import check_directory
 from adaptive_rec.runtime.session import Report
 from adaptive_rec.runtime.start_checks import check_scored
 from adaptive_rec.system.group import Alone, Group
@@ -64,7 +64,7 @@ class TrainingRun:
         Raises UsageError, ConfigError, DataError or CheckpointError where the run cannot begin.
         """
         if not resume:
-            check_is_new(out)
+            check_run_is_new(out)
         for name in config.run.track:
             load_tracker(name)  # a run that cannot be tracked does not begin
         self.out = out
@@ -100,13 +100,13 @@ class TrainingRun:
             replayed = journal.commands(replay) if replay else None
             runtime = begin_run(config, out, resume, self.group, replayed)
             self.config = runtime.config  # with a lower hot budget where the device is small
-        self.present = PresentRun(runtime)
+        self.present = CurrentRun(runtime)
         """The runtime that trains at present: another one after each rollback."""
         del runtime
         check_scored(self.config, self.runtime.source)
         self.started_at_step = self.runtime.step_number
         words = shlex.join(["adaptive-rec", *command] if command else [])
-        facts = description(self.runtime, Path(os.path.abspath(out)).name, words, values=value_files(self.runtime.source))
+        facts = describe_run(self.runtime, Path(os.path.abspath(out)).name, words, values=value_files(self.runtime.source))
         if self._parent is not None:
             facts["parent"] = self._parent.model_dump()
         self._went_back = False
@@ -115,7 +115,7 @@ class TrainingRun:
         if self._is_over:
             return
         if self._resumed and self._resumed.settings:  # before config.toml has them: a kill may come in between
-            text = f"goes on with other settings: {in_words(self._resumed.settings)}"
+            text = f"goes on with other settings: {changes_in_words(self._resumed.settings)}"
             self._directory.append(Event(self.started_at_step, "settings", text, {"settings": self._resumed.settings}))
         self._directory.create(self.config, facts)  # late: a run that cannot be resumed leaves its directory as it was
 
@@ -183,10 +183,10 @@ class TrainingRun:
             text += f", a branch of {self._parent.run} at step {self._parent.step}"
         if settings:
             details["settings"] = settings
-            text += f"; {in_words(settings)}"
+            text += f"; {changes_in_words(settings)}"
         yield self.log.note("started", text, **details)
         if resumed and resumed.overridden:
-            text = in_words(resumed.overridden)
+            text = changes_in_words(resumed.overridden)
             yield self.log.note("knobs", text, changed=resumed.overridden, at_start=True)
         if resumed is None:
             for text in self._remarks():
@@ -226,7 +226,7 @@ class TrainingRun:
         text = f"goes back to checkpoint {rollback.checkpoint}"
         text += f" and removes the newer ones: {', '.join(newer)}" * bool(newer)
         event = Event(rollback.from_step, "going_back", text, {"target": rollback.checkpoint, "removes": newer})
-        event = noted(event, rollback.command.note)
+        event = with_note(event, rollback.command.note)
         self.log.add(event)
         return event
 
@@ -246,7 +246,7 @@ class TrainingRun:
         text += f"; newer checkpoints are removed: {', '.join(removed)}" * bool(removed)
         knobs = self.runtime.knobs.model_dump()
         details = {"checkpoint": name, "from_step": rollback.from_step, "removed": removed, "knobs": knobs}
-        event = noted(Event(step, "rolled_back", text, details), rollback.command.note)
+        event = with_note(Event(step, "rolled_back", text, details), rollback.command.note)
         self.log.go_back(event)
         yield event
         yield from self.log.restart_trackers()
@@ -323,6 +323,6 @@ class TrainingRun:
         self.log.report()
 
 
-def in_words(changed: Mapping[str, Mapping[str, Any]]) -> str:
+def changes_in_words(changed: Mapping[str, Mapping[str, Any]]) -> str:
     """Return old and new values by name as people read them."""
     return ", ".join(f"{name} {each['old']} -> {each['new']}" for name, each in changed.items())

@@ -42,13 +42,13 @@ from adaptive_rec.memory.plan import MemoryPlan, Place
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy, SkippingPolicy
 from adaptive_rec.policy.find import load_policy
-from adaptive_rec.runtime.alike import check_data
-from adaptive_rec.runtime.capabilities import check, of_run
+from adaptive_rec.runtime.capabilities import check_features, features_of_run
 from adaptive_rec.runtime.dense_optimizer import build_dense_optimizer
-from adaptive_rec.runtime.events import shown
+from adaptive_rec.runtime.events import knob_text
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.parts import PartOfBatches, RowsOfRank
-from adaptive_rec.runtime.rows_on_disk import check_hot_rows, keep_rows, place_of_rows, rows_folder
+from adaptive_rec.runtime.rank_checks import check_data
+from adaptive_rec.runtime.rows_on_disk import check_hot_rows, make_kept_rows, place_of_rows, rows_folder
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.start_checks import check_admission, check_rows, check_settings
 from adaptive_rec.system.cuda_driver import NO_CUDA
@@ -176,7 +176,7 @@ def _join(
             dense = SharedReplayed(store.group, store.link, *parts, streams, -(-lines // store.group.ranks))
         else:
             dense = ReplayedDense(*parts, streams, lines)
-    kept_rows = keep_rows(config, store, options) if config.data.keep_evicted and options.trains else None
+    kept_rows = make_kept_rows(config, store, options) if config.data.keep_evicted and options.trains else None
     return Runtime(config, source, policy, store, dense, options, kept_rows)
 
 
@@ -210,14 +210,14 @@ def _with_half_the_budget(config: Config, policy: Policy, source: Source, reason
     everything = sum(table.rows * table.dim for table in source.tables) << 6
     if policy.budget_bytes(knobs, everything) >= policy.budget_bytes(config.knobs, everything):
         raise MemoryPlanError(f"the device's memory must hold what policy {knobs.policy} wants there: {reason}")
-    text = f"hot_budget_bytes {shown('_bytes', wanted)} does not fit on the device"
-    notice = f"{text}, it is {shown('_bytes', wanted // 2)} instead: {reason}"
+    text = f"hot_budget_bytes {knob_text('_bytes', wanted)} does not fit on the device"
+    notice = f"{text}, it is {knob_text('_bytes', wanted // 2)} instead: {reason}"
     return config.model_copy(update={"knobs": knobs}), notice
 
 
 def check_group(config: Config, policy: Policy, here: int = 0) -> None:
     """Raise ConfigError where several processes cannot train together under these settings, `here` of them on this machine."""
-    check(of_run(config, policy, choose_device(config).type == "cuda", several=True))
+    check_features(features_of_run(config, policy, choose_device(config).type == "cuda", several=True))
     check_gpus(config, here)
 
 

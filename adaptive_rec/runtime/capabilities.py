@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from adaptive_rec.config.knobs import KnobError, Knobs
-from adaptive_rec.config.run import OF_DEVICES
+from adaptive_rec.config.run import DEVICE_ONLY_COLD_ROWS
 from adaptive_rec.config.tree import Config
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.policy import Policy
@@ -166,18 +166,20 @@ def refusals(features: Features) -> list[Refusal]:
     return [each for each in REFUSALS if each.changed in features and each.beside in features]
 
 
-def fits(features: Features) -> bool:
+def go_together(features: Features) -> bool:
     """Return whether all of some features go together."""
     return not refusals(features)
 
 
-def check(features: Features) -> None:
+def check_features(features: Features) -> None:
     """Raise ConfigError for the first pair of features that do not go together."""
     for each in refusals(features):
         raise each.error(features)
 
 
-def of_run(config: Config, policy: Policy, on_device: bool, several: bool = False, trains: bool = True) -> dict[str, str]:
+def features_of_run(
+    config: Config, policy: Policy, on_device: bool, several: bool = False, trains: bool = True
+) -> dict[str, str]:
     """Return the features of a run. `several`: processes train together; `trains`: False for a run that is only scored, which
     needs no GPU even where it was trained on one."""
     run, data = config.run, config.data
@@ -199,7 +201,7 @@ def of_run(config: Config, policy: Policy, on_device: bool, several: bool = Fals
         "compile": "true" if run.compile else "",
         "onednn": "onednn" if run.linear == "onednn" else "",
         "classify": "device" if run.classify == "device" else "",
-        "cold rows": run.cold_rows if run.cold_rows in OF_DEVICES else "",
+        "cold rows": run.cold_rows if run.cold_rows in DEVICE_ONLY_COLD_ROWS else "",
     }
     return {name: value for name, value in found.items() if value} | of_knobs(config.knobs, policy, data.ids == "raw")
 
@@ -235,7 +237,7 @@ def of_loop(
     return {name: value for name, value in found.items() if value} | of_knobs(knobs, policy, raw)
 
 
-def table() -> str:
+def as_markdown() -> str:
     """Return the table of docs/limits.md, in Markdown."""
     lines = ["| With | there is no | because |", "|---|---|---|"]
     for beside, name in FEATURES.items():
@@ -248,4 +250,4 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    print(table(), end="")
+    print(as_markdown(), end="")

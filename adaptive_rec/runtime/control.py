@@ -16,7 +16,7 @@ from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.checkpoints import Checkpoints
-from adaptive_rec.runtime.events import left_out, noted, reclassified, shown, split_chosen
+from adaptive_rec.runtime.events import knob_text, left_out, reclassified, split_chosen, with_note
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.runtime.reports import Reports
 from adaptive_rec.runtime.rollbacks import Rollbacks
@@ -74,7 +74,7 @@ class Control:
         }
         """What carries out each verb of a command, but for those that take several steps: checkpoint and rollback."""
 
-    def obey(self) -> Iterator[Event | Snapshot]:
+    def process_commands(self) -> Iterator[Event | Snapshot]:
         """Carry out the commands left so far. While paused, stay here until `resume`, or a stop by command or signal."""
         for command in self._take_replayed(before_step=False):
             self._mailbox.send(command)
@@ -97,7 +97,7 @@ class Control:
         if not self._state.store.group.is_alone:
             rule = "a replay in several processes must go on from a checkpoint that has all commands of its step"
             raise ConflictError(f"{rule}, that of step {self._state.step} has not")
-        yield from self.obey()
+        yield from self.process_commands()
 
     def wait_while_paused(self) -> Iterator[Event | Snapshot]:
         state = self._state
@@ -131,7 +131,7 @@ class Control:
                     yield from self._roll_back(command)
                     self._mailbox.put_back(commands[place + 1 :])  # for the run from there on
                     return
-                event: Event = noted(self._verbs[command.verb](**command.values), command.note)
+                event: Event = with_note(self._verbs[command.verb](**command.values), command.note)
                 self._state.command_done()
                 reply: Mapping[str, Any] | AdaptiveRecError = {"step": event.step, **event.details}
             except TrainingError as error:
@@ -183,7 +183,7 @@ class Control:
         smaller = min(before.hot_budget_bytes, held) // 2
         if not held or state.policy.budget_bytes(before.changed({"hot_budget_bytes": smaller}), held) >= held:
             raise MemoryPlanError(
-                f"{TOO_SMALL}: policy {before.policy} keeps {shown('_bytes', held)} of rows there: {reason}"
+                f"{TOO_SMALL}: policy {before.policy} keeps {knob_text('_bytes', held)} of rows there: {reason}"
             )
         yield self._event("warning", f"out of device memory, the hot budget is halved: {reason}")
         store.free_memory()
@@ -216,9 +216,9 @@ class Control:
         }  # fmt: skip
         try:
             if rollback.skip_to is not None and samples:
-                yield noted(self._skip_data(asdict(state.position), asdict(rollback.skip_to), samples), note)
+                yield with_note(self._skip_data(asdict(state.position), asdict(rollback.skip_to), samples), note)
             if rollback.knobs:
-                yield noted(self.override_at_start(rollback.knobs), note)
+                yield with_note(self.override_at_start(rollback.knobs), note)
         except ConflictError as error:  # memory is too short for these knobs
             outcome = error
             yield self._event("warning", f"rollback: {error}")
@@ -240,7 +240,7 @@ class Control:
         state.change_knobs(after)
         changed = before.differences(after)
         pairs = [(name, each["old"], each["new"]) for name, each in changed.items()]
-        text = ", ".join(f"{name} {shown(name, old)} -> {shown(name, new)}" for name, old, new in pairs)
+        text = ", ".join(f"{name} {knob_text(name, old)} -> {knob_text(name, new)}" for name, old, new in pairs)
         return self._event("knobs", text or "knobs set to the values they had", changed=changed)
 
     def _change_policy(self, policy: Policy, knobs: Knobs) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
-from adaptive_rec.dense.evaluate import evaluate
+from adaptive_rec.dense.evaluate import score_batches
 from adaptive_rec.live.telemetry import Evaluation, Event
 from adaptive_rec.runtime.next_window import NextWindow
 from adaptive_rec.runtime.progressive import Progressive
@@ -86,7 +86,7 @@ class Evaluator:
         else:
             held_out = self._source.test_batches(settings.batch_size, settings.max_samples)
             batches = held_out if window is None else window.batches()
-            quality = evaluate(batches, state.store, self._dense, lambda: state.hurried)
+            quality = score_batches(batches, state.store, self._dense, lambda: state.hurried)
         if quality is None:
             return None
         seen = state.store.group.totals({"samples_seen": state.tally.counters.samples_seen})
@@ -99,7 +99,7 @@ class Evaluator:
         state = self._state
         held_out = self._source.test_batches(state.config.eval.batch_size, state.config.policy.schedule_samples)
         with state.times("evaluate"), self._publisher.during("evaluating"):
-            quality = evaluate(held_out, state.store, self._dense, lambda: state.hurried)
+            quality = score_batches(held_out, state.store, self._dense, lambda: state.hurried)
         return None if quality is None else quality.logloss
 
 

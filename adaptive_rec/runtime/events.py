@@ -16,7 +16,7 @@ from adaptive_rec.runtime.splitting import TrialTimes
 from adaptive_rec.state.run_state import RunState
 
 
-def shown(name: str, value: Any) -> str:
+def knob_text(name: str, value: Any) -> str:
     """Return a knob's value as people read it."""
     return ByteSize(value).human_readable() if name.endswith("_bytes") else str(value)
 
@@ -58,7 +58,7 @@ def left_out(state: RunState, begin: Mapping[str, int], end: Mapping[str, int], 
     return Event(state.step, "left_out", text, {"begin": dict(begin), "end": dict(end), "samples": samples})
 
 
-def noted(event: Event, note: Mapping[str, Any]) -> Event:
+def with_note(event: Event, note: Mapping[str, Any]) -> Event:
     """Return an event with what a client said of its command."""
     if not note:
         return event

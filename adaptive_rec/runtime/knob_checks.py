@@ -6,7 +6,7 @@ from adaptive_rec.config.knobs import KnobError, Knobs
 from adaptive_rec.errors import ConflictError
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy, why_not_live
-from adaptive_rec.runtime.capabilities import check, of_knobs
+from adaptive_rec.runtime.capabilities import check_features, of_knobs
 from adaptive_rec.units import exact_size
 
 
@@ -17,7 +17,7 @@ def check_change(before: Knobs, after: Knobs, policy: Policy, raw: bool, host_me
     if after.policy != before.policy:
         check_policy(after, policy)
     new = load_policy(after.policy)
-    check(of_knobs(after, new, raw))
+    check_features(of_knobs(after, new, raw))
     if host_memory:
         check_memory(host_memory, new.budget_bytes(after, rows_bytes))
 

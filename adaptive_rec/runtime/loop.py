@@ -202,16 +202,16 @@ class Runtime(Session):
     def _leave_faulty_step(self, error: NotFiniteError) -> Iterator[Report]:
         """Roll back where a rule says so, otherwise raise the error: nothing that the faulty step left may be used."""
         yield from self.watchdog.judge_fault(error)
-        yield from self.control.obey()
+        yield from self.control.process_commands()
         if self.state.rollback is None:
-            yield from self.control.obey()  # what follows where the rollback was refused
+            yield from self.control.process_commands()  # what follows where the rollback was refused
             raise error
 
     def _end(self) -> Iterator[Report]:
         """Carry out and report what is still owed at the end of the run."""
         yield from self.phases.take_reports()
         if self.config.watch.rules and not self.state.stop_requested:
-            yield from self.control.obey()  # what the watchdog has found in the last report
+            yield from self.control.process_commands()  # what the watchdog has found in the last report
         if self.state.rollback is not None:
             return
         yield from self.control.before_step()  # what a replayed run changed after its last step
@@ -238,7 +238,7 @@ class Runtime(Session):
         yield from self.reports.finish(wait=False)
         for text in self.state.take_warnings():
             yield Event(self.step_number, "warning", text)
-        yield from self.control.obey()
+        yield from self.control.process_commands()
         if self.state.rollback is None:
             yield from self.saving.while_waiting()
 

@@ -39,7 +39,7 @@ class NextWindow:
         size = min(self._state.config.eval.batch_size, self._samples)
         source, position = self._source, self._state.position
         origin = source.origin if isinstance(source, PartOfBatches) else source
-        whole = self._noted(cut(untaken_batches(origin, position, size), self._samples))
+        whole = self._noted(take_samples(untaken_batches(origin, position, size), self._samples))
         return source.parts_of(whole) if isinstance(source, PartOfBatches) else whole
 
     def _noted(self, batches: Iterable[Batch]) -> Iterator[Batch]:
@@ -64,7 +64,7 @@ def stream_steps(state: RunState, source: Source) -> int:
     return (source.train_samples + source.test_samples) // state.config.run.batch_size
 
 
-def cut(batches: Iterable[Batch], samples: int) -> Iterator[Batch]:
+def take_samples(batches: Iterable[Batch], samples: int) -> Iterator[Batch]:
     """Yield the first samples of batches."""
     for batch in batches:
         yield batch if batch.size <= samples else take(batch, np.arange(samples))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptive_rec.checkpoint import saved_knobs
-from adaptive_rec.checkpoint.going_back import checked_checkpoint
+from adaptive_rec.checkpoint.rollback_target import checked_checkpoint
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.errors import AdaptiveRecError, ConflictError
 from adaptive_rec.live.mailbox import Command

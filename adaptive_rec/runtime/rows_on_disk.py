@@ -38,7 +38,7 @@ def rows_folder(config: Config, options: RunOptions, group: Group | None = None)
     return path
 
 
-def keep_rows(config: Config, store: EmbeddingStore, options: RunOptions) -> KeptRows:
+def make_kept_rows(config: Config, store: EmbeddingStore, options: RunOptions) -> KeptRows:
     """Make room on the disk for rows of raw ids that leave. Raises UsageError."""
     path = place_of_rows(config, options)
     if path is None:

@@ -134,7 +134,7 @@ class Session(ABC):
         yield from self.checked()
         if trial := self.splitting.after_step(self.step_number, self.recorder.seconds):
             yield split_chosen(self.step_number, trial)
-        yield from self.control.obey()
+        yield from self.control.process_commands()
         if self.state.rollback is not None:
             return
         if self.saving is not None:

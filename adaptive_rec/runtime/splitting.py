@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from adaptive_rec.saved import Saved, numbered
+from adaptive_rec.saved import Saved, parts_by_number
 
 BLOCK_STEPS = 16
 """Steps run one way in a row. The first `UNTIMED_STEPS` are not timed, as the device still works on earlier steps."""
@@ -90,7 +90,7 @@ class Splitting:
             and {
                 "first_step": trial.first_step,
                 "block_began": trial.block_began,
-                "seconds": numbered({"seconds": numbered(way)} for way in trial.seconds),
+                "seconds": parts_by_number({"seconds": parts_by_number(way)} for way in trial.seconds),
             },
         }
 

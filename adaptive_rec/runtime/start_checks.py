@@ -13,7 +13,7 @@ from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.errors import AdaptiveRecError, ConfigError, DataError
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
-from adaptive_rec.runtime.capabilities import check, of_run
+from adaptive_rec.runtime.capabilities import check_features, features_of_run
 from adaptive_rec.runtime.knob_checks import check_admit_after, check_change
 from adaptive_rec.runtime.rows_on_disk import check_hot_rows
 
@@ -21,7 +21,7 @@ from adaptive_rec.runtime.rows_on_disk import check_hot_rows
 def check_settings(config: Config, policy: Policy, on_device: bool, several: bool = False, trains: bool = True) -> None:
     """Check what shows without the data. `on_device`: whether steps run on a GPU; `several`: whether processes train together;
     `trains`: False for a run that is only scored. Raises ConfigError."""
-    check(of_run(config, policy, on_device, several, trains))
+    check_features(features_of_run(config, policy, on_device, several, trains))
     config.eval.check_window()
     if config.run.linear == "onednn":
         linear_layers(config.run.linear, config.run.compile, config.run.batch_size)

@@ -16,10 +16,10 @@ from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.policy import Outcome, Phase
-from adaptive_rec.policy.batches import checked, take
-from adaptive_rec.saved import ANY, Saved, numbered
+from adaptive_rec.policy.batches import check_against_space, take
+from adaptive_rec.saved import ANY, Saved, parts_by_number
 from adaptive_rec.state.run_state import RunState
-from adaptive_rec.state.saved_run import saved_knobs, saved_position
+from adaptive_rec.state.saved_run import read_knobs, saved_position
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Decision:
         values, outcome = found.maybe("knobs"), found.maybe("outcome")
         if values is None and before is None:
             raise CheckpointError("knobs of the first phase must be there, are not")
-        knobs = saved_knobs(values) if values is not None else before.knobs  # type: ignore[union-attr]
+        knobs = read_knobs(values) if values is not None else before.knobs  # type: ignore[union-attr]
         slots = found.array("slots", np.int64, pools).tolist()
         if outcome is None:
             return Decision(knobs, slots, None)
@@ -108,7 +108,7 @@ class Stretch:
             "epochs": self.epochs,
             "samples": self.samples,
             "options": dict(self.options),
-            "decisions": numbered(each.state(last) for each, last in zip(self.decisions, before, strict=False)),
+            "decisions": parts_by_number(each.state(last) for each, last in zip(self.decisions, before, strict=False)),
             "phase_began": self.phase_began,
             "ended": self.ended,
         }
@@ -207,7 +207,7 @@ class ArrangedStream:
         left = self._samples[epoch]
         begin = self._begin if epoch == self._begin.epoch else Position(epoch, self._begin.seed, 0)
         for batch in self._source.train_batches(begin, batch_size or self.batch_size):
-            checked(batch, self.space)
+            check_against_space(batch, self.space)
             yield batch if batch.size <= left else take(batch, np.arange(left))
             left -= batch.size
             if left <= 0:
@@ -217,7 +217,7 @@ class ArrangedStream:
     def rest(self) -> Iterator[Batch]:
         left = self._steps
         for batch in self._source.train_batches(self._begin, self.batch_size) if self._samples else ():
-            yield checked(batch, self.space)
+            yield check_against_space(batch, self.space)
             left = left if left is None else left - 1
             if left == 0 or batch.position.epoch >= self._last_epoch:
                 return

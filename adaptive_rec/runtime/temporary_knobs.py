@@ -8,7 +8,7 @@ from typing import Any
 
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.live.rollback import Rollback
-from adaptive_rec.saved import Saved, numbered
+from adaptive_rec.saved import Saved, parts_by_number
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class TemporaryKnobs:
     # Kept in a checkpoint --------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        return numbered(
+        return parts_by_number(
             {"knob": name, "values": asdict(each), "returning": name in self._returning}
             for name, each in self._of.items()
         )

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.checkpoint.going_back import newest_up_to, step_of
+from adaptive_rec.checkpoint.rollback_target import newest_up_to, step_of
 from adaptive_rec.config.watch_rule import DISK_FREE, EVALUATION_METRICS
 from adaptive_rec.errors import AdaptiveRecError, ConfigError, NotFiniteError
 from adaptive_rec.live.mailbox import Answer, Command, Mailbox
@@ -21,7 +21,7 @@ from adaptive_rec.runtime.past_rollbacks import rollbacks_past
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.temporary_knobs import TemporaryKnobs
 from adaptive_rec.runtime.watched_rule import Breach, WatchedRule, saved_breach
-from adaptive_rec.saved import Saved, numbered
+from adaptive_rec.saved import Saved, parts_by_number
 from adaptive_rec.state.run_state import RunState
 from adaptive_rec.units import counted
 
@@ -227,8 +227,8 @@ class Watchdog:
     # Kept in a checkpoint --------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        rules = numbered({"rule": each.rule.text, **each.state()} for each in self._rules)
-        owed = numbered(breach.state() for breach in [*self._owed, *(breach for breach, _ in self._unwritten)])
+        rules = parts_by_number({"rule": each.rule.text, **each.state()} for each in self._rules)
+        owed = parts_by_number(breach.state() for breach in [*self._owed, *(breach for breach, _ in self._unwritten)])
         return {"rules": rules, "temporary": self._temporary.state(), "owed": owed}
 
     def set_state(self, found: Saved) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from adaptive_rec.config.watch_rule import DISK_FREE, WatchRule
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.saved import Saved, numbered
+from adaptive_rec.saved import Saved, parts_by_number
 from adaptive_rec.units import size
 
 
@@ -122,7 +122,7 @@ class WatchedRule:
             "in_a_row": self._in_a_row,
             "broken": self._broken,
             "best": {} if self._best is None else {"value": self._best},
-            "recent": numbered(self._recent),
+            "recent": parts_by_number(self._recent),
         }
 
     def set_state(self, found: Saved) -> None:

@@ -11,7 +11,7 @@ BOUNDARY_TASKS = ("windows", "report", "evaluation")
 """What each step boundary does after commands and checkpoints, in this order, where it is due."""
 
 
-def saved_knobs(found: Saved) -> Knobs:
+def read_knobs(found: Saved) -> Knobs:
     """Read the knobs of a checkpoint. Raises CheckpointError."""
     try:
         return Knobs().changed(within_bounds(found.everything()))

@@ -26,7 +26,7 @@ NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 """Answers of file systems without hard links."""
 
 
-def make_folder(path: Path) -> None:
+def make_shared_folder(path: Path) -> None:
     """Make a folder that may be there, and those above it, also where other processes remove it when they leave it empty. Raises
     OSError."""
     for _ in range(MOST_TRIES):
@@ -109,7 +109,7 @@ def _reserve(path: Path, stack: ExitStack) -> bool:
     if not folder.is_dir():
         stack.callback(_remove_empty, folder)
     while True:
-        make_folder(folder)
+        make_shared_folder(folder)
         try:
             file = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         except FileNotFoundError:  # another process has removed the folder, as nothing was in it

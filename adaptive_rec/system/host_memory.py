@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from adaptive_rec.system.limits import UNLIMITED, room_bytes
+from adaptive_rec.system.limits import UNLIMITED, bytes_within_limits
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h."""
@@ -53,7 +53,7 @@ def available_bytes(system: Path = Path("/proc"), group: Path = Path("/sys/fs/cg
 
     Where the system gives no figure, memory counts as unlimited.
     """
-    return min(_of_machine(system), *(_of_group(group, *files) for files in _GROUP_FILES), room_bytes())
+    return min(_of_machine(system), *(_of_group(group, *files) for files in _GROUP_FILES), bytes_within_limits())
 
 
 def _of_machine(system: Path) -> int:

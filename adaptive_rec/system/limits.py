@@ -55,7 +55,7 @@ def limits_in_force() -> list[Limit]:
     return [limit for limit in found if 0 <= limit.most_bytes < UNLIMITED]
 
 
-def room_bytes() -> int:
+def bytes_within_limits() -> int:
     """Return the memory that this process may still take by its limits; UNLIMITED where it has none."""
     return min((limit.left_bytes for limit in limits_in_force()), default=UNLIMITED)
 

@@ -38,12 +38,12 @@ def check_own(folder: Path, names: Iterable[str]) -> None:
     """Raise UsageError where one of these names in a folder is a link, so that what is written there would be written
     elsewhere, or a pipe or a device, which would block."""
     for path in (folder / name for name in names):
-        kind = kind_of(path)
+        kind = mode_at(path)
         if kind is not None and not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
             raise UsageError(f"{path} {_rule(path)}")
 
 
-def kind_of(path: Path) -> int | None:
+def mode_at(path: Path) -> int | None:
     """Return the mode of what is at a path, of a link itself; None where there is nothing. It is one look: another process may
     remove the file between two."""
     try:

@@ -16,7 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 from adaptive_rec.config.knobs import LARGEST, Knobs
-from adaptive_rec.config.reference import LIMITS, choices, toml_value, unit_of
+from adaptive_rec.config.reference import LIMITS, choices, key_unit, toml_value
 from adaptive_rec.config.tree import Config, leaves
 
 OPENAPI = Path(__file__).parents[1] / "openapi.json"
@@ -112,8 +112,8 @@ def config_page() -> str:
 
 def _setting(item: tuple[str, Any]) -> tuple[str, ...]:
     name, field = item
-    default = toml_value(field.default, unit_of(field)).replace("\n", " ")
-    return f"`{name}`", unit_of(field), f"`{default}`", _range(field), field.description
+    default = toml_value(field.default, key_unit(field)).replace("\n", " ")
+    return f"`{name}`", key_unit(field), f"`{default}`", _range(field), field.description
 
 
 def _range(field: Any) -> str:

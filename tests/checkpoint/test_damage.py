@@ -12,7 +12,7 @@ import pytest
 
 from adaptive_rec.checkpoint.draft import Draft
 from adaptive_rec.checkpoint.files import DISK
-from adaptive_rec.checkpoint.generation import read_manifest, verify
+from adaptive_rec.checkpoint.generation import read_manifest, verify_generation
 from adaptive_rec.checkpoint.history import newest_valid, prune, verify_all
 from adaptive_rec.checkpoint.manifest import CHUNK_BYTES, unsealed
 from adaptive_rec.cli import main
@@ -51,7 +51,7 @@ def damage_and_look(folder: Path, count: int) -> None:
             damage = f"{path.name} cut to {(length := rng.randrange(len(whole)))} bytes"
             path.write_bytes(whole[:length])
         with pytest.raises(CheckpointError, match=path.name):
-            verify(DISK, path.parent)
+            verify_generation(DISK, path.parent)
         for step in TWO_CHAINS:
             if spoilt in CHAINS[step]:
                 with pytest.raises(CheckpointError, match=path.name):
@@ -108,7 +108,7 @@ def test_the_place_of_damage_is_named(tmp_path: Path, where: str) -> None:
     with pytest.raises(
         CheckpointError, match=rf"rows-00000.safetensors is damaged {place}: crc32 must be \w{{8}}, got \w{{8}}"
     ):
-        verify(DISK, generation)
+        verify_generation(DISK, generation)
 
 
 SPOILINGS: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -148,7 +148,7 @@ def test_a_pipe_does_not_block_a_reader(folder: Path) -> None:
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(CheckpointError, match="must be a regular file"):
-        verify(DISK, path.parent)
+        verify_generation(DISK, path.parent)
 
 
 def test_where_all_are_damaged_none_is_found_and_each_is_reported(folder: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_damaged_base_makes_all_that_build_on_it_unusable(folder: Path, spoili
 
 
 def test_verify_returns_the_manifest(folder: Path) -> None:
-    manifest = verify(DISK, folder / name_of(222))
+    manifest = verify_generation(DISK, folder / name_of(222))
     rows = ["rows-00000.safetensors", "rows-00001.safetensors"]
     assert [entry.name for entry in manifest.files] == [*rows, "state.safetensors", "state.json"]
     assert (

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from adaptive_rec.checkpoint.draft import Draft
 from adaptive_rec.checkpoint.files import DISK, SMALL_FILE_BYTES
-from adaptive_rec.checkpoint.generation import read_json_file, verify
+from adaptive_rec.checkpoint.generation import read_json_file, verify_generation
 from adaptive_rec.checkpoint.manifest import unsealed
 from adaptive_rec.checkpoint.safetensors_file import HEADER_BYTES, ArraysFile, read_header
 from adaptive_rec.errors import CheckpointError
@@ -185,7 +185,7 @@ def test_a_huge_manifest_is_refused_quickly_and_with_little_memory(tmp_path: Pat
     generation.mkdir()
     data = seal(HUGE[kind]())
     (generation / "MANIFEST.json").write_bytes(data)
-    refused_cheaply(lambda: verify(DISK, generation), 2 * len(data))
+    refused_cheaply(lambda: verify_generation(DISK, generation), 2 * len(data))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in HUGE if kind not in ("a long text", "many names", "many files")])

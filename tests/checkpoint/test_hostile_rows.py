@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from adaptive_rec.checkpoint import rows as rows_module
-from adaptive_rec.checkpoint.difference import differences
+from adaptive_rec.checkpoint.difference import find_differences
 from adaptive_rec.checkpoint.draft import Draft
 from adaptive_rec.checkpoint.files import DISK, Files
 from adaptive_rec.checkpoint.generation import read_manifest
@@ -194,7 +194,7 @@ def test_a_table_that_claims_more_rows_than_there_are_takes_no_memory(tmp_path: 
     with pytest.raises(CheckpointError, match=f"{path}: row 6 of table 'C1' must be there; it is missing"):
         read_all(DISK, path)
     refused_cheaply(lambda: read_all(DISK, path), 0)
-    refused_cheaply(lambda: list(differences(DISK, path, path)), 0)
+    refused_cheaply(lambda: list(find_differences(DISK, path, path)), 0)
 
 
 # Shards ----------------------------------------------------------------------------------------------------------------

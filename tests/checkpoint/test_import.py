@@ -259,7 +259,7 @@ def test_the_reported_row_is_numbered_within_the_table(monkeypatch: pytest.Monke
     tensor = torch.zeros(300, 4)
     tensor[250, 1] = torch.inf
     with pytest.raises(CheckpointError, match="row 250 of table 'C1'"):
-        list(importing.kept_rows("C1", tensor, torch.float32))
+        list(importing.row_blocks("C1", tensor, torch.float32))
 
 
 def test_a_large_file_is_mapped(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_large_file_is_mapped(tmp_path: Path) -> None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         table = read_foreign(path.parent).tables["C1"]
         assert table.shape == (rows, dim)
-        first, read_ND = next(importing.kept_rows("C1", table, torch.bfloat16))
+        first, read_ND = next(importing.row_blocks("C1", table, torch.bfloat16))
         assert (first, read_ND.shape) == (0, ((4 << 20) // (dim * 4), dim))
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
 

@@ -16,7 +16,7 @@ import pytest
 
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.generation import generations, names_in
-from adaptive_rec.checkpoint.history import held, newest_held, newest_valid, prune, verify_all
+from adaptive_rec.checkpoint.history import hold_generation, newest_held, newest_valid, prune, verify_all
 from adaptive_rec.cli import main
 from adaptive_rec.errors import CheckpointError
 
@@ -118,7 +118,7 @@ def test_what_is_being_read_is_removed_later(folder: Path) -> None:
         write(DISK, step, folder)
     for step in (180, 300):
         write(DISK, step, folder)
-    with held(DISK, folder / name_of(40)):
+    with hold_generation(DISK, folder / name_of(40)):
         assert prune(DISK, folder, keep=2) == [name_of(123)], "40 is read, and builds on 7"
         assert checked_step(DISK, folder / name_of(40)) == 40
     assert prune(DISK, folder, keep=2) == [name_of(7), name_of(40)]
@@ -127,7 +127,8 @@ def test_what_is_being_read_is_removed_later(folder: Path) -> None:
 def test_a_checkpoint_that_is_gone_says_why(folder: Path) -> None:
     folder.parent.mkdir()
     write(DISK, 7, folder)
-    with pytest.raises(CheckpointError, match="step-000000006 was removed by its run"), held(DISK, folder / name_of(6)):
+    removed = pytest.raises(CheckpointError, match="step-000000006 was removed by its run")
+    with removed, hold_generation(DISK, folder / name_of(6)):
         pass
 
 

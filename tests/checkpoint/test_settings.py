@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec.checkpoint.settings import check_settings
+from adaptive_rec.checkpoint.settings import check_saved_settings
 from adaptive_rec.errors import CheckpointError
 
 TABLES = [{"name": "user", "rows": 7}, {"name": "item", "rows": 9}]
@@ -18,4 +18,4 @@ TABLES = [{"name": "user", "rows": 7}, {"name": "item", "rows": 9}]
 )
 def test_tables_that_are_no_tables_are_an_error(spoilt: Any) -> None:
     with pytest.raises(CheckpointError, match="tables of checkpoint step-1 must be .*, got 2 of them"):
-        check_settings({"data": {}, "tables": TABLES}, {"data": {}, "tables": spoilt}, Path("step-1"))
+        check_saved_settings({"data": {}, "tables": TABLES}, {"data": {}, "tables": spoilt}, Path("step-1"))

@@ -18,7 +18,7 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
-from adaptive_rec.saved import ANY, Saved, numbered
+from adaptive_rec.saved import ANY, Saved, parts_by_number
 
 STATE = {
     "step": 7,
@@ -26,7 +26,7 @@ STATE = {
     "none": None,
     "list": [1, "a"],
     "part": {"rows": np.arange(3), "empty": {}, "low": -math.inf, "tiny": 5e-324},
-    "pools": numbered([{"a": np.zeros((2, 3), np.float32)}, {"a": np.ones((0, 3), np.float32)}]),
+    "pools": parts_by_number([{"a": np.zeros((2, 3), np.float32)}, {"a": np.ones((0, 3), np.float32)}]),
 }
 
 

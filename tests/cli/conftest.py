@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from adaptive_rec.cli import main
-from adaptive_rec.live.runtime_file import RuntimeFile, remove, socket_path, write
+from adaptive_rec.live.runtime_file import RuntimeFile, remove, socket_path, write_runtime_file
 
 SETTINGS = ["--no-serve", "--set", "model.bottom_mlp=[8]", "--set", "model.top_mlp=[8]"]
 CONTROL_TOKEN, READ_TOKEN = "control-token-of-the-tests", "read-token-of-the-tests"
@@ -117,7 +117,7 @@ def service(runtime_folder: Path) -> Iterator[FakeService]:
     runtime_folder.mkdir(mode=0o700)
     socket = socket_path(os.getpid())
     fake.start(socket)
-    write(runtime_file(fake.url, str(socket)))
+    write_runtime_file(runtime_file(fake.url, str(socket)))
     fake.answer("GET", "/api/v1/status", STATUS)
     fake.answer("GET", "/api/v1/stats", STATS)
     fake.answer("GET", "/api/v1/knobs", KNOBS, ETag='"one"')

@@ -111,7 +111,7 @@ def test_memory_errors_say_what_to_change(capsys, monkeypatch):
     def fail(_):
         raise MemoryError("Unable to allocate 97.4 GiB")
 
-    monkeypatch.setattr("adaptive_rec.cli.train_settings.resolve", fail)
+    monkeypatch.setattr("adaptive_rec.cli.train_settings.resolve_run", fail)
     assert "data.max_table_rows" in refused(capsys, "train", "tiny", code=4)
 
 
@@ -119,7 +119,7 @@ def test_unexpected_errors_keep_their_traceback(monkeypatch):
     def fail(_):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("adaptive_rec.cli.train_settings.resolve", fail)
+    monkeypatch.setattr("adaptive_rec.cli.train_settings.resolve_run", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         main(["train", "tiny"])
 

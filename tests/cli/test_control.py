@@ -8,7 +8,7 @@ import os
 import pytest
 
 from adaptive_rec.cli import main
-from adaptive_rec.live.runtime_file import remove, write
+from adaptive_rec.live.runtime_file import remove, write_runtime_file
 from adaptive_rec.live.sign_in_code import code_clock, made_at
 
 EVERY = [["status"], ["knobs"], ["knobs", "set", "alpha=1"], ["placement"], ["pause"], ["resume"], ["stop"]]
@@ -116,5 +116,5 @@ def test_an_insecure_folder_is_an_error(refused, service, runtime_folder):
 
 def test_a_run_without_its_service_is_an_error(refused, service, answers):
     service.stop()
-    write(answers.runtime_file("http://127.0.0.1:9"))
+    write_runtime_file(answers.runtime_file("http://127.0.0.1:9"))
     assert "http://127.0.0.1:9 cannot be reached" in refused("status", code=1)

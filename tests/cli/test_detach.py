@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from adaptive_rec.cli import main
-from adaptive_rec.live.runtime_file import find, under_way
+from adaptive_rec.live.runtime_file import find_run, under_way
 
 pytestmark = pytest.mark.alone
 
@@ -43,7 +43,7 @@ def test_detach_returns_while_the_run_continues(wait_for, tmp_path, stopped_at_l
     told = json.loads(result.stdout)
     with contextlib.suppress(ProcessLookupError):
         assert told["run"] == str(out)
-        assert told["url"] == find("run").url
+        assert told["url"] == find_run("run").url
         assert os.getsid(told["pid"]) == told["pid"]
         assert not (out / "summary.json").exists()
         os.kill(told["pid"], signal.SIGTERM)
@@ -68,7 +68,7 @@ def test_a_detached_run_is_seen_and_stopped_from_the_shell(
 ):
     out = tmp_path / "run"
     about = dict(re.findall(r"^  (\w+) +(.*)", told(*ENDLESS, "--detach", "--out", str(out)), flags=re.M))
-    file = find(about["pid"])
+    file = find_run(about["pid"])
     assert os.getsid(file.pid) == file.pid
     assert not (out / "summary.json").exists(), "the command has returned while the run goes on"
     assert about["dashboard"].startswith(f"{file.url}   (adaptive-rec dashboard")

@@ -28,7 +28,7 @@ from adaptive_rec.config.tree import Config, leaves, load_config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepare import prepare as prepare_module
 from adaptive_rec.data.prepare.job import Request
-from adaptive_rec.data.prepare.prepare import prepare
+from adaptive_rec.data.prepare.prepare import prepare_folder
 from adaptive_rec.data.prepare.raw import RawBlock, SparseColumn
 from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.placement import RowSpace
@@ -197,7 +197,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "made").write_text("made")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepare_module, "open_readers", lambda *_: [MadeReader()])
-        prepare(Request((path / "made",), path / "out", format="criteo"), lambda progress: None)
+        prepare_folder(Request((path / "made",), path / "out", format="criteo"), lambda progress: None)
     train_from(path / "out")  # kernels are compiled before anything is timed
     return path / "out"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adaptive_rec.offline.export.write import export_model, load
+from adaptive_rec.offline.export.write import export_model, load_exported
 from tests.finished_runs import FOLLOWED
 
 
@@ -18,7 +18,7 @@ def test_onnx_scores_alike(finished_run: Callable[..., Path], tmp_path: Path) ->
     for name in ("onnx", "onnxscript"):
         pytest.importorskip(name, reason=f"{name} is not installed")
     export_model(finished_run("followed"), tmp_path / "onnx", onnx=True)
-    model = load(tmp_path / "onnx")
+    model = load_exported(tmp_path / "onnx")
     with (tmp_path / FOLLOWED).open(newline="") as file:
         rows = list(csv.DictReader(file))[-40:]
     table = {name: [row[name] for row in rows] for name in rows[0]}

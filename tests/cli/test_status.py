@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from adaptive_rec.cli import main
-from adaptive_rec.live.runtime_file import write
+from adaptive_rec.live.runtime_file import write_runtime_file
 from adaptive_rec.units import printable
 from tests.cli.conftest import runtime_file
 
@@ -197,7 +197,7 @@ def test_status_and_the_list_of_runs_say_where_a_branch_comes_from(rows_of, told
     assert ["branch of", "/data/runs/long at step 800"] in rows_of(told("status"))
 
     (tmp_path / "run.json").write_text(json.dumps({"parent": {**parent, "seconds": 1, "samples_seen": 9}}))
-    write(replace(runtime_file(service.url), run=str(tmp_path)))
+    write_runtime_file(replace(runtime_file(service.url), run=str(tmp_path)))
     assert "long@800" in rows_of(told("runs"))[1]
     assert json.loads(told("runs", "--json"))[0]["parent"] == parent
     (tmp_path / "run.json").write_text('{"parent": 7}')

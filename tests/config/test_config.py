@@ -14,7 +14,7 @@ from hypothesis import settings as settings_of_tests
 from hypothesis import strategies as st
 
 from adaptive_rec.config import reference as config_reference
-from adaptive_rec.config.faults import shown
+from adaptive_rec.config.faults import value_in_sentence
 from adaptive_rec.config.knobs import LARGEST, MOST_BYTES, MOST_STEPS, Knobs
 from adaptive_rec.config.run import RunConfig
 from adaptive_rec.config.tree import PRESETS_FOLDER, Config, leaves, load_config, presets, to_toml
@@ -22,7 +22,7 @@ from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.run.journal import commands, line_of
 from adaptive_rec.saved import Saved
-from adaptive_rec.state.saved_run import saved_knobs
+from adaptive_rec.state.saved_run import read_knobs
 
 VALUES = {
     "run.steps": st.integers(0, 10_000),
@@ -92,8 +92,8 @@ def test_a_value_of_any_size_is_shown_in_short() -> None:
     for _ in range(100_000):
         nested = [nested]
     for value in ("x" * 10**6, b"\xff" * 10**6, ["p" * 10**6], 10**5000, nested):
-        assert 10 < len(shown(value)) < 200
-    assert shown(1.5) == "1.5"
+        assert 10 < len(value_in_sentence(value)) < 200
+    assert value_in_sentence(1.5) == "1.5"
 
 
 def test_variables_of_other_programs_set_nothing() -> None:
@@ -191,9 +191,9 @@ def test_the_reference_has_unit_and_purpose_of_every_key():
     fields = dict(leaves(Config))
     assert written == set(fields)
     for key, field in fields.items():
-        assert config_reference.unit_of(field), f"{key} has no unit"
+        assert config_reference.key_unit(field), f"{key} has no unit"
         assert field.description in comments[key], key
-        assert config_reference.unit_of(field) in comments[key], key
+        assert config_reference.key_unit(field) in comments[key], key
 
 
 def test_presets_say_numbers_only():
@@ -246,14 +246,14 @@ def test_a_run_of_before_the_bounds_still_loads(tmp_path):
         load_config(str(tmp_path / "config.toml"), {})
     (tmp_path / "run.json").write_text("{}")
     lowered = {"report_every": MOST_STEPS, "reclassify_every": MOST_STEPS, "hot_budget_bytes": MOST_BYTES}
-    for knobs in (load_config(str(tmp_path / "config.toml"), {}).knobs, saved_knobs(Saved(HUGE))):
+    for knobs in (load_config(str(tmp_path / "config.toml"), {}).knobs, read_knobs(Saved(HUGE))):
         assert knobs == Knobs(**lowered)
     event = Event(7, "knobs", "", {"changed": {name: {"old": 1, "new": value} for name, value in HUGE.items()}})
     (tmp_path / "events.jsonl").write_text(line_of(event) + "\n")
     [command] = commands(tmp_path)[7]
     assert command.values == lowered
     with pytest.raises(CheckpointError, match="report_every"):
-        saved_knobs(Saved({"report_every": LARGEST + 1}))
+        read_knobs(Saved({"report_every": LARGEST + 1}))
 
 
 def test_a_printed_configuration_has_the_comments_of_the_reference_and_reads_back(tmp_path):

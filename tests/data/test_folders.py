@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from adaptive_rec.data import lines as file_lines
 from adaptive_rec.data.prepare.job import Request, make_job
 from adaptive_rec.data.prepare.meta import load_meta
-from adaptive_rec.data.prepare.prepare import prepare
+from adaptive_rec.data.prepare.prepare import prepare_folder
 from adaptive_rec.data.tabular.delimited import DelimitedFile
 from adaptive_rec.data.tabular.file_rows import FileRows
 from adaptive_rec.data.tabular.files import find_files
@@ -129,7 +129,7 @@ def test_folders_of_hive_give_a_column(tmp_path: Path, form: str) -> None:
     assert (len(rows), rows.columns[0].name) == (12, "kind")
     out = tmp_path / "out"
     request = Request(tuple(find_files(data).files), out, schema=inferred.schema)
-    prepare(request, lambda progress: None)
+    prepare_folder(request, lambda progress: None)
     assert [source.name for source in load_meta(out).sources] == [
         "kind=__HIVE_DEFAULT_PARTITION__.hour=02.part-0", "kind=a%20b%2Fc.hour=00.part-0", "kind=x.hour=01.part-0",
     ]  # fmt: skip
@@ -220,7 +220,7 @@ def test_empty_parts_are_no_error(tmp_path: Path, form: str) -> None:
     assert len(rows_of(data, inferred.schema)) == 5
     files = with_rows(find_files(data).files, inferred.schema.file)
     assert [path.name for path in files] == [f"1.{form}"]
-    prepare(Request(tuple(files), tmp_path / "out", schema=inferred.schema), lambda progress: None)
+    prepare_folder(Request(tuple(files), tmp_path / "out", schema=inferred.schema), lambda progress: None)
     assert load_meta(tmp_path / "out").rows == 5
 
 
@@ -234,7 +234,7 @@ def test_left_out_rows_are_counted_by_column(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("click,user,price\n1,u,2\n7,u,1\n0,u\n1,u,x\n0,u,y\n7,u,z\n1,u,1\n")
     schema = parse_schema({"label": "click", "sparse": ["user"], "dense": ["price"]}, "s")
-    prepare(Request((path,), tmp_path / "out", schema=schema, on_bad_row="skip"), lambda progress: None)
+    prepare_folder(Request((path,), tmp_path / "out", schema=schema, on_bad_row="skip"), lambda progress: None)
     meta = load_meta(tmp_path / "out")
     assert (meta.rows, meta.bad_rows, dict(meta.sources[0].bad_of)) == (2, 5, {"row": 1, "click": 2, "price": 2})
     assert meta.left_out == ", 5 malformed left out (2 by click, 2 by price, 1 by their fields)"

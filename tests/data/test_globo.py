@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from adaptive_rec.data.prepare.checksums import StageProgress
 from adaptive_rec.data.prepare.job import Request
 from adaptive_rec.data.prepare.meta import load_meta
-from adaptive_rec.data.prepare.prepare import prepare
+from adaptive_rec.data.prepare.prepare import prepare_folder
 from adaptive_rec.data.prepare.raw import RawBlock, check_block
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.recipes.globo import COLUMNS, HORIZON_MS, NEGATIVES, GloboReader, Walk
@@ -300,7 +300,7 @@ def test_a_folder_with_rows_of_another_version_must_be_prepared_again(
     write: Write, tmp_path: Path, format_: str, version: int | None
 ) -> None:
     path, folder = write(*(line(minute, 10 + minute % 3) for minute in range(9))), tmp_path / "out"
-    prepare(Request((path,), folder, format=format_), silent)
+    prepare_folder(Request((path,), folder, format=format_), silent)
     assert load_meta(folder).job.rows_version == 2
     make_older(folder / "meta.json", version)
     rule = (
@@ -318,7 +318,7 @@ def test_a_run_interrupted_under_an_earlier_version_is_not_resumed(write: Write,
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare(Request((path,), folder, format="globo"), interrupt)
+        prepare_folder(Request((path,), folder, format="globo"), interrupt)
     make_older(tmp_path / "out.part" / "scratch" / "job.json", None)
     with pytest.raises(UsageError, match=r"interrupted run with rows_version 1 instead of 2; remove it"):
-        prepare(Request((path,), folder, format="globo"), silent)
+        prepare_folder(Request((path,), folder, format="globo"), silent)

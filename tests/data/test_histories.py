@@ -17,7 +17,7 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.data import prepared
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepare.job import Request
-from adaptive_rec.data.prepare.prepare import prepare
+from adaptive_rec.data.prepare.prepare import prepare_folder
 from adaptive_rec.data.prepare.raw import RawBlock, check_block
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.recipes.globo import COLUMNS, GloboReader
@@ -107,7 +107,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(prepared, "BLOCK_ROWS", 16)
     monkeypatch.setattr(prepared, "GROUP_BLOCKS", 3)
     path = clicks_file(tmp_path / "clicks.csv", 90)
-    prepare(Request((path,), tmp_path / "out", format="globo_sequence", seed=5, history_steps=STEPS), lambda told: None)
+    prepare_folder(Request((path,), tmp_path / "out", format="globo_sequence", seed=5, history_steps=STEPS), lambda told: None)
     return tmp_path / "out"
 
 
@@ -191,4 +191,4 @@ def test_a_layout_that_does_not_fit_is_an_error_on_opening(folder: Path, change:
 def test_a_history_that_makes_no_sense_is_refused(tmp_path: Path, format_: str, steps: int, message: str) -> None:
     path = clicks_file(tmp_path / "clicks.csv", 5)
     with pytest.raises(UsageError, match=message):
-        prepare(Request((path,), tmp_path / "out", format=format_, history_steps=steps), lambda told: None)
+        prepare_folder(Request((path,), tmp_path / "out", format=format_, history_steps=steps), lambda told: None)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from adaptive_rec.cli.predict import written
+from adaptive_rec.cli.predict import scores_written
 from adaptive_rec.data.tabular.kept import KeptColumns
 from adaptive_rec.data.tabular.schema import parse_schema
 from adaptive_rec.errors import DataError, UsageError
@@ -37,7 +37,7 @@ def kept(paths: list[Path], names: list[str] | None = None) -> KeptColumns:
 
 
 def write(kept: KeptColumns, out: Path, sizes: list[int]) -> None:
-    with written(out, kept) as append:
+    with scores_written(out, kept) as append:
         for size in sizes:
             append(np.full(size, 0.5, dtype=np.float32))
 

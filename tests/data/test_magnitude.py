@@ -8,7 +8,7 @@ import pytest
 
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
-from adaptive_rec.data.magnitude import remark
+from adaptive_rec.data.dense_scale import remark
 from adaptive_rec.data.open import open_source
 
 SCHEMA = """

@@ -15,7 +15,7 @@ import pytest
 from adaptive_rec.data.new_rows import open_files, with_folders
 from adaptive_rec.data.prepare.job import Request
 from adaptive_rec.data.prepare.meta import load_meta
-from adaptive_rec.data.prepare.prepare import prepare
+from adaptive_rec.data.prepare.prepare import prepare_folder
 from adaptive_rec.data.tabular.file_rows import FileRows
 from adaptive_rec.data.tabular.first_rows import STRICT
 from adaptive_rec.data.tabular.infer import Inferred, infer
@@ -84,7 +84,7 @@ def test_what_is_inferred_of_two_types_is_read(tmp_path: Path, one: str) -> None
 @pytest.mark.parametrize("pair", [("float", "wide"), ("float32", "uint64"), ("int64", "uint64")])
 def test_folders_are_prepared_of_two_types(tmp_path: Path, pair: tuple[str, str]) -> None:
     paths = parts(tmp_path, [COLUMNS[name] for name in pair])
-    prepare(Request(tuple(paths), tmp_path / "out", schema=inferred_of(paths).schema), lambda progress: None)
+    prepare_folder(Request(tuple(paths), tmp_path / "out", schema=inferred_of(paths).schema), lambda progress: None)
     assert load_meta(tmp_path / "out").rows == 2 * N
 
 

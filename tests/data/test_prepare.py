@@ -26,11 +26,11 @@ from adaptive_rec.data.lines import chunks
 from adaptive_rec.data.prepare import arrays as prepare_arrays
 from adaptive_rec.data.prepare import numbering as prepare_number
 from adaptive_rec.data.prepare import prepare as prepare_module
-from adaptive_rec.data.prepare.checksums import StageProgress, verify
+from adaptive_rec.data.prepare.checksums import StageProgress, verify_checksums
 from adaptive_rec.data.prepare.job import Request
 from adaptive_rec.data.prepare.meta import Meta, load_meta
 from adaptive_rec.data.prepare.numbering import KeyFile, Numbering
-from adaptive_rec.data.prepare.prepare import prepare
+from adaptive_rec.data.prepare.prepare import prepare_folder
 from adaptive_rec.data.tabular.schema import parse_schema
 from adaptive_rec.errors import AdaptiveRecError, DataError, UsageError
 from adaptive_rec.kernels.reference.number_keys import number_keys
@@ -56,7 +56,7 @@ def silent(_: StageProgress) -> None:
 
 
 def made(folder: Path, *sources: Path, **options: Any) -> Meta:
-    return prepare(Request(tuple(sources), folder, **options), silent)
+    return prepare_folder(Request(tuple(sources), folder, **options), silent)
 
 
 def row(i: int, **categories: str) -> bytes:
@@ -382,13 +382,13 @@ def test_an_interrupted_try_is_gone_on_with(tmp_path: Path, stage: str, number: 
     text = [rows(60), rows(40, 60)]
     sources = [write(tmp_path / f"day_{k}", part) for k, part in enumerate(text)]
     with pytest.raises(Interrupted):
-        prepare(Request(tuple(sources), tmp_path / "out"), told_until(stage, number))
+        prepare_folder(Request(tuple(sources), tmp_path / "out"), told_until(stage, number))
     assert not (tmp_path / "out").exists()
     part = tmp_path / "out.part"
     before = {path.name: path.stat().st_mtime_ns for path in part.glob("*_dense.npy")}
     made(tmp_path / "out", *sources)
     assert_equals_plain(tmp_path / "out", plain_rows(b"".join(text)), 1)
-    verify(tmp_path / "out", load_meta(tmp_path / "out"), silent)
+    verify_checksums(tmp_path / "out", load_meta(tmp_path / "out"), silent)
     assert not part.exists()
     if stage != "reading":  # what was read was not read again
         assert before == {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*_dense.npy")}
@@ -397,7 +397,7 @@ def test_an_interrupted_try_is_gone_on_with(tmp_path: Path, stage: str, number: 
 def test_another_job_does_not_resume_it(tmp_path: Path) -> None:
     source, other = write(tmp_path / "day_0", rows(60)), write(tmp_path / "day_1", rows(9))
     with pytest.raises(Interrupted):
-        prepare(Request((source,), tmp_path / "out"), told_until("numbering", 0))
+        prepare_folder(Request((source,), tmp_path / "out"), told_until("numbering", 0))
     for message, sources, options in (
         ("min_count 1 instead of 2; remove it to start again", [source], {"min_count": 2}),
         ("with other sources", [other], {}),
@@ -417,7 +417,7 @@ def test_a_source_that_changes_while_it_is_read(tmp_path: Path) -> None:
             file.write(row(1))
 
     with pytest.raises(DataError, match="must stay as it is while it is read, .*day_0 has changed"):
-        prepare(Request((source,), tmp_path / "out"), told)
+        prepare_folder(Request((source,), tmp_path / "out"), told)
 
 
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
@@ -435,7 +435,7 @@ def test_two_at_a_time_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="out.part is being prepared by another process"):
             made(tmp_path / "out", source)
 
-    prepare(Request((source,), tmp_path / "out"), told)
+    prepare_folder(Request((source,), tmp_path / "out"), told)
 
 
 @pytest.mark.parametrize("stage", ["reading", "numbering", "writing"])
@@ -499,7 +499,7 @@ def test_verify_finds_a_changed_byte(tmp_path: Path) -> None:
     content[-1] ^= 1
     path.write_bytes(content)
     with pytest.raises(DataError, match="day_0_sparse.npy must have the SHA-256 .*, as meta.json says, got"):
-        verify(tmp_path / "out", load_meta(tmp_path / "out"), silent)
+        verify_checksums(tmp_path / "out", load_meta(tmp_path / "out"), silent)
 
 
 def lines_of(text: str) -> Iterator[str]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from adaptive_rec.data.prepare.formats import array_name, find_format
 from adaptive_rec.data.prepare.job import Request
-from adaptive_rec.data.prepare.prepare import prepare
+from adaptive_rec.data.prepare.prepare import prepare_folder
 from adaptive_rec.data.tabular.schema import load_schema
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.kernels.reference.number_keys import number_keys
@@ -94,7 +94,7 @@ def test_avazu_rows_equal_a_parse_by_the_csv_module(tmp_path: Path, avazu_head: 
     with avazu_head.open("rb") as file:
         text = zstandard.ZstdDecompressor().stream_reader(file).read().decode()
     rows = list(csv.DictReader(io.StringIO(text)))
-    prepare(Request((avazu_head,), tmp_path / "out", min_count=2), lambda progress: None)
+    prepare_folder(Request((avazu_head,), tmp_path / "out", min_count=2), lambda progress: None)
     names = ["hour", *[name for name in rows[0] if name not in ("id", "click", "hour")]]
     expected = []
     for name in names:
@@ -178,7 +178,7 @@ def write_parquet(path: Path, **changes: Any) -> Path:
 def made(tmp_path: Path, source: Path, schema: str = SCHEMA, **options: Any) -> Path:
     (tmp_path / "schema.toml").write_text(schema)
     request = Request((source,), tmp_path / "out", schema=load_schema(tmp_path / "schema.toml"), **options)
-    prepare(request, lambda progress: None)
+    prepare_folder(request, lambda progress: None)
     return tmp_path / "out"
 
 

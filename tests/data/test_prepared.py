@@ -21,7 +21,7 @@ from adaptive_rec.data import prepared
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepare import prepare as prepare_module
 from adaptive_rec.data.prepare.job import Request
-from adaptive_rec.data.prepare.prepare import prepare
+from adaptive_rec.data.prepare.prepare import prepare_folder
 from adaptive_rec.data.prepare.raw import RawBlock, SparseColumn
 from adaptive_rec.errors import ConfigError, DataError
 
@@ -69,7 +69,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ranges:
         (tmp_path / name).write_text("made")
     paths = tuple(tmp_path / name for name in ranges)
-    prepare(Request(paths, tmp_path / "out", format="criteo"), lambda progress: None)
+    prepare_folder(Request(paths, tmp_path / "out", format="criteo"), lambda progress: None)
     return tmp_path / "out"
 
 

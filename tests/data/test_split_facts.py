@@ -16,7 +16,7 @@ from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.looked_at import looked_at
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepare.job import Request
-from adaptive_rec.data.prepare.prepare import prepare
+from adaptive_rec.data.prepare.prepare import prepare_folder
 from adaptive_rec.data.source import Source
 from adaptive_rec.data.split_facts import Labels, is_sorted, label_lines, lines, tells
 from adaptive_rec.data.tabular.schema import parse_schema
@@ -72,7 +72,7 @@ def opened(tmp_path: Path, raw: bool, columns: Columns, files: int = 1, **schema
         settings = [f'data.source="{folder}"', f'data.schema_file="{tmp_path / "s.toml"}"']
     else:
         request = Request(tuple(sorted(folder.iterdir())), tmp_path / "made", schema=described)
-        prepare(request, lambda *_: None)
+        prepare_folder(request, lambda *_: None)
         settings = [f'data.source="{tmp_path / "made"}"']
     config = load_config("clicks_raw" if raw else "clicks_small", {}, settings)
     return open_source(config), config

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from adaptive_rec.data.new_rows import KeyedIds
 from adaptive_rec.data.prepare.job import Request
 from adaptive_rec.data.prepare.meta import load_meta
-from adaptive_rec.data.prepare.prepare import prepare
+from adaptive_rec.data.prepare.prepare import prepare_folder
 from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.data.standard import Standard
 from adaptive_rec.data.tabular.first_rows import Reading
@@ -36,7 +36,7 @@ ROWS = 'clicked,user,item,age\n1,-5,"a, ""b""\nc",1.5\n0,7,é,\n0,,,2\n1,-5,x,Na
 
 
 def made(tmp_path: Path, *sources: Path, schema: dict[str, Any] = SCHEMA, **options: Any) -> Path:
-    prepare(Request(sources, tmp_path / "out", schema=parse_schema(schema, "schema"), **options), lambda progress: None)
+    prepare_folder(Request(sources, tmp_path / "out", schema=parse_schema(schema, "schema"), **options), lambda progress: None)
     return tmp_path / "out"
 
 
@@ -123,7 +123,7 @@ def test_whole_numbers_written_as_floats_are_categories(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pa.table(columns | {"user": [5.5, 1.0, 2.0]}), tmp_path / "b.parquet")
     message = 'row 1, column user: must be a whole number of 64 bits.*got 5.5; { column = "user", type = "float" }'
     with pytest.raises(DataError, match=message):
-        prepare(Request((tmp_path / "b.parquet",), tmp_path / "b", schema=parse_schema(SCHEMA, "")), lambda progress: None)
+        prepare_folder(Request((tmp_path / "b.parquet",), tmp_path / "b", schema=parse_schema(SCHEMA, "")), lambda progress: None)
 
 
 def test_a_label_is_no_feature_and_may_be_a_comparison() -> None:
@@ -143,7 +143,7 @@ def test_work_left_over_from_another_schema_begins_anew(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare(Request((tmp_path / "clicks.csv",), tmp_path / "out", schema=parse_schema(SCHEMA, "")), stop)
+        prepare_folder(Request((tmp_path / "clicks.csv",), tmp_path / "out", schema=parse_schema(SCHEMA, "")), stop)
     assert (tmp_path / "out.part").exists()
     out = made(tmp_path, tmp_path / "clicks.csv", schema={"label": "clicked", "sparse": ["item"]})
     assert [column.name for column in load_meta(out).columns] == ["item"]

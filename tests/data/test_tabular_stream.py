@@ -19,7 +19,7 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data import lines, packed
 from adaptive_rec.data.prepare.job import Request
-from adaptive_rec.data.prepare.prepare import prepare
+from adaptive_rec.data.prepare.prepare import prepare_folder
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.source import Source
 from adaptive_rec.data.tabular import file_rows, reader
@@ -110,7 +110,7 @@ def prepared_config(folder: Path, data: Path, schema: dict[str, Any], *settings:
     request = Request(
         sources, folder / "prepared", schema=parse_schema(schema, ""), on_bad_row="skip" if skips else "error"
     )
-    prepare(request, lambda progress: None)
+    prepare_folder(request, lambda progress: None)
     return load_config("tiny", {}, [f"data.source={folder / 'prepared'}", "data.shuffle=false", *settings])
 
 

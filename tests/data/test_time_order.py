@@ -20,7 +20,7 @@ from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepare import time_order
 from adaptive_rec.data.prepare.job import Request, make_job
 from adaptive_rec.data.prepare.meta import load_meta
-from adaptive_rec.data.prepare.prepare import prepare
+from adaptive_rec.data.prepare.prepare import prepare_folder
 from adaptive_rec.data.tabular.schema import parse_schema
 from adaptive_rec.data.tabular.schema_text import schema_toml
 from adaptive_rec.data.tabular.times import time_text, times
@@ -43,7 +43,7 @@ def file_of(path: Path, times_B: list[Any], first: int = 0) -> Path:
 
 
 def made(out: Path, *sources: Path) -> Path:
-    prepare(Request(sources, out, schema=parse_schema(SCHEMA, "schema")), lambda progress: None)
+    prepare_folder(Request(sources, out, schema=parse_schema(SCHEMA, "schema")), lambda progress: None)
     return out
 
 
@@ -154,13 +154,13 @@ def test_a_row_without_a_time_is_malformed_and_named(tmp_path: Path) -> None:
     ):
         made(tmp_path / "made", path)
     schema = parse_schema(SCHEMA, "schema")
-    meta = prepare(Request((path,), tmp_path / "skipped", schema=schema, on_bad_row="skip"), lambda progress: None)
+    meta = prepare_folder(Request((path,), tmp_path / "skipped", schema=schema, on_bad_row="skip"), lambda progress: None)
     assert (meta.rows, meta.bad_rows) == (3, 1)
 
 
 def test_folders_without_times_are_refused_each_with_its_reason(tmp_path: Path) -> None:
     path = file_of(tmp_path / "clicks.csv", [1, 2, 3, 4])
-    prepare(
+    prepare_folder(
         Request((path,), tmp_path / "made", schema=parse_schema({**SCHEMA, "time": ""}, "s")), lambda progress: None
     )
     with pytest.raises(

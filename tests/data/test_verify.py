@@ -17,10 +17,10 @@ from adaptive_rec.config.data import DataConfig
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepare import prepare as prepare_module
-from adaptive_rec.data.prepare.checksums import verify
+from adaptive_rec.data.prepare.checksums import verify_checksums
 from adaptive_rec.data.prepare.job import Request
 from adaptive_rec.data.prepare.meta import load_meta, sum_of_values
-from adaptive_rec.data.prepare.prepare import prepare
+from adaptive_rec.data.prepare.prepare import prepare_folder
 from adaptive_rec.errors import AdaptiveRecError, DataError
 
 from .test_histories import clicks_file
@@ -33,13 +33,13 @@ SHAPE = ["model.bottom_mlp=[4]", "model.top_mlp=[4]", "model.embedding_dim=4", "
 def made_with_bags(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     patch.setattr(prepare_module, "open_readers", lambda paths, options: [MadeReader(0, 60)])
     (folder / "a").write_text("made")
-    prepare(Request((folder / "a",), folder / "out", format="criteo"), lambda told: None)
+    prepare_folder(Request((folder / "a",), folder / "out", format="criteo"), lambda told: None)
     return folder / "out"
 
 
 def made_with_histories(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     clicks = clicks_file(folder / "clicks.csv", 60)
-    prepare(Request((clicks,), folder / "out", format="globo_sequence", history_steps=4), lambda told: None)
+    prepare_folder(Request((clicks,), folder / "out", format="globo_sequence", history_steps=4), lambda told: None)
     return folder / "out"
 
 
@@ -60,7 +60,7 @@ def refused_by_training(folder: Path) -> str:
 
 def refused_by_verify(folder: Path) -> str:
     try:
-        verify(folder, load_meta(folder), lambda told: None)
+        verify_checksums(folder, load_meta(folder), lambda told: None)
     except DataError as error:
         return str(error)
     return ""
@@ -171,7 +171,7 @@ def test_a_row_count_that_was_edited_is_named(tmp_path: Path, monkeypatch: pytes
     del meta["meta_sha256"]
     (folder / "meta.json").write_text(json.dumps(meta))
     with pytest.raises(DataError, match=r"a_dense.npy must be float32 of shape \(59, 1\), got float32 of shape \(60, 1\)"):
-        verify(folder, load_meta(folder), lambda told: None)
+        verify_checksums(folder, load_meta(folder), lambda told: None)
 
 
 def train(folder: Path | str, out: Path, *more: str) -> int:

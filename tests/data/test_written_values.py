@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_rec.data.tabular.bags import divided, listed, lists_of
+from adaptive_rec.data.tabular.bags import divided, lists_of, parse_list
 from adaptive_rec.data.tabular.canonical import canonical
 from adaptive_rec.data.tabular.reader import TabularReader
 from adaptive_rec.data.tabular.schema import Schema, parse_schema
@@ -75,7 +75,7 @@ def test_lists_are_read_however_they_are_written(width: str) -> None:
 @pytest.mark.parametrize(("text", "values"), LISTS)
 def test_an_exported_model_reads_lists_alike(text: str, values: list[str | None] | None) -> None:
     if values is not None:
-        assert model.texts_of(text, "") == listed(text) == values
+        assert model.texts_of(text, "") == parse_list(text) == values
         return
     with pytest.raises(ValueError, match="must "):
         model.texts_of(text, "")

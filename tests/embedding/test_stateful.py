@@ -14,10 +14,10 @@ import pytest
 from adaptive_rec.checkpoint.history import Verified
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.snapshot import RowSnapshot
-from adaptive_rec.embedding.staged.homing import Homing
 from adaptive_rec.embedding.staged.in_place_store import InPlaceStore
 from adaptive_rec.embedding.staged.moves import SlotMoves
 from adaptive_rec.embedding.staged.staged_store import StagedStore
+from adaptive_rec.embedding.staged.write_back import WriteBack
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError
 from tests.embedding.world import KINDS, WEIGHTS, Kind, World, small_shards
@@ -108,16 +108,16 @@ def keep_no_row(patch: pytest.MonkeyPatch) -> None:
 
 
 def bring_rows_home_unsaved(patch: pytest.MonkeyPatch) -> None:
-    land = Homing._land
+    land = WriteBack._land
 
-    def landed(homing: Homing, *arguments: object) -> None:
+    def landed(homing: WriteBack, *arguments: object) -> None:
         host = homing._rows._host  # type: ignore[attr-defined]
         snapshot = host._snapshot
         host.save_into(None)
         land(homing, *arguments)  # type: ignore[arg-type]
         host.save_into(snapshot)
 
-    patch.setattr(Homing, "_land", landed)
+    patch.setattr(WriteBack, "_land", landed)
 
 
 def leave_a_row_unmarked(patch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,16 @@ from adaptive_rec.errors import DataError
 from adaptive_rec.kernels import arrange as kernels
 from adaptive_rec.kernels.reference import arrange as reference
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.policy.batches import Portions, checked, count_rows, hot_samples, join, repack, rows_of, take
+from adaptive_rec.policy.batches import (
+    Portions,
+    check_against_space,
+    count_rows,
+    hot_samples,
+    join_batches,
+    repack,
+    rows_of,
+    take,
+)
 
 TABLES = (TableSpec("A", 9, 2), TableSpec("B", 5, 3), TableSpec("C", 7, 2))
 FEATURES = (FeatureSpec("a", 0), FeatureSpec("c", 2), FeatureSpec("b", 1), FeatureSpec("a2", 0))
@@ -74,7 +83,7 @@ def test_kernels_do_what_their_twins_do(seed: int, size: int, longest: int) -> N
 def test_an_id_outside_its_table_is_found(seed: int, size: int, longest: int) -> None:
     random = np.random.default_rng(seed)
     one = batch(random, size, longest)
-    assert checked(one, SPACE) is one
+    assert check_against_space(one, SPACE) is one
     if not one.lookups:
         return
     limits_N = np.repeat(np.tile(SPACE.rows_F, size), np.diff(one.offsets))
@@ -83,7 +92,7 @@ def test_an_id_outside_its_table_is_found(seed: int, size: int, longest: int) ->
     for module in (kernels, reference):
         assert not module.ids_fit(one.ids_N, one.offsets, SPACE.rows_F)
     with pytest.raises(DataError, match=f"got {one.ids_N[wrong]} "):
-        checked(one, SPACE)
+        check_against_space(one, SPACE)
 
 
 @quick
@@ -127,7 +136,7 @@ def test_a_stream_is_repacked_without_loss(seed: int, sizes: list[int], longest:
     assert all(one.size == packed for one in trained[:-1])
     assert all(1 <= one.size <= packed for one in trained)
     assert sum(one.skipped_samples for one in came) == np.count_nonzero(kind[:-1] == 2)
-    whole = join(made) if made else None
+    whole = join_batches(made) if made else None
     for one in trained:
         for place, number in enumerate(one.dense_BX[:, 0].astype(int).tolist()):
             assert whole is not None

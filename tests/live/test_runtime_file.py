@@ -13,7 +13,16 @@ import pytest
 
 from adaptive_rec.errors import AdaptiveRecError, UsageError
 from adaptive_rec.live import runtime_file
-from adaptive_rec.live.runtime_file import RuntimeFile, find, folder, is_alive, make_folder, remove, under_way, write
+from adaptive_rec.live.runtime_file import (
+    RuntimeFile,
+    find_run,
+    folder,
+    is_alive,
+    make_runtime_folder,
+    remove,
+    under_way,
+    write_runtime_file,
+)
 from adaptive_rec.live.sign_in_code import made_at
 
 
@@ -47,9 +56,9 @@ def ended_pid() -> int:
 
 
 def test_what_is_written_is_found_again_and_removed():
-    path = write(file_of(os.getpid()))
-    assert under_way() == [find(None)]
-    found = find(None)
+    path = write_runtime_file(file_of(os.getpid()))
+    assert under_way() == [find_run(None)]
+    found = find_run(None)
     assert (found.run, found.name, found.control_token) == ("/data/runs/one", "one", "control")
     address, _, code = found.dashboard_url.partition("/#c=")
     assert address == f"http://127.0.0.1:{os.getpid()}"
@@ -63,10 +72,10 @@ def test_what_is_written_is_found_again_and_removed():
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o777])
 def test_only_the_owner_may_read_whatever_the_umask(own_folder, mask):
-    make_folder()
+    make_runtime_folder()
     before = os.umask(mask)
     try:
-        path = write(file_of(os.getpid()))
+        path = write_runtime_file(file_of(os.getpid()))
     finally:
         os.umask(before)
     assert (mode(own_folder), mode(path)) == (0o700, 0o600)
@@ -76,16 +85,16 @@ def test_only_the_owner_may_read_whatever_the_umask(own_folder, mask):
 def test_writing_again_replaces_the_file_and_not_what_a_link_there_points_to(own_folder, tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("precious")
-    make_folder()
+    make_runtime_folder()
     (own_folder / f"{os.getpid()}.json").symlink_to(victim)
-    write(file_of(os.getpid()))
+    write_runtime_file(file_of(os.getpid()))
     assert victim.read_text() == "precious"
     assert not (own_folder / f"{os.getpid()}.json").is_symlink()
     assert len(under_way()) == 1
 
 
 def test_a_file_behind_a_link_is_not_read(own_folder, tmp_path):
-    path = write(file_of(os.getpid()))
+    path = write_runtime_file(file_of(os.getpid()))
     path.rename(tmp_path / "elsewhere.json")
     path.symlink_to(tmp_path / "elsewhere.json")
     assert under_way() == []
@@ -93,7 +102,7 @@ def test_a_file_behind_a_link_is_not_read(own_folder, tmp_path):
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"pid": 1}', "\xff", "[" * 60_000])
 def test_a_damaged_file_is_passed_over_and_named(own_folder, text):
-    make_folder()
+    make_runtime_folder()
     path = own_folder / f"{os.getpid()}.json"
     path.write_bytes(text.encode("latin-1"))
     path.chmod(0o600)
@@ -101,7 +110,7 @@ def test_a_damaged_file_is_passed_over_and_named(own_folder, text):
     with pytest.raises(
         UsageError, match=f"passed over: {path} of process {os.getpid()} is damaged or open to others: "
     ):
-        find(None)
+        find_run(None)
 
 
 @pytest.mark.parametrize(
@@ -121,15 +130,15 @@ def test_a_damaged_file_is_passed_over_and_named(own_folder, text):
     ],
 )
 def test_a_value_that_no_run_writes_is_damage(own_folder, key, value):
-    path = write(file_of(os.getpid()))
+    path = write_runtime_file(file_of(os.getpid()))
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     assert under_way() == []
     with pytest.raises(UsageError, match=f"passed over: {path} "):
-        find("one")
+        find_run("one")
 
 
 def test_names_that_no_process_has_are_left_alone(own_folder):
-    make_folder()
+    make_runtime_folder()
     names = ("9" * 30, "0", "\u0661")
     for name in names:
         (own_folder / f"{name}.json").touch(0o600)
@@ -138,7 +147,7 @@ def test_names_that_no_process_has_are_left_alone(own_folder):
 
 
 def test_a_file_that_others_may_read_is_passed_over():
-    path = write(file_of(os.getpid()))
+    path = write_runtime_file(file_of(os.getpid()))
     path.chmod(0o644)
     assert under_way() == []
     path.chmod(0o600)
@@ -146,15 +155,15 @@ def test_a_file_that_others_may_read_is_passed_over():
 
 
 def test_a_pipe_in_place_of_a_file_does_not_block(own_folder):
-    make_folder()
+    make_runtime_folder()
     os.mkfifo(own_folder / f"{os.getpid()}.json", 0o600)
     assert under_way() == []
 
 
 def test_a_folder_open_to_others_is_refused(own_folder):
-    make_folder()
+    make_runtime_folder()
     own_folder.chmod(0o750)
-    for use in (make_folder, under_way, lambda: write(file_of(os.getpid()))):
+    for use in (make_runtime_folder, under_way, lambda: write_runtime_file(file_of(os.getpid()))):
         with pytest.raises(AdaptiveRecError, match="must have mode 700, it has 750"):
             use()
 
@@ -163,12 +172,12 @@ def test_a_link_in_place_of_the_folder_is_refused(own_folder, tmp_path):
     (tmp_path / "real").mkdir(mode=0o700)
     own_folder.symlink_to(tmp_path / "real")
     with pytest.raises(AdaptiveRecError, match="no link"):
-        write(file_of(os.getpid()))
+        write_runtime_file(file_of(os.getpid()))
     assert list((tmp_path / "real").iterdir()) == []
 
 
 def test_a_folder_of_somebody_else_is_refused(own_folder, monkeypatch):
-    make_folder()
+    make_runtime_folder()
     uid = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
     with pytest.raises(AdaptiveRecError, match="must be owned by you"):
@@ -178,7 +187,7 @@ def test_a_folder_of_somebody_else_is_refused(own_folder, monkeypatch):
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(runtime_file, "folder", lambda: tmp_path / "absent" / "adaptive-rec")
     with pytest.raises(AdaptiveRecError, match="cannot be made"):
-        make_folder()
+        make_runtime_folder()
     assert under_way() == []
 
 
@@ -191,15 +200,15 @@ def test_without_a_runtime_directory_the_folder_is_the_user_s_own(tmp_path, monk
 
 def test_the_file_and_socket_of_a_dead_run_are_removed(own_folder):
     pid = ended_pid()
-    path = write(file_of(pid))
+    path = write_runtime_file(file_of(pid))
     path.with_suffix(".sock").touch()
-    write(file_of(os.getpid()))
+    write_runtime_file(file_of(os.getpid()))
     assert [file.pid for file in under_way()] == [os.getpid()]
     assert [entry.name for entry in own_folder.iterdir()] == [f"{os.getpid()}.json"]
 
 
 def test_a_process_id_used_again_is_not_taken_for_the_run():
-    path = write(file_of(os.getpid()))
+    path = write_runtime_file(file_of(os.getpid()))
     values = json.loads(path.read_text())
     assert isinstance(values["process_start"], int)
     path.write_text(json.dumps({**values, "process_start": values["process_start"] - 1}))
@@ -218,31 +227,31 @@ def test_a_run_is_found_by_id_directory_and_name(others, tmp_path, monkeypatch):
     first, second = others
     one, two = tmp_path / "runs" / "one", tmp_path / "runs" / "two"
     two.mkdir(parents=True)
-    write(file_of(second, str(two), started=2.0))
-    write(file_of(first, str(one), started=1.0))
+    write_runtime_file(file_of(second, str(two), started=2.0))
+    write_runtime_file(file_of(first, str(one), started=1.0))
     assert [file.pid for file in under_way()] == [first, second]
-    assert find(str(second)).pid == second
-    assert find("two").pid == second
-    assert find(str(one)).pid == first
+    assert find_run(str(second)).pid == second
+    assert find_run("two").pid == second
+    assert find_run(str(one)).pid == first
     monkeypatch.chdir(tmp_path / "runs")
-    assert find("./two").pid == second
+    assert find_run("./two").pid == second
     monkeypatch.chdir(two)
-    assert find(".").pid == second
+    assert find_run(".").pid == second
 
 
 def test_which_run_is_meant_must_be_clear(others):
     with pytest.raises(UsageError, match=r"no run is under way \(adaptive-rec train starts one\)"):
-        find(None)
+        find_run(None)
     first, second = others
-    write(file_of(first, "/a/same"))
-    assert find(None).pid == first
-    write(file_of(second, "/b/same"))
+    write_runtime_file(file_of(first, "/a/same"))
+    assert find_run(None).pid == first
+    write_runtime_file(file_of(second, "/b/same"))
     for run in (None, "same"):
         with pytest.raises(UsageError) as caught:
-            find(run)
+            find_run(run)
         assert f"--run {first}   /a/same\n  --run {second}   /b/same" in str(caught.value)
     with pytest.raises(UsageError, match="no run smae is under way; did you mean same?"):
-        find("smae")
+        find_run("smae")
 
 
 def test_tokens_stay_out_of_what_is_printed_of_a_file():

@@ -173,7 +173,7 @@ def _open(channel: socket.socket) -> bool:
 def test_a_sidecar_that_never_starts_is_tried_less_and_less(
     training: TrainingRun, standing_in: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sidecar, "HOPELESS_AFTER", 2)
+    monkeypatch.setattr(sidecar, "MAX_FAILED_STARTS", 2)
     standing_in("sys.exit(1)")
     notes: list[str] = []
     with serve(training, notes):
@@ -203,7 +203,7 @@ def test_a_start_that_fails_leaves_nothing_behind(training: TrainingRun, monkeyp
     def fail(*_: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(runtime_file, "write", fail)
+    monkeypatch.setattr(runtime_file, "write_runtime_file", fail)
     one = serve(training, [])
     with pytest.raises(OSError, match="no space"), one:
         pass

@@ -252,7 +252,7 @@ def test_the_command_examines_this_machine(
 def test_only_problems_make_the_exit_code_1(
     changes: dict[str, Any], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(machine_facts, "gather", lambda *_: replace(SOUND, **changes))
+    monkeypatch.setattr(machine_facts, "collect_facts", lambda *_: replace(SOUND, **changes))
     assert main(["doctor"]) == code
     printed = capsys.readouterr().out
     assert printed.splitlines()[-1] == f"{code} problems, {int('port_error' in changes)} notes".replace(

@@ -11,7 +11,7 @@ import pytest
 
 from adaptive_rec.checkpoint.sharing import SharedFiles
 from adaptive_rec.cli import main
-from adaptive_rec.cli.compare import make_folder
+from adaptive_rec.cli.compare import make_comparison_folder
 from adaptive_rec.errors import CheckpointError, UsageError
 from adaptive_rec.run.new_directory import WRITTEN, sole_writer
 from adaptive_rec.system.own_files import open_own
@@ -117,7 +117,7 @@ def test_runs_of_a_comparison_are_not_removed_through_a_link(trained: Path, tmp_
     (tmp_path / "conditions.json").write_text("{}")
     (tmp_path / "runs").symlink_to(trained.parent)
     with pytest.raises(UsageError, match=f"{tmp_path / 'runs'} must not be a symbolic link"):
-        make_folder(tmp_path)
+        make_comparison_folder(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["report.html", ".report.html.part"])

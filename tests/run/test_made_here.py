@@ -12,8 +12,8 @@ import pytest
 from adaptive_rec.checkpoint.manifest import Manifest, sealed
 from adaptive_rec.cli import main
 from adaptive_rec.errors import UsageError
-from adaptive_rec.run import made_here, resume
-from adaptive_rec.run.made_here import sign, signed_settings
+from adaptive_rec.run import external_paths, resume
+from adaptive_rec.run.external_paths import sign, signed_settings
 from adaptive_rec.run.serving import agreed_options, keep_options
 from tests.settings import TINY
 
@@ -66,7 +66,7 @@ def test_rows_elsewhere_are_followed_by_the_run_that_was_given_them(
     copy = shutil.copytree(trained, tmp_path / "copy")
     before = files_in(rows)
     assert f"add --set run.disk={rows}" in resumed(copy)
-    (copy / made_here.NAME).write_text((copy / made_here.NAME).read_text().replace(str(trained), str(copy)))
+    (copy / external_paths.NAME).write_text((copy / external_paths.NAME).read_text().replace(str(trained), str(copy)))
     assert f"add --set run.disk={rows}" in resumed(copy)
     for words in (["train", "--no-serve", "--replay"], ["branch", "--no-train"]):
         capsys.readouterr()
@@ -181,6 +181,6 @@ def test_without_a_key_nothing_is_signed(tmp_path: Path, monkeypatch: pytest.Mon
     key.chmod(0o644)
     (tmp_path / "run").mkdir()
     sign(tmp_path / "run", rows=[Path("/rows")])
-    assert not (tmp_path / "run" / made_here.NAME).exists()
+    assert not (tmp_path / "run" / external_paths.NAME).exists()
     key.chmod(0o600)
     assert not signed_settings(tmp_path).rows  # that of another key

@@ -15,7 +15,7 @@ import pytest
 
 from adaptive_rec.batch import Position
 from adaptive_rec.checkpoint.files import DISK
-from adaptive_rec.checkpoint.going_back import newest_up_to
+from adaptive_rec.checkpoint.rollback_target import newest_up_to
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.left_out import WithoutParts
 from adaptive_rec.data.synthetic import SyntheticSource

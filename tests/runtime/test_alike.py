@@ -12,8 +12,8 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import AdaptiveRecError, ConfigError, UsageError
 from adaptive_rec.run.follower import Follower
 from adaptive_rec.run.training_run import TrainingRun
-from adaptive_rec.runtime.alike import check_alike, check_start
 from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.rank_checks import check_ranks_start, check_same_on_ranks
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.late_threads import LateThreads
 from tests.settings import TINY
@@ -42,7 +42,7 @@ def errors(of_rank: Callable[[Group], object], kind: type[AdaptiveRecError] = Co
 )
 def test_a_setting_of_one_rank(change: str, rule: str) -> None:
     def of_rank(group: Group) -> None:
-        check_start(group, config(*[change] * (group.rank == 2)), resume=False)
+        check_ranks_start(group, config(*[change] * (group.rank == 2)), resume=False)
 
     one, other, third = errors(of_rank)
     assert one == other == third
@@ -50,17 +50,17 @@ def test_a_setting_of_one_rank(change: str, rule: str) -> None:
 
 
 def test_a_rank_that_resumes_alone() -> None:
-    found = errors(lambda group: check_start(group, config(), resume=group.rank == 1))
+    found = errors(lambda group: check_ranks_start(group, config(), resume=group.rank == 1))
     assert found[0] == "--resume must be the same on all ranks, got False on rank 0 and True on rank 1"
 
 
 def test_a_rank_of_another_version() -> None:
-    found = errors(lambda group: check_alike(group, {"the version of adaptive-rec": f"0.{group.rank}"}))
+    found = errors(lambda group: check_same_on_ranks(group, {"the version of adaptive-rec": f"0.{group.rank}"}))
     assert found[2] == "the version of adaptive-rec must be the same on all ranks, got 0.0 on rank 0 and 0.1 on rank 1"
 
 
 def test_settings_of_a_machine_may_differ() -> None:
-    LateThreads.train(2, lambda group: check_start(group, config(f"run.threads={1 + group.rank}"), resume=False))
+    LateThreads.train(2, lambda group: check_ranks_start(group, config(f"run.threads={1 + group.rank}"), resume=False))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import torch
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepare.job import Request
-from adaptive_rec.data.prepare.prepare import prepare
+from adaptive_rec.data.prepare.prepare import prepare_folder
 from adaptive_rec.data.tabular.schema import parse_schema
 from adaptive_rec.data.tabular.schema_text import schema_toml
 from adaptive_rec.embedding.staged.late_streams import LateStreams
@@ -26,13 +26,13 @@ from adaptive_rec.runtime import assemble as assembling
 from adaptive_rec.runtime.capabilities import (
     FEATURES,
     REFUSALS,
-    check,
-    fits,
+    as_markdown,
+    check_features,
+    features_of_run,
+    go_together,
     of_knobs,
     of_loop,
-    of_run,
     refusals,
-    table,
 )
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.start_checks import check_settings
@@ -95,7 +95,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "clicks.csv").write_text("click,user,item,at\n" + "\n".join(rows) + "\n")
     schema = parse_schema({"label": "click", "sparse": ["user", "item"], "time": "at"}, "schema")
     (folder / "schema.toml").write_text(schema_toml(schema))
-    prepare(Request((folder / "clicks.csv",), folder / "prepared", schema=schema), lambda *_: None)
+    prepare_folder(Request((folder / "clicks.csv",), folder / "prepared", schema=schema), lambda *_: None)
     return folder
 
 
@@ -160,7 +160,7 @@ def test_a_pair_starts_or_is_refused_by_name(one: str, other: str, data: Path, t
     config = config_of(pair, data)
     several = bool({"processes", "gpu processes"} & set(pair))
     policy, on_device = load_policy(config.knobs.policy), config.run.device == "cuda"
-    used = of_run(config, policy, on_device, several)
+    used = features_of_run(config, policy, on_device, several)
     assert {one, other} <= used.keys()
     assert [each.rule for each in refusals(used)] == rules, "no other feature is in use"
     if rules:
@@ -202,7 +202,8 @@ def test_the_names_of_policies_are_those_that_have_the_feature() -> None:
 
 
 def test_the_limits_show_the_table() -> None:
-    assert table() in LIMITS.read_text(), "paste the output of python -m adaptive_rec.runtime.capabilities into docs/limits.md"
+    how = "paste the output of python -m adaptive_rec.runtime.capabilities into docs/limits.md"
+    assert as_markdown() in LIMITS.read_text(), how
 
 
 def test_a_loop_of_ones_own_asks_the_same_table() -> None:
@@ -211,8 +212,8 @@ def test_a_loop_of_ones_own_asks_the_same_table() -> None:
     def loop(policy: str = "hotline", several: bool = False, every_row: str = "", **more: str) -> dict[str, str]:
         return of_loop(knobs, load_policy(policy), more.pop("raw", "") == "yes", several, every_row, **more)
 
-    assert fits(loop())
-    assert fits(loop(device="cuda:0"))
+    assert go_together(loop())
+    assert go_together(loop(device="cuda:0"))
     for features, rule in [
         (loop("cdlrm"), "policy must leave the stream to the loop, got cdlrm; it needs adaptive-rec train"),
         (loop("xdl"), "policy must leave tables and stream to the loop, got xdl"),
@@ -227,16 +228,16 @@ def test_a_loop_of_ones_own_asks_the_same_table() -> None:
         (loop(dtype="torch.bfloat16", every_row="AdamW"), "under AdamW, which moves .* got torch.bfloat16"),
     ]:
         with pytest.raises(ConfigError, match=rule):
-            check(features)
+            check_features(features)
 
 
 def test_a_change_of_knobs_asks_the_same_table() -> None:
     knobs = load_config("tiny", {}, ["data.ids=raw", "knobs.evict_ratio=0.2"]).knobs
-    assert fits(of_knobs(knobs, load_policy("hotline"), raw=True))
+    assert go_together(of_knobs(knobs, load_policy("hotline"), raw=True))
     for policy, raw, rule in [
         ("hybrid", True, "knobs.evict_ratio must be 0 under a policy that does not track popularity, got 0.2 under hybrid"),
         ("hotline", False, "knobs.evict_ratio must be 0 unless data.ids=raw, got 0.2"),
         ("oracle", True, "data.ids must not be raw under a policy that arranges the stream or the tables, got oracle"),
     ]:
         with pytest.raises(ConfigError, match=rule):
-            check(of_knobs(knobs, load_policy(policy), raw))
+            check_features(of_knobs(knobs, load_policy(policy), raw))

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from adaptive_rec.config.tree import load_config
-from adaptive_rec.embedding.staged.homing import RETURNING_LIMIT, Homing
 from adaptive_rec.embedding.staged.host_rows import RowCopier
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.stager import Stager
+from adaptive_rec.embedding.staged.write_back import RETURNING_LIMIT, WriteBack
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.pipeline import Pipeline
 from adaptive_rec.system.background import BEHIND_LIMIT
@@ -33,7 +33,7 @@ class Broken(Exception):
 
 @pytest.mark.parametrize(
     ("place", "method"),
-    [(Homing, "_land"), (Stager, "stage"), (RowCopier, "scatter"), (PopularityTracker, "observe"), (Pipeline, "_classify"),
+    [(WriteBack, "_land"), (Stager, "stage"), (RowCopier, "scatter"), (PopularityTracker, "observe"), (Pipeline, "_classify"),
      (Pipeline, "_load")],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )  # fmt: skip

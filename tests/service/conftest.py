@@ -27,7 +27,7 @@ from starlette.testclient import TestClient
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.kernels.reference.sketch import sketch_add
-from adaptive_rec.live.client_commands import described
+from adaptive_rec.live.client_commands import answer_message
 from adaptive_rec.live.knob_patch import KnobPatches
 from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.shared_state import StateReader
@@ -232,10 +232,10 @@ class FakeRun:
             more = {"checkpoint": f"step-{self.step:09d}"} if message["command"] == "checkpoint" else {}
             return [{"id": number, "step": self.step, **more}]
         try:
-            reply: Any = self.patches.take(message, lambda outcome: self.late.append(described(number, outcome)))
+            reply: Any = self.patches.take(message, lambda outcome: self.late.append(answer_message(number, outcome)))
         except AdaptiveRecError as error:
             reply = error
-        answers = [self.reported(), described(number, reply)]
+        answers = [self.reported(), answer_message(number, reply)]
         return [*answers, *self.boundary()] if self.at_boundary else answers
 
     def boundary(self) -> list[Values]:

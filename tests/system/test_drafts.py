@@ -20,7 +20,7 @@ import pytest
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.listen import ServeOptions
 from adaptive_rec.offline.pages.page import write_page
-from adaptive_rec.run.new_directory import check_is_new, claim, leave, new_directory
+from adaptive_rec.run.new_directory import check_run_is_new, claim, leave, new_directory
 from adaptive_rec.system.drafts import PREFIX, draft_file, draft_folder, is_draft, reserved, write_first
 from adaptive_rec.system.durable import new_folder, write_whole
 
@@ -173,7 +173,7 @@ def killed_with_a_draft(path: Path, folder: bool) -> Path:
 @pytest.mark.parametrize("folder", [True, False])
 def test_the_draft_of_a_killed_process_goes_with_the_next_one(tmp_path: Path, folder: bool) -> None:
     left = killed_with_a_draft(tmp_path / "a", folder)
-    check_is_new(tmp_path)  # a killed start's draft does not count
+    check_run_is_new(tmp_path)  # a killed start's draft does not count
     with draft_file(tmp_path / "b") as (mine, _):
         assert not left.exists()
         with draft_folder(tmp_path / "c"), reserved([tmp_path / "d"]):

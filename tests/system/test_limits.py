@@ -104,13 +104,13 @@ def test_without_limits_nothing_is_refused_or_changed(monkeypatch: pytest.Monkey
     environment: dict[str, str] = {}
     limits.save_address_space(environment)
     limits.check_libraries()
-    assert (environment, limits.room_bytes(), limits.limits_in_words()) == ({}, limits.UNLIMITED, "")
+    assert (environment, limits.bytes_within_limits(), limits.limits_in_words()) == ({}, limits.UNLIMITED, "")
 
 
 def test_the_memory_plan_has_what_a_limit_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that the limit has no room for is refused with the plan's figures, not amid the work."""
     under(monkeypatch, data=1 << 20)
-    used = (1 << 40) - limits.room_bytes()
+    used = (1 << 40) - limits.bytes_within_limits()
     under(monkeypatch, data=(used // MIB) + 50)
     assert available_bytes() <= 51 * MIB
     assert limits.limits_in_words().endswith("(ulimit -d, prlimit --data)")

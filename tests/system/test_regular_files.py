@@ -13,7 +13,7 @@ from adaptive_rec.data.tabular.schema import load_schema
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.offline.report.record import read_run
 from adaptive_rec.run import journal
-from adaptive_rec.run.past import metrics_until
+from adaptive_rec.run.parent_history import metrics_until
 from adaptive_rec.system import regular_files
 from adaptive_rec.system.regular_files import bounded_lines
 from adaptive_rec.system.strict_json import LinesLeftOut

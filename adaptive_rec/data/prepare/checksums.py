@@ -36,7 +36,7 @@ Report = Callable[[StageProgress], None]
 """Is called with the progress, from any thread."""
 
 
-def verify(folder: Path, meta: Meta, report: Report) -> None:
+def verify_checksums(folder: Path, meta: Meta, report: Report) -> None:
     """Open the arrays of a folder as training does, and compute every checksum again. Where `meta.json` has no checksum of its
     own, also check all values by its table sizes, as training does when it reads them. Raises DataError for the first fault."""
     arrays = FolderArrays(folder, meta, tuple(column.cardinality for column in meta.columns))

@@ -25,7 +25,7 @@ from adaptive_rec.system.version import __version__
 from adaptive_rec.units import counted
 
 
-def describe(
+def describe_content(
     part: Path,
     job: Job,
     reader: RawReader,

@@ -14,13 +14,13 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from adaptive_rec.config.faults import describe
+from adaptive_rec.config.faults import describe_faults
 from adaptive_rec.data.prepare.formats import array_name, check_source, find_format, history_steps
 from adaptive_rec.data.prepare.meta import Job, SourceFile
 from adaptive_rec.data.prepare.recipe import TABULAR, has_times, rows_version
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.errors import DataError, UsageError
-from adaptive_rec.system.drafts import is_at, make_folder
+from adaptive_rec.system.drafts import is_at, make_shared_folder
 
 LONGEST_NAME = 100
 """Characters of the name of a source's arrays that are kept of a path."""
@@ -84,7 +84,7 @@ def make_job(request: Request) -> Job:
             sources=tuple(sources),
         )
     except ValidationError as error:
-        raise UsageError(describe(error)) from None
+        raise UsageError(describe_faults(error)) from None
 
 
 def names_in_folder(paths: Sequence[Path]) -> list[str] | None:
@@ -149,7 +149,7 @@ def only_one(part: Path, on_wait: Callable[[], object] | None = None) -> Iterato
     before another process is waited for; without it, that is refused. Raises UsageError."""
     folder = None
     while folder is None:
-        make_folder(part)
+        make_shared_folder(part)
         folder = _locked(part, on_wait)
     try:
         yield

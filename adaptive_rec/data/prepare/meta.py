@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from adaptive_rec.config.faults import describe
+from adaptive_rec.config.faults import describe_faults
 from adaptive_rec.config.knobs import Frozen
 from adaptive_rec.data.prepare.raw import SequenceColumns
 from adaptive_rec.data.prepare.recipe import rows_version
@@ -195,7 +195,7 @@ def load_meta(folder: Path) -> Meta:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        raise DataError(f"{path} breaks the rules of its format: {describe(error).strip()}") from None
+        raise DataError(f"{path} breaks the rules of its format: {describe_faults(error).strip()}") from None
     _check_rows(meta, folder)
     for file in meta.array_files():
         try:

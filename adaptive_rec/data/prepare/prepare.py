@@ -18,7 +18,7 @@ from pathlib import Path
 
 from adaptive_rec.data.prepare.arrays import write_sparse
 from adaptive_rec.data.prepare.checksums import Report, StageProgress, counter
-from adaptive_rec.data.prepare.describe import describe
+from adaptive_rec.data.prepare.describe import describe_content
 from adaptive_rec.data.prepare.formats import ReadOptions, open_readers
 from adaptive_rec.data.prepare.job import Request, as_user_errors, check_same_job, is_stale, make_job, only_one
 from adaptive_rec.data.prepare.meta import (
@@ -33,7 +33,7 @@ from adaptive_rec.data.prepare.meta import (
 from adaptive_rec.data.prepare.numbering import SLOT_BYTES, KeyFile, Numbering
 from adaptive_rec.data.prepare.raw import RawReader
 from adaptive_rec.data.prepare.read import ReadSource, keys_file, read_source
-from adaptive_rec.data.prepare.values import ColumnIds, values_file, write_values
+from adaptive_rec.data.prepare.values import ColumnIds, values_file, write_table_values
 from adaptive_rec.data.tabular.file_rows import of_other_columns
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.system.durable import sync_files, sync_folder, write_whole
@@ -44,7 +44,7 @@ HASH_TABLES_BYTES = 256 << 20
 MAX_WORKERS = 8
 
 
-def prepare(request: Request, report: Report, waits: bool = False) -> Meta:
+def prepare_folder(request: Request, report: Report, waits: bool = False) -> Meta:
     """Prepare a folder, or resume an interrupted run; return the folder's description. `waits`: where another process prepares
     the same folder, wait for it and return its folder's description; otherwise that raises UsageError."""
     out = request.out
@@ -112,7 +112,9 @@ class Preparation:
                         for c in self._columns
                     )
                     self._write(pool, meta_columns, read)
-                    meta = describe(self._part, self._job, self._readers[0], tables, meta_columns, read, pool, self._report)
+                    meta = describe_content(
+                        self._part, self._job, self._readers[0], tables, meta_columns, read, pool, self._report
+                    )
                 except BaseException:
                     self._stopped.set()
                     raise
@@ -213,7 +215,7 @@ class Preparation:
             ColumnIds(file.path.with_suffix(".values"), file.ids_path, len(file.header), file.keys) for file in files
         ]
         draft = path.with_suffix(".unfinished")
-        write_values(columns, rows, draft)
+        write_table_values(columns, rows, draft)
         sync_files([draft])
         draft.rename(path)
         sync_folder(self._part)

@@ -87,7 +87,7 @@ class ColumnIds:
                 yield batch.column(0), np.asarray(ids_N[batch.column(1).to_numpy()])
 
 
-def write_values(columns: Sequence[ColumnIds], rows: int, path: Path) -> None:
+def write_table_values(columns: Sequence[ColumnIds], rows: int, path: Path) -> None:
     """Write the values of a table of `rows` rows. `columns` come in the order of numbering. Raises DataError."""
     import pyarrow as pa
 

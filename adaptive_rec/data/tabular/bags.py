@@ -48,7 +48,7 @@ PLAIN_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)
 WHOLE_FLOAT = re.compile(r"(-?[0-9]+)\.0*")
 
 
-def listed(text: str) -> list[str | None]:
+def parse_list(text: str) -> list[str | None]:
     """Return the values of a list that a text holds, None for a missing one. Raises ValueError where it holds none."""
     text = text.strip()
     if found := CALL.fullmatch(text):
@@ -129,7 +129,7 @@ def lists_of(array: pa.Array, where: str) -> tuple[pa.Array, NDArray[np.bool_]]:
     others: list[list[str | None] | None] = []
     for row, text in zip(rows[3], array.take(pa.array(rows[3])).to_pylist(), strict=True):
         try:
-            others.append(listed(text))
+            others.append(parse_list(text))
         except ValueError:
             others.append(None)
             bad_B[row] = True

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.data.lines import line_blocks, plain_bytes, shown
+from adaptive_rec.data.lines import line_blocks, plain_bytes, quote_field
 from adaptive_rec.errors import DataError, first_line
 
 if TYPE_CHECKING:
@@ -172,5 +172,5 @@ def _objects(text: bytes, rows_before: int) -> tuple[bytes, int, str]:
         if is_object:
             good.append(line)
         else:
-            bad, fault = bad + 1, fault or f"row {row}: {OBJECT}, got {shown(line.rstrip())}"
+            bad, fault = bad + 1, fault or f"row {row}: {OBJECT}, got {quote_field(line.rstrip())}"
     return b"".join(good), bad, fault

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from adaptive_rec.config.faults import describe
+from adaptive_rec.config.faults import describe_faults
 from adaptive_rec.config.knobs import Frozen
 from adaptive_rec.data.tabular.calendar_numbers import Unit
 from adaptive_rec.data.tabular.kinds import Rule
@@ -264,7 +264,7 @@ def parse_schema(values: Mapping[str, Any], named: str) -> Schema:
     try:
         return Schema.model_validate(values)
     except ValidationError as error:
-        raise UsageError(f"{named}: {describe(error)}") from None
+        raise UsageError(f"{named}: {describe_faults(error)}") from None
 
 
 def parse_file_part(values: Any, named: str) -> FileSchema:
@@ -272,4 +272,4 @@ def parse_file_part(values: Any, named: str) -> FileSchema:
     try:
         return FileSchema.model_validate(values)
     except ValidationError as error:
-        raise UsageError(f"{named}: {describe(error)}") from None
+        raise UsageError(f"{named}: {describe_faults(error)}") from None

@@ -25,7 +25,7 @@ def schema_toml(
         lines.append(f"{kind} = [")
         for column in columns:
             remark = remarks.get(column.column, "")
-            lines.append(f"  {toml(_without_defaults(column))}," + (f"  # {comment(remark)}" if remark else ""))
+            lines.append(f"  {toml(_without_defaults(column))}," + (f"  # {schema_comment(remark)}" if remark else ""))
         lines += ["]", ""]
     if schema.min_count > 1:
         lines += [
@@ -36,7 +36,7 @@ def schema_toml(
         lines += [f"time = {toml(_without_defaults(schema.time))}", ""]
     if unused:
         lines.append("# Columns that are not used:")
-        lines += [f"#   {comment(column)}: {comment(why)}" for column, why in unused.items()]
+        lines += [f"#   {schema_comment(column)}: {schema_comment(why)}" for column, why in unused.items()]
         lines.append("")
     written = _without_defaults(schema.file)
     if isinstance(written, dict) and written:
@@ -60,6 +60,6 @@ def toml(value: Any) -> str:
     return repr(value)
 
 
-def comment(text: str) -> str:
+def schema_comment(text: str) -> str:
     """Return a text without characters that end a comment or that TOML forbids in one."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

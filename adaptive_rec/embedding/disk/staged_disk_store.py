@@ -1,6 +1,6 @@
 """The store of a device run whose tables are larger than host memory: a row is on the device, in host memory or on a disk.
 
-The step is that of any staged store: the worker that stages a batch reads its cold rows where they are, and the homing thread
+The step is that of any staged store: the worker that stages a batch reads its cold rows where they are, and the write-back thread
 writes them back there. Which rows are in host memory is decided at a window's end, like which are hot. A row that moves to host
 memory is not read for that: it comes home to its new place with the next batch that trains it.
 """
@@ -35,7 +35,7 @@ class StagedDiskStore(LoggedRows, StagedStore):
         """`arguments`: those of a `StagedStore`; `folder` must exist. `memory_bytes`: limit of the rows in host memory."""
         self._memory_bytes = memory_bytes
         self._keeping = threading.Lock()
-        """Held while a snapshot keeps rows, and while it ends: the homing thread writes meanwhile."""
+        """Held while a snapshot keeps rows, and while it ends: the write-back thread writes meanwhile."""
         super().__init__(*arguments, folder=folder)
         self.threads = usable_threads(torch.get_num_threads())
 

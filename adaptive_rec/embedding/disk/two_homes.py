@@ -10,15 +10,16 @@ from numpy.typing import NDArray
 from adaptive_rec.embedding.disk.disk_tier import DiskTier
 from adaptive_rec.embedding.disk.memory_slots import MemorySlots
 from adaptive_rec.embedding.host import Arrays
-from adaptive_rec.embedding.staged.host_rows import OfParts, RowCopier, nothing
+from adaptive_rec.embedding.staged.host_rows import OfParts, RowCopier, no_rows
 from adaptive_rec.placement import RowSpace
 
 
 class RowsInTwoHomes:
     """Reads a row in the one home that has its value, and writes it to the one where it lives from then on.
 
-    The staging worker reads while the homing thread writes, and while the training thread moves rows: slots change rows under a
-    lock only, and a row that has left its slot is in the log by then. Rows move while no flight is on its way home.
+    The staging worker reads while the write-back thread writes, and while the training thread moves rows: slots
+    change rows under a lock only, and a row that has left its slot is in the log by then. Rows move while no flight is on its
+    way home.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class RowsInTwoHomes:
         return len(absent)
 
     def write(
-        self, pool: int, rows_C: NDArray[np.int64], packed: Arrays, changed_C: NDArray[np.bool_] | None, also: OfParts = nothing
+        self, pool: int, rows_C: NDArray[np.int64], packed: Arrays, changed_C: NDArray[np.bool_] | None, also: OfParts = no_rows
     ) -> None:
         memory, behind = self._memory, self._memory.capacities[pool]
         changed_C = np.ones(len(rows_C), np.bool_) if changed_C is None else changed_C

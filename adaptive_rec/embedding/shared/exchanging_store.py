@@ -22,7 +22,13 @@ from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.embedding.shared.asked_rows import AskedRows
 from adaptive_rec.embedding.shared.lines import PoolLines
 from adaptive_rec.embedding.shared.ownership import Ownership
-from adaptive_rec.embedding.shared.requests import RequestedLookups, Requests, SentLines, Way, exchange_requests
+from adaptive_rec.embedding.shared.requests import (
+    ExchangePlan,
+    RequestedLookups,
+    Requests,
+    SentLines,
+    exchange_requests,
+)
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.kernels.fill import fill_rows
 from adaptive_rec.kernels.staging import touched_rows
@@ -121,7 +127,7 @@ class ExchangingStore(EmbeddingStore):
         requests.set_stale(stale_U)
         work.spread_sources()
 
-    def _answer(self, way: Way, values: NDArray[Any], places: int) -> NDArray[Any]:
+    def _answer(self, way: ExchangePlan, values: NDArray[Any], places: int) -> NDArray[Any]:
         """Send what was requested here to those who requested it; return what this rank requested, in its places."""
         found = self.group.exchange("rows", values, way.received_W, way.sent_W)
         placed = np.empty((places, *found.shape[1:]), dtype=found.dtype)
@@ -153,7 +159,7 @@ class ExchangingStore(EmbeddingStore):
             frozen_U[owned.inverse_N[part.by_row.asked[frozen_N]]] = True
         return Agreement(sent, position_M, frozen_U)
 
-    def _tell(self, way: Way, values: NDArray[Any]) -> NDArray[Any]:
+    def _tell(self, way: ExchangePlan, values: NDArray[Any]) -> NDArray[Any]:
         """Send owners a value for each place, and return those that were sent here."""
         return self.group.exchange("requests", values[way.place], way.sent_W, way.received_W)
 

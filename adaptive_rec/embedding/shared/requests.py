@@ -28,7 +28,7 @@ class RequestedLookups:
 
 
 @dataclass(frozen=True)
-class Way:
+class ExchangePlan:
     """How values go from owners to those who requested them, or back: here owner after owner, there rank after rank."""
 
     place: NDArray[np.int64]
@@ -60,9 +60,9 @@ class PoolRequests:
     """Requests of one pool: what this rank requests and what is requested of it."""
 
     lines: PoolLines
-    by_line: Way
+    by_line: ExchangePlan
     """The way of vectors: from samples of `Requests.owned` to lines."""
-    by_row: Way
+    by_row: ExchangePlan
     """The way of what is said of rows: from lookups of `Requests.owned` to the batch's distinct rows."""
 
 
@@ -152,12 +152,12 @@ class _Keys(NamedTuple):
     pools: int
 
 
-def _way(owner: NDArray[np.int64], place: NDArray[np.int64], keys: _Keys, ranks: int) -> Way:
+def _way(owner: NDArray[np.int64], place: NDArray[np.int64], keys: _Keys, ranks: int) -> ExchangePlan:
     """`owner` and `place` are of what this rank requests in a pool, `keys` of what is requested of it."""
     asked = np.flatnonzero(keys.key % keys.pools == keys.pool)
     rank = keys.key[asked] // keys.pools
     order, others = (np.argsort(numbers.astype(np.int32), kind="stable") for numbers in (owner, rank))
-    return Way(place[order], np.bincount(owner, minlength=ranks), asked[others], np.bincount(rank, minlength=ranks))
+    return ExchangePlan(place[order], np.bincount(owner, minlength=ranks), asked[others], np.bincount(rank, minlength=ranks))
 
 
 def _batch_of(

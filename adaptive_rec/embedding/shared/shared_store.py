@@ -12,8 +12,8 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.shared.exchanging_store import ExchangingStore
-from adaptive_rec.embedding.shared.requests import Requests, Way
-from adaptive_rec.embedding.shared.transport import packed, unpacked
+from adaptive_rec.embedding.shared.requests import ExchangePlan, Requests
+from adaptive_rec.embedding.shared.transport import packed, unpack_vectors
 from adaptive_rec.kernels import pooling, row_update
 
 _SUM = row_update.Hyper(lr=-1.0, eps=0.0, beta1=0.0, beta2=0.0, step=1)
@@ -29,11 +29,11 @@ class SharedStore(ExchangingStore, DirectStore):
     def _exchange_vectors(self, requests: Requests, pool: int, rounded: bool) -> NDArray[Any]:
         part = requests.pools[pool]
         vectors = packed(self._asked_vectors(requests.owned, pool, part.by_line), rounded)
-        fetched = unpacked(self._answer(part.by_line, vectors, len(part.lines.owner_L)), rounded)
+        fetched = unpack_vectors(self._answer(part.by_line, vectors, len(part.lines.owner_L)), rounded)
         fetched[len(part.lines.rows) :] *= part.lines.scale_Q[:, None]
         return fetched
 
-    def _asked_vectors(self, owned: ClassifiedBatch, pool: int, way: Way) -> NDArray[Any]:
+    def _asked_vectors(self, owned: ClassifiedBatch, pool: int, way: ExchangePlan) -> NDArray[Any]:
         """Return the vectors of a pool that are requested here."""
         asked = np.empty((len(way.asked), 1, self.space.pools[pool].dim), dtype=self.host.weights[pool].dtype)
         pooling.gather_pooled(
@@ -56,7 +56,7 @@ class SharedStore(ExchangingStore, DirectStore):
         for pool, sent in enumerate(agreed.sent):
             summed_LD = packed(self._sum(work, update, pool), self._rounded)
             received = self.group.exchange("gradients", summed_LD[sent.line], sent.sent_W, sent.received_W)
-            gradients.append(torch.from_numpy(unpacked(received, self._rounded)[:, None]))
+            gradients.append(torch.from_numpy(unpack_vectors(received, self._rounded)[:, None]))
         own = RowUpdate(gradients, agreed.position_M, agreed.frozen_U, update.lr, update.step, measure=update.measure)
         super().apply(requests.owned, own)
 

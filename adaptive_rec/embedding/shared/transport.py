@@ -17,7 +17,7 @@ def packed(vectors: NDArray[Any], rounded: bool) -> NDArray[Any]:
     return patterns
 
 
-def unpacked(sent: NDArray[Any], rounded: bool) -> NDArray[Any]:
+def unpack_vectors(sent: NDArray[Any], rounded: bool) -> NDArray[Any]:
     """Return vectors that were sent, in float32 where they were rounded."""
     if not rounded:
         return sent

@@ -20,18 +20,19 @@ OfParts: TypeAlias = Callable[[int, int], object]
 """Work on the rows from one to another."""
 
 
-def nothing(first: int, end: int) -> None: ...
+def no_rows(first: int, end: int) -> None: ...
 
 
 class HostRows(Protocol):
     """Where cold rows are read and written. `packed` are weights and optimizer state that lie side by side (C). The staging
-    worker reads while the homing thread writes; a row that an earlier flight still holds is forwarded, whatever is read here."""
+    worker reads while the write-back thread writes; a row that an earlier flight still holds is forwarded, whatever
+    is read here."""
 
     def read(self, pool: int, rows_C: NDArray[np.int64], packed: Arrays) -> int:
         """Copy rows, by their numbers within the pool, into `packed`. Returns how many were not in host memory."""
 
     def write(
-        self, pool: int, rows_C: NDArray[np.int64], packed: Arrays, changed_C: NDArray[np.bool_] | None, also: OfParts = nothing
+        self, pool: int, rows_C: NDArray[np.int64], packed: Arrays, changed_C: NDArray[np.bool_] | None, also: OfParts = no_rows
     ) -> None:
         """Copy `packed` to rows, by their numbers within the pool; `changed_C`: which have changed since they were read (None:
         all). `also` is called for parts of the rows, which together are all."""
@@ -46,12 +47,12 @@ class RowCopier:
     def gather(self, arrays: Arrays, rows_C: NDArray[np.int64], packed: Arrays) -> None:
         self._share(staging.gather_rows, arrays, rows_C, packed)
 
-    def scatter(self, arrays: Arrays, rows_C: NDArray[np.int64], packed: Arrays, also: OfParts = nothing) -> None:
+    def scatter(self, arrays: Arrays, rows_C: NDArray[np.int64], packed: Arrays, also: OfParts = no_rows) -> None:
         """`also` is called for parts of the rows, by the threads that copied them."""
         self._share(staging.scatter_rows, arrays, rows_C, packed, also)
 
     def _share(
-        self, kernel: Any, arrays: Arrays, rows_C: NDArray[np.int64], packed: Arrays, also: OfParts = nothing
+        self, kernel: Any, arrays: Arrays, rows_C: NDArray[np.int64], packed: Arrays, also: OfParts = no_rows
     ) -> None:
         weights_CD, state_CK = packed
 
@@ -73,7 +74,7 @@ class RowsInMemory:
         return 0
 
     def write(
-        self, pool: int, rows_C: NDArray[np.int64], packed: Arrays, changed_C: NDArray[np.bool_] | None, also: OfParts = nothing
+        self, pool: int, rows_C: NDArray[np.int64], packed: Arrays, changed_C: NDArray[np.bool_] | None, also: OfParts = no_rows
     ) -> None:
         self._host.keep(pool, rows_C)
         self._copier.scatter(self._host.arrays(pool), rows_C, packed, also)

@@ -21,7 +21,6 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.host import HostTier
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import RowUpdate
-from adaptive_rec.embedding.staged.homing import LEAST_FLAGGED
 from adaptive_rec.embedding.staged.host_rows import HostRows
 from adaptive_rec.embedding.staged.in_flight import Flight, Staged
 from adaptive_rec.embedding.staged.packing import SlotLayout
@@ -30,6 +29,7 @@ from adaptive_rec.embedding.staged.shared_tables import SharedTables
 from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.staged.stager import RoomForRows, Stager
 from adaptive_rec.embedding.staged.travelling import TravellingRows
+from adaptive_rec.embedding.staged.write_back import LEAST_FLAGGED
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.system.crew import Crew
 

@@ -23,12 +23,12 @@ from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice, Trained
 from adaptive_rec.embedding.staged.classifier import Classifier
 from adaptive_rec.embedding.staged.device_step import DeviceStep
 from adaptive_rec.embedding.staged.direct_rows import direct_rows
-from adaptive_rec.embedding.staged.homing import Homing
 from adaptive_rec.embedding.staged.in_flight import Flight, InFlight, Staged
 from adaptive_rec.embedding.staged.ring import StagingRing
 from adaptive_rec.embedding.staged.staged_tier import StagedTier
 from adaptive_rec.embedding.staged.stager import Stager
 from adaptive_rec.embedding.staged.streams import Event, Streams
+from adaptive_rec.embedding.staged.write_back import WriteBack
 from adaptive_rec.embedding.store import Lookups
 from adaptive_rec.errors import first_line
 from adaptive_rec.kernels import staging
@@ -64,7 +64,7 @@ class StagedStore(StagedTier):
         self.direct, complaint = direct_rows(cold_rows, space, rule, dtype, streams, self.host)
         """Cold rows that the device reads and writes in host memory by itself."""
         self._in_flight = InFlight()
-        self._homing = Homing(streams, self._rows, self.direct, self._in_flight, self._crew, self._flagging)
+        self._homing = WriteBack(streams, self._rows, self.direct, self._in_flight, self._crew, self._flagging)
         self._step = DeviceStep(space, rule, seed, streams, self._overflow_P)
         self._stager = self._make_stager(self.ring)
         self._aside = self._make_stager(StagingRing(streams, in_order=True))

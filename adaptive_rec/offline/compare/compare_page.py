@@ -6,7 +6,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from adaptive_rec.offline.compare.compare_plots import color, dots, in_time, over_samples, over_time, stages, trade
+from adaptive_rec.offline.compare.compare_plots import (
+    color,
+    dots,
+    over_samples,
+    over_time,
+    plot_in_time,
+    plot_stages,
+    trade,
+)
 from adaptive_rec.offline.compare.headline import headline
 from adaptive_rec.offline.compare.measures import (
     JUDGED,
@@ -16,7 +24,7 @@ from adaptive_rec.offline.compare.measures import (
     Measure,
     duration,
     in_windows,
-    shown,
+    measures_of,
 )
 from adaptive_rec.offline.compare.statements import (
     change,
@@ -83,18 +91,18 @@ def _baseline(results: Results) -> dict[str, Any]:
 
 def _figures(results: Results) -> dict[str, Any]:
     """Return what a page has once a run is finished."""
-    judged = shown(JUDGED, results)
+    judged = measures_of(JUDGED, results)
     return {
         "differences": _differences(results), "statements": statements(results),
         "enough": most_seeds(results) >= LEAST_SEEDS,
-        "plots": _plots(results), "stages": stages(results),
-        "figures": [_table(results, each) for each in ((*judged, *CALIBRATION), shown(WORK, results))],
+        "plots": _plots(results), "stages": plot_stages(results),
+        "figures": [_table(results, each) for each in ((*judged, *CALIBRATION), measures_of(WORK, results))],
         "waiting": sorted({str(run["seed"]) for run in results["runs"] if not run["counted"]}),
     }  # fmt: skip
 
 
 def _differences(results: Results) -> PolicyTable:
-    judged = shown(JUDGED, results)
+    judged = measures_of(JUDGED, results)
     differences = {policy: found for policy, found in results["differences"].items() if found}
     rows = [
         (policy, color(results, policy), [_difference(measure, found.get(measure.key)) for measure in judged])
@@ -111,8 +119,8 @@ def _difference(measure: Measure, found: Mapping[str, Any] | None) -> Cell:
 
 
 def _plots(results: Results) -> list[Plot | Tracks | None]:
-    rows = [dots(results, measure, _note(measure, results)) for measure in shown(JUDGED, results)]
-    return [over_time(results), over_samples(results), in_time(results), trade(results), *rows]
+    rows = [dots(results, measure, _note(measure, results)) for measure in measures_of(JUDGED, results)]
+    return [over_time(results), over_samples(results), plot_in_time(results), trade(results), *rows]
 
 
 def _note(measure: Measure, results: Results) -> str:

@@ -10,7 +10,7 @@ from adaptive_rec.offline.compare.measures import Measure, duration
 from adaptive_rec.offline.compare.statements import change, verdict
 from adaptive_rec.offline.pages.dates import date_text, dates
 from adaptive_rec.offline.pages.plot import ChartTable, Key, Piece, Plot, PlotLine, TrackRow, Tracks
-from adaptive_rec.offline.pages.scale import Scale, bounds, linear, tick
+from adaptive_rec.offline.pages.scale import Scale, bounds, linear_scale, tick
 from adaptive_rec.offline.report.run_figures import STAGES, stage_color
 from adaptive_rec.units import count, four
 
@@ -83,14 +83,14 @@ def _over(
     cut = any(value < low for curve in curves.values() for _, value in curve)
     most = max((over["runs"] for over in results["over_seeds"].values()), default=0)
     seeds = f"Mean of {most} seeds. " if most > 1 else ""
-    along = along or linear(0, max(xs, default=1.0), lambda x: ticks(x) if x else "0", ticks=5)
+    along = along or linear_scale(0, max(xs, default=1.0), lambda x: ticks(x) if x else "0", ticks=5)
     note = f"{seeds}{'Lower values are drawn at the foot.' if cut else ''}"
     return Plot(
-        name, title, unit, xs, [text(x) for x in xs], "at", along, linear(low, high, tick), lines, group=key, note=note
+        name, title, unit, xs, [text(x) for x in xs], "at", along, linear_scale(low, high, tick), lines, group=key, note=note
     )
 
 
-def in_time(results: Results) -> Plot | None:
+def plot_in_time(results: Results) -> Plot | None:
     """Return the AUC of the next windows over the time of their first samples, where the data has a clock."""
     windows = [each for run in results["runs"] for each in run["evaluations"]]
     if not windows or any(each.get("first_time") is None for each in windows):
@@ -115,7 +115,7 @@ def trade(results: Results) -> Plot:
     return Plot(
         "trade", "Quality and time", "final AUC over wall clock; up and to the left is better", xs,
         [f"{policy}, {duration(x)}" for policy, x in zip(known, xs, strict=True)], "at",
-        linear(max(0.0, left), right, duration, ticks=4), linear(*bounds(aucs), tick), lines, group="trade",
+        linear_scale(max(0.0, left), right, duration, ticks=4), linear_scale(*bounds(aucs), tick), lines, group="trade",
     )  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def _dot_scale(measure: Measure, found: Mapping[str, Any], values: Mapping[str, 
     low, high = min(ends), max(ends)
     room = (high - low) * ROOM_RATIO or abs(high) * 0.01 or 0.01
     is_time = measure.better == "low" and measure.as_share
-    return linear(max(0.0, low - room), high + room, measure.text if is_time else tick)
+    return linear_scale(max(0.0, low - room), high + room, measure.text if is_time else tick)
 
 
 def _pieces(scale: Scale, over: Mapping[str, Any], values: Sequence[float], baseline: float | None) -> Iterator[Piece]:
@@ -170,7 +170,7 @@ def _values(runs: Sequence[Mapping[str, Any]], policy: str, key: str) -> list[fl
 # Stages ----------------------------------------------------------------------------------------------------------------
 
 
-def stages(results: Results) -> Tracks:
+def plot_stages(results: Results) -> Tracks:
     """Return a bar per policy with the seconds of the training thread by stage. Runs may differ in their number of steps."""
     over = {policy: each["stages"] for policy, each in results["over_seeds"].items() if each["runs"]}
     longest = max(sum(spent.values()) for spent in over.values()) or 1.0

@@ -12,8 +12,8 @@ from adaptive_rec.offline.compare.statements import (
     BOUNDS,
     LOSS,
     Difference,
-    listed,
     most_seeds,
+    names_in_a_row,
     paired_seeds,
     spanned,
     verdict,
@@ -39,7 +39,7 @@ def headline(results: Mapping[str, Any]) -> list[str]:
             f"at least {LEAST_SEEDS} seeds are needed to distinguish them from it.",
         ]
     few = [policy for policy in differences if paired_seeds(results, policy) < LEAST_SEEDS]
-    left_out = [f"Too few seeds for a statement about {listed(few)}."] if few else []
+    left_out = [f"Too few seeds for a statement about {names_in_a_row(few)}."] if few else []
     judged = {policy: found for policy, found in differences.items() if policy not in few}
     rounding = _by_rounding_alone(results)
     return [*_to_auc(results, clock), *_time(results, clock, judged, rounding), *_quality(judged, base, rounding), *left_out]
@@ -77,9 +77,9 @@ def _to_auc(results: Mapping[str, Any], clock: Measure) -> list[str]:
         else:
             times.append((each["mean"], f"{name} {1 + each['mean']:.2f}{_ratios(each, verdict(to_target, each))}"))
     said = [text for _, text in sorted(times)] + shares
-    said += [f"{listed(never)} never reached it"] if never else []
+    said += [f"{names_in_a_row(never)} never reached it"] if never else []
     cause = f"as {base}'s runs" if scatters(results["runs"], base, clock.key) else "whose runs"
-    said += [f"no statement about {listed(scattered)}, {cause} took very different times"] if scattered else []
+    said += [f"no statement about {names_in_a_row(scattered)}, {cause} took very different times"] if scattered else []
     what = "Processor time" if clock is PROCESSOR else "Time"
     share = f", as a share of {base}'s" if times else ""
     return [f"{what} to {base}'s final AUC less {results['target_slack_auc']:g}{share}: {'; '.join(said)}."] if said else []
@@ -104,7 +104,7 @@ def _time(results: Mapping[str, Any], clock: Measure, differences: Differences, 
         key=lambda name: differences[name][clock.key]["mean"],
     )
     scattered = [name for name, kind in kinds.items() if kind == "scattered"]
-    left_out = [f"No statement about the time of {listed(scattered)}, whose runs differ too much."] if scattered else []
+    left_out = [f"No statement about the time of {names_in_a_row(scattered)}, whose runs differ too much."] if scattered else []
     if faster:
         return [*(_gain(name, differences[name], base, clock, name in rounding) for name in faster), *left_out]
     others = "No other policy" if scattered else "No policy"
@@ -156,7 +156,7 @@ def _quality(differences: Differences, base: str, rounding: set[str]) -> list[st
             by_verdict.setdefault(kind, []).append(name)
     words = {"better": "higher", "maybe_better": "perhaps higher", "maybe_worse": "perhaps lower", "worse": "lower"}
     said = [
-        f"AUC is {word} than {base}'s under {listed(by_verdict[kind])}."
+        f"AUC is {word} than {base}'s under {names_in_a_row(by_verdict[kind])}."
         for kind, word in words.items()
         if kind in by_verdict
     ]
@@ -165,7 +165,7 @@ def _quality(differences: Differences, base: str, rounding: set[str]) -> list[st
         for name, found in differences.items()
         if name not in by_verdict.get("worse", ()) and verdict(LOGLOSS, found.get("logloss")) == "worse"
     ]
-    said += [f"Log loss is higher than {base}'s under {listed(raised)}."] if raised else []
+    said += [f"Log loss is higher than {base}'s under {names_in_a_row(raised)}."] if raised else []
     for name, found in differences.items():
         if name not in rounding and verdict(AUC, found.get("auc")) == "none":
             said.append(f"{name}: AUC {_seeds_lower(found['auc'])}; {excluded(found)}.")

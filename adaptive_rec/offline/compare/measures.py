@@ -92,7 +92,7 @@ def in_windows(results: Mapping[str, Any]) -> bool:
     return any(run.get("windows") for run in results["runs"])
 
 
-def shown(measures: Sequence[Measure], results: Mapping[str, Any]) -> list[Measure]:
+def measures_of(measures: Sequence[Measure], results: Mapping[str, Any]) -> list[Measure]:
     """Return the measures that the runs of a comparison have."""
     return [measure for measure in measures if not measure.of_windows or in_windows(results)]
 

@@ -127,7 +127,7 @@ def conditions(config: Config) -> dict[str, Any]:
     }
 
 
-def digest(values: Mapping[str, Any]) -> str:
+def digest_values(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -16,7 +16,7 @@ from adaptive_rec.offline.compare.measures import (
     read_figures,
     seconds_to,
 )
-from adaptive_rec.offline.compare.plan import Plan, digest
+from adaptive_rec.offline.compare.plan import Plan, digest_values
 from adaptive_rec.offline.compare.processes import finished, read_outcome
 from adaptive_rec.offline.compare.statistics import PairedDifference, difference, holm, interval
 from adaptive_rec.policy.find import load_policy
@@ -30,10 +30,10 @@ SCATTERED_RATIO = 1.25
 Results = dict[str, Any]
 
 
-def gather(plan: Plan, conditions: Mapping[str, Any], folder: Path) -> Results:
+def collect_results(plan: Plan, conditions: Mapping[str, Any], folder: Path) -> Results:
     """Return the results of the runs in `folder`. Runs that are not made yet are left out."""
     runs, failed, codes = [], [], set()
-    mark = digest(conditions)
+    mark = digest_values(conditions)
     for order, turn in enumerate(plan.turns(), start=1):
         place = folder / turn.name
         about = {"policy": turn.policy, "seed": turn.seed, "order": order, "directory": f"{folder.name}/{turn.name}"}
@@ -83,7 +83,7 @@ def summed(
     counted = [run for run in runs if run["counted"]]
     return {
         "over_seeds": {policy: over_seeds([run for run in counted if run["policy"] == policy]) for policy in policies},
-        "differences": differences(counted, policies, baseline),
+        "differences": paired_differences(counted, policies, baseline),
     }
 
 
@@ -121,7 +121,7 @@ def over_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def differences(runs: Sequence[Mapping[str, Any]], policies: Sequence[str], baseline: str) -> dict[str, Any]:
+def paired_differences(runs: Sequence[Mapping[str, Any]], policies: Sequence[str], baseline: str) -> dict[str, Any]:
     """Return the differences of each policy's judged figures from the baseline's with the same seeds.
 
     `chance` is p, `adjusted` is p adjusted for the number of policies; `beyond_noise` is None where there are too few seeds, or

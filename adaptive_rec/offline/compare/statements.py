@@ -123,10 +123,10 @@ def notes(results: Mapping[str, Any]) -> list[str]:
     ]
     for kind, meaning in KINDS.items():
         if named := [policy for policy in results["policies"] if results["kinds"][policy] == kind]:
-            about.append(f"{listed(named)}: {meaning}.")
+            about.append(f"{names_in_a_row(named)}: {meaning}.")
     about += [f"{name}: {settings}." for name, settings in results["variants"].items()]
     if bounds := [f"{policy} {BOUNDS[policy]}" for policy in results["policies"] if policy in BOUNDS]:
-        about.append(f"No contenders, but bounds: {listed(bounds)}.")
+        about.append(f"No contenders, but bounds: {names_in_a_row(bounds)}.")
     if seeds >= LEAST_SEEDS:
         about.append(
             f"Intervals are Student's t at 95 % over {seeds} seeds, differences are paired by seed. A difference is beyond noise "
@@ -177,7 +177,7 @@ def most_seeds(results: Mapping[str, Any]) -> int:
     return max((paired_seeds(results, policy) for policy in results["differences"]), default=0)
 
 
-def listed(names: Sequence[str]) -> str:
+def names_in_a_row(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 

@@ -20,7 +20,7 @@ from adaptive_rec.offline.compare.measures import (
     Measure,
     duration,
     in_windows,
-    shown,
+    measures_of,
 )
 from adaptive_rec.offline.compare.processes import LOG
 from adaptive_rec.offline.compare.statements import (
@@ -109,10 +109,10 @@ def markdown(results: Results) -> str:
     """Return the results as a Markdown document: statements, tables, notes."""
     base = results["baseline"]
     parts = [f"# {title(results)}", " ".join(headline(results))]
-    parts.append(_markdown_table(("policy", *(m.title for m in shown(MEASURES, results))), _all_rows(results)))
+    parts.append(_markdown_table(("policy", *(m.title for m in measures_of(MEASURES, results))), _all_rows(results)))
     judged = list(_difference_rows(results))
     if judged:
-        heads = (f"against {base}", *(measure.title for measure in shown(JUDGED, results)))
+        heads = (f"against {base}", *(measure.title for measure in measures_of(JUDGED, results)))
         said = "Bold: beyond noise; slanted: perhaps." if any("*" in cell for row in judged for cell in row) else ""
         parts += ["## Differences", _markdown_table(heads, judged), said]
         parts += ["\n".join(f"- {policy}: {line}" for policy, line in statements(results).items())]
@@ -134,7 +134,7 @@ def _all_rows(results: Results) -> Iterator[Sequence[str]]:
     for policy in results["policies"]:
         over = results["over_seeds"][policy]
         if over["runs"]:
-            measures = shown(MEASURES, results)
+            measures = measures_of(MEASURES, results)
             yield (policy, *(to_target(results, policy, m) if m in TARGETS else _with_interval(m, over) for m in measures))
 
 
@@ -152,7 +152,7 @@ def _difference_rows(results: Results) -> Iterator[Sequence[str]]:
         if not found:
             continue
         cells = []
-        for measure in shown(JUDGED, results):
+        for measure in measures_of(JUDGED, results):
             each = found.get(measure.key)
             if each is None:
                 cells.append("–")

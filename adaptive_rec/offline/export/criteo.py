@@ -15,7 +15,7 @@ NO_ID = -1
 """The id of a value that the training file does not have: its feature adds nothing."""
 
 
-def describe(facts: dict[str, Any], trained: TrainedColumns) -> None:
+def note_reading(facts: dict[str, Any], trained: TrainedColumns) -> None:
     """Note in ``model.json`` how a Criteo file is read."""
     schema = trained.schema
     columns = [schema.label, *(each.column for each in schema.dense), *(each.column for each in schema.sparse)]
@@ -25,7 +25,7 @@ def describe(facts: dict[str, Any], trained: TrainedColumns) -> None:
         column["type"] = "hex"
 
 
-def write_values(facts: dict[str, Any], config: Config, out: Path) -> None:
+def write_criteo_values(facts: dict[str, Any], config: Config, out: Path) -> None:
     """Write the values of each table's ids, one a line, unless ids follow from the values alone; note which in the tables."""
     numbered = numbered_values(config)
     if numbered is None:

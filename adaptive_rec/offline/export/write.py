@@ -21,7 +21,7 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.checkpoint.export import write_tables
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.criteo_rows import criteo_columns
-from adaptive_rec.data.new_rows import KeyedRows, folder_columns, folder_values, kind
+from adaptive_rec.data.new_rows import KeyedRows, folder_columns, folder_values, value_type
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.raw.raw_ids import RawIds
@@ -76,7 +76,7 @@ def export_model(run: Path, out: Path, onnx: bool = False, warn: Callable[[str],
             raise UsageError(f"model.name must be dlrm to be exported, got {runtime.config.model.name}")
         facts = facts_of(runtime, columns)
         if reads_criteo(runtime.config.data):
-            criteo.describe(facts, columns)
+            criteo.note_reading(facts, columns)
         with new_folder(out, "--to") as draft:
             draft.mkdir()
             if isinstance(source, RawIds):
@@ -88,13 +88,13 @@ def export_model(run: Path, out: Path, onnx: bool = False, warn: Callable[[str],
                 if isinstance(source, PreparedSource):
                     write_values(facts, source, draft / "ids")
                 else:
-                    criteo.write_values(facts, runtime.config, draft / "ids")
+                    criteo.write_criteo_values(facts, runtime.config, draft / "ids")
             kind, weights = getattr(torch, facts["precision"]), runtime.dense.model.state_dict()
             np.savez(draft / "dense.npz", **{name: each.detach().to(kind).cpu().numpy() for name, each in weights.items()})
             (draft / "model.json").write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             shutil.copyfile(LOADER, draft / "model.py")
-            model = load(draft)
-            checked, difference = compare(runtime, model, checked_batches(source, columns, model, runtime.config))
+            model = load_exported(draft)
+            checked, difference = compare_scores(runtime, model, checked_batches(source, columns, model, runtime.config))
             if onnx:
                 write_onnx(draft, source, columns)
             names = sorted(path.relative_to(draft) for path in draft.rglob("*") if path.is_file())
@@ -177,7 +177,7 @@ def write_values(facts: dict[str, Any], source: PreparedSource, out: Path) -> No
             raise UsageError(f"columns must hold whole numbers or texts to be exported, {each['column']} holds bytes")
     for number, table in enumerate(facts["tables"]):
         table["ids"] = f"{Path(table['weights']).stem or number}.jsonl"
-        as_texts = kind(values[table["name"]]) in ("boolean", "whole")
+        as_texts = value_type(values[table["name"]]) in ("boolean", "whole")
         with (out / table["ids"]).open("w", encoding="utf-8") as lines:
             for chunk in values[table["name"]].all().chunks:
                 chunk = chunk.cast("string") if as_texts else chunk
@@ -196,7 +196,7 @@ def checked_batches(
             yield batch, batch
 
 
-def compare(runtime: Runtime, model: Any, batches: Iterator[tuple[Batch, Batch]]) -> tuple[int, float]:
+def compare_scores(runtime: Runtime, model: Any, batches: Iterator[tuple[Batch, Batch]]) -> tuple[int, float]:
     """Score rows with the run's model and with the loader; return their number and the largest difference. Raises UsageError
     where it is too large."""
     rows, largest = 0, 0.0
@@ -219,7 +219,7 @@ class WithoutBytecode(SourceFileLoader):
         """Write nothing."""
 
 
-def load(folder: Path) -> Any:
+def load_exported(folder: Path) -> Any:
     """Return the model of an exported folder, by its own loader."""
     loader = WithoutBytecode("exported_model", str(folder / "model.py"))
     spec = importlib.util.spec_from_file_location(loader.name, loader=loader)
@@ -262,7 +262,7 @@ def write_onnx(draft: Path, source: Source, columns: TrainedColumns) -> None:
     lengths = [torch.export.Dim(f"values_{f}", min=1) if ids_SL.shape[1] > 1 else None for f, ids_SL in enumerate(ids)]
     shapes = [{0: rows} if length is None else {0: rows, 1: length} for length in lengths]
     torch.onnx.export(
-        load(draft),
+        load_exported(draft),
         (torch.from_numpy(batch.dense_BX), *ids),
         str(draft / "model.onnx"),
         input_names=["dense", *names],

@@ -27,7 +27,7 @@ from adaptive_rec.offline.forecast.calibrate_rows import Clock, RowCalibration, 
 from adaptive_rec.offline.forecast.hardware import DenseCosts, DiskCosts, Hardware, LinkCosts, RowCosts, StepCosts
 from adaptive_rec.offline.forecast.lane import Lane
 from adaptive_rec.offline.forecast.passes import Progress
-from adaptive_rec.offline.forecast.predict import Workload, multiplications, predict
+from adaptive_rec.offline.forecast.predict import Workload, multiplications, predict_step_seconds
 from adaptive_rec.offline.machine_facts import nearest_existing
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.batches import repack
@@ -248,7 +248,7 @@ def beyond(found: Hardware, config: Config, source: Source, space: RowSpace, pol
     if not len(timed):
         return None
     load = Workload.of(config, source, space, load_policy(policy), lane.total, found.dense.multiplications)
-    return float(np.quantile(timed, 0.1)) - predict(load, found)
+    return float(np.quantile(timed, 0.1)) - predict_step_seconds(load, found)
 
 
 def _short(config: Config, policy: str = "hybrid") -> Config:

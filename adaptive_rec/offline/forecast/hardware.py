@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, PositiveInt, ValidationError
 
-from adaptive_rec.config.faults import describe
+from adaptive_rec.config.faults import describe_faults
 from adaptive_rec.config.knobs import Frozen, knob
 from adaptive_rec.errors import ConfigError
 
@@ -159,7 +159,7 @@ def read_hardware(path: Path, stated: bool = False) -> Hardware:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"--hardware {path} is not valid TOML: {error}") from None
     except ValidationError as error:
-        raise ConfigError(f"in {path}:\n{describe(error)}") from None
+        raise ConfigError(f"in {path}:\n{describe_faults(error)}") from None
     if not found.rows and not (stated and found.device.up_gbs):
         raise ConfigError(f"a hardware profile must have at least one [[rows]] section, {path} has none")
     return found

@@ -11,7 +11,7 @@ from adaptive_rec.memory.plan import MemoryPlan
 from adaptive_rec.memory.rows import hot_row_bytes, slots_in_memory, space_of
 from adaptive_rec.offline.forecast.hardware import Hardware
 from adaptive_rec.offline.forecast.lane import StepCounts
-from adaptive_rec.offline.forecast.predict import Workload, disk_seconds, multiplications, predict
+from adaptive_rec.offline.forecast.predict import Workload, disk_seconds, multiplications, predict_step_seconds
 from adaptive_rec.offline.forecast.prediction import HotLookups, Prediction
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
@@ -67,7 +67,7 @@ def homes_of(config: Config, source: Source, plan: MemoryPlan, lookups: HotLooku
         return Homes(*where, cold)
     load = _load(config, source, plan, lookups, found, all_bytes / rows)
     alone = hardware.model_copy(update={"disk": hardware.disk.model_copy(update={"read_us": 0.0})})
-    return Homes(*where, cold, disk_seconds(load, hardware), predict(load, alone))
+    return Homes(*where, cold, disk_seconds(load, hardware), predict_step_seconds(load, alone))
 
 
 def _in_memory(config: Config, source: Source, plan: MemoryPlan) -> tuple[int, int]:

@@ -68,7 +68,7 @@ class FirstSamples:
         self.progress(what, done, self.total)
 
 
-def count_rows(samples: FirstSamples) -> NDArray[np.int64]:
+def count_lookups(samples: FirstSamples) -> NDArray[np.int64]:
     """Return the lookups of each joint row. Raises DataError for an id outside its table."""
     space = samples.space
     counts_R = np.zeros(space.rows, dtype=np.int64)

@@ -103,7 +103,7 @@ class StepSeconds:
     """Processor time of that, in the background."""
 
 
-def predict(load: Workload, hardware: Hardware) -> float:
+def predict_step_seconds(load: Workload, hardware: Hardware) -> float:
     """Return the seconds of a mean step."""
     parts = cost(load, hardware)
     between = parts.other + parts.arrange + parts.requests + parts.decide + parts.migrate + parts.evaluate

@@ -10,7 +10,7 @@ from typing import Any
 from adaptive_rec.offline.advice import advice
 from adaptive_rec.offline.pages.page import page
 from adaptive_rec.offline.pages.plot import Plot, PlotLine, PlotMark
-from adaptive_rec.offline.pages.scale import linear, logarithmic, tick
+from adaptive_rec.offline.pages.scale import linear_scale, logarithmic, tick
 from adaptive_rec.units import count, fine, percent, size, whole
 
 MOST_TABLES = 64
@@ -47,7 +47,7 @@ def _budgets(measured: Mapping[str, Any]) -> Plot:
     x = logarithmic(sizes[0], sizes[-1], size, base=2, most=8)
     texts = [f"{size(point['bytes'])}, {count(point['rows'])} rows" for point in points]
     return Plot(
-        "budgets", "What a hot budget catches", "share", sizes, texts, "hot budget", x, linear(0, 1, percent), lines,
+        "budgets", "What a hot budget catches", "share", sizes, texts, "hot budget", x, linear_scale(0, 1, percent), lines,
         marks=marks, group="budgets", wide=True,
         note="Rows ranked over all tables by their lookups in all samples, which a run has yet to learn.",
     )  # fmt: skip
@@ -60,7 +60,7 @@ def _cdf(measured: Mapping[str, Any]) -> Plot:
     x = logarithmic(1, max(rows, default=1), tick)
     texts = [f"{count(n)} rows ({fine(n / every['seen_rows'])})" for n in rows]
     return Plot(
-        "cdf", "Lookups of the most frequent rows", "all tables together", rows, texts, "rows", x, linear(0, 1, percent),
+        "cdf", "Lookups of the most frequent rows", "all tables together", rows, texts, "rows", x, linear_scale(0, 1, percent),
         [line], group="cdf",
     )  # fmt: skip
 
@@ -78,7 +78,8 @@ def _drift(measured: Mapping[str, Any]) -> Plot:
     numbers = list(range(1, len(windows) + 1))
     return Plot(
         "drift", "Drift", "lookups of a window to the hot rows of …", numbers, [f"window {n}" for n in numbers], "window",
-        linear(1, max(2, len(windows)), lambda v: f"{v:g}", ticks=min(9, len(windows) - 1)), linear(low, 1, percent), lines,
+        linear_scale(1, max(2, len(windows)), lambda v: f"{v:g}", ticks=min(9, len(windows) - 1)),
+        linear_scale(low, 1, percent), lines,
         group="windows", note=f"At {size(measured['drift']['budget_bytes'])}; "
         f"a window is {count(measured['drift']['samples_per_window'])} samples.",
     )  # fmt: skip
@@ -94,5 +95,5 @@ def _curves(tables: Sequence[Mapping[str, Any]]) -> Iterator[Plot]:
         xs, parts = [x for x, _ in points], [part for _, part in points]
         yield Plot(
             "", each["name"], f"{count(seen)} rows", xs, [""] * len(xs), "rows", logarithmic(LEAST_RATIO, 1, percent),
-            linear(0, 1, percent), [PlotLine("lookups", "line-1", parts, "area", fine)], about=about,
+            linear_scale(0, 1, percent), [PlotLine("lookups", "line-1", parts, "area", fine)], about=about,
         )  # fmt: skip

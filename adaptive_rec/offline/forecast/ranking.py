@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.embedding.device import split_budget
-from adaptive_rec.offline.forecast.passes import FirstSamples, count_rows
+from adaptive_rec.offline.forecast.passes import FirstSamples, count_lookups
 from adaptive_rec.placement import RowSpace
 
 Counts = NDArray[np.int64]
@@ -69,7 +69,7 @@ class Ranking:
     @staticmethod
     def counted(samples: FirstSamples, row_bytes: list[int]) -> tuple[Seen, Ranking]:
         """Count the lookups of samples; return the rows that occur, and their ranking."""
-        seen = Seen.of(count_rows(samples))
+        seen = Seen.of(count_lookups(samples))
         return seen, Ranking.of(samples.space, row_bytes, seen)
 
     @property

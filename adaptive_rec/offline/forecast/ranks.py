@@ -22,7 +22,7 @@ from adaptive_rec.offline.forecast.hardware import Hardware
 from adaptive_rec.offline.forecast.lane import Lane, StepCounts
 from adaptive_rec.offline.forecast.network import NetworkSeconds, network_seconds
 from adaptive_rec.offline.forecast.passes import Progress
-from adaptive_rec.offline.forecast.predict import Workload, multiplications, predict
+from adaptive_rec.offline.forecast.predict import Workload, multiplications, predict_step_seconds
 from adaptive_rec.offline.forecast.replay import stream
 from adaptive_rec.offline.forecast.survey import with_rehearsal
 from adaptive_rec.offline.forecast.traffic import Nodes, Sent, count_sent
@@ -142,7 +142,7 @@ def _work_seconds(
         counts = of_rank(lanes[budget].total, layout.ranks, one.lines)
         load = Workload.of(config, source, space, load_policy(name), counts, forward)
         threads = min(config.run.threads or hardware.cores, hardware.cores)
-        found.append(predict(load, hardware) * max(1.0, layout.per_node * threads / hardware.cores))
+        found.append(predict_step_seconds(load, hardware) * max(1.0, layout.per_node * threads / hardware.cores))
     return found
 
 

@@ -113,7 +113,7 @@ def measured(plan: MemoryPlan, result: Rehearsed) -> MemoryPlan:
 # In the process that rehearses ---------------------------------------------------------------------------------------
 
 
-def main() -> None:
+def carry_out_order() -> None:
     """Read an order from standard input, carry it out, and print the result as JSON."""
     wait_briefly(os.environ)
     order = json.load(sys.stdin)
@@ -134,7 +134,7 @@ def run(config: Config, folder: Path, copies_bytes: Sequence[int]) -> Rehearsed:
 
 def _run(config: Config, folder: Path, copies_bytes: Sequence[int]) -> Rehearsed:
     began = time.perf_counter()
-    small, policy = cut(config), load_policy(config.knobs.policy)
+    small, policy = shorten(config), load_policy(config.knobs.policy)
     source = fold(small, open_source(small))
     runtime = assemble(small, source, options=RunOptions(folder, rows=folder.parent / "rows"))
     for _ in runtime.run():
@@ -154,7 +154,7 @@ def _run(config: Config, folder: Path, copies_bytes: Sequence[int]) -> Rehearsed
     return Rehearsed(max(0, rest), runtime.step_number, round(time.perf_counter() - began, 3))
 
 
-def cut(config: Config) -> Config:
+def shorten(config: Config) -> Config:
     """The configuration of a short run that reports on every step; its rows lie in no folder of a run."""
     never = dict.fromkeys(("eval_every_steps", "checkpoint_every_steps", "checkpoint_every_seconds"), 0)
     hot_bytes = min(HOT_BYTES, config.knobs.hot_budget_bytes)

@@ -67,12 +67,12 @@ def replay(
     for name, budget, same in wanted:
         if load_policy(name).arranges_stream:
             lane = Lane.of(config, space, name, budget)
-            follow(lane, config, kept, counted(progress, f"replaying {name}", total))
+            follow(lane, config, kept, report_samples(progress, f"replaying {name}", total))
             made.lanes.update({(name, each): lane for each in same})
     return made
 
 
-def counted(progress: Progress, what: str, total: int) -> Callable[[int], None]:
+def report_samples(progress: Progress, what: str, total: int) -> Callable[[int], None]:
     """Return a function that adds the samples of a batch and reports their sum to `progress`."""
     done = 0
 

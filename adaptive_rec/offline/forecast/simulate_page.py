@@ -9,7 +9,7 @@ from typing import Any
 from adaptive_rec.offline.advice import advice
 from adaptive_rec.offline.pages.page import page
 from adaptive_rec.offline.pages.plot import Plot, PlotLine, PlotMark
-from adaptive_rec.offline.pages.scale import Scale, Text, bounds, linear, logarithmic, tick
+from adaptive_rec.offline.pages.scale import Scale, Text, bounds, linear_scale, logarithmic, tick
 from adaptive_rec.units import count, fine, percent, size, whole
 
 COLORS = ("stage-1", "stage-4", "stage-6", "stage-3", "stage-7", "stage-5", "stage-2", "stage-8")
@@ -127,10 +127,10 @@ def _over_budgets(
 def _upwards(name: str, lines: Sequence[PlotLine]) -> Scale:
     values = [value for line in lines for value in line.known]
     if name == "link":
-        return linear(0.0, max(values, default=1.0) or 1.0, size, binary=True)
+        return linear_scale(0.0, max(values, default=1.0) or 1.0, size, binary=True)
     if name == "step":
-        return linear(*bounds(*(line.values for line in lines)), lambda v: f"{v:g}")
-    return linear(0, 1, percent)
+        return linear_scale(*bounds(*(line.values for line in lines)), lambda v: f"{v:g}")
+    return linear_scale(0, 1, percent)
 
 
 def _course(made: Mapping[str, Any], curves: Mapping[str, list[Result]]) -> Plot:
@@ -147,7 +147,7 @@ def _course(made: Mapping[str, Any], curves: Mapping[str, list[Result]]) -> Plot
     )  # fmt: skip
     return Plot(
         "course", "Hot lookups over the stream", f"share, at {size(budgets[place])}", samples,
-        [f"{count(done)} samples" for done in samples], "samples", linear(0.0, max(samples, default=1), tick, ticks=5),
-        linear(0, 1, percent), lines, group="course", wide=True,
+        [f"{count(done)} samples" for done in samples], "samples", linear_scale(0.0, max(samples, default=1), tick, ticks=5),
+        linear_scale(0, 1, percent), lines, group="course", wide=True,
         note="Policies that arrange the stream train its samples in an order of their own.",
     )  # fmt: skip

@@ -20,7 +20,13 @@ from adaptive_rec.offline.forecast.device_stages import stages
 from adaptive_rec.offline.forecast.hardware import Hardware
 from adaptive_rec.offline.forecast.lane import Lane, StepCounts
 from adaptive_rec.offline.forecast.passes import FirstSamples, Progress
-from adaptive_rec.offline.forecast.predict import Workload, cold_rows, disk_seconds, multiplications, predict
+from adaptive_rec.offline.forecast.predict import (
+    Workload,
+    cold_rows,
+    disk_seconds,
+    multiplications,
+    predict_step_seconds,
+)
 from adaptive_rec.offline.forecast.ranking import Ranking, suggested_bytes
 from adaptive_rec.offline.forecast.ranks import Processes, predicted
 from adaptive_rec.offline.forecast.replay import Replayed, replay
@@ -39,7 +45,7 @@ SAME_RATIO = 0.01
 """Relative difference in multiplications up to which two dense parts count as equal."""
 
 
-def simulate(
+def replay_policies(
     config: Config,
     trace: Path | None,
     policies: Sequence[str],
@@ -85,7 +91,7 @@ def simulate(
         "suggested_bytes": suggested,
         "everything_fits": everything <= room_bytes(config),
         "ceiling": made.ceiling,
-        "hardware": described(hardware, config, forward) if hardware else None,
+        "hardware": hardware_with_note(hardware, config, forward) if hardware else None,
         "processes": predicted(config, source, processes, hardware, progress) if processes else None,
         "results": [
             result(config, source, made, name, budget, hardware, forward) for name in policies for budget in wanted
@@ -138,7 +144,7 @@ def result(
     policy, hot = load_policy(name), ratio(total.hot_lookups, total.lookups)
     load = Workload.of(config, source, lane.store.space, policy, total, forward)
     staged = stages(lane.later, load.dim, forward, hardware.device) if hardware and hardware.device.up_gbs else None
-    seconds = staged.step(load.prefetches) if staged else predict(load, hardware) if hardware else None
+    seconds = staged.step(load.prefetches) if staged else predict_step_seconds(load, hardware) if hardware else None
     return {
         "policy": name,
         "budget_bytes": budget,
@@ -191,7 +197,7 @@ def course(lane: Lane) -> list[list[float]]:
     return points
 
 
-def described(hardware: Hardware, config: Config, forward: float) -> dict[str, Any]:
+def hardware_with_note(hardware: Hardware, config: Config, forward: float) -> dict[str, Any]:
     """Return the hardware profile with a note for readers of a prediction."""
     measured, note = hardware.dense.multiplications, ""
     if measured and abs(forward / measured - 1) > SAME_RATIO:

@@ -33,7 +33,7 @@ class Scale:
         return min(1.0, max(0.0, part))
 
 
-def linear(low: float, high: float, text: Text, ticks: int = 4, binary: bool = False) -> Scale:
+def linear_scale(low: float, high: float, text: Text, ticks: int = 4, binary: bool = False) -> Scale:
     """Return a scale that ends at both values; `binary`: its ticks are round in units of 1024."""
     if not high > low:
         high = low + (abs(low) * 0.1 or 1.0)

@@ -9,7 +9,7 @@ from typing import Any
 from adaptive_rec.config.figures import of_part
 from adaptive_rec.offline.pages.dates import date_text, dates
 from adaptive_rec.offline.pages.plot import Key, Piece, Plot, PlotLine, PlotMark, TrackRow, Tracks
-from adaptive_rec.offline.pages.scale import Scale, bounds, height, linear, logarithmic, tick
+from adaptive_rec.offline.pages.scale import Scale, bounds, height, linear_scale, logarithmic, tick
 from adaptive_rec.offline.report.record import RunRecord
 from adaptive_rec.offline.report.series import Column, ReportSeries
 from adaptive_rec.units import count, fine, four, percent, size, whole
@@ -29,7 +29,7 @@ class RunFigures:
     def __init__(self, record: RunRecord, series: ReportSeries, marks: Sequence[PlotMark]) -> None:
         self._record, self._series, self._marks = record, series, marks
         ends = [*series.samples, *(series.samples_at(e["step"]) for e in record.evaluations)]
-        self._x = linear(0.0, max(ends, default=1.0), tick, ticks=5)
+        self._x = linear_scale(0.0, max(ends, default=1.0), tick, ticks=5)
         self._texts = [_at(step, samples) for step, samples in zip(series.steps, series.samples, strict=True)]
 
     def all(self, tables: Sequence[Any], total_rows: int) -> list[Plot | Tracks | None]:
@@ -57,7 +57,7 @@ class RunFigures:
         if (stride := self._record.stride) > 1:
             note = f"The band spans the {stride} reports behind each point."
             more = {"span": self._series.loss_span, "note": note}
-        return self._plot("loss", "Loss", "log loss per sample", linear(low, high, tick), *lines, **more)
+        return self._plot("loss", "Loss", "log loss per sample", linear_scale(low, high, tick), *lines, **more)
 
     def _auc(self) -> Plot:
         """Return the AUC, whose points are the evaluations themselves."""
@@ -68,7 +68,7 @@ class RunFigures:
         line = PlotLine("AUC", "evaluation", values, "both", four)
         title = "Held-out AUC" if self._record.scored == "held out" else "AUC of samples before training on them"
         return Plot(
-            "auc", title, "", places, texts, "at", self._x, linear(*bounds(values), tick), [line],
+            "auc", title, "", places, texts, "at", self._x, linear_scale(*bounds(values), tick), [line],
             marks=self._marks, group="evaluations",
             note="" if len(values) > 1 else "eval.every_steps or eval.count makes evaluations while a run trains.",
         )  # fmt: skip
@@ -82,7 +82,8 @@ class RunFigures:
         texts = [f"{date_text(e['first_time'])} to {date_text(e['last_time'])}" for e in windows]
         return Plot(
             "auc-in-time", "AUC in time", "of each window, at its first sample", times, texts, "window",
-            dates(min(times), max(times)), linear(*bounds(values), tick), [PlotLine("AUC", "evaluation", values, "both", four)],
+            dates(min(times), max(times)), linear_scale(*bounds(values), tick),
+            [PlotLine("AUC", "evaluation", values, "both", four)],
             group="windows",
         )  # fmt: skip
 
@@ -100,7 +101,7 @@ class RunFigures:
 
     def _hot(self) -> Plot:
         return self._plot(
-            "hot", "Hot lookups and popular samples", "", linear(0, 1, percent),
+            "hot", "Hot lookups and popular samples", "", linear_scale(0, 1, percent),
             PlotLine("hot lookups", "hot", self._series.hot_lookups, text=fine),
             PlotLine("popular samples", "line-1", self._series.popular_samples, text=fine),
         )  # fmt: skip
@@ -111,25 +112,25 @@ class RunFigures:
             PlotLine("samples", "line-1", self._series.skipped_samples, "dashed", fine),
         )
         high = max((value for line in lines for value in line.known), default=0.0)
-        return self._plot("skipped", "Skipped", "share", linear(0, max(0.05, min(1.0, high * 1.1)), percent), *lines)
+        return self._plot("skipped", "Skipped", "share", linear_scale(0, max(0.05, min(1.0, high * 1.1)), percent), *lines)
 
     def _speed(self) -> Plot:
         line = PlotLine("samples/s", "line-1", self._series.samples_per_second, text=count)
         high = max(line.known, default=0.0) or 1.0
-        return self._plot("speed", "Speed", "", linear(0, high * 1.05, tick), line)
+        return self._plot("speed", "Speed", "", linear_scale(0, high * 1.05, tick), line)
 
     def _moved(self) -> Plot:
         up, down = self._series.up_bytes, self._series.down_bytes
         high, note = height(size, up, down)
         return self._plot(
-            "moved", "Moved between the tiers", "bytes a step", linear(0, max(high, 1024.0), size, binary=True),
+            "moved", "Moved between the tiers", "bytes a step", linear_scale(0, max(high, 1024.0), size, binary=True),
             PlotLine("to the hot tier", "hot", up, text=size), PlotLine("back", "memory", down, "dashed", size), note=note,
         )  # fmt: skip
 
     def _migrated(self) -> Plot:
         line = PlotLine("rows a step", "hot", self._series.migrated_rows, text=tick)
         high, note = height(tick, line.values)
-        return self._plot("migrated", "Rows that change tier", "", linear(0, high, tick), line, note=note)
+        return self._plot("migrated", "Rows that change tier", "", linear_scale(0, high, tick), line, note=note)
 
     def _disk(self) -> Plot | None:
         """Return what was done with rows on a disk."""
@@ -139,7 +140,7 @@ class RunFigures:
         named = {name: line for name, line in DISK_LINES.items() if name in columns}  # older runs have fewer
         lines = [PlotLine(text, color, columns[name], text=count) for name, (text, color) in named.items()]
         high, note = height(count, *(line.values for line in lines))
-        return self._plot("disk", "Rows on the disk", "a step", linear(0, high, count), *lines, note=note)
+        return self._plot("disk", "Rows on the disk", "a step", linear_scale(0, high, count), *lines, note=note)
 
     def _stages(self) -> Plot:
         """Return the stages stacked: together they are the wall clock without evaluations."""
@@ -149,7 +150,7 @@ class RunFigures:
         lines = [PlotLine(name, stage_color(name), columns[name], "area", milliseconds) for name in order]
         high, note = height(milliseconds, [sum(values) for values in zip(*columns.values(), strict=True)])
         return self._plot(
-            "stages", "Where a step's time goes", "ms a step of the training thread", linear(0, high, milliseconds),
+            "stages", "Where a step's time goes", "ms a step of the training thread", linear_scale(0, high, milliseconds),
             *lines, stacked=True, wide=True, note=note,
         )  # fmt: skip
 
@@ -164,7 +165,8 @@ class RunFigures:
         ]
         high, note = height(milliseconds, *columns.values())
         return self._plot(
-            "beside", "Work on other threads", "ms a step; it overlaps with the above", linear(0, high, milliseconds), *lines,
+            "beside", "Work on other threads", "ms a step; it overlaps with the above",
+            linear_scale(0, high, milliseconds), *lines,
             wide=True, note=f"(ahead): before the step, by the clock. (beside): processor time. {note}",
         )  # fmt: skip
 

@@ -16,7 +16,6 @@ from adaptive_rec.embedding.staged import stager
 from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice
 from adaptive_rec.embedding.staged.classifier import Classifier
 from adaptive_rec.embedding.staged.device_step import DeviceStep
-from adaptive_rec.embedding.staged.homing import Homing
 from adaptive_rec.embedding.staged.host_rows import RowCopier
 from adaptive_rec.embedding.staged.in_flight import Flight, Staged
 from adaptive_rec.embedding.staged.late_streams import LateStreams
@@ -25,6 +24,7 @@ from adaptive_rec.embedding.staged.packing import Parcel, send
 from adaptive_rec.embedding.staged.ring import Slot, StagingRing
 from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.staged.stager import Stager
+from adaptive_rec.embedding.staged.write_back import WriteBack
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.kernels import host
 from adaptive_rec.placement import Migration
@@ -97,12 +97,12 @@ def keep_what_a_migration_overtook(patch: pytest.MonkeyPatch) -> None:
 
 
 def land_rows_before_they_came_down(patch: pytest.MonkeyPatch) -> None:
-    land = Homing._land
+    land = WriteBack._land
 
-    def hasty(homing: Homing, flight: Any, staged: Any, changed: Any, here: Any, computed: Any) -> None:
+    def hasty(homing: WriteBack, flight: Any, staged: Any, changed: Any, here: Any, computed: Any) -> None:
         land(homing, flight, staged, changed, DONE, computed)
 
-    patch.setattr(Homing, "_land", hasty)
+    patch.setattr(WriteBack, "_land", hasty)
 
 
 def read_slots_before_they_came_down(patch: pytest.MonkeyPatch) -> None:

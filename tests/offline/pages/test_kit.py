@@ -11,7 +11,7 @@ import pytest
 
 from adaptive_rec.offline.pages.page import templates
 from adaptive_rec.offline.pages.plot import Plot, PlotLine, PlotMark
-from adaptive_rec.offline.pages.scale import bounds, height, linear, logarithmic
+from adaptive_rec.offline.pages.scale import bounds, height, linear_scale, logarithmic
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e"
 
@@ -45,7 +45,7 @@ def test_a_name_without_a_value_is_an_error_and_a_number_that_is_not_known_a_das
 
 def plotted(**more: Any) -> Plot:
     lines = [PlotLine("a", "hot", [1.0, 2.0, None], text=str), PlotLine("b", "cold", [3.0, None, 9.0], "points", str)]
-    scales = linear(0, 4, str), linear(0, 4, str)
+    scales = linear_scale(0, 4, str), linear_scale(0, 4, str)
     return Plot("name", "Title", "", [1, 2, 4], ["one", "two", "four"], "at", *scales, lines, **more)
 
 
@@ -85,14 +85,14 @@ def test_numbers_of_marks_that_are_close_alternate_in_height() -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (0.5383, 0.6911), (0, 409600), (3, 3), (0, 0), (-2, 5), (0, 3e-7)])
 def test_a_linear_scale_has_round_ticks_within_it(low: float, high: float) -> None:
-    scale = linear(low, high, str)
+    scale = linear_scale(low, high, str)
     assert scale.low - 1e-9 <= min(scale.ticks) <= max(scale.ticks) <= scale.high + 1e-9
     assert 2 <= len(scale.ticks) <= 8
     assert [scale.place(scale.low), scale.place(scale.high)] == [0.0, 1.0]
 
 
 def test_sizes_have_ticks_round_in_units_of_1024() -> None:
-    assert linear(0, 300 << 10, str, binary=True).ticks == (0, 100 << 10, 200 << 10, 300 << 10)
+    assert linear_scale(0, 300 << 10, str, binary=True).ticks == (0, 100 << 10, 200 << 10, 300 << 10)
 
 
 @pytest.mark.parametrize(("low", "high", "base"), [(1, 840000, 10), (512, 41 << 20, 2), (7, 7, 10), (1e-4, 1, 10)])

@@ -25,8 +25,8 @@ from adaptive_rec.memory.rows import policy_row_bytes
 from adaptive_rec.offline.forecast import profile as measuring
 from adaptive_rec.offline.forecast.passes import FirstSamples
 from adaptive_rec.offline.forecast.profile import measure
-from adaptive_rec.offline.forecast.ranking import Ranking, Seen, curve_budgets, rounded_up, suggested_bytes, top_share
 from adaptive_rec.offline.forecast.profile_page import profile_page
+from adaptive_rec.offline.forecast.ranking import Ranking, Seen, curve_budgets, rounded_up, suggested_bytes, top_share
 from adaptive_rec.placement import RowSpace
 
 TINY = ["data.shuffle=false", "data.synthetic.drift_ranks=3", "data.synthetic.samples=3000"]

@@ -13,8 +13,8 @@ from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import UsageError
 from adaptive_rec.offline.forecast.hardware import DiskCosts, Hardware, RowCosts, to_text
-from adaptive_rec.offline.forecast.simulation import parse_budgets, simulate
 from adaptive_rec.offline.forecast.simulate_page import simulate_page
+from adaptive_rec.offline.forecast.simulation import parse_budgets, replay_policies
 
 WORDS = ["simulate", "tiny", "--steps", "24", "--policies", "hybrid,hotline,random_skip,slipstream,fae_released"]
 
@@ -24,7 +24,7 @@ def made(
 ) -> dict[str, Any]:
     config = load_config("tiny", {}, ["run.steps=12", *settings])
     names = ("hybrid", "hotline", "slipstream", "random_skip")
-    return simulate(config, None, names, budgets, hardware, None, lambda *_: None)
+    return replay_policies(config, None, names, budgets, hardware, None, lambda *_: None)
 
 
 def test_the_command_prints_figures_and_leaves_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +105,7 @@ def test_equal_policies_share_a_curve_and_those_that_ignore_the_budget_have_none
 
 def test_policies_that_ignore_the_budget_are_recognised_at_a_single_budget() -> None:
     config = load_config("tiny", {}, ["run.steps=4"])
-    found = simulate(config, None, ("device_only", "hybrid", "hotline"), ("2KiB",), None, None, lambda *_: None)
+    found = replay_policies(config, None, ("device_only", "hybrid", "hotline"), ("2KiB",), None, None, lambda *_: None)
     assert [one["follows_budget"] for one in found["results"]] == [False, False, True]
     assert "hotline at 2.0 KiB" in simulate_page(found)  # most hot lookups: not those of a copy of all rows
 
@@ -132,7 +132,7 @@ def test_scaling_of_a_dense_part_that_was_not_measured_is_noted() -> None:
 
 
 def test_an_impossible_folder_is_refused_before_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adaptive_rec.offline.forecast.simulation.simulate", lambda *_: pytest.fail("was replayed"))
+    monkeypatch.setattr("adaptive_rec.offline.forecast.simulation.replay_policies", lambda *_: pytest.fail("was replayed"))
     assert main([*WORDS, "--out", "/dev/null/x"]) == 2
 
 

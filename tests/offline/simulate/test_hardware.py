@@ -24,7 +24,7 @@ from adaptive_rec.offline.forecast.hardware import (
     to_text,
 )
 from adaptive_rec.offline.forecast.lane import StepCounts
-from adaptive_rec.offline.forecast.predict import Workload, cost, disk_seconds, multiplications, predict
+from adaptive_rec.offline.forecast.predict import Workload, cost, disk_seconds, multiplications, predict_step_seconds
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
 
@@ -95,7 +95,7 @@ def test_a_step_on_the_host_is_the_sum_of_its_parts() -> None:
     decide, migrate = 0.2 * 50 + 300 * 0.007, 10 * 0.100
     expected = 500 + dense + classify + gather + update + read + track + decide + migrate
     # Ticks count in the cost of decisions, whichever policy has any.
-    assert predict(LOAD, MACHINE) == pytest.approx(1e-6 * (expected + 0.1 * 6000))
+    assert predict_step_seconds(LOAD, MACHINE) == pytest.approx(1e-6 * (expected + 0.1 * 6000))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_step_on_the_host_is_the_sum_of_its_parts() -> None:
     ],
 )
 def test_more_work_costs_more(change: dict[str, object], more_us: float) -> None:
-    more = predict(replace(LOAD, **change), MACHINE) - predict(LOAD, MACHINE)  # type: ignore[arg-type]
+    more = predict_step_seconds(replace(LOAD, **change), MACHINE) - predict_step_seconds(LOAD, MACHINE)  # type: ignore[arg-type]
     assert more == pytest.approx(1e-6 * more_us)
 
 
@@ -121,8 +121,8 @@ def test_on_a_device_the_longest_of_what_overlaps_counts() -> None:
     parts = cost(LOAD, machine)
     assert parts.up == pytest.approx(27_600 / 1e7 + 20e-6)
     assert parts.down == pytest.approx(27_480 / 5e6 + 10e-6)
-    apart = predict(replace(LOAD, prefetches=False), machine)
-    together = predict(LOAD, machine)
+    apart = predict_step_seconds(replace(LOAD, prefetches=False), machine)
+    together = predict_step_seconds(LOAD, machine)
     between = parts.other + parts.decide + parts.migrate
     assert together == pytest.approx(between + parts.down)
     stages = parts.dense + parts.update + parts.read + parts.classify + parts.gather + parts.up + parts.down
@@ -136,12 +136,13 @@ def test_a_step_takes_at_least_as_long_as_the_disk() -> None:
     assert disk_seconds(on_disk, machine) == pytest.approx(seconds)
     assert disk_seconds(LOAD, machine) is None
     assert disk_seconds(on_disk, MACHINE) is None
-    assert predict(LOAD, machine) == predict(LOAD, MACHINE)
-    assert predict(on_disk, machine) == pytest.approx(seconds)
+    assert predict_step_seconds(LOAD, machine) == predict_step_seconds(LOAD, MACHINE)
+    assert predict_step_seconds(on_disk, machine) == pytest.approx(seconds)
     quick = machine.model_copy(update={"disk": machine.disk.model_copy(update={"read_us": 0.1, "write_gbs": 10.0})})
-    assert predict(on_disk, quick) == pytest.approx(predict(LOAD, MACHINE) + 400 * 8e-6 / 2), "reading takes a core's time"
-    waits = predict(replace(on_disk, prefetches=False), machine)
-    assert waits == pytest.approx(predict(replace(LOAD, prefetches=False), machine) + seconds + 400 * 8e-6 / 2)
+    plain = predict_step_seconds(LOAD, MACHINE)
+    assert predict_step_seconds(on_disk, quick) == pytest.approx(plain + 400 * 8e-6 / 2), "reading takes a core's time"
+    waits = predict_step_seconds(replace(on_disk, prefetches=False), machine)
+    assert waits == pytest.approx(predict_step_seconds(replace(LOAD, prefetches=False), machine) + seconds + 400 * 8e-6 / 2)
 
 
 def test_multiplications_are_those_of_the_layers() -> None:

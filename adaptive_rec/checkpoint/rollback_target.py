@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from adaptive_rec.checkpoint.files import DISK, Files, os_errors
-from adaptive_rec.checkpoint.generation import generations, names_in, remove, set_aside
+from adaptive_rec.checkpoint.generation import generations, names_in, remove_generations, set_aside
 from adaptive_rec.checkpoint.history import verify_all
 from adaptive_rec.errors import CheckpointError, ConfigError, ConflictError
 
@@ -60,7 +60,7 @@ def remove_newer(folder: Path, name: str, files: Files = DISK) -> list[str]:
     """Remove the checkpoints that came after one, so that no resume takes them for a newer state. Returns their names. One that
     somebody has begun to read meanwhile is set aside instead."""
     newer = newer_than(folder, name, files)
-    removed = remove(files, folder, newer)
+    removed = remove_generations(files, folder, newer)
     set_aside(files, folder, [each for each in newer if each not in removed])
     return newer
 

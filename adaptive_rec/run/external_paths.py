@@ -86,7 +86,7 @@ def with_absolute_rows(config: Config) -> Config:
     return config.model_copy(update={"run": config.run.model_copy(update={"disk": disk})})
 
 
-def check_rows(
+def check_rows_are_inside(
     run: Path, new: Path | None, config: Config, settings: Iterable[str], environment: Mapping[str, str]
 ) -> None:
     """Raise UsageError where the configuration of a run that is resumed, or repeated in a `new` directory, has its rows outside

@@ -22,18 +22,18 @@ OF_A_MACHINE = ("data.source", "run.threads", "run.classify_threads", "run.copy_
 """Settings that ranks may have otherwise: where a machine has the data, its cores, and what rank 0 alone does."""
 
 
-def check_start(group: Group, config: Config, resume: bool) -> None:
+def check_ranks_start(group: Group, config: Config, resume: bool) -> None:
     """Raise ConfigError on all ranks where one has another version, another setting, or goes on with a run that others begin."""
     settings = _flat(config.model_dump(mode="json"))
     own = {name: value for name, value in settings.items() if name not in OF_A_MACHINE}
-    check_alike(group, {"the version of adaptive-rec": __version__, "--resume": resume, **own})
+    check_same_on_ranks(group, {"the version of adaptive-rec": __version__, "--resume": resume, **own})
 
 
 def check_data(group: Group, source: Source, config: Config) -> None:
     """Raise ConfigError on all ranks where one has other tables, other numbers of samples, or another first batch."""
     read = source.key_batches if isinstance(source, RawIds) else source.train_batches
     first = next(iter(read(Position(seed=config.run.seed), config.run.batch_size)), None)
-    check_alike(
+    check_same_on_ranks(
         group,
         {
             "tables of data.source": [asdict(table) for table in source.tables],
@@ -54,7 +54,7 @@ def check_directory(group: Group, out: Path) -> None:
             raise UsageError(f"--out must be a directory that all ranks share, rank {rank} finds no {kept} of this run")
 
 
-def check_alike(group: Group, own: Mapping[str, Any]) -> None:
+def check_same_on_ranks(group: Group, own: Mapping[str, Any]) -> None:
     """Raise ConfigError on all ranks where a named value, which must have a JSON form, is not the same on all of them."""
     first, *others = group.share(own)
     for rank, found in enumerate(others, start=1):

@@ -29,7 +29,7 @@ class LastStanding:
     phase: str = "rolling_back"
 
 
-class PresentRun:
+class CurrentRun:
     """The runtime that trains at present; none while a rollback replaces it. The mailbox and the shared state stay the same."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -67,7 +67,7 @@ class PresentRun:
     # For the sidecar, which publishes what it opens ------------------------------------------------------------------
 
     @property
-    def publisher(self) -> PresentRun:
+    def publisher(self) -> CurrentRun:
         return self
 
     def open(self) -> StateWriter:

@@ -25,11 +25,11 @@ def at_a_glance(files: Sequence[RuntimeFile]) -> list[dict[str, Any]]:
 
 
 def _of(file: RuntimeFile) -> dict[str, Any]:
-    from adaptive_rec.cli.client import ApiError, UnreachableError, of_run
+    from adaptive_rec.cli.client import ApiError, UnreachableError, client_of_run
 
     now: Mapping[str, Any] = {}
     try:
-        with of_run(file, PATIENCE_SECONDS) as client:
+        with client_of_run(file, PATIENCE_SECONDS) as client:
             now = client.get("/status").body
     except (ApiError, UnreachableError):
         pass

@@ -22,7 +22,7 @@ RETURNING_LIMIT = 4
 """Limit of batches whose rows are on their way down. It also limits how far the training thread is ahead of the device."""
 
 
-class Homing:
+class WriteBack:
     """Writes rows back on one thread, in the order of the steps, so the last batch that held a row decides its value."""
 
     def __init__(
