@@ -142,6 +142,7 @@ class TrainingSteps:
             self._observer.keep_popular_samples(work)
         for take, losses_S in self._held:
             take(losses_S)
+        self._held.clear()
 
     def learning_rates(self) -> LearningRates:
         """Return those of the next step."""

@@ -102,7 +102,7 @@ OUTSIDE = {"config", "source", "device", "torch_device", "space", "rule", "rules
 """Made from the configuration alone, or only for display."""
 
 WITHIN_A_STEP = {
-    "_guarded", "step_loss", "losses_S", "_buffers", "_taken", "_gradients", "_step_losses", "_forward", "pool_shapes",
+    "step_loss", "losses_S", "_buffers", "_taken", "_gradients", "_step_losses", "_forward", "pool_shapes",
     "parameters",
     "_decided", "_outcome", "ended", "_placed", "_trained", "_tails", "_due", "window_due", "measured",
 }  # fmt: skip

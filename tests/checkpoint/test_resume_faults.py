@@ -87,7 +87,7 @@ def test_old_checkpoints_that_cannot_be_removed_are_reported_as_a_warning(
     def stay(*_: object) -> list[str]:
         raise CheckpointError("step-000000005: removal failed: Operation not permitted")
 
-    monkeypatch.setattr(history, "remove", stay)
+    monkeypatch.setattr(history, "remove_generations", stay)
     monkeypatch.setattr(writing, "MOST_CHANGES", 0)  # so that none is needed by a newer one
     run = begin(tmp_path / "run", "checkpoint.every_steps=5")
     events = [event for event in run.events() if isinstance(event, Event)]

@@ -123,9 +123,9 @@ def test_optimizer_state_moves_with_the_rows(watch: Any, policy: str, optimizer:
 def test_fae_goes_by_its_schedule(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a test loss that always rises, portions shrink and switches become many; every sample still comes once."""
     checks = iter(range(10**6))
-    monkeypatch.setattr("adaptive_rec.runtime.evaluator.evaluate", lambda *_: Score(float(next(checks))))
+    monkeypatch.setattr("adaptive_rec.runtime.evaluator.score_batches", lambda *_: Score(float(next(checks))))
     rising = watch("fae", *EPOCHS)
-    monkeypatch.setattr("adaptive_rec.runtime.evaluator.evaluate", lambda *_: Score(-float(next(checks))))
+    monkeypatch.setattr("adaptive_rec.runtime.evaluator.score_batches", lambda *_: Score(-float(next(checks))))
     falling = watch("fae", *EPOCHS)
     switches = [
         sum(one.popular[0] != two.popular[0] for one, two in zip(seen.steps, seen.steps[1:], strict=False))

@@ -63,7 +63,7 @@ class Signal:
         self._at = at
         self._run: TrainingRun | None = None
         self._thread = 0
-        make, evaluate = TrainingSteps.make, evaluator.evaluate
+        make, evaluate = TrainingSteps.make, evaluator.score_batches
 
         def step(*args: Any) -> None:
             self.pass_by("step")
@@ -73,7 +73,7 @@ class Signal:
             return evaluate(self._noted(batches), *args)
 
         monkeypatch.setattr(TrainingSteps, "make", step)
-        monkeypatch.setattr(evaluator, "evaluate", scored)
+        monkeypatch.setattr(evaluator, "score_batches", scored)
 
     def _noted(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:

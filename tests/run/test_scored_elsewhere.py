@@ -22,7 +22,7 @@ def test_a_run_of_a_gpu_is_scored_on_a_cpu(
     assert main(words) != 0, "a CPU does not train it"
     capsys.readouterr()
     with monkeypatch.context() as gpu:
-        gpu.setattr(start_checks, "check", as_on_a_gpu)
+        gpu.setattr(start_checks, "check_features", as_on_a_gpu)
         assert main(words) == 0
     assert main(["eval", str(tmp_path / "run")]) == 0
     assert "AUC" in capsys.readouterr().out

@@ -94,7 +94,7 @@ class Seen:
         self.trained: list[float] = []
         self.scored: list[tuple[int, list[float], Evaluation]] = []
         now: list[float] = []
-        make, evaluate = runtime.steps.make, evaluator_module.evaluate
+        make, evaluate = runtime.steps.make, evaluator_module.score_batches
 
         def noted(batches: Any) -> Any:
             for batch in batches:
@@ -106,7 +106,7 @@ class Seen:
             make(work, probe)
 
         monkeypatch.setattr(runtime.steps, "make", trained)
-        monkeypatch.setattr(evaluator_module, "evaluate", lambda batches, *more: evaluate(noted(batches), *more))
+        monkeypatch.setattr(evaluator_module, "score_batches", lambda batches, *more: evaluate(noted(batches), *more))
         for report in runtime.run():
             if isinstance(report, Evaluation):
                 self.scored.append((len(self.trained), list(now), report))
