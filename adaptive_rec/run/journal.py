@@ -141,7 +141,7 @@ def _commands(path: Path, checkpoint: str) -> tuple[dict[int, list[Command]], tu
         for command in done:
             _check(step, command, path)
     if checkpoint and checkpoint not in saved:
-        raise DataError(f"journal {path} must have the event of checkpoint {checkpoint}, of the resume; it is missing")
+        raise DataError(f"journal {path} must have the event of checkpoint {checkpoint} that the run resumes from")
     return {step: done for step, done in found.items() if done}, saved.get(checkpoint, (0, 0))
 
 
@@ -207,9 +207,7 @@ def _go_back(
             f"journal {path} must name the checkpoint that the run was resumed from at step {event['step']}; it is missing"
         )
     if name and (starts or "parent" in event["details"]) and name not in saved:
-        raise DataError(
-            f"journal {path} must have the event of checkpoint {name} of the resume; it is missing"
-        )
+        raise DataError(f"journal {path} must have the event of checkpoint {name} that the run was resumed from")
     step, kept = saved.get(name, (event["step"], len(found[event["step"]]))) if name else (0, 0)
     for later in [each for each in found if each > step]:
         del found[later]

@@ -25,7 +25,6 @@ from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.disk.disk_store import DiskStore
 from adaptive_rec.embedding.disk.staged_disk_store import StagedDiskStore
 from adaptive_rec.embedding.optimizer import RowRule, rules_of_pools
-from adaptive_rec.embedding.shared.ownership import Ownership
 from adaptive_rec.embedding.shared.shared_device_store import SharedDeviceStore
 from adaptive_rec.embedding.shared.shared_disk_store import SharedDiskStore
 from adaptive_rec.embedding.shared.shared_store import SharedStore
@@ -258,9 +257,10 @@ def build_store(
     direct = (space, rule, config.run.seed, dtype, torch.device("cpu"), budget, movement)
     if streams is None:
         if rows is not None:
-            own = Ownership(space, shared.ranks, shared.rank).own if shared else space
-            check_hot_rows(config.run.host_memory, policy, policy.budget_bytes(config.knobs, all_rows_bytes(own, sizes)))
-            return SharedDiskStore(shared, *direct, rounded=rounded, folder=rows) if shared else DiskStore(*direct, folder=rows)
+            if shared:  # what a rank's own rows take was checked before
+                return SharedDiskStore(shared, *direct, rounded=rounded, folder=rows)
+            check_hot_rows(config.run.host_memory, policy, budget)
+            return DiskStore(*direct, folder=rows)
         return SharedStore(shared, *direct, drawn=drawn, rounded=rounded) if shared else DirectStore(*direct, drawn)
     copy_threads = config.run.thread_budget(stages_ahead=True).copy
     staged = (space, rules_of_pools(rule, 1)[0], config.run.seed, dtype, streams, budget, movement, copy_threads)

@@ -19,13 +19,12 @@ from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot
 from adaptive_rec.memory.disk import free_bytes
 from adaptive_rec.runtime.past_rollbacks import rollbacks_past
 from adaptive_rec.runtime.run_options import RunOptions
+from adaptive_rec.runtime.session import Report
 from adaptive_rec.runtime.temporary_knobs import TemporaryKnobs
 from adaptive_rec.runtime.watched_rule import Breach, WatchedRule, saved_breach
 from adaptive_rec.saved import Saved, parts_by_number
 from adaptive_rec.state.run_state import RunState
 from adaptive_rec.units import counted
-
-Report = Snapshot | Evaluation | Event
 
 
 class Watchdog:
