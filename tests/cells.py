@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from adaptive_rec import checkpoint
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.row_types import as_tensor
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.runtime import assemble as assembling
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.group import Alone, Group
-from adaptive_rec.system.late_threads import LateThreads
+from tests.doubles.late_streams import LateStreams
+from tests.doubles.late_threads import LateThreads
 from tests.matrix import SKIPPING, Case
 from tests.settings import TINY
 
@@ -111,7 +111,7 @@ def train(
 def outcome(runtime: Any, losses: list[float]) -> Trained:
     store = runtime.store
     check_places(store)
-    rows = [part for table in range(len(ROWS)) for part in store.export_table(table)]
+    rows = [part for table in range(len(ROWS)) for part in store.contents.export(table)]
     store.settle()
     dense = [parameter.detach().cpu().numpy().copy() for parameter in runtime.dense.model.parameters()]
     return Trained(np.array(losses), rows, dense, runtime.reports.totals(), runtime)
@@ -119,20 +119,20 @@ def outcome(runtime: Any, losses: list[float]) -> Trained:
 
 def check_places(store: Any) -> None:
     """A row has one authoritative copy: no two hot rows have one slot, and a slot's row is the one that has it."""
-    slot_of_row = store.placement.slot_of_row
+    slot_of_row = store.index.placement.slot_of_row
     for pool, spec in enumerate(store.space.pools):
         rows = np.arange(spec.first_row, spec.first_row + spec.rows)
         hot = rows[slot_of_row[rows] >= 0]
-        assert len(np.unique(slot_of_row[hot])) == len(hot) <= store.device.capacities[pool]
-        np.testing.assert_array_equal(store.device.row_of_slot[pool][slot_of_row[hot]], hot)
+        assert len(np.unique(slot_of_row[hot])) == len(hot) <= store.hot.tier.capacities[pool]
+        np.testing.assert_array_equal(store.hot.tier.row_of_slot[pool][slot_of_row[hot]], hot)
 
 
 def whole_table(stores: list[Any], table: int, parts: list[NDArray[Any]]) -> NDArray[Any]:
     """Return a table of which each rank has the rows that it owns, in `parts`; those that nobody owns are not numbers."""
-    count = stores[0].batch_space.tables[table].rows
+    count = stores[0].peers.batch_space.tables[table].rows
     whole = np.full((count, *parts[0].shape[1:]), np.nan, parts[0].dtype)
     for store, part in zip(stores, parts, strict=True):
-        ids = store.ownership.owned_ids(table)
+        ids = store.peers.ownership.owned_ids(table)
         whole[ids[ids < count]] = part[ids < count]
     return whole
 

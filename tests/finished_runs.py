@@ -47,7 +47,7 @@ def train(kind: str, out: Path) -> None:
     from adaptive_rec.run.follower import Follower
     from adaptive_rec.run.training_run import TrainingRun
     from adaptive_rec.system.group import Alone, Group
-    from adaptive_rec.system.late_threads import LateThreads
+    from tests.doubles.late_threads import LateThreads
 
     if kind == "followed":
         rows = "".join(f"{n % 3 % 2},item {n * n % 97},{n % 50}\n" for n in range(1300))

@@ -14,7 +14,7 @@ from adaptive_rec.system.version import __version__
 
 def run_description(state: RunState) -> dict[str, Any]:
     """Return the tables and the settings that must not change when a run is resumed."""
-    space, config = state.store.batch_space, state.config
+    space, config = state.store.peers.batch_space, state.config
     return {
         "tables": [
             {**asdict(table), "first_row": int(first_row)}

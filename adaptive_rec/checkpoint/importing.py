@@ -90,7 +90,7 @@ def import_tensors(
         on_table(tables[index].name)
         width = store.rule.state_width(tables[index].dim)
         for first, weights_ND in row_blocks(tables[index].name, tensor, dtype):
-            store.import_rows(index, first, weights_ND, np.zeros((len(weights_ND), width)))
+            store.contents.import_rows(index, first, weights_ND, np.zeros((len(weights_ND), width)))
     taken = {} if prefix is None else set_dense_tensors(model, others, prefix)
     return Imported(
         [

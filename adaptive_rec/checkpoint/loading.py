@@ -22,7 +22,6 @@ from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, ar
 from adaptive_rec.checkpoint.saved_state import DENSE, all_arrays, read_values, saved_by
 from adaptive_rec.checkpoint.settings import check_saved_settings
 from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.embedding.disk.logged_rows import LoggedRows
 from adaptive_rec.embedding.disk.saved_segments import SavedLog, remove_unused
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, DiskError
@@ -77,17 +76,17 @@ def load(parts: RunParts, checkpoint: Path, verified: bool = False, files: Files
     except CheckpointError as error:
         raise CheckpointError(f"checkpoint {checkpoint} cannot be used: {error}") from None
     # Addresses are good in one folder: a checkpoint whose rows were copied to or from a disk is nothing to build on.
-    stays = is_adopted or not (rows.logs or isinstance(store, LoggedRows))
+    stays = is_adopted or not (rows.logs or store.cold.on_disk)
     parts.base.build_on(Last(checkpoint.parent, checkpoint.name, ()) if stays else None)
 
 
 def _is_adopted(store: EmbeddingStore, rows: SavedRows, checkpoint: Path) -> bool:
     """Take over rows that lie on a disk where the store of each rank has its own. Returns False where they must be copied."""
-    if not rows.logs or not isinstance(store, LoggedRows):
+    if not rows.logs or not store.cold.on_disk:
         return False
     group = store.group
     own = rows.logs[group.rank] if len(rows.logs) == group.ranks else None
-    if not group.all_true(own is not None and store.host.fits(own)) or own is None:
+    if not group.all_true(own is not None and store.cold.fits(own)) or own is None:
         return False
     try:
         store.adopt(checkpoint.name, own, rows.index())
@@ -111,7 +110,7 @@ def remove_unused_rows(parts: RunParts, folder: Path, rows: Iterable[Path], file
     """Remove the files in some folders of `rows` that neither the run nor its checkpoints in use need. Ranks call it together."""
     store, keep, best = parts.state.store, parts.state.config.checkpoint.keep, parts.state.trend.best_step
     group = store.group
-    present = group.share([str(path) for path in store.present_log.files] if isinstance(store, LoggedRows) else [])
+    present = group.share([str(path) for path in store.cold.files()])
     if group.rank == 0:
         needed = {Path(path) for of_rank in present for path in of_rank}
         for logs in _logs_of(files, folder, names_in_use(files, folder, keep, best)):
@@ -133,12 +132,12 @@ def _logs_of(files: Files, folder: Path, names: list[str]) -> Iterator[list[Save
 def _set_rows(store: EmbeddingStore, rows: SavedRows) -> None:
     for index, table in enumerate(rows.tables):
         pool, _, _ = store.space.table_range(index)
-        weights, state = store.host.weights[pool], store.host.state[pool]
+        weights, state = store.cold.types.weights[pool], store.cold.types.state[pool]
         for name, stored, array in zip(("weight", "optimizer_state"), rows.types(table), (weights, state), strict=True):
             _check_like(f"{name} of table {table.name}", stored, array)
         for first, end in rows.chunks(table):
             parts = rows.read(table, first, end)
-            store.import_rows(index, first, parts[0].view(weights.dtype), parts[1].view(state.dtype))
+            store.contents.import_rows(index, first, parts[0].view(weights.dtype), parts[1].view(state.dtype))
 
 
 def _check_like(name: str, stored: StoredArray, array: NDArray[Any]) -> None:

@@ -13,8 +13,8 @@ from adaptive_rec.checkpoint.flatten import Copies
 from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.finite import StepCheck
+from adaptive_rec.embedding.peers.ownership import Ownership
 from adaptive_rec.embedding.placement_state import placement_state, read_hot_rows, set_placement, set_slots, set_traffic
-from adaptive_rec.embedding.shared.ownership import Ownership
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
@@ -92,7 +92,7 @@ def collect_run_state(parts: RunParts) -> dict[str, Any]:
     placement = placement_state(store)
     return {
         **parts.state.state(),
-        "store": {**placement, "traffic": store.group.totals(placement["traffic"]), "disk": store.disk_counts()},
+        "store": {**placement, "traffic": store.group.totals(placement["traffic"]), "disk": store.cold.total_counts()},
         "observer": parts.observer.state(),
         "reclassifier": parts.reclassifier.state(),
         "phases": parts.phases.state(),
@@ -100,7 +100,7 @@ def collect_run_state(parts: RunParts) -> dict[str, Any]:
         "keys": parts.state.input.keys_state(parts.state.step),
         "followed": parts.state.input.followed_state(),
         "columns": parts.state.input.columns_state(),
-        "loss_sum": float(store.fetch(parts.dense.loss_sum)),
+        "loss_sum": float(store.hot.fetch(parts.dense.loss_sum)),
         "left_out_in_a_row": parts.finite.in_a_row,
         "watchdog": parts.watchdog.state(),
         "progressive": None if parts.progressive is None else parts.progressive.state(),
@@ -121,7 +121,7 @@ def restore_run_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Sav
     set_traffic(state.store, found.part("store").part("traffic"))
     if found.part("store").has("disk"):  # older versions kept none
         disk = found.part("store").part("disk")
-        state.store.set_disk_counts({name: disk.integer(name) for name in disk.all_numbers()})
+        state.store.cold.set_total_counts({name: disk.integer(name) for name in disk.all_numbers()})
     _set_keys(state.input.raw_ids, found, saved_by)
     for text in counted_anew(found.part("observer"), found.maybe("keys") if found.has("keys") else None):
         state.warn(text)
@@ -135,22 +135,23 @@ def restore_run_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Sav
             found.ignore(name)
     if found.has("watchdog"):  # older versions had none
         parts.watchdog.set_state(found.part("watchdog"))
-    scores = found.maybe("progressive") if found.has("progressive") else None  # older versions saved none
-    if scores is not None and parts.progressive is not None and same_ranks:
-        parts.progressive.set_state(scores)
-    elif scores is not None:
+    if found.has("progressive"):  # older versions saved none
         found.ignore("progressive")
+        every_rank = range(ranks) if group.rank == 0 else ()
+        for saved in [found] if same_ranks else map(saved_by, every_rank):
+            if parts.progressive is not None and (scores := saved.maybe("progressive")) is not None:
+                parts.progressive.set_state(scores)
     loss_sum = found.number("loss_sum")
-    state.store.launch(lambda: parts.dense.loss_sum.fill_(loss_sum))
+    state.store.hot.launch(lambda: parts.dense.loss_sum.fill_(loss_sum))
     policy, how = found.text("policy"), (found.integer("budget_bytes"), found.flag("monitored"))
     read_knobs(found.part("knobs"))
-    same = policy == state.policy.name and how == (state.budget_bytes, state.store.monitored)
+    same = policy == state.policy.name and how == (state.budget_bytes, state.store.hot.monitored)
     if found.flag("begun") and same_ranks and same:
         _set_all(parts, found)
         return
     if found.flag("begun") and same_ranks:
         parts.observer.remember(found.part("observer"), read_hot_rows(found.part("store"), state.store.space.rows))
-    elif found.flag("begun") and state.policy.tracks_popularity:
+    elif found.flag("begun") and state.policy.counts_lookups(state.knobs):
         for rank in range(ranks):
             _remember_rows_of(parts, saved_by(rank), rank, ranks)
     if policy == state.policy.name:
@@ -190,11 +191,11 @@ def _set_keys(keys: RawIds | None, found: Saved, saved_by: Callable[[int], Saved
 
 def _remember_rows_of(parts: RunParts, found: Saved, rank: int, ranks: int) -> None:
     """Restore what one of several ranks had counted of its rows, as far as they are this rank's now."""
-    store, saved = parts.state.store, Ownership(parts.state.store.batch_space, ranks, rank)
-    space, tracker = store.batch_space if ranks == 1 else saved.own, found.part("observer").part("tracker")
+    store, saved = parts.state.store, Ownership(parts.state.store.peers.batch_space, ranks, rank)
+    space, tracker = store.peers.batch_space if ranks == 1 else saved.own, found.part("observer").part("tracker")
     rows = np.union1d(saved_candidates(tracker, space.rows), read_hot_rows(found.part("store"), space.rows))
     counts = saved_sketch(tracker.part("counter"), parts.state.config.run.seed).estimate(rows)
-    here, own_rows = store.owned(rows if ranks == 1 else saved.joint_rows(rows))
+    here, own_rows = store.peers.owned(rows if ranks == 1 else saved.joint_rows(rows))
     parts.observer.remember_counts(own_rows, counts[here])
 
 
@@ -213,7 +214,7 @@ def _set_slots(state: RunState, found: Saved) -> None:
     store, budget = state.store, state.budget_bytes
     slots = [len(part.array("row_of_slot", np.int64, -1)) for part in found.parts("pools", len(store.space.pools))]
     rows = [pool.rows for pool in store.space.pools]
-    used = sum(count * size for count, size in zip(slots, store.row_bytes, strict=True))
+    used = sum(count * size for count, size in zip(slots, store.hot.row_bytes(), strict=True))
     if used > budget or any(count > most for count, most in zip(slots, rows, strict=True)):
         raise CheckpointError(f"slots must fit the budget of {budget} bytes and the pools' rows, got {slots}")
     set_slots(store, slots)

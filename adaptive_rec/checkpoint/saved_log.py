@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.checkpoint.disk_entry import TYPES
 from adaptive_rec.checkpoint.safetensors_file import DTYPES, StoredArray
-from adaptive_rec.embedding.disk.first_values import FreshRows
 from adaptive_rec.embedding.disk.reading import OpenFiles, WantedRows, as_bytes, read_at
 from adaptive_rec.embedding.disk.saved_segments import NOWHERE, SavedLog, SavedPool, pool_folder, segment_path
 from adaptive_rec.embedding.disk.segment import Segment, layout_of
-from adaptive_rec.embedding.shared.ownership import Ownership
+from adaptive_rec.embedding.first_values import FreshRows
+from adaptive_rec.embedding.peers.ownership import Ownership
 from adaptive_rec.errors import CheckpointError, DiskError
 from adaptive_rec.kernels.pages import PageLayout
 from adaptive_rec.placement import RowSpace

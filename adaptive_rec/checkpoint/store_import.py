@@ -72,11 +72,11 @@ def import_store(
         on_table(table.name)
         width = store.rule.state_width(table.dim)
         for first, weights_ND in row_blocks(table.name, each["weight"], kept):
-            store.import_rows(index, shared + first, weights_ND, np.zeros((len(weights_ND), width)))
+            store.contents.import_rows(index, shared + first, weights_ND, np.zeros((len(weights_ND), width)))
         entry, salt = given[table.name], f"{salts(seed, len(tables))[index]:016x}"
         if (entry.get("shared_rows"), entry.get("salt")) == (shared, salt) and len(each["shared_weight"]) == shared:
             for first, weights_ND in row_blocks(table.name, each["shared_weight"], kept):
-                store.import_rows(index, first, weights_ND, np.zeros((len(weights_ND), width)))
+                store.contents.import_rows(index, first, weights_ND, np.zeros((len(weights_ND), width)))
         else:
             fresh.append(f"shared rows of {table.name} (other data.shared_rows or run.seed)")
         given_type = type_name(each["weight"].dtype)

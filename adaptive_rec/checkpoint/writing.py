@@ -83,7 +83,7 @@ class Writing:
             self._arrays = parts.base.copies.of(arrays)
             self._dense = dense_arrays(parts.dense)
             self._run, self._description = run_description(state), manifest_description(state)
-            self._row_type = row_number_type(state.store.batch_space.rows)
+            self._row_type = row_number_type(state.store.peers.batch_space.rows)
             self._rows = state.store.begin_snapshot(everything=not self._only_changes)
         except BaseException as error:
             self._draft.abandon()
@@ -180,7 +180,7 @@ class Writing:
 
     def _rows_on_disk(self) -> str | None:
         """Return what the manifest says of this rank's rows on a disk, once they are written; None where shards have them."""
-        log = self._parts.state.store.saved_log()
+        log = self._parts.state.store.cold.saved_log()
         return None if log is None else disk_entry(log, self._folder).model_dump_json()
 
     def _commit(self, on_disk: list[str | None]) -> None:
@@ -198,7 +198,7 @@ class Writing:
 
     def _names_in_use(self) -> list[str] | None:
         """Return the checkpoints whose rows on a disk must stay; None where all must."""
-        if not self._parts.state.store.on_disk:
+        if not self._parts.state.store.cold.on_disk:
             return None
         try:
             return names_in_use(self._files, self._folder, self._keep, self._best)
@@ -209,7 +209,7 @@ class Writing:
     def _let_rows_go(self, kept: list[str] | None) -> None:
         """Have rows on a disk removed that no checkpoint needs any more."""
         try:
-            self._parts.state.store.keep_for(kept, self.name)
+            self._parts.state.store.cold.keep_for(kept, self.name)
         except DiskError as error:
             self._complaints.append(f"rows of older ones could not be removed: {error}")
 

@@ -22,13 +22,13 @@ BAR_CELLS = 24
 
 def header(runtime: Runtime) -> str:
     """Return policy, device, tables and hot tier in one line, with markup."""
-    space, config = runtime.store.batch_space, runtime.config
+    space, config = runtime.store.peers.batch_space, runtime.config
     dims = "/".join(str(dim) for dim in sorted({table.dim for table in space.tables}))
-    types = zip(space.pools, runtime.store.host.weights, strict=True)
-    where = " on a disk" if runtime.store.on_disk else ""
+    types = zip(space.pools, runtime.store.cold.types.weights, strict=True)
+    where = " on a disk" if runtime.store.cold.on_disk else ""
     tables_size = f"{size(sum(pool.rows * pool.dim * weights.itemsize for pool, weights in types))}{where}"
     tables = f"{counted(len(space.tables), 'table')}, {count(space.rows)} rows x {dims}, {tables_size}"
-    hot_tier = f"hot tier {size(runtime.store.device_bytes)}"
+    hot_tier = f"hot tier {size(runtime.store.hot.bytes)}"
     name = f"[bold]{escape(printable(config.knobs.policy))}[/] on {runtime.device}"
     return " · ".join([name, tables, hot_tier])
 

@@ -24,7 +24,7 @@ def score_batches(
     batches: Iterable[Batch], store: EmbeddingStore, dense: DensePart, given_up: Callable[[], bool] = lambda: False
 ) -> Quality | None:
     """Score held-out batches. Returns None where it was given up. Raises MemoryPlanError where the device is too small."""
-    traffic = replace(store.traffic)
+    traffic = replace(store.index.traffic)
     labels, logits = [], []
     try:
         for work in _looked_ahead(batches, store):
@@ -35,7 +35,7 @@ def score_batches(
     except torch.OutOfMemoryError as error:
         raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
     finally:
-        store.set_traffic(traffic)  # it counts training only
+        store.index.set_traffic(traffic)  # it counts training only
     if not labels:
         raise DataError("the held-out range must hold at least one sample, got 0; widen data.test_range")
     return quality(store.group.everyone(np.concatenate(labels)), store.group.everyone(np.concatenate(logits)))
@@ -43,14 +43,14 @@ def score_batches(
 
 def logits_of(batch: Batch, store: EmbeddingStore, dense: DensePart) -> NDArray[np.floating]:
     """Return the logits of a batch."""
-    return _logits(ClassifiedBatch(batch, store.batch_space), store, dense)
+    return _logits(ClassifiedBatch(batch, store.peers.batch_space), store, dense)
 
 
 def _looked_ahead(batches: Iterable[Batch], store: EmbeddingStore) -> Iterator[ClassifiedBatch]:
     """Yield batches, the rows of the next one on their way."""
     present = None
     for batch in batches:
-        work = ClassifiedBatch(batch, store.batch_space)
+        work = ClassifiedBatch(batch, store.peers.batch_space)
         store.look_ahead(work)
         if present is not None:
             yield present
@@ -65,7 +65,7 @@ def _logits(work: ClassifiedBatch, store: EmbeddingStore, dense: DensePart) -> N
         size = work.batch.size
         micro = dense.evaluation_inputs(size)
         store.gather(work, np.arange(size), np.ones(size), micro)
-        logits: NDArray[np.floating] = store.fetch(dense.logits(micro.dense_SX, micro.pooled))
+        logits: NDArray[np.floating] = store.hot.fetch(dense.logits(micro.dense_SX, micro.pooled))
     finally:
         store.release(work)
     return logits

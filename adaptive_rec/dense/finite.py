@@ -52,7 +52,7 @@ def step_check(
     after the step, whose batch is left out. Raises ConfigError where a device run is to leave batches out."""
     if not isinstance(dense, ReplayedDense):
         leaves_out = on_nan == "skip_batch" or any(rule.action != "warn" for rule in rules)
-        return CheckedBefore(dense, store.batch_space, leaves_out, word)
+        return CheckedBefore(dense, store.peers.batch_space, leaves_out, word)
     for rule in rules:
         if rule.action not in ("warn", "rollback"):
             raise ConfigError(
@@ -155,16 +155,16 @@ class CheckedLate(StepCheck):
         self._coming: Fetched | None = None
 
     def passes(self, work: ClassifiedBatch, position_B: NDArray[np.int64], step: int) -> bool:
-        if self._coming is not None and self._store.has_arrived(self._coming):
+        if self._coming is not None and self._store.peers.has_arrived(self._coming):
             self._judge(self._coming)
         if self._coming is None and len(self._steps) >= LATE_STEPS:
-            self._coming = self._store.fetch_later(self._dense.health)
+            self._coming = self._store.hot.fetch_later(self._dense.health)
         if not self._steps or self._steps[-1][0] != step:  # a step that was short of memory is repeated
             self._steps.append((step, work.batch))
         return True
 
     def settle(self) -> None:
-        self._judge(self._store.fetch_later(self._dense.health))
+        self._judge(self._store.hot.fetch_later(self._dense.health))
 
     def _judge(self, fetched: Fetched) -> None:
         self._coming = None
@@ -176,7 +176,7 @@ class CheckedLate(StepCheck):
             step, batch = self._steps[0]
             bad, own = _bad_input(batch), ""
             if bad:
-                lookups = _shown(_lookups(self._store.batch_space, batch, bad[0]), self._word)
+                lookups = _shown(_lookups(self._store.peers.batch_space, batch, bad[0]), self._word)
                 own = f"mend the data: {bad[1]} of sample {bad[0]} is no finite number (it looks up {lookups})"
             found = [text for text in self._store.group.share(own) if text]
             remedy = "; ".join(found) or "lower the learning rates"

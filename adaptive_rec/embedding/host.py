@@ -1,4 +1,4 @@
-"""The host tier: the tables in host memory, one array of rows and one of optimizer state for each pool."""
+"""Arrays of rows in host memory, one of weights and one of optimizer state for each pool."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from adaptive_rec.embedding.optimizer import RowRule, rules_of_pools
 from adaptive_rec.kernels.aligned import BLOCK_BYTES, zeros
-from adaptive_rec.kernels.fill import fill_uniform
 from adaptive_rec.kernels.rows16 import PATTERNS
 from adaptive_rec.placement import RowSpace
 
@@ -26,12 +25,6 @@ Arrays: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
 
 GivenRows: TypeAlias = tuple[NDArray[Any] | None, NDArray[Any] | None]
 """Rows and their optimizer state that are set; None: they stay."""
-
-
-class KeepsRows(Protocol):
-    """A snapshot that copies rows before they change."""
-
-    def keep(self, pool: int, rows: NDArray[np.int64]) -> None: ...
 
 
 class ColdTier:
@@ -54,44 +47,6 @@ class ColdTier:
     def arrays(self, pool: int) -> Arrays:
         """Return a pool's rows and optimizer state."""
         return self.weights[pool], self.state[pool]
-
-
-class HostTier(ColdTier):
-    """All rows in host memory. They start as U(-1/sqrt(n), +1/sqrt(n)) in a table of n rows, as in DLRM."""
-
-    def __init__(
-        self, space: RowSpace, rule: RowRule | Sequence[RowRule], seed: int, dtype: DTypeLike, drawn: bool = True
-    ) -> None:
-        """`dtype` is as in `ColdTier`. Without `drawn` rows are zeros, for callers that set them all."""
-        super().__init__(space, rule, dtype, [pool.rows for pool in space.pools])
-        self._snapshot: KeepsRows | None = None
-        for table in range(len(space.tables)) if drawn else ():
-            pool, first, end = space.table_range(table)
-            _initialise(self.weights[pool][first:end], seed, table)
-
-    @property
-    def is_being_saved(self) -> bool:
-        """Whether a snapshot must copy rows before they change."""
-        return self._snapshot is not None
-
-    def save_into(self, snapshot: KeepsRows | None) -> None:
-        """Have a snapshot copy rows before they change, from now on; None ends it."""
-        self._snapshot = snapshot
-
-    def keep(self, pool: int, rows: NDArray[np.int64]) -> None:
-        """Have the snapshot, if there is one, copy rows of a pool. Must be called before they change or move."""
-        if self._snapshot is not None:
-            self._snapshot.keep(pool, rows)
-
-
-def _initialise(weights_RD: NDArray[Any], seed: int, table: int) -> None:
-    """Draw a table's initial rows, on all cores."""
-    bound = first_bound(len(weights_RD))
-
-    def fill(part: slice) -> None:
-        fill_uniform(np.uint64(seed % 2**64), table, bound, part.start, weights_RD[part])
-
-    fill_parts(len(weights_RD), fill)
 
 
 def first_bound(rows: int) -> float:

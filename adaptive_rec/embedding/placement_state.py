@@ -10,26 +10,26 @@ import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.embedding.records import Traffic
+from adaptive_rec.embedding.row_types import NUMPY_DTYPE
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.embedding.tiered_rows import NUMPY_DTYPE
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.saved import Saved, parts_by_number
 
 
 def placement_state(store: EmbeddingStore) -> dict[str, Any]:
     """Return the placement as a checkpoint has it, without rows and optimizer state."""
-    device = store.device
+    device = store.hot.tier
     return {
-        "version": store.placement.version,
-        "traffic": saved_traffic(store.traffic),
+        "version": store.index.placement.version,
+        "traffic": saved_traffic(store.index.traffic),
         "pools": parts_by_number(
             {
                 "row_of_slot": device.row_of_slot[pool],
                 "stale": device.stale[pool],
                 "estimate": device.estimate[pool],
                 "movement": device.movement[pool],
-                "monitor": {"record_HR": store.movement_record(pool), "touches_H": store.touches(pool)}
-                if store.monitored
+                "monitor": {"record_HR": store.hot.movement_record(pool), "touches_H": store.hot.touches(pool)}
+                if store.hot.monitored
                 else None,
             }
             for pool in range(len(store.space.pools))
@@ -39,12 +39,12 @@ def placement_state(store: EmbeddingStore) -> dict[str, Any]:
 
 def set_placement(store: EmbeddingStore, found: Saved) -> None:
     """Put rows back into their slots, after `set_slots`, while every row is cold and tables are imported."""
-    assert not store.device.hot_rows, "a placement is restored before any other"
+    assert not store.hot.tier.hot_rows, "a placement is restored before any other"
     version, pools = found.integer("version"), found.parts("pools", len(store.space.pools))
     for pool, part in enumerate(pools):
         _fill_slots(store, pool, part)
         monitor = part.maybe("monitor")
-        if (monitor is not None) != store.monitored:
+        if (monitor is not None) != store.hot.monitored:
             raise CheckpointError(f"pool {pool} must have a monitor exactly where the policy tracks movement")
         if monitor is not None:
             _set_monitor(store, pool, monitor)
@@ -61,9 +61,9 @@ def read_hot_rows(found: Saved, end: int) -> NDArray[np.int64]:
 
 def set_slots(store: EmbeddingStore, capacities: list[int]) -> None:
     """Give each pool this many slots, while every row is cold."""
-    assert not store.device.hot_rows, "rows would be lost with their slots"
-    if capacities != store.device.capacities:
-        store.replace_tier(capacities)
+    assert not store.hot.tier.hot_rows, "rows would be lost with their slots"
+    if capacities != store.hot.tier.capacities:
+        store.hot.replace(capacities)
 
 
 def saved_traffic(traffic: Traffic) -> dict[str, int]:
@@ -73,13 +73,13 @@ def saved_traffic(traffic: Traffic) -> dict[str, int]:
 
 def set_traffic(store: EmbeddingStore, found: Saved) -> None:
     """Restore the counts. Of several ranks, rank 0 has those of all of them so far."""
-    saved = Traffic(**{name: found.integer(name) for name in asdict(store.traffic)})
+    saved = Traffic(**{name: found.integer(name) for name in asdict(store.index.traffic)})
     if store.group.rank == 0:
-        store.set_traffic(replace(saved, hot_row_updates=max(0, saved.hot_row_updates - saved.row_updates_skipped)))
+        store.index.set_traffic(replace(saved, hot_row_updates=max(0, saved.hot_row_updates - saved.row_updates_skipped)))
 
 
 def _fill_slots(store: EmbeddingStore, pool: int, found: Saved) -> None:
-    device, spec = store.device, store.space.pools[pool]
+    device, spec = store.hot.tier, store.space.pools[pool]
     slots = len(device.row_of_slot[pool])
     row_of_slot = found.array("row_of_slot", np.int64, slots)
     hot = np.flatnonzero(row_of_slot != -1)
@@ -91,14 +91,14 @@ def _fill_slots(store: EmbeddingStore, pool: int, found: Saved) -> None:
     device.stale[pool][:] = found.array("stale", np.bool_, slots)
     device.estimate[pool][:] = found.array("estimate", np.float32, slots)
     device.movement[pool][:] = found.array("movement", np.float32, slots)
-    store.send_up(pool, rows - spec.first_row, hot)
-    store.slot_of_row[rows] = hot
+    store.fill_restored(pool, rows, hot)
+    store.index.slot_of_row[rows] = hot
 
 
 def _set_monitor(store: EmbeddingStore, pool: int, found: Saved) -> None:
-    monitor = store.device.monitors[pool]
+    monitor = store.hot.tier.monitors[pool]
     dtype = NUMPY_DTYPE[monitor.record_HR.dtype]
     record_HR = torch.from_numpy(found.array("record_HR", dtype, *monitor.record_HR.shape))
     touches_H = torch.from_numpy(found.array("touches_H", np.int32, len(monitor.touches_H)))
-    store.launch(lambda: monitor.record_HR.copy_(record_HR))
-    store.launch(lambda: monitor.touches_H.copy_(touches_H))
+    store.hot.launch(lambda: monitor.record_HR.copy_(record_HR))
+    store.hot.launch(lambda: monitor.touches_H.copy_(touches_H))

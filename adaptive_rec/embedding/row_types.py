@@ -12,6 +12,9 @@ from torch import Tensor
 FP16_LIMIT = 65504
 """The largest number of half precision."""
 
+NUMPY_DTYPE = {torch.float32: np.float32, torch.float64: np.float64}
+"""Types of optimizer state, and of rows that are not of 16 bits."""
+
 _PATTERNS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
 _NUMBERS = {patterns: numbers for numbers, patterns in _PATTERNS.items()}
 

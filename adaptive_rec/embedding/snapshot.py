@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.embedding.host import HostTier
+from adaptive_rec.embedding.host import ColdTier
 from adaptive_rec.kernels import keeping
 from adaptive_rec.placement import RowSpace
 
@@ -67,7 +67,7 @@ class RowSnapshot:
     def __init__(
         self,
         space: RowSpace,
-        host: HostTier,
+        host: ColdTier,
         tiers: Callable[[int], Tiers],
         pending_R: NDArray[np.bool_],
     ) -> None:

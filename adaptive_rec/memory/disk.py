@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from adaptive_rec.embedding.disk.logged_rows import INDEX_BYTES
+from adaptive_rec.embedding.cold.log import INDEX_BYTES
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.memory.plan import MemoryPlan
 from adaptive_rec.memory.rows import COPIES

@@ -27,8 +27,8 @@ from adaptive_rec.data.tabular.arrow_files import BLOCK_ROWS as BLOCK_ROWS_READ
 from adaptive_rec.data.tabular.follow import FollowedSource
 from adaptive_rec.data.tabular.stream import TabularSource
 from adaptive_rec.embedding.snapshot import SHARD_BYTES
+from adaptive_rec.embedding.staged.device_hot import HEADROOM_BYTES
 from adaptive_rec.embedding.staged.moves import SLOTS, chunk_rows
-from adaptive_rec.embedding.staged.staged_tier import HEADROOM_BYTES
 from adaptive_rec.embedding.staged.write_back import RETURNING_LIMIT
 from adaptive_rec.memory.dense import MakeOptimizer, living_bytes, optimizer_bytes, parameter_bytes
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan, Place

@@ -17,8 +17,8 @@ from torch import Tensor
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.embedding.peers.ownership import Ownership
 from adaptive_rec.embedding.records import Fetched, RowUpdate
-from adaptive_rec.embedding.shared.ownership import Ownership
 from adaptive_rec.errors import ConflictError, TrainingError
 from adaptive_rec.modules import gradient_rules  # noqa: F401 - it registers its rules
 from adaptive_rec.modules.bags import Bags, CallKey, PoolTables
@@ -325,7 +325,7 @@ class AutogradSession(Session):
     # For the session -------------------------------------------------------------------------------------------------
 
     def losses(self) -> Fetched:
-        return Fetched(np.array(np.nan)) if self._loss is None else self.store.fetch_later(self._loss_sum)
+        return Fetched(np.array(np.nan)) if self._loss is None else self.store.hot.fetch_later(self._loss_sum)
 
     def check_knobs(self, before: Knobs, after: Knobs) -> None:
         check_loop_change(before, after, self.state.input.keys is not None, self.rows.group, self.rates, self.store)

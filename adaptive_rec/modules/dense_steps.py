@@ -12,12 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.embedding.adam_steps import AdamSteps
-from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.missed_steps import LinearSteps, MissedSteps, StepwiseSteps
 from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.path.cpu import CpuPath
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import TrainingError
-from adaptive_rec.kernels.row_update import LAZY_ADAM, MOMENTUM, RMSPROP, SGD
 from adaptive_rec.modules.table_rates import TableRates
 
 MOST_FLOAT32_STEPS = 1 << 24
@@ -39,9 +38,9 @@ class DenseSteps:
         if table not in self._missed:
             return
         pool, low, high = self._store.space.table_range(table)
-        assert isinstance(self._store, DirectStore)
+        assert isinstance(self._store.path, CpuPath)
         rows = np.arange(low, high) if row_N is None else row_N
-        self._store.catch_up(pool, rows, self._missed[table], next_step)
+        self._store.path.catch_up(pool, rows, self._missed[table], next_step)
 
     def settle(self, table: int) -> None:
         """Have all rows of a table make the steps that they missed, and forget these steps. Rows that are saved now and loaded
@@ -69,11 +68,12 @@ class DenseSteps:
 
     def _begin(self, rule: RowRule, table: int) -> MissedSteps:
         first, dim = int(self._steps_T[table]), self._store.space.tables[table].dim
-        if rule.code == LAZY_ADAM and not rule.l2:
+        how = rule.spec.missed_l2_steps if rule.l2 else rule.spec.missed_steps
+        if how == "series":
             return AdamSteps(rule, first)
-        if rule.code in (SGD, MOMENTUM) or (rule.code == RMSPROP and not rule.l2):
+        if how == "linear":
             return LinearSteps(rule, dim, first)
-        return StepwiseSteps(rule, dim, first, self._store.host.dtype)
+        return StepwiseSteps(rule, dim, first, self._store.cold.types.dtype)
 
     def complete(self, table: int) -> None:
         """End a step: the rows of the table that it did not touch have missed it."""

@@ -40,14 +40,14 @@ class LateSums:
 
     def look(self) -> None:
         """Look at what has arrived from the device. Raises TrainingError where a step was faulty."""
-        if self._coming is not None and self._store.has_arrived(self._coming):
+        if self._coming is not None and self._store.peers.has_arrived(self._coming):
             self._judge(self._coming)
         if self._coming is None and self._steps >= LATE_STEPS:
-            self._coming, self._steps = self._store.fetch_later(self._first), 0
+            self._coming, self._steps = self._store.hot.fetch_later(self._first), 0
 
     def settle(self) -> None:
         """Wait until all steps are checked. Raises TrainingError where one was faulty."""
-        self._judge(self._store.fetch_later(self._first))
+        self._judge(self._store.hot.fetch_later(self._first))
 
     def _judge(self, fetched: Fetched) -> None:
         self._coming = None

@@ -50,7 +50,7 @@ class AheadBatch:
 
     def take(self, store: EmbeddingStore) -> ClassifiedBatch:
         """Return the batch, classified under the present placement."""
-        if not self._taken or self.work.placement_version != store.placement.version:
+        if not self._taken or self.work.placement_version != store.index.placement.version:
             store.take(self.work)
             self._taken = True
         return self.work

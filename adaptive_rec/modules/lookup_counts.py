@@ -40,14 +40,14 @@ class LookupCounts:
         store = self._state.store
         batch = BagBatch.of(store.space, [(NO_CALL, bags) for bags in seen])
         work = ClassifiedBatch(batch, store.space, store.threads)
-        store.classify(work)
+        store.path.classify(work)
         self._observe(work, probe=False)
         store.release(work)
         return work, [(first, bags) for _, bags, first in batch.parts]
 
     def _observe(self, work: ClassifiedBatch, probe: bool) -> None:
         state, tally = self._state, self._state.tally
-        if state.policy.tracks_popularity:
+        if state.policy.counts_lookups(state.knobs):
             self._observer.count_lookups(state.step, work, state.knobs)
         if probe and state.policy.tracks_movement:
             self._observer.keep_popular_samples(work)

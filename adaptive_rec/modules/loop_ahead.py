@@ -131,7 +131,7 @@ class LoopAhead(LoopTables):
             self.store,
             lambda: (self.knobs.prefetch_depth if depth is None else depth) if reads_ahead else 0,
             self.times,
-            self.config.run.thread_budget(self.store.stages_ahead).classify,
+            self.config.run.thread_budget(self.store.path.stages_ahead).classify,
             lambda given: self._batch_of(given[0], given[1], sparse),
         )
         self._looking_ahead = True

@@ -15,14 +15,13 @@ from torch import Tensor
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.embedding.row_types import as_array, as_tensor
 from adaptive_rec.errors import ConfigError, ConflictError
-from adaptive_rec.kernels.row_update import ADAGRAD, LAZY_ADAM, MOMENTUM
 from adaptive_rec.modules.autograd import AutogradSession
 from adaptive_rec.modules.bags import Bags
 from adaptive_rec.modules.data_parallel import leave_out_tables
 from adaptive_rec.modules.finite_sums import check_gradient
 from adaptive_rec.modules.handed_out import HandedOut
 from adaptive_rec.modules.options import Setup
-from adaptive_rec.modules.rates import Rates, torch_state_names
+from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.row_state import RowState, with_states_shown
 from adaptive_rec.modules.step_parts import StepPart
@@ -105,7 +104,7 @@ class LoopTables(AutogradSession):
         with self._turn:
             self.settle_sums()
             self.dense_steps.settle(number)
-            return as_tensor(self.rows.whole(number, self.store.export_table(number)[0], self.step_number))
+            return as_tensor(self.rows.whole(number, self.store.contents.export(number)[0], self.step_number))
 
     def set_table(self, number: int, rows: Tensor) -> None:
         """Set all rows of a table, in both tiers; their optimizer state stays."""
@@ -113,7 +112,7 @@ class LoopTables(AutogradSession):
         self.release_ahead()
         self.dense_steps.catch_up(number)
         given = as_array(rows.detach().cpu().to(self.weight_dtype))
-        self.store.replace_table(number, self.rows.own(number, given, self.step_number), None)
+        self.store.contents.replace_table(number, self.rows.own(number, given, self.step_number), None)
 
     def set_rows(self, number: int, row_N: NDArray[np.int64], values: Tensor) -> None:
         """Set some rows of a table, by their numbers in the table; of a row that is given twice the last value counts."""
@@ -125,7 +124,7 @@ class LoopTables(AutogradSession):
         values_ND = given[places]
         some, own_N = self.rows.own_ids(number, np.fromiter(last.keys(), np.int64, len(last)), values_ND, self.step_number)
         self.dense_steps.catch_up(number, self.store.space.table_range(number)[1] + own_N)
-        self.store.replace_rows(number, own_N, values_ND[some])
+        self.store.contents.replace_rows(number, own_N, values_ND[some])
 
     def row_state(self, number: int) -> RowState | None:
         """Return the entry of the optimizer whose state the tiers hold; None where no optimizer has it yet."""
@@ -138,7 +137,8 @@ class LoopTables(AutogradSession):
 
     def has_begun(self, number: int) -> bool:
         """Whether an optimizer of torch would have a state for a table: Adagrad makes it at once, others in their first step."""
-        return bool(self.steps_T[number]) or self.rates.rule_of(number).code == ADAGRAD
+        like = self.rates.rule_of(number).like_torch
+        return bool(self.steps_T[number]) or (like is not None and like.state_at_once)
 
     def new_row_state(self, number: int, weight: Tensor, optimizer: torch.optim.Optimizer) -> RowState:
         """Return the entry of an optimizer, whose state the tiers hold from now on."""
@@ -153,7 +153,7 @@ class LoopTables(AutogradSession):
         all rows make the step that they then catch up on. It is no step of the loop."""
         for number in () if self.updates_in_backward else numbers:
             rule = self.rates.rule_of(number)
-            if rule.catches_up and torch_state_names(rule) and not self.steps_T[number]:
+            if rule.catches_up and rule.state_names and not self.steps_T[number]:
                 self.dense_steps.announce(number, 0.0, ())
                 self.steps_T[number] += 1
                 self.dense_steps.complete(number)
@@ -161,7 +161,7 @@ class LoopTables(AutogradSession):
     def show_states(self) -> None:
         """Have the optimizers that the runtime follows show the states in the tiers, where they have none: they were loaded."""
         for number, weight in () if self.updates_in_backward else self._weights.items():
-            optimizer, names = self.rates.of(number).optimizer, torch_state_names(self.rates.rule_of(number))
+            optimizer, names = self.rates.of(number).optimizer, self.rates.rule_of(number).state_names
             if optimizer is None or not names or not self.steps_T[number]:
                 continue
             if self.row_state(number) is None and not optimizer.state.get(weight):
@@ -185,7 +185,7 @@ class LoopTables(AutogradSession):
         self.dense_steps.settle(number)
         table = self.store.space.tables[number]
         width = self.rates.rule_of(number).state_width(table.dim)
-        self.store.replace_table(number, None, np.zeros((table.rows, width), dtype=self.store.host.dtype))
+        self.store.contents.replace_table(number, None, np.zeros((table.rows, width), dtype=self.store.cold.types.dtype))
         self.steps_T[number] = 0
 
     def take_state(self, number: int, parts: Sequence[Tensor], step: int) -> None:
@@ -201,13 +201,13 @@ class LoopTables(AutogradSession):
             self.dense_steps.begin_anew(number)  # it begins anew at this step
         state_RK = self.rows.own(number, torch.cat(columns, dim=1).numpy(), self.step_number)
         placed, rounded = self.state.rows_placed, self.weight_dtype.itemsize == 2
-        held_RK = self.store.export_table(number)[1] if placed or rounded else None
+        held_RK = self.store.contents.export(number)[1] if placed or rounded else None
         if held_RK is not None and rounded:
             exported_RK = torch.from_numpy(held_RK).to(self.weight_dtype).to(self.dtype).numpy()
             state_RK = np.where(state_RK == exported_RK, held_RK, state_RK)
         if held_RK is None or not placed or not np.array_equal(state_RK, held_RK):  # else hot rows stay as they are
             self.release_ahead()
-            self.store.replace_table(number, None, state_RK)
+            self.store.contents.replace_table(number, None, state_RK)
         self.steps_T[number] = step
 
     def set_first_rows(self, number: int, fill: Callable[[Tensor], object]) -> None:
@@ -220,20 +220,21 @@ class LoopTables(AutogradSession):
         """Return copies of the optimizer state of a table's rows as torch keeps it: parts (rows, dim) by name, and the step."""
         self.check_process()
         rule, steps = self.rates.rule_of(number), int(self.steps_T[number])
-        names = torch_state_names(rule)
-        if not names or (rule.code == MOMENTUM and not steps):
+        names = rule.state_names
+        step_kind = "none" if rule.like_torch is None else rule.like_torch.step
+        if not names or (step_kind == "none" and not steps):
             return {}
         self.dense_steps.settle(number)
-        own_RK = self.store.export_table(number)[1]
+        own_RK = self.store.contents.export(number)[1]
         state_RK = torch.from_numpy(self.rows.whole(number, own_RK, self.step_number)).to(self.device)
         parts = state_RK[:, : state_RK.shape[1] - rule.catches_up].chunk(len(names), dim=1)
         found: dict[str, Any] = {name: part.to(self.weight_dtype).contiguous() for name, part in zip(names, parts, strict=True)}
         for part in found.values():
             self.state_copies[number].add(part, steps)
-        if rule.code == MOMENTUM:
+        if step_kind == "none":
             return found
-        lazy = rule.code == LAZY_ADAM and not rule.catches_up
-        return {"step": steps if lazy else torch.tensor(float(steps), dtype=torch.get_default_dtype()), **found}
+        is_number = step_kind == "number"
+        return {"step": steps if is_number else torch.tensor(float(steps), dtype=torch.get_default_dtype()), **found}
 
     def gradients(self) -> dict[str, RowGradient]:
         """Return the gradients that wait for the optimizer's step, by the names of their tables."""

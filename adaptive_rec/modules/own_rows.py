@@ -78,11 +78,11 @@ class OwnRows:
     def draw(self, table: int, id_C: NDArray[np.int64], key_C: NDArray[np.int64], rows: int) -> None:
         """Set those rows of a table that are owned here to the first values of keys, as in a table of `rows`."""
         here, own_C = self.owned(table, id_C)
-        self._store.draw_rows(table, own_C, key_C[here], rows)
+        self._store.contents.draw_rows(table, own_C, key_C[here], rows)
 
     def finish_draws(self) -> None:
         """Set rows again that were drawn while they were hot. The training thread calls it."""
-        self._store.finish_draws()
+        self._store.contents.finish_draws()
 
     # Whole tables ----------------------------------------------------------------------------------------------------
 
@@ -95,12 +95,12 @@ class OwnRows:
     def _first(self, table: int) -> Iterator[Tensor]:
         """Yield the table's rows that are owned here, in host memory, to be set in the body of a ``with``."""
         pool, low, high = self._store.space.table_range(table)
-        if not self._store.on_disk:
-            yield as_tensor(self._store.host.weights[pool][low:high])
+        if not self._store.cold.on_disk:
+            yield as_tensor(self._store.cold.types.weights[pool][low:high])
             return
-        weights, state = (np.zeros((high - low, like.shape[1]), like.dtype) for like in self._store.host.arrays(pool))
+        weights, state = (np.zeros((high - low, like.shape[1]), like.dtype) for like in self._store.cold.arrays(pool))
         yield as_tensor(weights)
-        self._store.replace_table(table, weights, state)
+        self._store.contents.replace_table(table, weights, state)
 
     def whole(self, table: int, own_RK: NDArray[Any], step: int) -> NDArray[Any]:
         """Return the values (R, K) of all rows of a table from those of the rows that are owned here."""

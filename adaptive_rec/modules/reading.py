@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.host import Arrays
+from adaptive_rec.embedding.path.cpu import CpuPath
 from adaptive_rec.embedding.records import MicroBatch
 from adaptive_rec.embedding.row_types import as_array
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -24,14 +24,14 @@ def gather_pools(store: EmbeddingStore, call: PoolCall, step: int) -> Tensor:
     """Return the pooled vectors (L, D) of a call, on the store's device. `step` is the number of updates so far."""
     bags, ahead = call.bags, call.ahead
     if ahead is None:
-        at_once = isinstance(store, DirectStore) and not store.on_disk
+        at_once = isinstance(store.path, CpuPath) and not store.cold.on_disk
         pooled_LD = _gather_at_once(store, bags) if at_once else _gather_staged(store, bags)
     else:
         first, end = ahead.bag_range(bags.pool)
         if end - first == len(bags):
             pooled_LD = _gather_ahead(store, ahead, bags.pool, first, end)
         else:  # all bags of the pool at once: the kernel's start costs as much as its work
-            version = (step, store.placement.version)
+            version = (step, store.index.placement.version)
             whole_LD = ahead.pooled(bags.pool, version, lambda: _gather_ahead(store, ahead, bags.pool, first, end))
             pooled_LD = _without_view(whole_LD, call.first - first, len(bags))
     if bags.divisor_L1 is not None:
@@ -53,8 +53,8 @@ def _gather_ahead(store: EmbeddingStore, ahead: AheadBatch, pool: int, first: in
 def _gather_at_once(store: EmbeddingStore, bags: Bags) -> Tensor:
     """Read the rows of one call from both tiers in host memory, without finding its distinct rows."""
     source_N, spec = np.empty(len(bags.row_N), dtype=np.int64), store.space.pools[bags.pool]
-    find_row_sources(bags.row_N, store.slot_of_row[spec.first_row : spec.end_row], source_N)
-    tiers = as_array(store.device.weights[bags.pool]), store.host.weights[bags.pool]
+    find_row_sources(bags.row_N, store.index.slot_of_row[spec.first_row : spec.end_row], source_N)
+    tiers = as_array(store.hot.tier.weights[bags.pool]), store.cold.types.weights[bags.pool]
     return _gather_by_kernel(store, tiers, len(bags), (0, 1, 0), bags.offsets, source_N)
 
 
@@ -70,11 +70,11 @@ def _gather_staged(store: EmbeddingStore, bags: Bags) -> Tensor:
 
 def _gather_from(store: EmbeddingStore, work: ClassifiedBatch, pool: int, first: int, end: int) -> Tensor:
     """Pool some bags of a batch whose rows are ready."""
-    if not isinstance(store, DirectStore):
+    if not isinstance(store.path, CpuPath):
         return _gather_by_store(store, work, np.arange(first, end), pool)
     first_bag = first, len(store.space.features), pool
     return _gather_by_kernel(
-        store, store.weights_of(work, pool), end - first, first_bag, work.batch.offsets, work.source_N
+        store, store.path.weights_of(work, pool), end - first, first_bag, work.batch.offsets, work.source_N
     )
 
 

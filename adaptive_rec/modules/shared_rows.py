@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.embedding.row_types import as_array
-from adaptive_rec.embedding.shared.ownership import Ownership
-from adaptive_rec.embedding.shared.requests import MOST_COUNTED
-from adaptive_rec.embedding.shared.row_exchange import (
+from adaptive_rec.embedding.peers.ownership import Ownership
+from adaptive_rec.embedding.peers.requests import MOST_COUNTED
+from adaptive_rec.embedding.peers.row_exchange import (
     LOOK_UP,
     NORM,
     TAKE,
@@ -32,6 +31,7 @@ from adaptive_rec.embedding.shared.row_exchange import (
     RowExchange,
     shared_digest,
 )
+from adaptive_rec.embedding.row_types import as_array
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import GroupError
 from adaptive_rec.kernels.pooling import gather_bags

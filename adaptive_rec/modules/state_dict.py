@@ -55,13 +55,13 @@ def collect_loop_state(parts: LoopParts) -> dict[str, Any]:
             "rule": parts.rule,
             "tables": {table.name: {"rows": table.rows, "dim": table.dim} for table in tables},
             "optimizer": {
-                str(number): rows.whole(number, store.export_table(number)[1], state.step) for number in range(len(tables))
+                str(number): rows.whole(number, store.contents.export(number)[1], state.step) for number in range(len(tables))
             },
             "step": state.step,
             "steps_T": parts.steps_T,
             "policy": state.policy.name,
             "budget_bytes": state.budget_bytes,
-            "monitored": store.monitored,
+            "monitored": store.hot.monitored,
             "begun": state.rows_placed and alone,
             "store": placement_state(store) if alone else {},
             "observer": parts.observer.state() if alone else {},
@@ -83,16 +83,16 @@ def restore_loop_state(parts: LoopParts, given: Mapping[str, Any]) -> None:
     state, store, optimizer, rows = parts.state, parts.state.store, found.part("optimizer"), parts.rows
     rule_T = [store.rules[rows.space.table_range(number)[0]] for number in range(len(rows.space.tables))]
     states = [
-        optimizer.array(str(number), store.host.dtype, table.rows, rule.state_width(table.dim))
+        optimizer.array(str(number), store.cold.types.dtype, table.rows, rule.state_width(table.dim))
         for number, (table, rule) in enumerate(zip(rows.space.tables, rule_T, strict=True))
     ]
     if parts.raw_ids is not None:
         parts.raw_ids.set_state(found.part("raw_ids"))
     how = found.text("policy"), found.integer("budget_bytes"), found.flag("monitored")
-    hot = np.sort(np.concatenate([rows[rows >= 0] for rows in store.device.row_of_slot]))
+    hot = np.sort(np.concatenate([rows[rows >= 0] for rows in store.hot.tier.row_of_slot]))
     store.migrate(Migration(promote=np.empty(0, dtype=np.int64), demote=hot))
     for number, state_RK in enumerate(states):
-        store.replace_table(number, None, rows.own(number, state_RK, state.step))
+        store.contents.replace_table(number, None, rows.own(number, state_RK, state.step))
     state.set_step(found.integer("step"))
     parts.steps_T[:] = found.array("steps_T", np.int64, len(parts.steps_T))
     state.tally.set_state(found.part("tally"), rows.group)
@@ -101,7 +101,7 @@ def restore_loop_state(parts: LoopParts, given: Mapping[str, Any]) -> None:
     keys = None if parts.raw_ids is None else found.part("raw_ids").part("map")
     for text in counted_anew(found.part("observer") if begun else None, keys):
         state.warn(text)
-    same = how == (state.policy.name, state.budget_bytes, store.monitored)
+    same = how == (state.policy.name, state.budget_bytes, store.hot.monitored)
     state.place_rows(begun and same)
     if state.rows_placed:
         _set_placement(parts, found)
@@ -111,12 +111,12 @@ def restore_loop_state(parts: LoopParts, given: Mapping[str, Any]) -> None:
 
 def _set_placement(parts: LoopParts, found: Saved) -> None:
     store = parts.state.store
-    version = store.placement.version + 1
+    version = store.index.placement.version + 1
     pools = found.part("store").parts("pools", len(store.space.pools))
     set_slots(store, [len(part.array("row_of_slot", np.int64, -1)) for part in pools])
     set_placement(store, found.part("store"))
     set_traffic(store, found.part("store").part("traffic"))
-    store.restore_placement(max(version, store.placement.version))
+    store.restore_placement(max(version, store.index.placement.version))
     parts.observer.set_state(found.part("observer"))
     parts.reclassifier.set_state(found.part("reclassifier"))
 

@@ -83,18 +83,18 @@ def stats_of(state: RunState, looked_up_ahead_ratio: float) -> RuntimeStats:
     """Return the figures of a run as it stands."""
     store, space, tally = state.store, state.store.space, state.tally
     counts = zip(
-        space.tables, store.hot_rows_T.tolist(), tally.lookups_T.tolist(), tally.hot_lookups_T.tolist(), strict=True
+        space.tables, store.index.hot_rows_T.tolist(), tally.lookups_T.tolist(), tally.hot_lookups_T.tolist(), strict=True
     )
-    counters, traffic = tally.counters, store.traffic
+    counters, traffic = tally.counters, store.index.traffic
     return RuntimeStats(
         steps=state.step,
         policy=state.knobs.policy,
         lookups=counters.lookups,
         hot_lookup_ratio=ratio(counters.lookups_hot, counters.lookups),
-        hot_rows=store.device.hot_rows,
-        stale_rows=store.device.stale_rows,
+        hot_rows=store.hot.tier.hot_rows,
+        stale_rows=store.hot.tier.stale_rows,
         total_rows=space.rows,
-        device_bytes=store.device_bytes,
+        device_bytes=store.hot.bytes,
         budget_bytes=state.budget_bytes,
         migrated_rows=traffic.migrated_rows,
         row_updates=traffic.row_updates,
@@ -105,7 +105,7 @@ def stats_of(state: RunState, looked_up_ahead_ratio: float) -> RuntimeStats:
             table.name: TableStats(table.rows, table.dim, hot_rows, lookups, ratio(hot, lookups))
             for table, hot_rows, lookups, hot in counts
         },
-        disk=store.own_disk_figures(),
+        disk={**store.cold.counts(), **store.cold.sizes()},
         raw_ids={} if state.input.keys is None else state.input.keys.counts(),
     )
 

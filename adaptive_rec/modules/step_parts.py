@@ -63,7 +63,7 @@ class StepParts:
         parts = _merged(parts)
         ahead = self._ahead(parts)
         groups = self._groups(parts, steps, ahead)
-        if self._store.updates_once and len(groups) > 1:
+        if self._store.path.updates_once and len(groups) > 1:
             ahead = None
         self._release(parts, ahead, announced)
         made = [self._join(number, lr, some, ahead) for number, lr, some in groups]
@@ -105,7 +105,7 @@ class StepParts:
 
     def _large(self, parts: list[StepPart]) -> set[int]:
         """Return tables that are updated by themselves, as joining their gradients would cost more than an update."""
-        if self._store.updates_once:
+        if self._store.path.updates_once:
             return set()
         sizes: Counter[int] = Counter()
         for part in parts:

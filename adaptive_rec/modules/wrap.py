@@ -26,6 +26,7 @@ from adaptive_rec.modules.optimizer_steps import (
 )
 from adaptive_rec.modules.options import Options, rates_from, setup_from
 from adaptive_rec.modules.rates import Rates, rates_of_optimizers
+from adaptive_rec.modules.raw_id_modules import take_raw_ids
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.tiered_module import TieredModule, tiered_class
 from adaptive_rec.modules.tiered_parameters import TieredParameters, tiered_weights
@@ -70,13 +71,13 @@ def wrap(
     """Move the tables of a model's `nn.Embedding` and `nn.EmbeddingBag` modules into two tiers, in place, and keep their rows.
     Returns the runtime that they share.
 
-    ``budget=``: device memory for hot rows and their optimizer state ("2GiB"). ``optimizer=``: a torch SGD, Adagrad,
-    SparseAdam, Adam, AdamW or RMSprop that holds the tables' weights, or a list of optimizers of which each table has one, or
-    the class of one that will be made. Rows are then
-    updated in its ``step()``, as it would update ordinary parameters: with its state, the learning rate that its param group has
-    at that time, and the gradients that backward passes, clipping and ``GradScaler`` have left. Or the name of a rule, with
-    ``lr=``: rows are then updated at the end of each backward pass. Wrap a model after it was moved to its device. `device`: the
-    device of looked-up vectors, by default that of the model's other parameters. See `Options` for the rest.
+    ``budget=``: device memory for hot rows and their optimizer state ("2GiB"). ``optimizer=``: an optimizer of torch.optim that
+    holds the tables' weights (docs/models.md names those that rows can follow), or a list of optimizers of which each table has
+    one, or the class of one that will be made. Rows are then updated in its ``step()``, as it would update ordinary parameters:
+    with its state, the learning rate that its param group has at that time, and the gradients that backward passes, clipping
+    and ``GradScaler`` have left. Or the name of a rule, with ``lr=``: rows are then updated at the end of each backward pass.
+    Wrap a model after it was moved to its device. `device`: the device of looked-up vectors, by default that of the model's
+    other parameters. See `Options` for the rest.
 
     ``ids="raw"``: the modules that ``keys=`` names are given raw ids from now on, others are left as they are. ``keys`` has for
     each name the ids (K) of the table's first K rows, which keep their values and optimizer state, or None: its rows are dropped,
@@ -218,11 +219,14 @@ def unwrap(
 
     The tables must fit in memory, on the device of the looked-up vectors. `optimizer`: one that holds the weights, or a
     list of such. It goes on as if they had never been wrapped: with the optimizer state of the rows, or with what it has loaded
-    since; a new one begins without a state, as in torch, unless no optimizer has the rows' state. Raises ConfigError where no
-    table is in tiers.
+    since; a new one begins without a state, as in torch, unless no optimizer has the rows' state. Modules that take raw ids go
+    on to take them (`RawIdEmbedding`, `RawIdEmbeddingBag`), as in evaluation: no id gets a row any more. Raises ConfigError where
+    no table is in tiers.
     """
     _check_free(model)
     runtimes, optimizers = {}, _optimizers({"optimizer": optimizer})
+    tiered = [module for module in model.modules() if isinstance(module, TieredModule)]
+    raw = {module: module.raw_rows() for module in tiered if module.raw_ids is not None}
     for name, module in model.named_modules():
         for weight in tiered_weights(module).values():
             runtimes[id(weight.runtime)] = weight.runtime
@@ -230,6 +234,8 @@ def unwrap(
         if isinstance(module, TieredParameters):
             plain: Any = module.plain_class
             module.__class__ = plain
+            if module in raw:
+                take_raw_ids(module, *raw[module])
         elif isinstance(module, AdaptiveEmbeddingBagCollection):
             raise ConfigError(f"model must have modules of torch to unwrap, {name or 'it'} is an AdaptiveEmbeddingBagCollection")
     if not runtimes:
@@ -240,12 +246,10 @@ def unwrap(
 
 
 def _check_free(model: nn.Module) -> None:
-    """Raise ConfigError where ids are raw, where a loop looks ahead, or where a weight has hooks, or is still part of the graph
-    of a loss, which would keep the tiers."""
+    """Raise ConfigError where a loop looks ahead, or where a weight has hooks, or is still part of the graph of a loss, which
+    would keep the tiers."""
     gc.collect()  # graphs that nobody holds any more may stand in circles
     for name, module in model.named_modules():
-        if isinstance(module, TieredModule) and module.raw_ids is not None:
-            raise ConfigError(f"model must have ids that are rows to be unwrapped, those of {name or 'it'} are raw")
         held: dict[str, Any] = {**tiered_weights(module)}
         for key, weight in held.items():
             path = f"{name}.{key}" if name else key

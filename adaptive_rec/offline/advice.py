@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from adaptive_rec.config.tree import Config
-from adaptive_rec.embedding.staged.staged_tier import HEADROOM_BYTES
+from adaptive_rec.embedding.staged.device_hot import HEADROOM_BYTES
 from adaptive_rec.runtime.assemble import choose_device
 from adaptive_rec.system.host_memory import available_bytes
 from adaptive_rec.units import exact_size, size

@@ -127,19 +127,19 @@ class ListedRows:
             raise AdaptiveRecError(f"rows listed to be hot must lie in [0, {store.space.rows}), got {wrong}")
         self._time += 1
         slots = [recency.slots for recency in self._recency]
-        if store.placement.version != self._version or slots != store.device.capacities:
+        if store.index.placement.version != self._version or slots != store.hot.tier.capacities:
             # Rows were moved otherwise, or the number of slots changed: all that is hot counts as listed long ago.
-            self._recency = [Recency(row_of_slot) for row_of_slot in store.device.row_of_slot]
+            self._recency = [Recency(row_of_slot) for row_of_slot in store.hot.tier.row_of_slot]
         wanted = [
             pool.select(rows)[:slots]
-            for pool, slots in zip(store.space.pools, store.device.capacities, strict=True)
+            for pool, slots in zip(store.space.pools, store.hot.tier.capacities, strict=True)
         ]
         parts = [self._plan(store, pool, part, others_stay) for pool, part in enumerate(wanted)]
         migration = Migration(*(np.concatenate(moves) for moves in zip(*parts, strict=True)))
         store.migrate(migration)
-        self._version = store.placement.version
+        self._version = store.index.placement.version
         for recency, part in zip(self._recency, wanted, strict=True):
-            recency.list(self._time, store.placement.slot_of_row[part])
+            recency.list(self._time, store.index.placement.slot_of_row[part])
         return migration
 
     def state(self) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class ListedRows:
         if recencies and len(recencies) != len(store.space.pools):
             raise CheckpointError(f"recency must be of {len(store.space.pools)} pools, got {len(recencies)}")
         self._recency = []
-        for part, row_of_slot in zip(recencies, store.device.row_of_slot, strict=False):
+        for part, row_of_slot in zip(recencies, store.hot.tier.row_of_slot, strict=False):
             self._recency.append(Recency(row_of_slot))
             self._recency[-1].set_state(part)
 
@@ -167,8 +167,8 @@ class ListedRows:
         twice = ordered[:-1][ordered[1:] == ordered[:-1]]
         if len(twice):
             raise AdaptiveRecError(f"rows listed to be hot must be distinct, got {twice[0]} twice")
-        slots = store.placement.slot_of_row[wanted]
+        slots = store.index.placement.slot_of_row[wanted]
         promote = wanted[slots < 0]
         recency.stay(self._time, slots[slots >= 0])
         leaving = recency.take_oldest(len(promote) - recency.free) if others_stay else recency.take_unlisted(self._time)
-        return promote, store.device.row_of_slot[pool][leaving]
+        return promote, store.hot.tier.row_of_slot[pool][leaving]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.embedding.disk.memory_slots import MemorySlots
+from adaptive_rec.embedding.cold.memory_slots import MemorySlots
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.placement import Migration
 from adaptive_rec.reclassify.guard_rails import plan_migration
@@ -16,10 +16,10 @@ from adaptive_rec.reclassify.observer import Observer
 def place_in_memory(store: EmbeddingStore, observer: Observer, knobs: Knobs) -> None:
     """Move cold rows between disk and host memory by their estimates, once the hot rows are placed. Without a third home, and
     before any lookup was counted, nothing moves."""
-    if (memory := store.memory) is None:
+    if (memory := store.cold.memory) is None:
         return
     candidates = observer.tracker.candidates()
-    outside = candidates[(store.slot_of_row[candidates] < 0) & (memory.slot_of_row[candidates] < 0)]
+    outside = candidates[(store.index.slot_of_row[candidates] < 0) & (memory.slot_of_row[candidates] < 0)]
     parts = [
         _plan(store, memory, observer, pool, spec.select(outside), knobs)
         for pool, spec in enumerate(store.space.pools)
@@ -37,6 +37,6 @@ def _plan(
     if len(outside) <= slots - len(rows):
         return Migration(outside, rows[:0])  # whatever their popularity is
     of_outside, of_rows = (observer.tracker.estimate(some, store.threads) for some in (outside, rows))
-    most = knobs.max_moved_bytes // store.row_bytes_when(monitored=False)[pool]
+    most = knobs.max_moved_bytes // store.hot.row_bytes(monitored=False)[pool]
     limits = slots, knobs.hysteresis, most, store.threads
     return plan_migration(outside, of_outside, rows, of_rows, memory.slot_of_row, *limits)

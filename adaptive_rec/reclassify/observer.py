@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.embedding.store import EmbeddingStore, Lookups
+from adaptive_rec.embedding.device import all_rows_bytes, split_budget
+from adaptive_rec.embedding.path.row_path import Lookups
+from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.live.telemetry import StageTimes
-from adaptive_rec.placement import Migration
+from adaptive_rec.placement import Migration, RowSpace
+from adaptive_rec.policy import Policy
 from adaptive_rec.reclassify.popular_samples import PopularSamples
 from adaptive_rec.reclassify.stale_rows import StaleRows
 from adaptive_rec.reclassify.window_views import WindowRecord, access_view, movement_view
@@ -33,14 +36,23 @@ from adaptive_rec.tracking.popularity import PopularityTracker, samples, saved_c
 SKETCH_LIMIT_BYTES = 64 << 20
 
 
+def tracked_slots(policy: Policy, knobs: Knobs, space: RowSpace, row_bytes: list[int], slots: int) -> int:
+    """Return for how many hot rows popularity is tracked: for the `slots` of the device tier. Under a policy that does not go by
+    popularity, where raw ids leave by it, for those of one that does, within the same budget: so the same ids leave."""
+    if policy.tracks_popularity or not policy.counts_lookups(knobs):
+        return slots
+    return sum(split_budget(space, row_bytes, min(knobs.hot_budget_bytes, all_rows_bytes(space, row_bytes))))
+
+
 class Observer:
     """Tracks the popularity of rows (a sketch and its candidates) and keeps popular samples of probe steps."""
 
-    def __init__(self, store: EmbeddingStore, seed: int, times: StageTimes) -> None:
+    def __init__(self, store: EmbeddingStore, seed: int, times: StageTimes, hot_rows: int | None = None) -> None:
+        """`hot_rows`: for how many popularity is tracked (see `tracked_slots`); None: as many as the device tier has slots."""
         self.store = store
-        self._crew = Crew(store.counting_threads, LOWEST)
+        self._crew = Crew(store.path.counting_threads, LOWEST)
         """Counts for the counting thread."""
-        rows = self._placed_rows(sum(store.device.capacities))
+        rows = self._placed_rows(sum(store.hot.tier.capacities) if hot_rows is None else hot_rows)
         self._tracker = PopularityTracker(self._sketch(rows, seed), capacity_rows=rows)
         self._seed = seed
         self.trials: MemoryTrials | None = None
@@ -57,7 +69,7 @@ class Observer:
 
     def _placed_rows(self, hot_rows: int) -> int:
         """Return how many rows are placed by popularity: hot ones, and cold ones in host memory where others lie on a disk."""
-        memory = self.store.memory
+        memory = self.store.cold.memory
         return hot_rows + (sum(memory.capacities) if memory is not None else 0)
 
     @property
@@ -91,14 +103,14 @@ class Observer:
 
     def _known_rows(self) -> NDArray[np.int64]:
         """Return the placed rows and the candidates."""
-        memory = self.store.memory
-        placed = np.concatenate([*self.store.device.row_of_slot, *(memory.row_of_slot if memory else ())])
+        memory = self.store.cold.memory
+        placed = np.concatenate([*self.store.hot.tier.row_of_slot, *(memory.row_of_slot if memory else ())])
         return np.union1d(placed[placed >= 0], self.tracker.candidates())
 
     def try_memories(self, wanted: bool) -> None:
         """Start to find out which memory suits the data, or stop."""
         self.settle()
-        self.trials = MemoryTrials(sum(self.store.device.capacities), self._seed) if wanted else None
+        self.trials = MemoryTrials(sum(self.store.hot.tier.capacities), self._seed) if wanted else None
 
     # Each step -------------------------------------------------------------------------------------------------------
 
@@ -139,7 +151,7 @@ class Observer:
             movement = movement_view(self.store, knobs, self._samples, self._probes, skipped_ratio)
         if movement is not None:
             self.begin_measuring()
-        own_H = slice(0) if movement is None else self.store.own_slots
+        own_H = slice(0) if movement is None else self.store.peers.own_slots
         if not popularity:
             return WindowRecord([], movement, own_H)
         candidates = self.tracker.candidates()
@@ -149,8 +161,8 @@ class Observer:
 
     def begin_measuring(self) -> None:
         """Forget all movement, and the samples kept with it."""
-        for monitor in self.store.device.monitors:
-            self.store.launch(monitor.begin_window)
+        for monitor in self.store.hot.tier.monitors:
+            self.store.hot.launch(monitor.begin_window)
         self._probes = 0
         self._samples.clear()
 
@@ -165,16 +177,20 @@ class Observer:
         """Set the popularity that is shown with the slots of some hot rows (-1: no row)."""
         for pool, spec in enumerate(self.store.space.pools):
             hot = spec.select(rows)
-            slots = self.store.placement.slot_of_row[hot]
-            self.store.device.estimate[pool][slots] = self.tracker.estimate(hot, self.store.threads)
+            slots = self.store.index.placement.slot_of_row[hot]
+            self.store.hot.tier.estimate[pool][slots] = self.tracker.estimate(hot, self.store.threads)
 
     def end_window(self, decay: float, migration: Migration) -> None:
         """Let the counts decay after rows moved, beside the next steps, and forget the samples kept: their slots may hold other
         rows now."""
         self._do_later(partial(self._tracker.end_window, decay, migration))
-        for estimate in self.store.device.estimate:
+        for estimate in self.store.hot.tier.estimate:
             estimate *= decay
         self._samples.clear()
+
+    def decay_counts(self, decay: float) -> None:
+        """Let the counts decay at the end of a window in which no row moved."""
+        self._do_later(partial(self._tracker.end_window, decay))
 
     def forget(self, rows: NDArray[np.int64]) -> None:
         """Let rows that were cleared be no candidates any more."""
@@ -200,8 +216,8 @@ class Observer:
         self._saved_candidates(found)
         self._tracker.set_state(found.part("tracker"))
         self._take_over(found.part("tracker").part("counter"), self._known_rows)
-        if self.store.memory is not None:  # it may be another one than that of the saved run
-            self._tracker.resize(self._placed_rows(sum(self.store.device.capacities)))
+        if self.store.cold.memory is not None:  # it may be another one than that of the saved run
+            self._tracker.resize(self._placed_rows(sum(self.store.hot.tier.capacities)))
         trials = found.maybe("trials")
         self.try_memories(trials is not None)
         if trials is not None and self.trials is not None:
@@ -213,7 +229,7 @@ class Observer:
     def _restore_samples(self, found: Saved) -> None:
         lengths = found.array("sample_lengths", np.int64, ANY)
         if found.has("sample_slots"):  # of 0.1.0
-            row_of_slot = np.concatenate(self.store.device.row_of_slot)
+            row_of_slot = np.concatenate(self.store.hot.tier.row_of_slot)
             slots = found.array("sample_slots", np.int64, int(lengths.sum()))
             if len(slots) and not (0 <= slots.min() and slots.max() < len(row_of_slot)):
                 raise CheckpointError(
@@ -223,7 +239,7 @@ class Observer:
             if (rows < 0).any():  # rows have moved since
                 rows, lengths = rows[:0], lengths[:0]
         else:
-            rows, end = found.array("sample_rows", np.int64, int(lengths.sum())), self.store.batch_space.rows
+            rows, end = found.array("sample_rows", np.int64, int(lengths.sum())), self.store.peers.batch_space.rows
             if len(rows) and not (0 <= rows.min() and rows.max() < end):
                 raise CheckpointError(f"rows of kept samples must lie in [0, {end}), got {rows.min()} to {rows.max()}")
         self._samples.restore(rows, lengths)

@@ -20,7 +20,7 @@ from adaptive_rec.policy import AccessView, MovementView, Policy, SkippingPolicy
 from adaptive_rec.reclassify.guard_rails import plan_migration
 from adaptive_rec.reclassify.listed_rows import ListedRows
 from adaptive_rec.reclassify.memory_rows import place_in_memory
-from adaptive_rec.reclassify.observer import Observer
+from adaptive_rec.reclassify.observer import Observer, tracked_slots
 from adaptive_rec.reclassify.quality_guard import QualityGuard
 from adaptive_rec.saved import Saved
 from adaptive_rec.tracking.horizon import FIRST_MEMORY, Memory, saved_memory
@@ -141,7 +141,11 @@ class Reclassifier:
         record = self._observer.record(step, knobs, policy.tracks_popularity, skipped_ratio)
         if record.movement is not None and isinstance(policy, SkippingPolicy):
             self._judge(policy, record.movement, record.own_H)
-        return self._place(record.access, knobs, decay) if policy.tracks_popularity else NOTHING
+        if policy.tracks_popularity:
+            return self._place(record.access, knobs, decay)
+        if policy.counts_lookups(knobs):
+            self._observer.decay_counts(decay)
+        return NOTHING
 
     def window_decay(self, step: int, knobs: Knobs) -> float:
         """Return the factor of the counts of a window that ends with this step. Ranks call it together."""
@@ -149,7 +153,7 @@ class Reclassifier:
             return self.memory.decay ** max(1, (step - self.window.began) // knobs.reclassify_every)
         if not isinstance(knobs.decay, str):
             return knobs.decay
-        own = np.array([self._observer.tracker.cold_met, sum(self.store.device.capacities)])
+        own = np.array([self._observer.tracker.cold_met, sum(self.store.hot.tier.capacities)])
         cold_met, slots = self.store.group.total(own).tolist()
         return lasting_decay(cold_met / knobs.sample_ratio, slots)
 
@@ -249,20 +253,20 @@ class Reclassifier:
     def _migrate(self, views: list[AccessView], knobs: Knobs, max_moved_bytes: int) -> Migration:
         """Move the rows that the policy wishes for, within the guard rails. Returns what moved."""
         store, monitored = self.store, self.policy.tracks_movement
-        row_bytes = store.row_bytes_when(monitored)
+        row_bytes = store.hot.row_bytes(monitored)
         budget = self.policy.budget_bytes(knobs, all_rows_bytes(store.space, row_bytes))
         capacities = self._capacities(views, row_bytes, budget, max_moved_bytes)
-        resized = capacities != store.device.capacities or monitored != store.monitored
+        resized = capacities != store.hot.tier.capacities or monitored != store.hot.monitored
         if resized:
             stale = self._stale.rows()
             migration = store.resize(capacities, _ranked(views), monitored)
-            self._observer.resize(sum(capacities))
+            self._observer.resize(tracked_slots(self.policy, knobs, store.space, row_bytes, sum(capacities)))
             self._stale.mark_rows(stale)
         else:
             migration = self._plan(views, row_bytes, max_moved_bytes)
             store.migrate(migration)
         if self.policy.tracks_popularity:
-            self._observer.show_estimates(np.concatenate(store.device.row_of_slot) if resized else migration.promote)
+            self._observer.show_estimates(np.concatenate(store.hot.tier.row_of_slot) if resized else migration.promote)
         return migration
 
     def _capacities(
@@ -284,8 +288,8 @@ class Reclassifier:
                 f"share_budget of policy {self.policy.name} must stay within {budget_bytes} bytes, "
                 f"got {wished} slots of {used} bytes"
             )
-        present = self.store.device.capacities
-        too_much = 2 * self.store.device_bytes > max_moved_bytes
+        present = self.store.hot.tier.capacities
+        too_much = 2 * self.store.hot.bytes > max_moved_bytes
         return present if too_much and fills_budget(present, row_bytes, budget_bytes) else capacities
 
     def _plan(self, views: list[AccessView], row_bytes: list[int], max_moved_bytes: int) -> Migration:
@@ -295,7 +299,7 @@ class Reclassifier:
             wish, hysteresis = self.policy.place(view), view.knobs.hysteresis
             self._check_rows(wish.rows, view.all_rows)
             rows = wish.rows, wish.scores, view.hot_rows, view.hot_scores
-            slot_of_row = None if wish.rows is view.candidate_rows else self.store.placement.slot_of_row
+            slot_of_row = None if wish.rows is view.candidate_rows else self.store.index.placement.slot_of_row
             limits = view.capacity_rows, hysteresis, max_moved_bytes // size
             parts.append(plan_migration(*rows, slot_of_row, *limits, self.store.threads))
             max_moved_bytes -= parts[-1].moved_rows * size

@@ -33,10 +33,10 @@ def access_view(
     store: EmbeddingStore, pool: int, step: int, knobs: Knobs, candidates: NDArray[np.int64], tracker: PopularityTracker
 ) -> AccessView:
     """Return the popularity of a pool's hot rows, and set what is shown of it, and that of its rows among sorted candidates."""
-    spec, device = store.space.pools[pool], store.device
+    spec, device = store.space.pools[pool], store.hot.tier
     first, end = np.searchsorted(candidates, (spec.first_row, spec.end_row))
     rows = candidates[first:end]
-    hot = are_hot(store.placement.slot_of_row, rows, store.threads)
+    hot = are_hot(store.index.placement.slot_of_row, rows, store.threads)
     rows = rows[~hot] if hot.any() else rows.copy()
     hot_rows = device.hot_rows_of(pool)
     hot_scores = tracker.estimate(hot_rows, store.threads)
@@ -57,8 +57,8 @@ def movement_view(
     store: EmbeddingStore, knobs: Knobs, samples: PopularSamples, probes: int, skipped_ratio: float
 ) -> MovementView:
     """Compute the movement of all slots, measured in `probes` steps, set what is shown of it, and return that of all ranks."""
-    device, everyone = store.device, store.group.everyone
-    rule, rows = RULES[knobs.stale_metric], [store.movement(pool) for pool in range(len(device.monitors))]
+    device, everyone = store.hot.tier, store.group.everyone
+    rule, rows = RULES[knobs.stale_metric], [store.hot.movement(pool) for pool in range(len(device.monitors))]
     touches_H = np.concatenate([pool.touches_H for pool in rows])
     known_H = touches_H >= max(knobs.min_probe_touches, math.ceil(knobs.min_touch_ratio * probes - 1e-9))
     movement_H = np.where(known_H, np.concatenate([rule(pool) for pool in rows]), np.inf)
@@ -68,7 +68,7 @@ def movement_view(
         first += len(shown)
     movement_H = everyone(movement_H)
     sampled, lengths = samples.arrays()
-    sample_movement_L = np.append(movement_H, np.inf)[store.slots_of(sampled)]  # the last one: a row that is cold now
+    sample_movement_L = np.append(movement_H, np.inf)[store.peers.slots_of(sampled)]  # the last one: a row that is cold now
     return MovementView(
         knobs=knobs,
         stale_H=everyone(np.concatenate(device.stale)),

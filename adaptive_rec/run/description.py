@@ -19,7 +19,7 @@ def describe_run(
     """Describe a run by its name and the command line that started it. `own_loop`: the loop is the user's, and so are
     its data, its batches and its model. `values`: the files of the values that ids of tables stand for."""
     store, knobs = session.store, session.config.knobs
-    row_bytes, space = store.row_bytes, session.store.batch_space
+    row_bytes, space = store.hot.row_bytes(), session.store.peers.batch_space
     tables = []
     for number, (table, first_row) in enumerate(zip(space.tables, space.table_first_row.tolist(), strict=True)):
         pool = space.table_range(number)[0]
@@ -35,8 +35,8 @@ def describe_run(
         "seed": session.config.run.seed,
         "device": str(session.device),
         "precision": session.config.run.precision,
-        "on_disk": store.shows_addresses,
-        "in_memory": store.memory is not None,
+        "on_disk": store.cold.on_disk and store.peers.owns_all,
+        "in_memory": store.cold.memory is not None,
         "raw_ids": session.state.input.keys is not None,
         "steps_per_epoch": steps_per_epoch(session),
         "tables": tables,

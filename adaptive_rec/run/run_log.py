@@ -75,7 +75,7 @@ class RunLog:
 
     def _new_figures(self) -> SnapshotFigures:
         assert self._present.runtime is not None
-        return SnapshotFigures([table.name for table in self._present.runtime.store.batch_space.tables])
+        return SnapshotFigures([table.name for table in self._present.runtime.store.peers.batch_space.tables])
 
     # After the last report -------------------------------------------------------------------------------------------
 

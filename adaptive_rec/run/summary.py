@@ -23,8 +23,8 @@ def summary_of(
     """Summarize a run whose loop has ended and `took` this long. Of several processes each must call it. `parent`: where a
     branch comes from, whose seconds are not its own."""
     config, store, totals = runtime.config, runtime.store, runtime.reports.totals()
-    device = store.device
-    sizes = np.array([device.hot_rows, device.stale_rows, store.device_bytes, store.staging_bytes, store.peak_bytes])
+    device = store.hot.tier
+    sizes = np.array([device.hot_rows, device.stale_rows, store.hot.bytes, store.path.staging_bytes, store.path.peak_bytes])
     newest = runtime.mailbox.newest
     stages: Mapping[str, float] = runtime.times.seconds
     samples, seconds, processor_seconds = totals["samples_seen"], *took
@@ -61,16 +61,16 @@ def summary_of(
         "hot_lookup_ratio": ratio(totals["lookups_hot"], totals["lookups"]),
         "popular_sample_ratio": ratio(totals["samples_popular"], totals["samples_seen"]),
         "hot_rows": hot_rows,
-        "memory_rows": None if store.memory is None else store.memory.rows,
+        "memory_rows": None if store.cold.memory is None else store.cold.memory.rows,
         "stale_rows": stale_rows,
-        "total_rows": store.batch_space.rows,
+        "total_rows": store.peers.batch_space.rows,
         "host_to_device_bytes": totals["host_to_device_bytes"],
         "device_to_host_bytes": totals["device_to_host_bytes"],
         "migrated_rows": totals["migrated_rows"],
         "device_tier_bytes": tier_bytes,
         "device_staging_bytes": staging_bytes,
         "device_peak_bytes": device_peak_bytes,
-        "disk": store.disk_counts() | store.disk_sizes(),
+        "disk": store.cold.total_counts() | store.cold.total_sizes(),
         "keys": runtime.state.input.raw_ids.counts() if runtime.state.input.raw_ids else {},
         "peak_rss_bytes": peak_bytes(),
         "processes": store.group.ranks,

@@ -20,19 +20,13 @@ from adaptive_rec.dense.models.build import build_model
 from adaptive_rec.dense.replayed import ReplayedDense
 from adaptive_rec.dense.shared import SharedDense, SharedReplayed
 from adaptive_rec.dense.tf32 import use_tf32
+from adaptive_rec.embedding.build import build
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
-from adaptive_rec.embedding.direct import DirectStore
-from adaptive_rec.embedding.disk.disk_store import DiskStore
-from adaptive_rec.embedding.disk.staged_disk_store import StagedDiskStore
 from adaptive_rec.embedding.optimizer import RowRule, rules_of_pools
-from adaptive_rec.embedding.shared.shared_device_store import SharedDeviceStore
-from adaptive_rec.embedding.shared.shared_disk_store import SharedDiskStore
-from adaptive_rec.embedding.shared.shared_store import SharedStore
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
-from adaptive_rec.embedding.staged.in_place_store import InPlaceStore
-from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.embedding.store_settings import AmongRanks, OnDevice, OnDisk
 from adaptive_rec.errors import ConfigError, MemoryPlanError, first_line
 from adaptive_rec.memory.dense import least_parameters
 from adaptive_rec.memory.disk import check_room, checkpoint_bytes, free_room
@@ -51,7 +45,7 @@ from adaptive_rec.runtime.rows_on_disk import check_hot_rows, make_kept_rows, pl
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.start_checks import check_admission, check_rows, check_settings
 from adaptive_rec.system.cuda_driver import NO_CUDA
-from adaptive_rec.system.group import Group
+from adaptive_rec.system.group import ALONE, Group
 from adaptive_rec.system.host_memory import available_bytes, keep_freed_memory
 from adaptive_rec.system.limits import check_threads
 
@@ -77,7 +71,8 @@ def assemble(
     keep_freed_memory()
     policy = policy or load_policy(config.knobs.policy)
     options = options or RunOptions()
-    source = open_source(config, trains=True, left_out=options.left_out) if source is None else source
+    if source is None:
+        source = open_source(config, trains=True, left_out=options.left_out, group=group or ALONE)
     on_device = streams is not None or choose_device(config).type == "cuda"
     several = group is not None and not group.is_alone
     check_settings(config, policy, on_device, several, options.trains)
@@ -171,8 +166,8 @@ def _join(
                 options = replace(options, notices=[*options.notices, notice])
     else:
         lines = config.run.batch_size
-        if isinstance(store, SharedDeviceStore):
-            dense = SharedReplayed(store.group, store.link, *parts, streams, -(-lines // store.group.ranks))
+        if store.peers.link is not None:
+            dense = SharedReplayed(store.group, store.peers.link, *parts, streams, -(-lines // store.group.ranks))
         else:
             dense = ReplayedDense(*parts, streams, lines)
     kept_rows = make_kept_rows(config, store, options) if config.data.keep_evicted and options.trains else None
@@ -252,21 +247,14 @@ def build_store(
     rule = rule or RowRule.of(config.optimizer, config.run.row_precision)
     sizes = row_bytes(space, rule, dtype.itemsize, policy.tracks_movement)
     budget = policy.budget_bytes(config.knobs, all_rows_bytes(space, sizes))
-    shared = None if group is None or group.is_alone else group
-    rounded, movement = config.run.transport == "bf16", policy.tracks_movement
-    direct = (space, rule, config.run.seed, dtype, torch.device("cpu"), budget, movement)
-    if streams is None:
-        if rows is not None:
-            if shared:  # what a rank's own rows take was checked before
-                return SharedDiskStore(shared, *direct, rounded=rounded, folder=rows)
-            check_hot_rows(config.run.host_memory, policy, budget)
-            return DiskStore(*direct, folder=rows)
-        return SharedStore(shared, *direct, drawn=drawn, rounded=rounded) if shared else DirectStore(*direct, drawn)
-    copy_threads = config.run.thread_budget(stages_ahead=True).copy
-    staged = (space, rules_of_pools(rule, 1)[0], config.run.seed, dtype, streams, budget, movement, copy_threads)
-    if rows is not None:
-        return StagedDiskStore(*staged, folder=rows, memory_bytes=hot_part(config.run.host_memory))
-    if shared:
-        return SharedDeviceStore(shared, *staged, drawn=drawn, rounded=rounded)
-    kind = InPlaceStore if cold_rows == "in_place" else StagedStore
-    return kind(*staged, drawn, classifies, cold_rows)
+    ranks = None if group is None or group.is_alone else AmongRanks(group, config.run.transport == "bf16")
+    device, memory_bytes = None, 0
+    if streams is not None:
+        rule, memory_bytes = rules_of_pools(rule, 1)[0], hot_part(config.run.host_memory)
+        device = OnDevice(streams, config.run.thread_budget(stages_ahead=True).copy, classifies, cold_rows)
+    elif rows is not None and ranks is None:  # what a rank's own rows take was checked before
+        check_hot_rows(config.run.host_memory, policy, budget)
+    return build(
+        space, rule, config.run.seed, dtype, budget, policy.tracks_movement, drawn,
+        disk=None if rows is None else OnDisk(rows, memory_bytes), device=device, ranks=ranks,
+    )  # fmt: skip

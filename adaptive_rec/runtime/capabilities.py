@@ -13,6 +13,7 @@ from adaptive_rec.config.knobs import KnobError, Knobs
 from adaptive_rec.config.run import DEVICE_ONLY_COLD_ROWS
 from adaptive_rec.config.tree import Config
 from adaptive_rec.errors import ConfigError
+from adaptive_rec.kernels.update_rules import torch_titles
 from adaptive_rec.policy import Policy
 from adaptive_rec.units import exact_size
 
@@ -32,9 +33,9 @@ FEATURES = {
     "evict ratio": "`knobs.evict_ratio`",
     "evict after": "`knobs.evict_after`",
     "arranging": "policies that arrange the stream: `cdlrm`, `oracle`, `fae`, `fae_released`, `slipstream_released`",
+    "reordering": "policies that reorder the stream: `fae`, `fae_released`, `slipstream_released`",
     "per table": "policies that treat each table apart: `xdl`",
     "skipping": "policies that skip work: `slipstream`, `adaptive`, `random_skip`",
-    "no popularity": "policies that count no lookups: `hybrid`, `device_only`",
     "order": '`data.order="time"`',
     "next window": '`eval.mode="next_window"`',
     "rows of 16 bits": "`run.row_precision`",
@@ -46,7 +47,7 @@ FEATURES = {
     "no float32": "`run.precision` other than float32",
     "classify": "`run.classify=device`",
     "cold rows": "`run.cold_rows=direct` or `in_place`",
-    "every row": "an optimizer that moves every row at each step (Adam, AdamW, RMSprop, momentum)",
+    "every row": f"an optimizer that moves every row at each step ({torch_titles(every_row=True)})",
 }
 """Names of features, each as docs/limits.md calls it."""
 
@@ -81,21 +82,23 @@ class Refusal:
 TOGETHER = "where several processes train together"
 KEEPS_ORDER = "knobs.policy must keep the order of the stream"
 ARRANGED = "the policy reads the stream ahead and hands out batches of its own"
-NOT_RAW = "data.ids must not be raw under a policy that arranges the stream or the tables"
 RAW_ALONE = "only a raw id can lose its row"
 OF_32_BITS = "tables must be of torch.float32 or torch.float64"
 NARROW = "rows of 16 bits do not pass between owners yet"
 EVERY_ROW = "under {every row}, which moves every row at every step"
-WAY_OUT = "; SparseAdam, and SGD and Adagrad without momentum and weight_decay, move only the rows looked up"
+WAY_OUT = f"; {torch_titles(every_row=False)} without momentum and weight_decay move only the rows looked up"
 
 REFUSALS = (
-    Refusal("arranging", "raw", NOT_RAW, "it reads the stream twice, and an id gets its row when it first comes", wanted=True),
-    Refusal("per table", "raw", NOT_RAW, "the baseline lays its tables out before ids have rows"),
+    Refusal("per table", "raw", "data.ids must not be raw under a policy that lays out tables separately",
+            "the baseline lays its tables out before ids have rows"),
+    Refusal("evict ratio", "arranging", "must be 0 under a policy that arranges the stream",
+            "it counts no lookups, by which the least popular ids would leave; `knobs.evict_after` goes with `cdlrm`, `oracle`",
+            " under {arranging}", "evict_ratio", wanted=True),
+    Refusal("evict after", "reordering", "must be 0 under a policy that reorders the stream",
+            "it reads the stream before it trains, so each id has its row for the whole stream", " under {reordering}",
+            "evict_after"),
     Refusal("evict ratio", "rows", "must be 0 unless data.ids=raw", RAW_ALONE, knob="evict_ratio", in_config=True),
     Refusal("evict after", "rows", "must be 0 unless data.ids=raw", RAW_ALONE, knob="evict_after", in_config=True),
-    Refusal("evict ratio", "no popularity", "must be 0 under a policy that does not track popularity",
-            "the least popular ids lose their rows, and nothing counts lookups", " under {no popularity}", "evict_ratio",
-            wanted=True),
     Refusal("keep evicted", "rows", 'data.keep_evicted must be 0 unless data.ids = "raw"', RAW_ALONE, in_config=True),
     Refusal("follow", "rows", 'data.ids must be "raw" where data is followed', "ids to come are not known", in_config=True),
     Refusal("follow", "order", 'data.order must be "file" where data is followed', "rows are trained on as they come",
@@ -104,13 +107,12 @@ REFUSALS = (
             "each sample is scored in its own step", in_config=True),
     Refusal("arranging", "next window", f'{KEEPS_ORDER} (hotline, slipstream) where eval.mode = "next_window"', ARRANGED),
     Refusal("arranging", "order", f'{KEEPS_ORDER} (hotline, slipstream) where data.order = "time"', ARRANGED),
-    Refusal("follow", "processes", f"data.follow must be false {TOGETHER}", "each would see other rows come", wanted=True),
+    Refusal("arranging", "follow", f"{KEEPS_ORDER} (hotline, slipstream) where data is followed",
+            "the policy reads ahead, and data that is followed is trained on as it comes"),
     Refusal("keep evicted", "processes", f"data.keep_evicted must be 0 {TOGETHER}",
             "rows that left lie with their owner, and keys with all", wanted=True),
-    Refusal("arranging", "processes", f"{KEEPS_ORDER} {TOGETHER} (hotline, slipstream)",
-            "each process would arrange a stream of its own", wanted=True),
-    Refusal("per table", "processes", f"{KEEPS_ORDER} {TOGETHER} (hotline, slipstream)",
-            "the baseline sends a request for each table and knows no owners", wanted=True),
+    Refusal("reordering", "processes", f"{KEEPS_ORDER} {TOGETHER} (hotline, slipstream)",
+            "samples are sorted by what is known of all rows, of which each process has a part", wanted=True),
     Refusal("rows of 16 bits", "processes", f"run.row_precision must be float32 {TOGETHER}", NARROW, wanted=True),
     Refusal("classify", "processes", f"run.classify must be host {TOGETHER}", "the host makes the requests to owners"),
     Refusal("cold rows", "processes", f"run.cold_rows must be staged {TOGETHER}", "cold rows come from their owners"),
@@ -208,14 +210,13 @@ def features_of_run(
 
 def of_knobs(knobs: Knobs, policy: Policy, raw: bool) -> dict[str, str]:
     """Return the features that may change while a run trains, and whether ids are `raw`."""
-    counts = policy.tracks_popularity or policy.arranges_stream or policy.request_per_table
     found = {
         "raw" if raw else "rows": "raw" if raw else "rows",
         "evict ratio": str(knobs.evict_ratio or ""),
         "evict after": str(knobs.evict_after or ""),
         "arranging": policy.name if policy.arranges_stream else "",
+        "reordering": policy.name if policy.reorders_stream else "",
         "per table": policy.name if policy.request_per_table else "",
-        "no popularity": "" if counts else policy.name,
     }
     return {name: value for name, value in found.items() if value}
 

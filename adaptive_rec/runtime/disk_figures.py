@@ -24,7 +24,7 @@ class DiskFigures:
         """Return the figures of the steps since the last report that was due, by the counts of the run so far; None where all
         rows are in memory. `interim`: this one is not due."""
         store = self._state.store
-        if not store.on_disk:
+        if not store.cold.on_disk:
             return None
         now = self._known(counts)
         gain = {name: value - self._last[name] for name, value in now.items()}
@@ -32,7 +32,7 @@ class DiskFigures:
             self._last = now
         steps = gain.pop("steps")
         per_step = {f"{name}{PER_STEP}": ratio(value, steps) for name, value in gain.items()}
-        found = {**store.disk_sizes(), **per_step}
+        found = {**store.cold.total_sizes(), **per_step}
         return {figure.field: found[figure.field] for figure in of_part("disk")}
 
     def _known(self, counts: Mapping[str, float]) -> dict[str, float]:

@@ -27,8 +27,8 @@ def reclassified(
     """Return the event that rows changed tier, in one or several migrations. `asked_for` means by a command. Several processes
     must call it together: the counts are those of all their rows."""
     store = state.store
-    hot_rows = int(store.hot_rows_T.sum())
-    own = sum(len(one.promote) for one in moved), sum(len(one.demote) for one in moved), store.device.stale_rows, hot_rows
+    hot_rows = int(store.index.hot_rows_T.sum())
+    own = sum(len(one.promote) for one in moved), sum(len(one.demote) for one in moved), store.hot.tier.stale_rows, hot_rows
     promoted, demoted, stale_rows, hot_rows = store.group.total(np.array(own)).tolist()
     text = f"{promoted:,} rows became hot, {demoted:,} cold; {stale_rows:,} of {hot_rows:,} hot rows are stale"
     values = {

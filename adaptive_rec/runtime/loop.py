@@ -64,12 +64,13 @@ class Runtime(Session):
         self.source = source
         state, publisher = self.state, self.publisher
         if (raw_ids := raw_ids_of(source)) is not None:
-            state.input.read_keys_of(raw_ids, kept_rows, state.knobs.admit_after)
+            look_ahead = policy.window_batches(state.knobs)
+            state.input.read_keys_of(raw_ids, kept_rows, state.knobs.admit_after, look_ahead)
         if (files := files_of_source(source)) is not None:
             state.input.read_files_of(files)
         self.followed = state.input.followed
         """The stream's source, where it is followed."""
-        self.progressive = None if self.followed is None else Progressive()
+        self.progressive = None if self.followed is None else Progressive(store.group)
         self.expect_steps()
         self.evaluator = Evaluator(state, source, dense, publisher, self.progressive)
         self.phases = Phases(state, source, self.observer, self.reclassifier, publisher, self.evaluator)
@@ -126,7 +127,7 @@ class Runtime(Session):
 
     def check_knobs(self, before: Knobs, after: Knobs) -> None:
         super().check_knobs(before, after)
-        check_admit_after(before, after, self.state.input.raw_ids is not None)
+        check_admit_after(before, after, self.policy, self.state.input.raw_ids is not None)
 
     # The loop --------------------------------------------------------------------------------------------------------
 
@@ -186,7 +187,7 @@ class Runtime(Session):
             self.store,
             lambda: self.knobs.prefetch_depth if self.policy.prefetches else 0,
             self.times,
-            self.config.run.thread_budget(self.store.stages_ahead).classify,
+            self.config.run.thread_budget(self.store.path.stages_ahead).classify,
         )
 
     def _classified(self, pipeline: Pipeline, batches: Iterator[Batch]) -> Iterator[ClassifiedBatch | None]:
@@ -278,7 +279,7 @@ class Runtime(Session):
         return self.steps.learning_rates()
 
     def losses(self) -> Fetched:
-        return self.store.fetch_later(self.dense.loss_sum)
+        return self.store.hot.fetch_later(self.dense.loss_sum)
 
     def hurry(self) -> None:
         """Stop after the step and leave out long work. Signal handlers may call it."""

@@ -24,8 +24,17 @@ from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.evaluator import Evaluator
 from adaptive_rec.runtime.events import reclassified
+from adaptive_rec.runtime.parts import parts_of, whole_of
 from adaptive_rec.runtime.publish import Publisher
-from adaptive_rec.runtime.stream import ArrangedStream, Decision, StreamStopped, Stretch, batches_left, next_phase
+from adaptive_rec.runtime.stream import (
+    ArrangedStream,
+    Decision,
+    StreamStopped,
+    Stretch,
+    batches_left,
+    give_rows,
+    next_phase,
+)
 from adaptive_rec.saved import ANY, Saved
 from adaptive_rec.state.run_state import RunState
 
@@ -126,17 +135,19 @@ class Phases:
             stretch.set_limits(*self._limits)
         limits = state.config.model_copy(update={"run": state.config.run.model_copy(update={"steps": stretch.steps})})
         stream = ArrangedStream(
-            limits, self._source, state.store, stretch.position, stretch.steps_done, lambda: state.knobs,
-            lambda: state.stop_requested, stretch.epochs,
+            limits, whole_of(self._source), state.store, stretch.position, stretch.steps_done, lambda: state.knobs,
+            self._stops_reading, stretch.epochs,
         )  # fmt: skip
         if policy.reorders_stream and not again:
             state.exceed_by(state.step - stretch.steps_done + len(stream.epochs))
         with state.times("arrange"):
+            if policy.reorders_stream and not give_rows(stream, state.input.raw_ids, state.store):
+                return
             arranged = policy.arrange(stream)
             phase = self._find_again(arranged, stream) if again else self._decide(arranged, None)
         while phase is not None and not state.stop_requested and state.policy is policy:
             self.reordered = policy.reorders_stream
-            yield phase
+            yield self._of_rank(phase)
             with state.times("arrange"):
                 phase = None if state.stop_requested else self._decide(arranged, self._outcome)
         arranged.close()
@@ -151,6 +162,16 @@ class Phases:
             self.reordered = False
             if (stretch.steps, stretch.epochs) == self._limits:
                 state.end_here()
+
+    def _stops_reading(self) -> bool:
+        """Whether readers are to end at once. Those of several processes read all batches that are under way, as they are staged
+        together."""
+        return self._state.stop_requested and self._state.store.group.is_alone
+
+    def _of_rank(self, phase: Phase) -> Phase:
+        """Return a phase of whole batches with this process's parts of them, and its own ones of the rows that are listed."""
+        rows = None if phase.hot_rows is None else self._state.store.peers.owned(phase.hot_rows)[1]
+        return replace(phase, batches=parts_of(self._source, phase.batches), hot_rows=rows)
 
     @property
     def _limits(self) -> tuple[int, int]:
@@ -167,7 +188,7 @@ class Phases:
         )
 
     def _decide(self, arranged: Arranged, outcome: Outcome | None) -> Phase | None:
-        self._decided = Decision(self._state.knobs, list(self._state.store.device.capacities), outcome)
+        self._decided = Decision(self._state.knobs, list(self._state.store.hot.tier.capacities), outcome)
         return next_phase(arranged, outcome)
 
     def _find_again(self, arranged: Arranged, stream: ArrangedStream) -> Phase | None:
@@ -210,7 +231,9 @@ class Phases:
             yield Event(state.step, "arranged", phase.note, {"phase": phase.name, **phase.details})
         if phase.hot_rows is not None:
             with state.times("reclassify"):
+                state.store.contents.finish_draws()
                 moved = self._reclassifier.place_listed(phase.hot_rows, phase.others_stay)
+                state.input.note_placed()
             yield from self._report(phase, moved)
         else:
             yield from self.report_moves()
@@ -231,8 +254,8 @@ class Phases:
             yield from self.report_moves(phase.name)
 
     def report_moves(self, phase: str = "") -> Iterator[Event]:
-        """Report moved rows that were not reported yet; at a run's end under the last phase's name."""
-        if self._unreported:
+        """Report moved rows that were not reported yet; at a run's end under the last phase's name. Ranks call it together."""
+        if self._state.store.group.any_true(bool(self._unreported)):
             self._reported = phase or self._reported[0], self._state.step
             self._publisher.placement()
             yield reclassified(self._state, self._reclassifier, *self._unreported, phase=self._reported[0])
@@ -269,7 +292,7 @@ class Phases:
             state.tally.add_skipped(tail.skipped_samples, tail.malformed_rows)
         self._tails.clear()
         logloss = self._evaluator.phase_logloss() if phase.evaluated else None
-        kept = phase.measured and state.store.monitored  # unless the policy changed to one that keeps no record
+        kept = phase.measured and state.store.hot.monitored  # unless the policy changed to one that keeps no record
         self._outcome = Outcome(logloss, *(_movement(state.store) if kept else ()))
         if self._stretch is not None:
             self._stretch.end()
@@ -324,8 +347,8 @@ class Phases:
 def _movement(store: EmbeddingStore) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return all hot rows and the movement of each since measuring began."""
     rows, moved = [], []
-    for pool, row_of_slot in enumerate(store.device.row_of_slot):
+    for pool, row_of_slot in enumerate(store.hot.tier.row_of_slot):
         hot = row_of_slot >= 0
         rows.append(row_of_slot[hot])
-        moved.append(store.movement(pool).max_abs_H[hot])
+        moved.append(store.hot.movement(pool).max_abs_H[hot])
     return np.concatenate(rows), np.concatenate(moved)

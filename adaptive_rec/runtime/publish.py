@@ -40,8 +40,8 @@ class Publisher:
 
     def open(self) -> StateWriter:
         """Start to publish, with the run as it is now."""
-        store, space = self._state.store, self._state.store.batch_space
-        homes = store.shows_addresses, store.memory is not None
+        store, space = self._state.store, self._state.store.peers.batch_space
+        homes = store.cold.on_disk and store.peers.owns_all, store.cold.memory is not None
         pool_rows = [pool.rows for pool in space.pools]
         writer = StateWriter(pool_rows, SKETCH_LIMIT_BYTES // 4, len(space.tables), store.group.ranks, *homes)
         self.take_over(writer)
@@ -53,10 +53,10 @@ class Publisher:
         """Start to publish where another run with the same tables has published. Several processes show its placement until they
         place their rows together."""
         store, self.writer = self._state.store, writer
-        if store.shows_addresses:
-            store.share_addresses(writer.address_R)
-        if store.memory is not None:
-            store.memory.share(writer.memory_slot_R)
+        if store.cold.on_disk and store.peers.owns_all:
+            store.cold.share_addresses(writer.address_R)
+        if store.cold.memory is not None:
+            store.cold.memory.share(writer.memory_slot_R)
         if store.group.is_alone:
             self.placement()
         self.board()
@@ -140,7 +140,7 @@ class Publisher:
         it, and rank 0 publishes the rows of all."""
         if not self._state.store.group.tell(self.writer is not None):
             return
-        slot_of_row, tiers = self._state.store.shown_placement()
+        slot_of_row, tiers = self._state.store.peers.shown_placement()
         self._placement = self._counts()
         if self.writer is not None:
             self._write(slot_of_row, tiers)
@@ -148,7 +148,7 @@ class Publisher:
     def _write(self, slot_of_row: NDArray[np.int32], tiers: list[Tier]) -> None:
         assert self.writer is not None
         store = self._state.store
-        self.writer.write_placement(self._state.step, store.placement.version, slot_of_row, tiers, None)
+        self.writer.write_placement(self._state.step, store.index.placement.version, slot_of_row, tiers, None)
         counter = self._observer.tracker.counter  # after the slots, as the counts decay meanwhile
         if store.group.is_alone and isinstance(counter, CountMinSketch):  # a rank's sketch knows its own rows only
             self.writer.write_sketch((counter.counters, counter.seeds, UNIT))
@@ -157,14 +157,14 @@ class Publisher:
     def _counts(self) -> dict[str, Any]:
         store = self._state.store
         pools = [store.space.table_range(table)[0] for table in range(len(store.space.tables))]
-        hot_rows, stale_rows = store.group.total(np.stack([store.hot_rows_T, self._observer.stale.rows_T])).tolist()
+        hot_rows, stale_rows = store.group.total(np.stack([store.index.hot_rows_T, self._observer.stale.rows_T])).tolist()
         return {
-            "version": store.placement.version,
+            "version": store.index.placement.version,
             "step": self._state.step,
             "hot_rows": hot_rows,
             "stale_rows": stale_rows,
-            "row_bytes": [store.row_bytes[pool] for pool in pools],
-            "device_bytes": int(store.group.total(np.array([store.device_bytes]))[0]),
+            "row_bytes": [store.hot.row_bytes()[pool] for pool in pools],
+            "device_bytes": int(store.group.total(np.array([store.hot.bytes]))[0]),
         }
 
     def _memory(self) -> dict[str, int]:
@@ -173,6 +173,6 @@ class Publisher:
         store = self._state.store
         return {
             "budget_bytes": store.group.ranks * self._state.budget_bytes,
-            "staging_bytes": store.staging_bytes,
-            "peak_bytes": store.peak_bytes,
+            "staging_bytes": store.path.staging_bytes,
+            "peak_bytes": store.path.peak_bytes,
         }

@@ -74,7 +74,7 @@ class Reports:
     def finish(self, wait: bool) -> Iterator[Snapshot]:
         """Publish the snapshot under way, if its loss has arrived or may be waited for. Raises NotFiniteError where the loss is
         not finite and the run is to end then."""
-        if self._due is None or not (wait or self._state.store.has_arrived(self._due[2])):
+        if self._due is None or not (wait or self._state.store.peers.has_arrived(self._due[2])):
             return
         (counts, fields, loss_sum, interim), self._due = self._due, None
         snapshot = self._state.recorder.snapshot({**counts, "loss_sum": float(loss_sum.array())}, interim, **fields)
@@ -98,7 +98,7 @@ class Reports:
 
     def _fields(self, counts: Mapping[str, float], interim: bool) -> dict[str, Any]:
         state, store = self._state, self._state.store
-        by_table = [state.tally.lookups_T, state.tally.hot_lookups_T, store.hot_rows_T, self._observer.stale.rows_T]
+        by_table = [state.tally.lookups_T, state.tally.hot_lookups_T, store.index.hot_rows_T, self._observer.stale.rows_T]
         lookups, lookups_hot, hot_rows, stale_rows = store.group.total(np.stack(by_table)).tolist()
         rates = self._learning_rates()
         ranks, straggler = ((), None) if store.group.is_alone else self._ranks.report()

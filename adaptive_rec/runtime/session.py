@@ -22,7 +22,7 @@ from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.recorder import Recorder
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot, StageTimes
 from adaptive_rec.policy import Policy
-from adaptive_rec.reclassify.observer import Observer
+from adaptive_rec.reclassify.observer import Observer, tracked_slots
 from adaptive_rec.reclassify.tally import Tally
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.checkpoints import Checkpoints
@@ -66,7 +66,9 @@ class Session(ABC):
         self.state = state = RunState(config, policy, store, times)
         tries = self.device.type != "cpu" and store.group.is_alone  # several ranks fetch all rows before the first micro-batch
         self.splitting = Splitting(config.run.split, tries, replaying)
-        self.observer = Observer(store, config.run.seed, state.times)
+        sizes, slots = store.hot.row_bytes(policy.tracks_movement), sum(store.hot.tier.capacities)
+        tracked = tracked_slots(policy, state.knobs, store.space, sizes, slots)
+        self.observer = Observer(store, config.run.seed, state.times, tracked)
         self.reclassifier = Reclassifier(policy, store, self.observer)
         self.evictions = Evictions(state, self.observer)
         if mailbox is None:
@@ -95,7 +97,7 @@ class Session(ABC):
 
     def check_knobs(self, before: Knobs, after: Knobs) -> None:
         """Raise ConfigError or ConflictError where training cannot change to other knobs. Any thread may call it."""
-        in_host_memory = self.store.on_disk and self.store.memory is None
+        in_host_memory = self.store.cold.on_disk and self.store.cold.memory is None
         limit, raw = self.config.run.host_memory if in_host_memory else 0, self.state.input.keys is not None
         check_change(before, after, self.policy, raw, limit, self.state.all_rows_bytes)
 

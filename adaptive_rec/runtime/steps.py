@@ -64,8 +64,8 @@ class TrainingSteps:
     def make(self, work: ClassifiedBatch, probe: bool) -> None:
         """Train one loaded and classified mini-batch: plan, gather and execute, update, observe. `probe`: whether it is a
         probe step, which skips nothing and measures movement."""
-        self._store.finish_draws()
-        if self._store.on_disk:
+        self._store.contents.finish_draws()
+        if self._store.cold.on_disk:
             with self._times("disk"):
                 self._store.await_rows(work)
         with self._times("classify"):
@@ -106,7 +106,7 @@ class TrainingSteps:
                 self._dense.run(micro)
             takers = [take for observer in self._loss_observers if (take := observer(work, plan, samples)) is not None]
             if takers:
-                losses_S = self._store.fetch_later(self._dense.losses_S)
+                losses_S = self._store.hot.fetch_later(self._dense.losses_S)
                 self._held += [(take, losses_S) for take in takers]
             if not whole:
                 position_B[samples] = np.arange(trained, trained + len(samples))
@@ -136,9 +136,10 @@ class TrainingSteps:
         return True
 
     def observe(self, work: ClassifiedBatch, probe: bool) -> None:
-        if self._state.policy.tracks_popularity and is_sampled(self._state.step, self._state.knobs.sample_ratio):
-            self._observer.count_lookups(self._state.step, self._store.counted(work), self._state.knobs)
-        if probe and self._state.policy.tracks_movement:
+        state = self._state
+        if state.policy.counts_lookups(state.knobs) and is_sampled(state.step, state.knobs.sample_ratio):
+            self._observer.count_lookups(state.step, self._store.peers.counted(work), state.knobs)
+        if probe and state.policy.tracks_movement:
             self._observer.keep_popular_samples(work)
         for take, losses_S in self._held:
             take(losses_S)

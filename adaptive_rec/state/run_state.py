@@ -14,6 +14,7 @@ import numpy as np
 from adaptive_rec.batch import Position
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
+from adaptive_rec.data.source import saved_position
 from adaptive_rec.dense.quality_trend import QualityTrend
 from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -33,7 +34,7 @@ from adaptive_rec.policy import Policy
 from adaptive_rec.reclassify.tally import Tally
 from adaptive_rec.saved import Saved
 from adaptive_rec.state.run_input import RunInput
-from adaptive_rec.state.saved_run import BOUNDARY_TASKS, saved_owed, saved_position
+from adaptive_rec.state.saved_run import BOUNDARY_TASKS, saved_owed
 
 DISK = "disk_"
 """Start of the names of counts of rows on a disk."""
@@ -57,7 +58,7 @@ class RunState:
         self.position = Position(seed=config.run.seed)
         """Position of the stream's reader."""
         self.phase = "starting"
-        """starting, training, paused, evaluating, checkpointing, rolling_back, finishing, finished or failed."""
+        """starting, training, paused, evaluating, checkpointing, rolling_back, finishing, finished, failed or suspended."""
         self.rows_placed = False
         """Whether the policy has placed rows, in this run or before it was resumed."""
         self.owed: tuple[str, ...] = ()
@@ -66,6 +67,10 @@ class RunState:
         self.paused = False
         self.saved_paused = False
         """Whether this run resumed from a checkpoint of a paused run."""
+        self.reachable = True
+        """Whether a command can end a pause."""
+        self.suspended_by = ""
+        """The rule that has ended the run, as it could not pause; empty where none has."""
         self.stop_requested = False
         """Whether the loop ends after the present step."""
         self.rollbacks = 0
@@ -117,7 +122,7 @@ class RunState:
 
     @property
     def placement_version(self) -> int:
-        return self.store.placement.version
+        return self.store.index.placement.version
 
     @property
     def budget_bytes(self) -> int:
@@ -127,12 +132,12 @@ class RunState:
     @property
     def all_rows_bytes(self) -> int:
         """Device memory that all rows would take."""
-        return all_rows_bytes(self.store.space, self.store.row_bytes)
+        return all_rows_bytes(self.store.space, self.store.hot.row_bytes())
 
     def counts(self) -> dict[str, float]:
         """Return all counts, as far as the host has them, of all processes that train together: each must call it."""
-        disk = {DISK + name: count for name, count in self.store.disk_counts().items()}
-        own = {**asdict(self.tally.counters), **asdict(self.store.traffic)}
+        disk = {DISK + name: count for name, count in self.store.cold.total_counts().items()}
+        own = {**asdict(self.tally.counters), **asdict(self.store.index.traffic)}
         return {**self.store.group.totals(own), **disk, "steps": self.tally.counters.steps}
 
     def random(self, purpose: str) -> np.random.Generator:
@@ -186,6 +191,7 @@ class RunState:
     def change_knobs(self, knobs: Knobs) -> None:
         """Set the knobs, from the present step on."""
         self.knobs, self.knobs_step, self.knob_changes = knobs, self.step, self.knob_changes + 1
+        self.input.look_ahead(self.policy.window_batches(knobs))
         self.input.admit_after(knobs.admit_after)
 
     def change_policy(self, policy: Policy) -> None:
@@ -202,12 +208,15 @@ class RunState:
 
     def pause_as_saved(self, reachable: bool) -> None:
         """Pause a run that was saved while paused, if a command can reach it that ends the pause."""
-        self.paused = self.saved_paused and reachable
+        self.reachable, self.paused = reachable, self.saved_paused and reachable
 
-    def go_on_after(self, rollbacks: int, paused: bool, checkpoints: CheckpointStatus, checkpoint: str) -> None:
+    def go_on_after(
+        self, rollbacks: int, paused: bool, reachable: bool, checkpoints: CheckpointStatus, checkpoint: str
+    ) -> None:
         """Go on from a checkpoint after so many rollbacks of this process, paused or not as before the last one. `checkpoints`:
         their figures by then."""
         self.rollbacks, self.paused, self.saved_paused, self.phase = rollbacks, paused, paused, "rolling_back"
+        self.reachable = reachable
         self.checkpoints.go_on_from(checkpoints, checkpoint)
 
     def roll_back(self, rollback: Rollback) -> None:
@@ -217,6 +226,11 @@ class RunState:
     def stop(self) -> None:
         """End the loop after the present step."""
         self.stop_requested, self.paused = True, False
+
+    def suspend(self, reason: str) -> None:
+        """End the loop after the present step, as a rule would pause the run."""
+        self.suspended_by = reason
+        self.stop()
 
     def hurry(self) -> None:
         """End the loop after the present step and leave out long work. Signal handlers may call it. Several processes do so
@@ -248,7 +262,7 @@ class RunState:
 
     def take_warnings(self) -> list[str]:
         """Return the warnings of the store, of a source that is followed and of this object that are new."""
-        taken, self._warnings = [*self.store.complaints(), *self.input.take_warnings(), *self._warnings], []
+        taken, self._warnings = [*self.store.path.complaints(), *self.input.take_warnings(), *self._warnings], []
         return taken
 
     def forget_clock(self) -> None:
@@ -269,7 +283,7 @@ class RunState:
             "owed": {task: task in self.owed for task in BOUNDARY_TASKS},
             "paused": self.paused,
             "budget_bytes": self.budget_bytes,
-            "monitored": self.store.monitored,
+            "monitored": self.store.hot.monitored,
             "tally": self.tally.state(self.store.group),
             "recorder": self.recorder.state(),
             "times": self.times.state(),

@@ -25,7 +25,7 @@ class Crew:
     """Threads that share work over rows where this is worth it. Any thread may give them work, which may not give them more."""
 
     def __init__(self, threads: int, niceness: int = 0) -> None:
-        self._size = threads
+        self.size = threads
         self._niceness = niceness
         self._lock = threading.Lock()
         self._threads: _Threads | None = None
@@ -35,14 +35,14 @@ class Crew:
             if self._threads is None or self._threads.process != os.getpid():  # a fork has no threads of its parent's
                 self._threads = _Threads()
                 weakref.finalize(self, self._threads.end).atexit = False
-            self._threads.fill(self._size, self._niceness)
+            self._threads.fill(self.size, self._niceness)
             for part in parts:
                 self._threads.queue.put(part)
 
     def share(self, work: Callable[[int, int], object], rows: int, least: int) -> None:
         """Call ``work(first, end)`` for parts of at least `least` rows that together are all of them, and wait. The caller does
         the first part. Raises the error of the first part that failed, or what interrupted the caller, once none is under way."""
-        count = min(self._size, rows // max(1, least))
+        count = min(self.size, rows // max(1, least))
         if count < 2:
             work(0, rows)
             return
@@ -59,7 +59,7 @@ class Crew:
     def start(self, work: Callable[[], T], rows: int, least: int) -> Callable[[], T]:
         """Begin work on rows beside the caller's, if there are threads for it and at least `least` rows. Returns a function that
         waits for its result, or does the work when it is first called."""
-        if self._size < 2 or rows < least:
+        if self.size < 2 or rows < least:
             return cache(work)
         part = _Part(work)
         self._give([part])

@@ -35,7 +35,7 @@ class Where:
         """The device to give to `assemble`; None lets it choose."""
         if self.rehearsal != "fake":
             return None
-        from adaptive_rec.embedding.staged.late_streams import LateStreams
+        from tests.doubles.late_streams import LateStreams
 
         return LateStreams(seed)
 
@@ -189,9 +189,9 @@ class Ours(Driven):
             "policy": self.runtime.knobs.policy,
             "optimizer": self.runtime.config.optimizer.embedding,
             "budget_bytes": self._budget_bytes,
-            "device_tier_bytes": store.device_bytes,
+            "device_tier_bytes": store.hot.bytes,
             "memory_bytes_at_start": self._memory_bytes,
-            "hot_rows": store.device.hot_rows,
+            "hot_rows": store.hot.tier.hot_rows,
             "rows": store.space.rows,
             "split": self.split(),
             "setup_seconds": self._setup_seconds,
@@ -211,7 +211,7 @@ def record_all_sizes(runtime: Runtime) -> None:
         runtime.dense.begin_step()
         micro = runtime.dense.inputs(max(1, batch_size * eighth // BUCKETS))
         for tensor in (micro.dense_SX, micro.labels_S, micro.scale_S, *micro.pooled):
-            runtime.store.launch(tensor.zero_)
+            runtime.store.hot.launch(tensor.zero_)
         runtime.dense.run(micro)
     runtime.dense.begin_step()
     runtime.store.settle()
@@ -219,6 +219,6 @@ def record_all_sizes(runtime: Runtime) -> None:
 
 def _touch_state(store: Any) -> None:
     """Optimizer state begins as pages that the system has promised only; a long run has them all."""
-    for state in getattr(store.host, "state", []):
+    for state in store.cold.types.state:
         if state.size:
             touch(state)

@@ -160,21 +160,21 @@ class OurRun(Driven):
         return {
             "policy": self.runtime.knobs.policy,
             "rows": store.space.rows,
-            "hot rows": store.device.hot_rows,
+            "hot rows": store.hot.tier.hot_rows,
             "popular samples": counts["samples_popular"] / max(1, counts["samples_seen"]),
-            "placements": store.placement.version,
+            "placements": store.index.placement.version,
         }
 
 
 def first_rows(store: EmbeddingStore, table: int) -> NDArray[Any]:
     """All rows of a table as a run begins with them. A view: gigabytes that are copied have to be found first."""
     pool, low, high = store.space.table_range(table)
-    return store.host.weights[pool][low:high]
+    return store.cold.types.weights[pool][low:high]
 
 
 def rows_of_store(store: EmbeddingStore, table: int, ids: NDArray[np.int64]) -> NDArray[Any]:
-    if store.device.hot_rows:
-        return store.export_table(table)[0][ids]
+    if store.hot.tier.hot_rows:
+        return store.contents.export(table)[0][ids]
     return first_rows(store, table)[ids]
 
 

@@ -110,7 +110,7 @@ class Ours:
         for table, spec in enumerate(source.tables):
             for first, weights in first_rows(store.seed, table, spec):
                 state = np.zeros((len(weights), store.rule.state_width(spec.dim)), np.float32)
-                store.import_rows(table, first, weights, state)
+                store.contents.import_rows(table, first, weights, state)
         self.settle()
 
     def drive(self, steps: int) -> None:
@@ -127,15 +127,15 @@ class Ours:
         found = {"loss_sum": totals["loss_sum"], "samples": totals["samples_trained"]}
         found |= {f"{stage} seconds": seconds for stage, seconds in self.runtime.times.seconds.items()}
         if self._folder is not None:
-            for log in self.runtime.store.host.logs:  # type: ignore[attr-defined]
+            for log in self.runtime.store.cold.types.logs:  # type: ignore[attr-defined]
                 found |= {what: found.get(what, 0) + count for what, count in asdict(log.counts).items()}
         return found
 
     def facts(self) -> dict[str, Any]:
         store = self.runtime.store
-        empty = sum(store.device.capacities) - store.device.hot_rows
-        empty_bytes = empty * (max(store.row_bytes) + SLOT_RECORD_BYTES)
-        hot = {"hot_rows": store.device.hot_rows, "hot_bytes": store.device_bytes, "empty_bytes": empty_bytes}
+        empty = sum(store.hot.tier.capacities) - store.hot.tier.hot_rows
+        empty_bytes = empty * (max(store.hot.row_bytes()) + SLOT_RECORD_BYTES)
+        hot = {"hot_rows": store.hot.tier.hot_rows, "hot_bytes": store.hot.bytes, "empty_bytes": empty_bytes}
         return {**hot, "rows": store.space.rows}
 
     def settle(self) -> None:
@@ -144,7 +144,7 @@ class Ours:
             sync_files(self._folder)
 
     def rows(self, table: int, ids: NDArray[np.int64]) -> NDArray[Any]:
-        found: NDArray[Any] = self.runtime.store.export_table(table)[0][ids]
+        found: NDArray[Any] = self.runtime.store.contents.export(table)[0][ids]
         return found
 
     def close(self) -> None:

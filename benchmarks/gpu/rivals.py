@@ -20,7 +20,7 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.models.dlrm import DLRM
 from adaptive_rec.dense.tf32 import use_tf32
-from adaptive_rec.embedding.host import _initialise
+from adaptive_rec.embedding.first_values import FreshRows
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.dense_optimizer import build_dense_optimizer
 from benchmarks.common.contestants import Where
@@ -77,7 +77,7 @@ class Rival(ABC):
     def weights(self, table: int) -> Tensor:
         spec = self.space.tables[table]
         rows_RD = np.empty((spec.rows, spec.dim), dtype=np.float32)
-        _initialise(rows_RD, self.config.run.seed, table)  # as ours begin
+        FreshRows(self.config.run.seed, self.space.tables).fill(table, rows_RD)  # as ours begin
         return torch.from_numpy(rows_RD)
 
     def loss(self, batch: Any, pooled_BTD: Tensor) -> Tensor:

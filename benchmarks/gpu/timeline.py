@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from adaptive_rec.embedding.staged.host_rows import RowCopier
+from adaptive_rec.embedding.cold.copier import RowCopier
 from adaptive_rec.live.telemetry import StageTimes
 from benchmarks.common.contestants import Ours, Where
 from benchmarks.gpu.intervals import Intervals, cut, device_kinds, marks, overlap
@@ -78,7 +78,7 @@ def record(make: Callable[..., Any], where: Where, out: Path, name: str, until: 
         plain = timed(ours, where, steps)
         log.intervals.clear()
         found: dict[str, Any] = {"steps_before": ours.steps, "windows_before": ours.steps // ours.window_steps}
-        version = ours.runtime.store.placement.version
+        version = ours.runtime.store.index.placement.version
         with watching_rows(log):
             trace, profiled, span = profiled_steps(ours, where, steps)
         kinds = kinds_of(trace, log, span, where)
@@ -86,7 +86,7 @@ def record(make: Callable[..., Any], where: Where, out: Path, name: str, until: 
         found["steps"] = round((span[1] - span[0]) / profiled)
         begins = {stage: [at - span[0] for at in log.begins[stage] if at >= span[0]] for stage in ("plan", "gather")}
         found["micro_batches_per_step"] = len(begins["gather"]) / found["steps"]
-        found["placements_changed"] = ours.runtime.store.placement.version - version
+        found["placements_changed"] = ours.runtime.store.index.placement.version - version
         found["split"] = ours.split()
         found["files"] = write(trace, kinds, begins["plan"], found, name, out, where)
     finally:

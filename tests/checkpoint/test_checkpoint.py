@@ -17,6 +17,7 @@ from adaptive_rec import checkpoint
 from adaptive_rec.checkpoint.files import Disk, Output
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import CheckpointError
+from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from tests.matrix import always, each, grid
@@ -41,7 +42,7 @@ def run_to_end(runtime: Runtime) -> Runtime:
 
 
 def state_of(runtime: Runtime) -> list[np.ndarray]:
-    tables = [part for table in range(len(runtime.store.space.tables)) for part in runtime.store.export_table(table)]
+    tables = [part for table in range(len(runtime.store.space.tables)) for part in runtime.store.contents.export(table)]
     return tables + [parameter.detach().numpy() for parameter in runtime.dense.model.parameters()]
 
 
@@ -58,14 +59,14 @@ DENSE = {
 }
 
 
-@grid(always, each, dense=list(DENSE), embedding=["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"])
+@grid(always, each, dense=list(DENSE), embedding=list(NAMED_RULES))
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path: Path, embedding: str, dense: str) -> None:
     """Stopped in mid-stream under hotline, gone on with under hotline with another budget: equal to plain steps throughout."""
     optimizer = [f"optimizer.embedding={embedding}", f"optimizer.dense={dense.split()[0]}", *DENSE[dense]]
     straight = run_to_end(build(*optimizer))
 
     first = run_to_end(build(*optimizer, "knobs.policy=hotline", "run.steps=11"))
-    assert first.store.device.hot_rows > 0
+    assert first.store.hot.tier.hot_rows > 0
     folder = checkpoint.save(first.parts, tmp_path)
     second = build(*optimizer, "knobs.policy=hotline", "knobs.hot_budget_bytes=700")
     checkpoint.load(second.parts, folder)
@@ -93,9 +94,9 @@ def test_a_resumed_run_places_rows_as_a_fresh_one_does(tmp_path: Path, policy: s
 
 def test_saving_changes_nothing(tmp_path: Path) -> None:
     runtime = run_to_end(build("knobs.policy=hotline", "run.steps=10", "optimizer.embedding=lazy_adam"))
-    before, placement = [part.copy() for part in state_of(runtime)], runtime.store.placement
+    before, placement = [part.copy() for part in state_of(runtime)], runtime.store.index.placement
     checkpoint.save(runtime.parts, tmp_path)
-    assert runtime.store.placement is placement
+    assert runtime.store.index.placement is placement
     for mine, old in zip(state_of(runtime), before, strict=True):
         assert np.array_equal(mine, old)
 

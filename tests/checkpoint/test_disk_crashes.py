@@ -25,7 +25,6 @@ from adaptive_rec.checkpoint.rows import SavedRows
 from adaptive_rec.checkpoint.saved_log import verify_segments
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.disk import row_log
-from adaptive_rec.embedding.disk.disk_store import DiskStore
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError
 from adaptive_rec.run.training_run import TrainingRun
 from tests.checkpoint import sim_files
@@ -145,8 +144,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
             counted = FailingCalls(out, ("checkpoints", "rows"), calls)
             run = train(out, ON_DISK)
         store = run.runtime.store
-        assert isinstance(store, DiskStore)
-        moved = sum(log.counts.rows_moved for log in store.host.logs)
+        assert store.cold.on_disk
+        moved = sum(log.counts.rows_moved for log in store.cold.types.logs)
         yield Recorded(out, recorder.files, expected, moved, counted.done)
 
 

@@ -101,7 +101,7 @@ def kept(runtime: Runtime) -> dict[str, Tensor]:
     """The tables of a runtime; their optimizer state must be fresh."""
     found = {}
     for index, table in enumerate(runtime.store.space.tables):
-        weights, state = runtime.store.export_table(index)
+        weights, state = runtime.store.contents.export(index)
         assert not state.any()
         found[table.name] = torch.from_numpy(weights)
     return found
@@ -168,7 +168,7 @@ def test_an_export_is_imported_bit_by_bit(
     ]
     assert (answer["fresh"], answer["left_out"], answer["dense_tensors"]) == ([], [], 0)
     ended = {
-        table.name: torch.from_numpy(first.runtime.store.export_table(index)[0])
+        table.name: torch.from_numpy(first.runtime.store.contents.export(index)[0])
         for index, table in enumerate(first.runtime.store.space.tables)
     }
     assert_same(kept(started(tmp_path / "run")), ended)

@@ -19,7 +19,6 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.device import DeviceTier
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.reclassify.observer import Observer
@@ -31,6 +30,7 @@ from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.stream import Stretch
 from adaptive_rec.tracking.horizon import MemoryTrials
 from adaptive_rec.tracking.popularity import PopularityTracker
+from tests.doubles.late_streams import LateStreams
 from tests.matrix import always, grid, only
 
 TINY = [
@@ -134,9 +134,9 @@ def image(thing: Any, seen: dict[int, Any] | None = None) -> Any:
     if isinstance(thing, torch.optim.Optimizer):  # rates are set in each step
         return image(thing.state_dict()["state"], seen)
     if isinstance(thing, EmbeddingStore):
-        parts = {name: image(value, seen) for name, value in kept(thing).items() if name not in ("host", "device", "snapshot")}
-        tables = [[part.copy() for part in thing.export_table(index)] for index in range(len(thing.space.tables))]
-        return {**parts, "tables": tables, "device": image(thing.device, seen)}
+        parts = {"index": image(thing.index, seen), "drawn": image(thing.contents._drawn, seen)}
+        tables = [[part.copy() for part in thing.contents.export(index)] for index in range(len(thing.space.tables))]
+        return {**parts, "tables": tables, "device": image(thing.hot.tier, seen)}
     if isinstance(thing, DeviceTier):  # what free slots hold means nothing
         hot = [rows >= 0 for rows in thing.row_of_slot]
         own = {name: image(value, seen) for name, value in kept(thing).items() if name not in ("weights", "state")}
@@ -313,7 +313,7 @@ def test_a_device_run_resumes_too(name: str, tmp_path: Path) -> None:
     again = build(name, "run.split=never", streams=LateStreams(seed=4))
     checkpoint.load(again.parts, paths[0])
     list(again.run())
-    np.testing.assert_array_equal(again.store.placement.slot_of_row, first.store.placement.slot_of_row)
+    np.testing.assert_array_equal(again.store.index.placement.slot_of_row, first.store.index.placement.slot_of_row)
     for table in range(4):
-        for mine, theirs in zip(again.store.export_table(table), first.store.export_table(table), strict=True):
+        for mine, theirs in zip(again.store.contents.export(table), first.store.contents.export(table), strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-7)

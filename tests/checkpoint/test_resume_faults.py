@@ -244,14 +244,14 @@ def test_no_flag_is_lost_where_a_checkpoint_cannot_begin(tmp_path: Path, monkeyp
         if run.runtime.step_number == 20:
             raise MemoryError("no room")
 
-    monkeypatch.setattr(type(run.runtime.store), "_make_readable", no_room)
+    monkeypatch.setattr(type(run.runtime.store.hot), "copy_to", no_room)
     events = [event for event in run.events() if isinstance(event, Event)]
     [failed] = [event for event in events if event.kind == "checkpoint_failed"]
     assert "there was not enough memory for it: no room" in failed.text
     run.finish()
     store = begin(tmp_path / "run", resume=True).runtime.store
     for table in range(len(store.space.tables)):
-        for mine, theirs in zip(store.export_table(table), run.runtime.store.export_table(table), strict=True):
+        for mine, theirs in zip(store.contents.export(table), run.runtime.store.contents.export(table), strict=True):
             assert np.array_equal(mine, theirs)
 
 

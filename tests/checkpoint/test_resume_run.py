@@ -263,7 +263,7 @@ def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
     first = begin(folder / "run", *exact, "run.steps=17")
     list(first.events())
     stopped = first.finish()["eval"]
-    assert first.runtime.store.device.hot_rows
+    assert first.runtime.store.hot.tier.hot_rows
     return folder / "run", stopped, straight.finish()["eval"]
 
 

@@ -33,24 +33,24 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def read(run: Any, folder: Path) -> Any:
-    space = run.runtime.store.batch_space
+    space = run.runtime.store.peers.batch_space
     return newest_placement(folder, space.table_first_row.tolist()[: len(space.tables)], space.rows)
 
 
 def test_it_is_that_of_the_run(trained: Any) -> None:
     store, runtime = trained.runtime.store, trained.runtime
     found = read(trained, trained.out / "checkpoints")
-    assert (found.step, found.version) == (45, store.placement.version)
-    assert found.hot_rows == store.hot_rows_T.tolist()
+    assert (found.step, found.version) == (45, store.index.placement.version)
+    assert found.hot_rows == store.index.hot_rows_T.tolist()
     assert found.stale_rows == runtime.observer.stale.rows_T.tolist()
     assert sum(found.stale_rows) > 0
-    everything = found.arrays.slots_plus_one[0 : store.batch_space.rows]
-    assert everything.tolist() == (store.placement.slot_of_row + 1).tolist()
-    some = np.array([3, 0, store.batch_space.rows - 1, 3])
+    everything = found.arrays.slots_plus_one[0 : store.peers.batch_space.rows]
+    assert everything.tolist() == (store.index.placement.slot_of_row + 1).tolist()
+    some = np.array([3, 0, store.peers.batch_space.rows - 1, 3])
     assert found.arrays.slots_plus_one[some].tolist() == everything[some].tolist()
     for pool in range(len(store.space.pools)):
-        assert found.arrays.estimate[pool].tolist() == store.device.estimate[pool].tolist()
-        assert found.arrays.movement[pool].tolist() == store.device.movement[pool].tolist()
+        assert found.arrays.estimate[pool].tolist() == store.hot.tier.estimate[pool].tolist()
+        assert found.arrays.movement[pool].tolist() == store.hot.tier.movement[pool].tolist()
     counter = runtime.observer.tracker.counter
     assert found.arrays.sketch_counters.tolist() == counter.counters.tolist()
     assert found.arrays.sketch_seeds.tolist() == counter.seeds.tolist()

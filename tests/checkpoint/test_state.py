@@ -140,7 +140,7 @@ def test_no_value_may_be_missing_doubled_or_of_another_kind(saved: Path, monkeyp
                 place[path[-1]] = [1]
             if "judged_at" in path or (path[:1] == ("knobs",) and change == "missing"):
                 continue  # any names are good; a knob that is missing is as by default
-            fresh = build() if kept.store.device.hot_rows else kept
+            fresh = build() if kept.store.hot.tier.hot_rows else kept
             try:
                 checkpoint.load(fresh.parts, saved, verified=True)
             except CheckpointError:

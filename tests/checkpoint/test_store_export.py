@@ -110,7 +110,7 @@ def replayed(folder: Path, saved: list[Path], example: ModuleType, runtime: Runt
 
     parts = [json.loads((folder / f"part-{number}" / "store.json").read_text()) for number in range(len(saved))]
     for index, (table, entry) in enumerate(zip(runtime.source.tables, parts[-1]["tables"], strict=True)):
-        weight_RD = runtime.store.export_table(index)[0]
+        weight_RD = runtime.store.contents.export(index)[0]
         if (keys := runtime.state.input.raw_ids) is None:
             assert len(store.rows[table.name]) == table.rows
             expected = dict(enumerate(weight_RD))

@@ -15,7 +15,6 @@ from adaptive_rec.batch import Position
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.open import open_source
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.memory.parts import WHILE_TRAINING
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan
@@ -29,6 +28,7 @@ from adaptive_rec.offline.forecast.ranking import Ranking, Seen, largest
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import assemble, plan_run
 from adaptive_rec.runtime.run_options import RunOptions
+from tests.doubles.late_streams import LateStreams
 
 TINY = ["run.device=cpu", "run.threads=1", "data.synthetic.samples=4000", "run.steps=12"]
 GIB = 1 << 30
@@ -266,7 +266,7 @@ def test_a_run_reads_no_more_cold_rows_than_was_predicted(told: Any, tmp_path: P
     last = [report for report in runtime.run() if isinstance(report, Snapshot)][-1]
     assert last.disk is not None
     assert last.disk["rows_ahead_per_step"] == pytest.approx(homes["cold_rows_per_step"], rel=0.2)
-    assert (homes["memory_rows"], homes["keeps_up"]) == (sum(runtime.store.device.capacities), None)
+    assert (homes["memory_rows"], homes["keeps_up"]) == (sum(runtime.store.hot.tier.capacities), None)
     assert homes["memory_rows"] + homes["disk_rows"] == runtime.store.space.rows
 
 
@@ -278,9 +278,9 @@ def test_a_device_run_reads_as_many_rows_from_the_disk_as_was_predicted(told: An
     runtime = assemble(tiny(*own, *data), streams=LateStreams(3), options=RunOptions(rows=tmp_path / "rows"))
     last = [report for report in runtime.run() if isinstance(report, Snapshot)][-1]
     assert last.disk is not None
-    assert runtime.store.memory is not None
+    assert runtime.store.cold.memory is not None
     assert last.disk["rows_ahead_per_step"] == pytest.approx(homes["cold_rows_per_step"], rel=0.2)
-    assert (homes["device_rows"], homes["memory_rows"]) == (runtime.store.device.hot_rows, runtime.store.memory.rows)
+    assert (homes["device_rows"], homes["memory_rows"]) == (runtime.store.hot.tier.hot_rows, runtime.store.cold.memory.rows)
     assert sum(homes[f"{home}_rows"] for home in ("device", "memory", "disk")) == runtime.store.space.rows
 
 
@@ -491,7 +491,7 @@ def test_a_ranks_own_hot_rows_must_fit_in_its_host_memory(ranks: int, fits: bool
 
 
 def test_the_dry_run_of_several_processes_refuses_what_they_would_refuse(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--dry-run", "tiny", "--processes=2", "--policy=cdlrm"]) == 2
+    assert main(["train", "--dry-run", "tiny", "--processes=2", "--policy=fae"]) == 2
     assert "knobs.policy must keep the order" in capsys.readouterr().err
 
 

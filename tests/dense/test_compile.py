@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from adaptive_rec.config.tree import load_config
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
+from tests.doubles.late_streams import LateStreams
 
 TINY = [
     "knobs.policy=hotline", "run.split=always", "run.device=cpu", "run.threads=1", "run.batch_size=48", "run.steps=200",
@@ -44,7 +44,7 @@ def test_a_compiled_run_equals_one_that_is_not() -> None:
     )
     np.testing.assert_allclose(*losses, rtol=1e-12)
     for table in range(3):
-        rows = [run.store.export_table(table)[0] for run in runs]
+        rows = [run.store.contents.export(table)[0] for run in runs]
         np.testing.assert_allclose(*rows, rtol=0, atol=1e-11)
     logits = [run.evaluate() for run in runs]
     assert logits[0] is not None

@@ -18,14 +18,15 @@ from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.dense.finite import IN_A_ROW_LIMIT, LATE_STEPS
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import ConfigError, TrainingError
+from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.group import Alone
+from tests.doubles.late_streams import LateStreams
 from tests.matrix import Case, each, grid
 
 SMALL = [
@@ -63,7 +64,7 @@ def build(
 
 def state(runtime: Runtime) -> list[np.ndarray]:
     """Everything that training changes: rows with their optimizer state, the dense part with its own."""
-    tables = [part for table in range(len(TABLES)) for part in runtime.store.export_table(table)]
+    tables = [part for table in range(len(TABLES)) for part in runtime.store.contents.export(table)]
     optimizer = [
         torch.as_tensor(v) for s in runtime.dense.optimizer.state.values() for v in s.values() if v is not None
     ]
@@ -137,7 +138,7 @@ def large_and_small_for_each(cases: Sequence[Case]) -> list[Case]:
 
 @grid(
     lambda case: True, large_and_small_for_each,
-    optimizer=["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"], size=[1e13, 1e18, 3e18, 1e25],
+    optimizer=list(NAMED_RULES), size=[1e13, 1e18, 3e18, 1e25],
 )  # fmt: skip
 def test_what_an_update_makes_of_large_gradients_is_finite_or_refused(
     memory_source: Any, optimizer: str, size: float
@@ -178,8 +179,8 @@ def test_a_batch_left_out_changes_nothing(memory_source: Any, split: str) -> Non
 
 def measured(runtime: Runtime) -> list[np.ndarray]:
     """What probe steps leave: how far hot rows moved, in how many steps, and the popular samples that were kept."""
-    observer, slots = runtime.observer.state(), runtime.store.device.row_of_slot
-    monitors = [part.numpy() for monitor in runtime.store.device.monitors for part in vars(monitor).values()]
+    observer, slots = runtime.observer.state(), runtime.store.hot.tier.row_of_slot
+    monitors = [part.numpy() for monitor in runtime.store.hot.tier.monitors for part in vars(monitor).values()]
     return [*slots, *monitors, *(np.array(observer[name]) for name in ("sample_rows", "sample_lengths", "probes"))]
 
 
@@ -196,7 +197,7 @@ def test_a_batch_left_out_at_a_probe_step_is_not_measured(memory_source: Any, sp
     assert_same(state(runtime), state(without))
     assert_same(measured(runtime), measured(without))
     assert measured(runtime)[-1] == 2
-    assert any(monitor.touches_H.any() for monitor in runtime.store.device.monitors)
+    assert any(monitor.touches_H.any() for monitor in runtime.store.hot.tier.monitors)
     totals, expected = runtime.reports.totals(), without.reports.totals()
     left_out = {"steps", "samples_seen", "samples_popular", "lookups", "lookups_hot"}
     assert {name: totals[name] for name in totals.keys() - left_out} == {
@@ -339,7 +340,7 @@ def test_on_a_device_a_gradient_that_is_no_number_is_found_too(memory_source: An
 
     def step(factor: float) -> None:
         if next(steps) == 5:
-            runtime.store.launch(lambda: runtime.dense._step_length.fill_(torch.inf))
+            runtime.store.hot.launch(lambda: runtime.dense._step_length.fill_(torch.inf))
         spoilt(factor)
 
     runtime.dense.step = step  # type: ignore[method-assign]

@@ -15,9 +15,9 @@ from torch.utils.checkpoint import checkpoint
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.dense import linear as module
 from adaptive_rec.dense.linear import OneDnnLinear, linear_layers
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.runtime.assemble import assemble
+from tests.doubles.late_streams import LateStreams
 
 pytestmark = pytest.mark.skipif(bool(module.why_not()), reason=f"oneDNN cannot be used: {module.why_not()}")
 

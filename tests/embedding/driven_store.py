@@ -16,12 +16,13 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import Config
 from adaptive_rec.embedding.device import split_budget
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
-from adaptive_rec.embedding.staged.late_streams import LateStreams
+from adaptive_rec.embedding.snapshot import RowSnapshot
 from adaptive_rec.kernels.keeping import PENDING
 from adaptive_rec.placement import Migration
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from tests.conftest import MemorySource
+from tests.doubles.late_streams import LateStreams
 from tests.embedding.plain_rows import PlainRows, rows_of
 
 TABLES = (TableSpec("A", 700, 4), TableSpec("B", 120, 3), TableSpec("C", 60, 4))
@@ -68,7 +69,7 @@ class DrivenStore:
     def stage(self) -> None:
         if len(self._ahead) < 3:
             work = ClassifiedBatch(self._batch(), self.store.space)
-            self.store.classify(work)
+            self.store.path.classify(work)
             self.store.stage(work)
             self._ahead.append(work)
 
@@ -110,7 +111,7 @@ class DrivenStore:
         dense, labels, scale, *pooled = (torch.full(shape, torch.nan, dtype=store.dtype) for shape in shapes)
         store.gather(work, samples, np.full(lines, 0.5), MicroBatch(dense, pooled, labels, scale, lines))
         found: list[Any] = []
-        store.launch(lambda: found.extend(part.detach().numpy().copy() for part in pooled))
+        store.hot.launch(lambda: found.extend(part.detach().numpy().copy() for part in pooled))
         self._gathered.append((found, self.plain.pooled(work.batch, samples)))
         if self.device == "direct":
             self._check_gathered()
@@ -129,12 +130,12 @@ class DrivenStore:
 
     def migrate(self) -> None:
         store = self.store
-        hot = np.flatnonzero(store.placement.slot_of_row >= 0)
+        hot = np.flatnonzero(store.index.placement.slot_of_row >= 0)
         demote = hot[self.random.random(len(hot)) < self.dice.choice((0.1, 0.5, 1.0))]
         promote = []
         for pool, spec in enumerate(store.space.pools):
-            staying = np.setdiff1d(store.device.row_of_slot[pool], demote)
-            free = store.device.capacities[pool] - np.count_nonzero(staying >= 0)
+            staying = np.setdiff1d(store.hot.tier.row_of_slot[pool], demote)
+            free = store.hot.tier.capacities[pool] - np.count_nonzero(staying >= 0)
             cold = np.setdiff1d(np.arange(spec.first_row, spec.end_row), hot)
             wanted = cold[np.argsort(self.random.random(len(cold)) * (1 + (cold - spec.first_row)))]
             promote.append(wanted[: self.random.integers(0, free + 1)])
@@ -147,7 +148,7 @@ class DrivenStore:
         rows = self.dice.choice((0, 0, 5, 40, 120, 300))
         ranked = self.random.permutation(store.space.rows)[: self.random.integers(0, store.space.rows + 1)]
         monitored = self.dice.random() < 0.5
-        sizes = store.row_bytes_when(monitored)
+        sizes = store.hot.row_bytes(monitored)
         store.resize(split_budget(store.space, sizes, rows * max(sizes)), ranked, monitored)
 
     def settle(self) -> None:
@@ -169,12 +170,13 @@ class DrivenStore:
     def _collect_flags(self) -> None:
         """Wait for the flags of changed rows, as a snapshot does: hot ones come from the device, others with their rows."""
         self.store.settle()
-        self.store._collect_changed()
+        self.store.path.flag_changed()
+        self.store.hot.flag_changed()
 
     def _check_moved(self, moved: Migration) -> None:
         """A row that moves is saved before, as readers would not know where it is. Copies at home of a staged store stay."""
-        snapshot = self.store.snapshot
-        if snapshot is None:
+        snapshot = self.store.cold.snapshot
+        if not isinstance(snapshot, RowSnapshot):
             return
         rows = np.concatenate([moved.demote, moved.promote]) if self.device == "direct" else moved.demote
         waiting = rows[snapshot.mark_R[rows] == PENDING]
@@ -189,15 +191,15 @@ class DrivenStore:
 
     def check_marks(self) -> None:
         store = self.store
-        for pool, row_of_slot in enumerate(store.device.row_of_slot):
+        for pool, row_of_slot in enumerate(store.hot.tier.row_of_slot):
             slots = np.flatnonzero(row_of_slot >= 0)
-            assert (store.slot_of_row[row_of_slot[slots]] == slots).all(), f"slots of pool {pool}"
-            free = store.device.free[pool].lowest(len(row_of_slot) - len(slots))
+            assert (store.index.slot_of_row[row_of_slot[slots]] == slots).all(), f"slots of pool {pool}"
+            free = store.hot.tier.free[pool].lowest(len(row_of_slot) - len(slots))
             assert np.array_equal(free, np.flatnonzero(row_of_slot < 0)), f"free slots of pool {pool}"
-            assert np.array_equal(store.device.hot_rows_of(pool), row_of_slot[slots]), f"hot rows of pool {pool}"
-        assert self.changed_R[store.changed_R].all(), "rows that the next checkpoint need not save"
+            assert np.array_equal(store.hot.tier.hot_rows_of(pool), row_of_slot[slots]), f"hot rows of pool {pool}"
+        assert self.changed_R[store.index.changed_R].all(), "rows that the next checkpoint need not save"
         if self.device == "direct":  # a device's flags come later, see `check`
-            self.check_flags(store.changed_R, self.changed_R)
+            self.check_flags(store.index.changed_R, self.changed_R)
 
     def check_flags(self, found_R: Any, expected_R: Any) -> None:
         assert np.array_equal(found_R, expected_R), "rows that the next checkpoint has to save"

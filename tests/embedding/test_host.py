@@ -11,15 +11,17 @@ import torch
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding import host
+from adaptive_rec.embedding.cold.memory import InMemory
 from adaptive_rec.embedding.device import DeviceTier, row_bytes
-from adaptive_rec.embedding.direct import DirectStore
-from adaptive_rec.embedding.host import HostTier
+from adaptive_rec.embedding.first_values import FreshRows
+from adaptive_rec.embedding.index import RowIndex
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.row_types import as_array, as_tensor
 from adaptive_rec.kernels.aligned import zeros
 from adaptive_rec.kernels.reference.rows16 import widened
 from adaptive_rec.placement import Migration, RowSpace
+from tests.stores import cpu_store
 
 TABLES = (TableSpec("a", 300, 4), TableSpec("b", 5, 3), TableSpec("c", 1000, 4))
 SPACE = RowSpace.of(TABLES, tuple(FeatureSpec(table.name, i) for i, table in enumerate(TABLES)))
@@ -31,9 +33,14 @@ def rule_of(name: str = "rowwise_adagrad", row_precision: str = "float32") -> Ro
     return RowRule(RULES[name], 1e-8, 0.9, 0.999, row_precision)
 
 
+def home(space: RowSpace, rule: RowRule, seed: int, dtype: Any) -> Any:
+    """Arrays of drawn rows."""
+    return InMemory(RowIndex(space), [rule] * len(space.pools), dtype, FreshRows(seed, space.tables)).types
+
+
 @precisions
 def test_rows_start_within_the_bound_of_their_own_table(row_precision: str) -> None:
-    tier = HostTier(SPACE, rule_of(row_precision=row_precision), 1, np.float32)
+    tier = home(SPACE, rule_of(row_precision=row_precision), 1, np.float32)
     for index, table in enumerate(TABLES):
         pool, first, end = SPACE.table_range(index)
         rows = widened(tier.weights[pool][first:end])
@@ -46,7 +53,7 @@ def test_rows_start_within_the_bound_of_their_own_table(row_precision: str) -> N
 
 def test_rows_are_a_matter_of_the_seed_alone() -> None:
     def rows(seed: int) -> Any:
-        return np.concatenate([part.ravel() for part in HostTier(SPACE, rule_of(), seed, np.float32).weights])
+        return np.concatenate([part.ravel() for part in home(SPACE, rule_of(), seed, np.float32).weights])
 
     np.testing.assert_array_equal(rows(1), rows(1))
     assert (rows(1) != rows(2)).mean() > 0.99
@@ -66,7 +73,7 @@ def test_what_a_row_costs_is_known_to_the_byte(rule: str, row_precision: str, dt
     """Weights, optimizer state, the slot array of 4 bytes a row and two flags, which the store makes."""
     space = RowSpace.of((TableSpec("t", 100, 16),), (FeatureSpec("t", 0),))
     row_rule = rule_of(rule, row_precision)
-    tier = HostTier(space, row_rule, 1, dtype)
+    tier = home(space, row_rule, 1, dtype)
     assert tier.weights[0].nbytes + tier.state[0].nbytes + 100 * host.SLOT_BYTES == 100 * expected
     assert row_rule.bytes_per_row(16, np.dtype(dtype).itemsize) + host.SLOT_BYTES == expected
 
@@ -95,7 +102,7 @@ def test_arrays_of_rows_begin_on_a_cache_line(shape: tuple[int, int], dtype: Any
 
 
 def test_rows_of_both_tiers_begin_on_a_cache_line() -> None:
-    tier = HostTier(SPACE, rule_of(), 1, np.float32)
+    tier = home(SPACE, rule_of(), 1, np.float32)
     device = DeviceTier(SPACE, rule_of(), torch.float32, torch.device("cpu"), [10, 20], monitored=False)
     for part in (*tier.weights, *tier.state, *(as_array(part) for part in (*device.weights, *device.state))):
         assert part.ctypes.data % 64 == 0
@@ -115,14 +122,14 @@ def test_patterns_and_numbers_share_their_memory() -> None:
 def test_no_position_is_limited_to_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """140 M rows of dim 16: the last components lie beyond 2^31. Memory that is never written takes no space."""
     rows, dim = 140_000_000, 16
-    monkeypatch.setattr(host, "_initialise", lambda weights_RD, seed, table: None)
+    monkeypatch.setattr(FreshRows, "fill", lambda first, table, weights_RD: None)
     space = RowSpace.of((TableSpec("t", rows, dim),), (FeatureSpec("t", 0),))
     rule = rule_of("sgd", "bf16")
-    store = DirectStore(space, rule, 1, torch.float32, torch.device("cpu"), 4 * 32, False)
+    store = cpu_store(space, rule, 1, torch.float32, 4 * 32, False)
     ids = np.array([0, rows - 1, 5_782_271, (1 << 32) // dim // 2], dtype=np.int64)  # the third: the second modulo 2^31
     assert (ids[1] * dim) % (1 << 31) == ids[2] * dim
     numbers = np.array([1.0, 2.0, 3.0, 4.0], dtype=np.float32)
-    weights = as_tensor(store.host.weights[0])
+    weights = as_tensor(store.cold.types.weights[0])
     for row, number in zip(ids.tolist(), numbers.tolist(), strict=True):
         weights[row] = number
     store.migrate(Migration(promote=ids[:2], demote=ids[:0]))

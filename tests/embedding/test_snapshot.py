@@ -12,56 +12,57 @@ import pytest
 import torch
 
 from adaptive_rec.batch import FeatureSpec, TableSpec
-from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.snapshot import RowSnapshot
+from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.kernels import row_update
 from adaptive_rec.kernels.keeping import PENDING
 from adaptive_rec.placement import Migration, RowSpace
+from tests.stores import cpu_store
 
 TABLES = (TableSpec("a", 700, 4), TableSpec("b", 30, 8), TableSpec("c", 401, 4))
 SPACE = RowSpace.of(TABLES, tuple(FeatureSpec(table.name, index) for index, table in enumerate(TABLES)))
 RULE = RowRule(row_update.ROWWISE_ADAGRAD, 1e-8, 0.9, 0.999)
 
 
-def new_store() -> DirectStore:
-    return DirectStore(SPACE, RULE, 1, torch.float32, torch.device("cpu"), 6000, False)
+def new_store() -> EmbeddingStore:
+    return cpu_store(SPACE, RULE, 1, torch.float32, 6000, False)
 
 
-def rows_of(store: DirectStore) -> list[Any]:
+def rows_of(store: EmbeddingStore) -> list[Any]:
     """All rows and their optimizer state, by their numbers in the joint row space."""
     found: list[Any] = [None] * SPACE.rows
     for index, table in enumerate(TABLES):
-        weights, state = store.export_table(index)
+        weights, state = store.contents.export(index)
         first = int(SPACE.table_first_row[index])
         found[first : first + table.rows] = [w.tobytes() + s.tobytes() for w, s in zip(weights, state, strict=True)]
     return found
 
 
-def write(store: DirectStore, rows: np.ndarray, value: float) -> None:
+def write(store: EmbeddingStore, rows: np.ndarray, value: float) -> None:
     """Change rows where they are, as an update does."""
     for pool, spec in enumerate(SPACE.pools):
         mine = rows[(rows >= spec.first_row) & (rows < spec.end_row)]
-        store.host.keep(pool, mine - spec.first_row)
-        slots = store.slot_of_row[mine]
+        store.cold.keep(pool, mine - spec.first_row)
+        slots = store.index.slot_of_row[mine]
         hot, cold = mine[slots >= 0], mine[slots < 0]
-        store.device.weights[pool].numpy()[store.slot_of_row[hot]] = value
-        store.host.weights[pool][cold - spec.first_row] = value
-        store.host.state[pool][cold - spec.first_row] += 1
-    store.changed_R[rows] = True
+        store.hot.tier.weights[pool].numpy()[store.index.slot_of_row[hot]] = value
+        store.cold.types.weights[pool][cold - spec.first_row] = value
+        store.cold.types.state[pool][cold - spec.first_row] += 1
+    store.index.changed_R[rows] = True
 
 
-def migrate(store: DirectStore, dice: random.Random) -> None:
-    hot = np.flatnonzero(store.slot_of_row >= 0)
+def migrate(store: EmbeddingStore, dice: random.Random) -> None:
+    hot = np.flatnonzero(store.index.slot_of_row >= 0)
     demote = np.sort(np.array(dice.sample(hot.tolist(), len(hot) // 2), np.int64))
     promote = []
     for pool, spec in enumerate(SPACE.pools):
-        free = int((store.device.row_of_slot[pool] < 0).sum())
-        cold = spec.first_row + np.flatnonzero(store.slot_of_row[spec.first_row : spec.end_row] < 0)
+        free = int((store.hot.tier.row_of_slot[pool] < 0).sum())
+        cold = spec.first_row + np.flatnonzero(store.index.slot_of_row[spec.first_row : spec.end_row] < 0)
         promote += dice.sample(cold.tolist(), min(free, len(cold)))
     moving = Migration(np.sort(np.array(promote, np.int64)), demote)
     store.migrate(moving)
-    if (snapshot := store.snapshot) is not None and not snapshot._ended:
+    if (snapshot := store.cold.snapshot) is not None and not snapshot._ended:
         for pool, spec in enumerate(SPACE.pools):
             for rows in (moving.promote, moving.demote):
                 mine = rows[(rows >= spec.first_row) & (rows < spec.end_row)] - spec.first_row
@@ -88,7 +89,7 @@ def test_saved_rows_are_as_they_were_while_training_continues(seed: int, monkeyp
     dice, store = random.Random(seed), new_store()
     migrate(store, dice)
     for everything in (True, False, False):
-        changed = store.changed_R.copy()
+        changed = store.index.changed_R.copy()
         before = rows_of(store)
         snapshot = store.begin_snapshot(everything)
         found: dict[int, bytes] = {}
@@ -109,7 +110,7 @@ def test_saved_rows_are_as_they_were_while_training_continues(seed: int, monkeyp
         assert sorted(found) == list(wanted)
         assert all(found[row] == before[row] for row in wanted)
         assert snapshot.rows == len(found)
-        assert store.changed_R.any()
+        assert store.index.changed_R.any()
 
 
 def test_what_was_not_saved_is_taken_into_the_next_one() -> None:
@@ -163,9 +164,9 @@ def test_memory_is_bounded_by_a_few_shards(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_row_is_copied_by_one_thread_or_the_other() -> None:
     """Wide rows of one table, changed as fast as can be while they are read: no row is torn, none is read twice."""
     space = RowSpace.of((TableSpec("wide", 60_000, 64),), (FeatureSpec("wide", 0),))
-    store = DirectStore(space, RowRule(row_update.SGD, 0, 0, 0), 1, torch.float32, torch.device("cpu"), 0, False)
+    store = cpu_store(space, RowRule(row_update.SGD, 0, 0, 0), 1, torch.float32, 0, False)
     random_ = np.random.default_rng(1)
-    rows = store.host.weights[0]
+    rows = store.cold.types.weights[0]
     for round_ in range(4):
         rows[:] = np.arange(space.rows)[:, None] % 1000 + round_
         before = rows.copy()
@@ -175,7 +176,7 @@ def test_a_row_is_copied_by_one_thread_or_the_other() -> None:
         reader.start()
         while not snapshot._ended:
             some = np.unique(random_.integers(0, space.rows, 3000))
-            store.host.keep(0, some)
+            store.cold.keep(0, some)
             rows[some] = -1.0
         reader.join()
         snapshot.forget()

@@ -7,18 +7,20 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from adaptive_rec.checkpoint.history import Verified
-from adaptive_rec.embedding.direct import DirectStore
+from adaptive_rec.embedding.cold.memory import InMemory
+from adaptive_rec.embedding.index import RowIndex
+from adaptive_rec.embedding.path.cpu import CpuPath
 from adaptive_rec.embedding.snapshot import RowSnapshot
-from adaptive_rec.embedding.staged.in_place_store import InPlaceStore
+from adaptive_rec.embedding.staged.device_hot import DeviceHotRows
+from adaptive_rec.embedding.staged.in_place import DeviceInPlacePath
 from adaptive_rec.embedding.staged.moves import SlotMoves
-from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.staged.write_back import WriteBack
-from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError
 from tests.embedding.world import KINDS, WEIGHTS, Kind, World, small_shards
 
@@ -111,42 +113,42 @@ def bring_rows_home_unsaved(patch: pytest.MonkeyPatch) -> None:
     land = WriteBack._land
 
     def landed(homing: WriteBack, *arguments: object) -> None:
-        host = homing._rows._host  # type: ignore[attr-defined]
-        snapshot = host._snapshot
-        host.save_into(None)
+        cold: Any = homing._cold
+        snapshot, cold.snapshot = cold.snapshot, None
         land(homing, *arguments)  # type: ignore[arg-type]
-        host.save_into(snapshot)
+        cold.snapshot = snapshot
 
     patch.setattr(WriteBack, "_land", landed)
 
 
 def leave_a_row_unmarked(patch: pytest.MonkeyPatch) -> None:
-    apply = DirectStore.apply
+    apply = CpuPath.apply
 
-    def applied(store: DirectStore, work: object, update: object) -> None:
-        apply(store, work, update)  # type: ignore[arg-type]
-        store.changed_R[store.changed_R.argmax()] = False
+    def applied(path: CpuPath, work: object, update: object) -> None:
+        apply(path, work, update)  # type: ignore[arg-type]
+        changed_R = path._index.changed_R
+        changed_R[changed_R.argmax()] = False
 
-    patch.setattr(DirectStore, "apply", applied)
+    patch.setattr(CpuPath, "apply", applied)
 
 
 def forget_what_was_not_saved(patch: pytest.MonkeyPatch) -> None:
-    end = EmbeddingStore.end_snapshot
+    end = InMemory.end_snapshot
 
-    def ended(store: EmbeddingStore, saved: bool) -> None:
-        if store.snapshot is not None:
-            store.snapshot.forget()
-        end(store, True)
+    def ended(cold: InMemory, saved: bool) -> None:
+        if cold.snapshot is not None:
+            cold.snapshot.forget()
+        end(cold, True)
 
-    patch.setattr(EmbeddingStore, "end_snapshot", ended)
+    patch.setattr(InMemory, "end_snapshot", ended)
 
 
 def save_stale_copies_of_hot_rows(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StagedStore, "_make_readable", lambda store, pending_R: None)
+    patch.setattr(DeviceHotRows, "copy_to", lambda hot, cold, pending_R: None)
 
 
 def leave_flags_on_the_device(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StagedStore, "_collect_changed", lambda store: None)
+    patch.setattr(DeviceHotRows, "flag_changed", lambda hot: None)
 
 
 def leave_flags_in_slots_that_become_free(patch: pytest.MonkeyPatch) -> None:
@@ -154,32 +156,35 @@ def leave_flags_in_slots_that_become_free(patch: pytest.MonkeyPatch) -> None:
 
 
 def flag_no_row_that_comes_home(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StagedStore, "_flagging", lambda store, pool, host_rows, changed: lambda first, end: None)
+    patch.setattr(RowIndex, "flagging", lambda index, first_row, rows, changed: lambda first, end: None)
 
 
 def flag_no_row_in_place(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(InPlaceStore, "_flag", lambda store, changed: None)
+    patch.setattr(DeviceInPlacePath, "_flag", lambda path, changed: None)
 
 
 def remove_what_is_built_on(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Verified, "needed", lambda verified, names: set(names))
 
 
+DIRECT, LATE, IN_PLACE = ("direct", "float64", "sgd"), ("late", "float64", "sgd"), ("in_place", "float64", "adagrad")
+
+
 @pytest.mark.parametrize(
     ("mistake", "kind"),
     [
-        (keep_no_row, KINDS[0]),
-        (bring_rows_home_unsaved, KINDS[8]),
-        (leave_a_row_unmarked, KINDS[0]),
-        (forget_what_was_not_saved, KINDS[0]),
-        (save_stale_copies_of_hot_rows, KINDS[8]),
-        (leave_flags_on_the_device, KINDS[8]),
-        (leave_flags_in_slots_that_become_free, KINDS[8]),
-        (flag_no_row_that_comes_home, KINDS[8]),
-        pytest.param(keep_no_row, KINDS[20], marks=pytest.mark.slow),
-        pytest.param(leave_flags_on_the_device, KINDS[20], marks=pytest.mark.slow),
-        (flag_no_row_in_place, KINDS[20]),
-        (remove_what_is_built_on, KINDS[0]),
+        (keep_no_row, DIRECT),
+        (bring_rows_home_unsaved, LATE),
+        (leave_a_row_unmarked, DIRECT),
+        (forget_what_was_not_saved, DIRECT),
+        (save_stale_copies_of_hot_rows, LATE),
+        (leave_flags_on_the_device, LATE),
+        (leave_flags_in_slots_that_become_free, LATE),
+        (flag_no_row_that_comes_home, LATE),
+        pytest.param(keep_no_row, IN_PLACE, marks=pytest.mark.slow),
+        pytest.param(leave_flags_on_the_device, IN_PLACE, marks=pytest.mark.slow),
+        (flag_no_row_in_place, IN_PLACE),
+        (remove_what_is_built_on, DIRECT),
     ],
 )
 def test_a_mistake_is_found(

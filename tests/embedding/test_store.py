@@ -16,20 +16,19 @@ from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.device import row_bytes, split_budget
-from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.placement_state import saved_traffic, set_traffic
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate, Traffic
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
-from adaptive_rec.embedding.staged.in_place_store import InPlaceStore
-from adaptive_rec.embedding.staged.late_streams import LateStreams
-from adaptive_rec.embedding.staged.staged_store import StagedStore
+from adaptive_rec.embedding.staged.path import StagedPath
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.kernels.reference import step as reference
 from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.saved import Saved
+from tests.doubles.late_streams import LateStreams
 from tests.matrix import always, each, grid
+from tests.stores import cpu_store, device_store
 
 NONE = np.empty(0, dtype=np.int64)
 LR = 0.05
@@ -62,10 +61,10 @@ def make_store(
     space = RowSpace.of(*SHAPES[shape])
     row_rule = RowRule(RULES[rule], 1e-8, 0.9, 0.999)
     if kind == "direct":
-        return DirectStore(space, row_rule, 1, torch.float64, torch.device("cpu"), budget_bytes, monitored)
+        return cpu_store(space, row_rule, 1, torch.float64, budget_bytes, monitored)
     streams = CudaStreams(torch.device("cuda")) if kind.endswith("cuda") else LateStreams(seed=2)
-    of_kind = InPlaceStore if kind.startswith("in_place") else StagedStore
-    return of_kind(space, row_rule, 1, torch.float64, streams, budget_bytes, monitored)
+    cold_rows = "in_place" if kind.startswith("in_place") else "staged"
+    return device_store(space, row_rule, 1, torch.float64, streams, budget_bytes, monitored, cold_rows=cold_rows)
 
 
 def random_batch(space: RowSpace, random: np.random.Generator, samples: int = 6) -> Batch:
@@ -77,19 +76,19 @@ def random_batch(space: RowSpace, random: np.random.Generator, samples: int = 6)
 
 def random_migration(store: EmbeddingStore, random: np.random.Generator) -> Migration:
     """Demote about half of the hot rows, then promote random cold rows into some of the free slots."""
-    hot = np.flatnonzero(store.placement.slot_of_row >= 0)
+    hot = np.flatnonzero(store.index.placement.slot_of_row >= 0)
     demote = hot[random.random(len(hot)) < 0.5]
     promote = []
     for pool, spec in enumerate(store.space.pools):
-        staying = np.setdiff1d(store.device.row_of_slot[pool], demote)
-        free = store.device.capacities[pool] - np.count_nonzero(staying >= 0)
+        staying = np.setdiff1d(store.hot.tier.row_of_slot[pool], demote)
+        free = store.hot.tier.capacities[pool] - np.count_nonzero(staying >= 0)
         cold = np.setdiff1d(np.arange(spec.first_row, spec.end_row), hot)
         promote.append(random.permutation(cold)[: random.integers(0, free + 1)])
     return Migration(np.concatenate(promote), demote)
 
 
 def export(store: EmbeddingStore) -> list[np.ndarray]:
-    return [part for table in range(len(store.space.tables)) for part in store.export_table(table)]
+    return [part for table in range(len(store.space.tables)) for part in store.contents.export(table)]
 
 
 def assert_same(mine: list[Any], other: list[Any], exact: bool = True) -> None:
@@ -106,7 +105,7 @@ class Step:
 
 def prepare(store: EmbeddingStore, batch: Batch) -> ClassifiedBatch:
     work = ClassifiedBatch(batch, store.space)
-    store.classify(work)
+    store.path.classify(work)
     store.stage(work)
     return work
 
@@ -132,11 +131,11 @@ def train(
     samples = np.flatnonzero(random.random(work.batch.size) < 0.8)
     if not len(samples):
         samples = np.array([0])
-    padding = int(random.integers(0, 3)) if isinstance(store, StagedStore) else 0
+    padding = int(random.integers(0, 3)) if isinstance(store.path, StagedPath) else 0
     micro = buffers(store, len(samples) + padding)
     store.gather(work, samples, np.full(len(samples), 0.5), micro)
     vectors: list[Any] = []
-    store.launch(lambda: vectors.extend(part.cpu().numpy().copy() for part in micro.pooled))
+    store.hot.launch(lambda: vectors.extend(part.cpu().numpy().copy() for part in micro.pooled))
     gradients = [torch.from_numpy(random.normal(size=tuple(part.shape))).to(part.device) for part in micro.pooled]
     position_B = np.full(work.batch.size, -1, dtype=np.int64)
     position_B[samples] = np.arange(len(samples))
@@ -154,7 +153,7 @@ class PlainTables:
         self.space = store.space
         self.rows: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         for index in range(len(self.space.tables)):
-            weights, state = store.export_table(index)
+            weights, state = store.contents.export(index)
             first = int(self.space.table_first_row[index])
             self.rows |= {first + i: (weights[i].copy(), state[i].copy()) for i in range(len(weights))}
 
@@ -207,7 +206,7 @@ class PlainTables:
 
 def slots_for(store: EmbeddingStore, rows: int) -> list[int]:
     """Slots of each pool within a budget for about so many rows."""
-    return split_budget(store.space, store.row_bytes, rows * max(store.row_bytes))
+    return split_budget(store.space, store.hot.row_bytes(), rows * max(store.hot.row_bytes()))
 
 
 @grid(kind=KINDS, shape=list(SHAPES), rule=list(RULES), seed=range(3))
@@ -231,7 +230,7 @@ def test_any_order_of_steps_moves_and_resizes_equals_plain_tables(kind: str, sha
             store.migrate(random_migration(store, random))
         if random.random() < 0.1:
             store.resize(slots_for(store, int(random.integers(0, 20))), random.permutation(store.space.rows))
-    assert store.placement.version > 3
+    assert store.index.placement.version > 3
     assert_same(export(store), plain.export(), exact=False)
     for vectors, expected in gathered:
         for mine, theirs in zip(vectors, expected, strict=True):
@@ -253,17 +252,17 @@ def test_only_the_copy_in_a_rows_own_tier_is_ever_read(kind: str) -> None:
                 poison(store)
             train(store, prepare(store, random_batch(store.space, random)), step, random)
     clean, dirty = stores
-    assert dirty.device.hot_rows > 0
+    assert dirty.hot.tier.hot_rows > 0
     assert_same(export(dirty), export(clean))
 
 
 def poison(store: EmbeddingStore) -> None:
     store.settle()
     for pool, spec in enumerate(store.space.pools):
-        row_of_slot = store.device.row_of_slot[pool]
-        for tier in (store.host.weights, store.host.state):
+        row_of_slot = store.hot.tier.row_of_slot[pool]
+        for tier in (store.cold.types.weights, store.cold.types.state):
             tier[pool][row_of_slot[row_of_slot >= 0] - spec.first_row] = np.nan
-        for hot in (store.device.weights, store.device.state):
+        for hot in (store.hot.tier.weights, store.hot.tier.state):
             hot[pool][torch.from_numpy(np.flatnonzero(row_of_slot < 0))] = torch.nan
 
 
@@ -286,58 +285,58 @@ def test_a_migration_changes_no_value(kind: str, rule: str) -> None:
         store.migrate(random_migration(store, random))
         assert_same(export(store), before)
         assert_tiers_agree(store)
-    assert store.traffic.migrated_rows > 20
+    assert store.index.traffic.migrated_rows > 20
 
 
 def assert_tiers_agree(store: EmbeddingStore) -> None:
     """The row -> slot array and the slots' rows say the same."""
     pairs = []
     for pool, spec in enumerate(store.space.pools):
-        slot_of_row = store.placement.slot_of_row[spec.first_row : spec.end_row]
+        slot_of_row = store.index.placement.slot_of_row[spec.first_row : spec.end_row]
         hot = np.flatnonzero(slot_of_row >= 0)
-        assert store.device.row_of_slot[pool][slot_of_row[hot]].tolist() == (hot + spec.first_row).tolist()
+        assert store.hot.tier.row_of_slot[pool][slot_of_row[hot]].tolist() == (hot + spec.first_row).tolist()
         pairs.append(len(hot))
-    assert sum(pairs) == store.device.hot_rows
+    assert sum(pairs) == store.hot.tier.hot_rows
 
 
 @grid(always, each, kind=KINDS, rows=[0, 1, 3, 9, 30, 1000])
 def test_another_budget_keeps_every_value_and_is_never_exceeded(kind: str, rows: int) -> None:
     store = trained_store(kind)
     store.resize(slots_for(store, 8), np.arange(store.space.rows))
-    before, hot_before = export(store), set(np.flatnonzero(store.placement.slot_of_row >= 0).tolist())
+    before, hot_before = export(store), set(np.flatnonzero(store.index.placement.slot_of_row >= 0).tolist())
     ranked = np.random.default_rng(2).permutation(store.space.rows)
     moved = store.resize(slots_for(store, rows), ranked)
 
     assert_same(export(store), before)
     assert_tiers_agree(store)
-    assert store.device.capacities == slots_for(store, rows)
-    assert store.device_bytes <= rows * max(store.row_bytes)
-    hot = set(np.flatnonzero(store.placement.slot_of_row >= 0).tolist())
+    assert store.hot.tier.capacities == slots_for(store, rows)
+    assert store.hot.bytes <= rows * max(store.hot.row_bytes())
+    hot = set(np.flatnonzero(store.index.placement.slot_of_row >= 0).tolist())
     assert set(moved.promote.tolist()) == hot - hot_before
     assert set(moved.demote.tolist()) == hot_before - hot
     for pool, spec in enumerate(store.space.pools):
-        best = [row for row in ranked if spec.first_row <= row < spec.end_row][: store.device.capacities[pool]]
+        best = [row for row in ranked if spec.first_row <= row < spec.end_row][: store.hot.tier.capacities[pool]]
         assert set(best) == {row for row in hot if spec.first_row <= row < spec.end_row}, "the best ranked rows are hot"
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_budget_for_everything_that_is_read_holds_every_row_that_is_read(kind: str, shape: str) -> None:
     store = make_store(kind, shape, monitored=True)
-    budget = sum(pool.rows * size for pool, size in zip(store.space.pools, store.row_bytes, strict=True))
+    budget = sum(pool.rows * size for pool, size in zip(store.space.pools, store.hot.row_bytes(), strict=True))
     for larger in (budget, 10 * budget):
-        store.resize(split_budget(store.space, store.row_bytes, larger), np.arange(store.space.rows))
-        for pool, capacity in zip(store.space.pools, store.device.capacities, strict=True):
+        store.resize(split_budget(store.space, store.hot.row_bytes(), larger), np.arange(store.space.rows))
+        for pool, capacity in zip(store.space.pools, store.hot.tier.capacities, strict=True):
             assert capacity == (pool.rows if len(pool.features) else 0)
 
 
 def test_without_a_budget_nothing_can_be_hot(kind: str) -> None:
     store = make_store(kind, budget_bytes=0, monitored=True)
-    assert store.device_bytes == 0
-    assert store.device.capacities == [0, 0]
+    assert store.hot.bytes == 0
+    assert store.hot.tier.capacities == [0, 0]
     random = np.random.default_rng(1)
     before = export(store)
     train(store, prepare(store, random_batch(store.space, random)), 1, random)
-    assert store.device.hot_rows == 0
+    assert store.hot.tier.hot_rows == 0
     assert any(not np.array_equal(mine, old) for mine, old in zip(export(store), before, strict=True)), (
         "cold rows are trained"
     )
@@ -375,9 +374,9 @@ def test_the_pools_share_never_exceeds_the_budget_and_wastes_little(case: tuple[
 def test_row_bytes_count_everything_that_is_kept_for_a_row_on_the_device(kind: str, rule: str) -> None:
     store = make_store(kind, rule=rule, monitored=True)
     store.resize(slots_for(store, 9), NONE)
-    tensors = [*store.device.weights, *store.device.state]
-    tensors += [tensor for monitor in store.device.monitors for tensor in (monitor.record_HR, monitor.touches_H)]
-    assert store.device_bytes == sum(tensor.nbytes for tensor in tensors) > 0
+    tensors = [*store.hot.tier.weights, *store.hot.tier.state]
+    tensors += [tensor for monitor in store.hot.tier.monitors for tensor in (monitor.record_HR, monitor.touches_H)]
+    assert store.hot.bytes == sum(tensor.nbytes for tensor in tensors) > 0
 
 
 @pytest.mark.parametrize("kind", STAGED, indirect=True)
@@ -387,15 +386,15 @@ def test_a_staged_batch_sends_each_distinct_cold_row_once_in_each_direction(kind
     random = np.random.default_rng(11)
     for step in range(1, 10):
         work = prepare(store, random_batch(store.space, random))
-        before = (store.traffic.host_to_device_bytes, store.traffic.device_to_host_bytes)
+        before = (store.index.traffic.host_to_device_bytes, store.index.traffic.device_to_host_bytes)
         rows_bytes = sum(
             8 * (pool.dim + store.rule.state_width(pool.dim)) * int(np.count_nonzero(~work.hot_U[work.pool_range(p)]))
             for p, pool in enumerate(store.space.pools)
         )
         train(store, work, step, random)
         assert rows_bytes > 0
-        assert 0 <= store.traffic.device_to_host_bytes - before[1] - rows_bytes < 4 * 256, "rows, state, alignment"
-        assert store.traffic.host_to_device_bytes - before[0] > rows_bytes, (
+        assert 0 <= store.index.traffic.device_to_host_bytes - before[1] - rows_bytes < 4 * 256, "rows, state, alignment"
+        assert store.index.traffic.host_to_device_bytes - before[0] > rows_bytes, (
             "the arrays of a step travel too"
         )
 
@@ -408,7 +407,7 @@ def test_rows_in_place_cross_the_bus_twice_and_come_back(kind: str) -> None:
     random = np.random.default_rng(11)
     for step in range(1, 10):
         work = prepare(store, random_batch(store.space, random))
-        before = (store.traffic.host_to_device_bytes, store.traffic.device_to_host_bytes)
+        before = (store.index.traffic.host_to_device_bytes, store.index.traffic.device_to_host_bytes)
         cold_U = ~work.hot_U
         update = train(store, work, step, random)[2]
         read_U = np.logical_or.reduceat(
@@ -420,8 +419,9 @@ def test_rows_in_place_cross_the_bus_twice_and_come_back(kind: str) -> None:
             weights += 8 * pool.dim * int(np.count_nonzero(cold_U[span]))
             some = np.count_nonzero((cold_U & read_U & ~update.frozen_U)[span])
             updated += 8 * (pool.dim + store.rule.state_width(pool.dim)) * int(some)
-        assert store.traffic.device_to_host_bytes - before[1] == updated > 0
-        assert weights + updated < store.traffic.host_to_device_bytes - before[0] < weights + updated + 8192, "and the lists"
+        assert store.index.traffic.device_to_host_bytes - before[1] == updated > 0
+        up_bytes = store.index.traffic.host_to_device_bytes - before[0]
+        assert weights + updated < up_bytes < weights + updated + 8192, "and the lists"
 
 
 @pytest.mark.parametrize("kind", STAGED, indirect=True)
@@ -431,7 +431,7 @@ def test_a_row_that_an_earlier_batch_holds_is_taken_over_on_the_device(kind: str
     plain = PlainTables(store)
     batch = Batch.one_hot(np.zeros((2, 1), np.float32), np.zeros((2, 1), np.int64), np.zeros(2, np.float32))
     first = prepare(store, batch)
-    store.host.weights[0][:], store.host.state[0][:] = np.nan, np.nan
+    store.cold.types.weights[0][:], store.cold.types.state[0][:] = np.nan, np.nan
     second = prepare(store, batch)
     for step, work in enumerate([first, second], start=1):
         samples, _, update = train(store, work, step, np.random.default_rng(2), freeze=0)
@@ -444,10 +444,10 @@ def test_a_migration_counts_the_bytes_of_rows_and_state(kind: str) -> None:
     store.resize(slots_for(store, 10), NONE)
     rows = np.array([0, 1, 16])  # dim 2, 2 and 3
     store.migrate(Migration(rows, NONE))
-    assert store.traffic.host_to_device_bytes == 8 * (2 * (2 + 1) + (3 + 1))
+    assert store.index.traffic.host_to_device_bytes == 8 * (2 * (2 + 1) + (3 + 1))
     store.migrate(Migration(NONE, rows[:1]))
-    assert store.traffic.device_to_host_bytes == 8 * (2 + 1)
-    assert store.traffic.migrated_rows == 4
+    assert store.index.traffic.device_to_host_bytes == 8 * (2 + 1)
+    assert store.index.traffic.migrated_rows == 4
 
 
 def test_updates_are_counted_as_made_skipped_and_hot(kind: str) -> None:
@@ -464,39 +464,39 @@ def test_updates_are_counted_as_made_skipped_and_hot(kind: str) -> None:
         touched[work.inverse_N[work.batch.offsets[sample * features] : work.batch.offsets[(sample + 1) * features]]] = (
             True
         )
-    assert store.traffic.row_updates == np.count_nonzero(touched & ~update.frozen_U)
-    assert store.traffic.row_updates_skipped == np.count_nonzero(touched & update.frozen_U) > 0
-    assert store.traffic.hot_row_updates == np.count_nonzero(touched & work.hot_U & ~update.frozen_U) > 0
-    assert store.traffic.hot_row_updates <= store.traffic.row_updates
+    assert store.index.traffic.row_updates == np.count_nonzero(touched & ~update.frozen_U)
+    assert store.index.traffic.row_updates_skipped == np.count_nonzero(touched & update.frozen_U) > 0
+    assert store.index.traffic.hot_row_updates == np.count_nonzero(touched & work.hot_U & ~update.frozen_U) > 0
+    assert store.index.traffic.hot_row_updates <= store.index.traffic.row_updates
 
 
 def test_counts_of_a_checkpoint_include_skipped_updates_of_hot_rows_as_they_always_did(kind: str) -> None:
     donor, store = make_store(kind), make_store(kind)
-    donor.set_traffic(Traffic(row_updates=10, row_updates_skipped=3, hot_row_updates=4))
-    saved = saved_traffic(donor.traffic)
+    donor.index.set_traffic(Traffic(row_updates=10, row_updates_skipped=3, hot_row_updates=4))
+    saved = saved_traffic(donor.index.traffic)
     assert saved["hot_row_updates"] == 7
     set_traffic(store, Saved(saved))
-    assert store.traffic == donor.traffic
+    assert store.index.traffic == donor.index.traffic
 
 
 def test_tables_come_back_as_they_were_imported(kind: str) -> None:
     donor, store = trained_store(kind), make_store(kind, rule="lazy_adam")
     for table in range(len(TABLES)):
-        store.import_rows(table, 0, *donor.export_table(table))
+        store.contents.import_rows(table, 0, *donor.contents.export(table))
     assert_same(export(store), export(donor))
 
 
 @pytest.fixture(autouse=True)
 def no_writer_is_left(closed_behind: Callable[[type], None]) -> None:
     """Staged stores keep a thread; close it, and see its errors."""
-    closed_behind(StagedStore)
+    closed_behind(StagedPath)
 
 
 def test_a_micro_batch_of_all_samples_is_filled_in_the_order_of_the_plan() -> None:
     runtime = assemble(load_config("tiny", {}, ["run.device=cpu"]))
     batch = next(iter(runtime.batches()))
     work = ClassifiedBatch(batch, runtime.store.space)
-    runtime.store.classify(work)
+    runtime.store.path.classify(work)
     backwards = np.arange(batch.size)[::-1].copy()
     filled = []
     for samples in (np.arange(batch.size), backwards):

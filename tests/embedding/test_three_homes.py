@@ -16,14 +16,15 @@ import numpy as np
 import pytest
 
 from adaptive_rec.config.tree import load_config
+from adaptive_rec.embedding.cold.cascade import Cascade
+from adaptive_rec.embedding.cold.memory_slots import MemorySlots
 from adaptive_rec.embedding.disk import disk_snapshot, row_log
 from adaptive_rec.embedding.disk.disk_snapshot import DiskSnapshot
 from adaptive_rec.embedding.disk.disk_tier import DiskTier
-from adaptive_rec.embedding.disk.memory_slots import MemorySlots
 from adaptive_rec.embedding.disk.reading import WantedRows, as_bytes, read_at
 from adaptive_rec.embedding.disk.saved_segments import NOWHERE
-from adaptive_rec.embedding.disk.staged_disk_store import StagedDiskStore
 from adaptive_rec.embedding.shard_arrays import ADDRESS, ROW
+from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.placement import Migration
 from tests.embedding.driven_store import SETTINGS, TABLES, DrivenStore
 from tests.embedding.plain_rows import Rows, differences
@@ -38,7 +39,7 @@ STEPS = 300
 class Saver(threading.Thread):
     """The thread that saves a snapshot. It stands still after each few slots, until `go` lets it on."""
 
-    def __init__(self, store: StagedDiskStore, snapshot: DiskSnapshot) -> None:
+    def __init__(self, store: EmbeddingStore, snapshot: DiskSnapshot) -> None:
         super().__init__(daemon=True)
         self.store, self.snapshot = store, snapshot
         self.index: list[dict[str, Any]] = []
@@ -84,7 +85,7 @@ class SaverClock:
 class Homes(DrivenStore):
     """Its snapshots are saved by a thread, and read back where the log has them."""
 
-    store: StagedDiskStore
+    store: EmbeddingStore
 
     def __init__(self, folder: Path, precision: str, rule: str, seed: int) -> None:
         self.counts: Counter[str] = Counter()
@@ -108,24 +109,24 @@ class Homes(DrivenStore):
 
     def check(self) -> None:
         super().check()
-        store, memory = self.store, self.store.memory
+        store, memory = self.store, self.store.cold.memory
         in_memory = memory.slot_of_row >= 0
-        assert not (in_memory & (store.slot_of_row >= 0)).any(), "rows with two places"
+        assert not (in_memory & (store.index.slot_of_row >= 0)).any(), "rows with two places"
         for pool, row_of_slot in enumerate(memory.row_of_slot):
             changed = row_of_slot[memory.are_changed(pool, np.arange(len(row_of_slot)))]
-            assert store.changed_R[changed].all(), "rows in memory that no snapshot would have"
-        assert store.changed_R[self.changed_R].all(), "changed rows that no snapshot would have"
+            assert store.index.changed_R[changed].all(), "rows in memory that no snapshot would have"
+        assert store.index.changed_R[self.changed_R].all(), "changed rows that no snapshot would have"
 
     # Moves -----------------------------------------------------------------------------------------------------------
 
     def place(self) -> None:
-        store, memory = self.store, self.store.memory
+        store, memory = self.store, self.store.cold.memory
         inside = np.flatnonzero(memory.slot_of_row >= 0)
         leaving = inside[self.random.random(len(inside)) < self.dice.choice((0.1, 0.5, 1.0))]
         entering = []
         for pool, spec in enumerate(store.space.pools):
             free = memory.capacities[pool] - len(memory.rows_of(pool)) + len(spec.select(leaving))
-            outside = np.flatnonzero((memory.slot_of_row < 0) & (store.slot_of_row < 0))
+            outside = np.flatnonzero((memory.slot_of_row < 0) & (store.index.slot_of_row < 0))
             some = self.random.permutation(spec.select(outside))[: self.random.integers(0, free + 1)]
             entering.append(np.sort(some))
         store.place_in_memory(Migration(np.concatenate(entering), leaving))
@@ -134,20 +135,20 @@ class Homes(DrivenStore):
 
     def migrate(self) -> None:
         super().migrate()
-        self.counts["hot"] += self.store.device.hot_rows
+        self.counts["hot"] += self.store.hot.tier.hot_rows
 
     # Rows that are set -----------------------------------------------------------------------------------------------
 
     def replace(self) -> None:
         table, ids = self._some_ids()
         values = self.random.integers(-8, 9, (len(ids), TABLES[table].dim)) / 16
-        self.store.replace_rows(table, ids, values.astype(self.store.numpy_dtype))
+        self.store.contents.replace_rows(table, ids, values.astype(self.store.cold.types.dtype))
         self._set_plain(table, ids, values, None)
 
     def clear(self) -> None:
         if not self._ahead:
             table, ids = self._some_ids()
-            self.store.clear_rows(table, ids)
+            self.store.contents.clear_rows(table, ids)
             self._set_plain(table, ids, 0, 0)
 
     def draw(self) -> None:
@@ -155,12 +156,12 @@ class Homes(DrivenStore):
         if self._ahead:
             return
         table, ids = self._some_ids()
-        self.store.clear_rows(table, ids)
-        self.store.draw_rows(table, ids, ids, TABLES[table].rows)
+        self.store.contents.clear_rows(table, ids)
+        self.store.contents.draw_rows(table, ids, ids, TABLES[table].rows)
         if self.dice.random() < 0.5:
             self.place()
-        self.store.flag_changed(table, ids)
-        self.store.finish_draws()
+        self.store.contents.flag_changed(table, ids)
+        self.store.contents.finish_draws()
         pool, low, _ = self.store.space.table_range(table)
         self._set_plain(table, ids, self.first[pool][0][low + ids], 0)
 
@@ -204,7 +205,7 @@ class Homes(DrivenStore):
             self.changed_R |= self.saving_R
             self.counts["failed"] += 1
             return
-        self.store.keep_for({"this"}, written="this")
+        self.store.cold.keep_for({"this"}, written="this")
         self.store.end_snapshot(True)
         for shard in saver.index:
             self.address_R[shard[ROW]] = shard[ADDRESS]
@@ -213,7 +214,7 @@ class Homes(DrivenStore):
 
     def _read_saved(self) -> Rows:
         found: Rows = [(weights.copy(), state.copy()) for weights, state in self.first]
-        for spec, log, arrays in zip(self.store.space.pools, self.store.host.logs, found, strict=True):
+        for spec, log, arrays in zip(self.store.space.pools, self.store.cold.types.logs, found, strict=True):
             addresses = self.address_R[spec.first_row : spec.end_row]
             rows = np.flatnonzero(addresses != NOWHERE)
             read_at(
@@ -261,7 +262,7 @@ def test_rows_in_three_homes_equal_plain_arrays(
 
 
 def drop_rows_that_leave_memory(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StagedDiskStore, "_write_out", lambda store, pool, rows: store._leave_memory(pool, rows))
+    patch.setattr(Cascade, "_write_out", lambda cold, pool, rows: cold._free(pool, rows))
 
 
 def read_the_disk_alone(patch: pytest.MonkeyPatch) -> None:
@@ -287,7 +288,7 @@ def forget_what_a_failed_snapshot_had(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_hot_rows_out_of_a_snapshot(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StagedDiskStore, "_append_hot", lambda store, pool, slots, host_rows: None)
+    patch.setattr(Cascade, "_append_hot", lambda cold, hot, pool, slots, host_rows: None)
 
 
 def append_nothing_of_a_batch(patch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ import torch
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.dense.replayed import ReplayedDense
 from adaptive_rec.embedding.device import all_rows_bytes
+from adaptive_rec.embedding.staged.path import StagedPath
 from adaptive_rec.embedding.staged.ring import StagingRing
-from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
@@ -51,7 +51,7 @@ def snapshots(runtime: Runtime) -> Iterator[Snapshot]:
 
 def record_all_sizes(runtime: Runtime) -> None:
     """Have the dense part record every size of micro-batch there may be, over lines that are all padding."""
-    dense, streams = runtime.dense, runtime.store.streams  # type: ignore[attr-defined]
+    dense, streams = runtime.dense, runtime.store.path.streams  # type: ignore[attr-defined]
     assert isinstance(dense, ReplayedDense)
     for lines in dense._sizes:
         dense.begin_step()
@@ -130,11 +130,11 @@ class Memory:
 
 def budget_bytes(percent: int) -> int:
     store = build("knobs.hot_budget_bytes=0").store
-    return all_rows_bytes(store.space, store.row_bytes_when(False)) * percent // 100
+    return all_rows_bytes(store.space, store.hot.row_bytes(False)) * percent // 100
 
 
 def rings_of(store: Any) -> list[StagingRing]:
-    return store.rings
+    return store.path.rings
 
 
 def measure(budget: int) -> Memory:
@@ -148,9 +148,9 @@ def measure(budget: int) -> Memory:
     for _ in snapshots(runtime):
         pass
     store = runtime.store
-    assert isinstance(store, StagedStore)
+    assert isinstance(store.path, StagedPath)
     tensors = 2 * len(store.space.pools) + sum(ring.slots for ring in rings_of(store))
-    return Memory(torch.cuda.max_memory_allocated() - before, store.device_bytes, store.staging_bytes, tensors)
+    return Memory(torch.cuda.max_memory_allocated() - before, store.hot.bytes, store.path.staging_bytes, tensors)
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def test_memory_does_not_grow_with_the_steps() -> None:
     for snapshot in snapshots(runtime):
         if snapshot.step in (200, 600):
             peaks[snapshot.step] = torch.cuda.max_memory_allocated()
-            held[snapshot.step] = torch.cuda.memory_allocated() - store.staging_bytes
+            held[snapshot.step] = torch.cuda.memory_allocated() - store.path.staging_bytes
             torch.cuda.reset_peak_memory_stats()
     # Threads that are slow for once may have one slot more taken, of any kind.
     one_slot = max(2 * ring.device_bytes // max(ring.slots, 1) for ring in rings_of(store))

@@ -42,7 +42,7 @@ def losses(runtime: Runtime) -> list[float]:
 
 
 def rows_of(runtime: Runtime) -> list[Any]:
-    return [part for table in range(len(runtime.store.space.tables)) for part in runtime.store.export_table(table)]
+    return [part for table in range(len(runtime.store.space.tables)) for part in runtime.store.contents.export(table)]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_resumed_run_ends_with_the_same_bits(ways: tuple[str, ...], tmp_path: 
     np.testing.assert_array_equal(before + losses(second), whole)
     for mine, theirs in zip(rows_of(second), rows_of(straight), strict=True):
         np.testing.assert_array_equal(mine, theirs)
-    assert second.store.device.hot_rows > 0
+    assert second.store.hot.tier.hot_rows > 0
 
 
 @pytest.mark.parametrize("way", ["run.classify=host", "run.classify=device"])

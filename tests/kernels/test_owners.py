@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adaptive_rec.batch import FeatureSpec, TableSpec
-from adaptive_rec.embedding.shared.ownership import Ownership
+from adaptive_rec.embedding.peers.ownership import Ownership
 from adaptive_rec.kernels import owners
 from adaptive_rec.kernels.reference import owners as plain
 from adaptive_rec.placement import RowSpace

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from adaptive_rec.config.tree import load_config
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.runtime.assemble import assemble
+from tests.doubles.late_streams import LateStreams
 
 TINY = [
     "run.split=always", "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=12", "run.steps=10",
@@ -28,7 +28,7 @@ def train(
     config = load_config(None, {}, [*TINY, f"knobs.policy={policy}", f"optimizer.embedding={optimizer}"])
     runtime = assemble(config, None, LateStreams(4, kernels) if kernels else None)
     losses = [event.loss for event in runtime.run() if isinstance(event, Snapshot)]
-    tables = [part for table in range(3) for part in runtime.store.export_table(table)]
+    tables = [part for table in range(3) for part in runtime.store.contents.export(table)]
     return losses, tables, runtime.reports.totals()
 
 

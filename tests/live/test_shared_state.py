@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from adaptive_rec.config.tree import load_config
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.kernels.reference.sketch import sketch_estimate
 from adaptive_rec.live.shared_state import CHANGES_KEPT, PlacementArrays, StateBusy, StateReader
 from adaptive_rec.live.state_writer import StateWriter, Tier
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.runtime.assemble import assemble
+from tests.doubles.late_streams import LateStreams
 
 POOLS = (40, 25)
 
@@ -238,7 +238,7 @@ def test_every_board_has_device_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({peak for _, peak in told}) == len(told), "refreshed with each report"
     assert max(staging for staging, _ in told) > 0
     runtime.publisher.board()
-    assert reader.board()["placement"]["staging_bytes"] == runtime.store.staging_bytes
+    assert reader.board()["placement"]["staging_bytes"] == runtime.store.path.staging_bytes
     runtime.publisher.close()
 
 
@@ -259,8 +259,8 @@ def test_a_run_publishes_what_it_is() -> None:
             assert (board["placement"]["staging_bytes"], board["placement"]["peak_bytes"]) == (0, 0), "on a CPU"
 
             def check(arrays: PlacementArrays) -> None:
-                device = runtime.store.device
-                assert (arrays.slots_plus_one - 1).tolist() == runtime.store.placement.slot_of_row.tolist()
+                device = runtime.store.hot.tier
+                assert (arrays.slots_plus_one - 1).tolist() == runtime.store.index.placement.slot_of_row.tolist()
                 assert arrays.stale[0].tolist() == device.stale[0].tolist()
                 hot = np.flatnonzero(arrays.row_of_slot[0] >= 0)
                 rows = arrays.row_of_slot[0][hot]

@@ -17,7 +17,6 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.dense.metrics import quality
 from adaptive_rec.embedding.device import SLOT_RECORD_BYTES
 from adaptive_rec.embedding.records import MicroBatch
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import MemoryPlanError
 from adaptive_rec.memory.dense import Living, living_bytes, optimizer_bytes
 from adaptive_rec.memory.disk import free_bytes, free_room
@@ -29,6 +28,7 @@ from adaptive_rec.runtime.assemble import assemble, plan_run
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.host_memory import UNLIMITED, available_bytes
+from tests.doubles.late_streams import LateStreams
 
 TINY = [
     "run.device=cpu", "run.threads=1", "run.steps=3", "run.batch_size=32", "data.table_rows=[600, 400, 90]",
@@ -54,18 +54,18 @@ def config_of(*settings: str) -> Any:
 
 def tables_bytes(runtime: Runtime) -> int:
     store = runtime.store
-    of_rows = [store.placement.slot_of_row, store.changed_R, store._unchanged_R]
-    return sum(array.nbytes for array in [*store.host.weights, *store.host.state, *of_rows])
+    of_rows = [store.index.placement.slot_of_row, store.index.changed_R, store.index._unchanged_R]
+    return sum(array.nbytes for array in [*store.cold.types.weights, *store.cold.types.state, *of_rows])
 
 
 def tier_bytes(runtime: Runtime) -> int:
-    device = runtime.store.device
+    device = runtime.store.hot.tier
     monitors = [part for monitor in device.monitors for part in (monitor.record_HR, monitor.touches_H)]
     return sum(part.nbytes for part in [*device.weights, *device.state, *monitors])
 
 
 def records_bytes(runtime: Runtime) -> int:
-    device = runtime.store.device
+    device = runtime.store.hot.tier
     return sum(part.nbytes for part in [*device.row_of_slot, *device.stale, *device.estimate, *device.movement])
 
 
@@ -162,11 +162,11 @@ def test_on_a_device_hot_rows_and_the_dense_part_are_the_devices(cold_rows: str)
     )  # fmt: skip
     list(runtime.run())
     on_device = {part.name: part.bytes for part in plan.parts if part.place == "device"}
-    assert on_device["hot rows"] == tier_bytes(runtime) == runtime.store.device_bytes
+    assert on_device["hot rows"] == tier_bytes(runtime) == runtime.store.hot.bytes
     for name, size in dense_bytes(runtime).items():
         assert on_device[name] == size
-    assert 0.1 * on_device["staging"] < runtime.store.ring.device_bytes <= on_device["staging"]  # type: ignore[attr-defined]
-    changing, planned = runtime.store._moves.ring, on_device["rows that change tier"]  # type: ignore[attr-defined]
+    assert 0.1 * on_device["staging"] < runtime.store.path.ring.device_bytes <= on_device["staging"]  # type: ignore[attr-defined]
+    changing, planned = runtime.store.hot.moves.ring, on_device["rows that change tier"]  # type: ignore[attr-defined]
     assert 0.5 * planned < changing.device_bytes <= planned
     assert changing.pinned_bytes <= 2 * planned
     host = {part.name: part.bytes for part in plan.parts if part.place == "host"}
@@ -178,7 +178,7 @@ def test_on_a_device_hot_rows_and_the_dense_part_are_the_devices(cold_rows: str)
 
 def test_a_slots_record_is_as_large_as_its_constant_says() -> None:
     runtime = assemble(config_of(*TINY))
-    assert records_bytes(runtime) == SLOT_RECORD_BYTES * sum(runtime.store.device.capacities) > 0
+    assert records_bytes(runtime) == SLOT_RECORD_BYTES * sum(runtime.store.hot.tier.capacities) > 0
 
 
 # What comes and goes ------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def test_judging_rows_takes_what_its_constant_says(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(runtime.reclassifier, "end_window", traced)
     list(runtime.run())
-    assert max(peaks) / sum(runtime.store.device.capacities) < 1.25 * JUDGED_BYTES
+    assert max(peaks) / sum(runtime.store.hot.tier.capacities) < 1.25 * JUDGED_BYTES
 
 
 def test_of_what_comes_and_goes_the_largest_counts() -> None:

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 import adaptive_rec
 from adaptive_rec.modules import bag, collection, embedding_collection, options, wrap
-from adaptive_rec.system import late_threads
 from adaptive_rec.system.group import Alone, Group
-from adaptive_rec.system.late_threads import LateThreads
+from tests.doubles import late_threads
+from tests.doubles.late_threads import LateThreads
 
 from .training import QUICK_WINDOWS
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from adaptive_rec.embedding.staged.device_step import DeviceStep
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import MemoryPlanError
 from adaptive_rec.modules import bag, collection, options, wrap
 from adaptive_rec.modules.step_parts import StepParts
+from tests.doubles.late_streams import LateStreams
 
 from . import raw_keys
 from .cases import few_or_many_steps
@@ -60,10 +60,10 @@ def test_a_loop_on_a_device_equals_plain_pytorch(model: tuple[str, str], prefetc
     """A table that is used twice is updated once; tables of several dims travel in one flight."""
     case, rule = model
     ours = Loop(CASES[case], rule, {}, prefetch=prefetch).run(steps)
-    assert ours.runtime.store.stages_ahead
+    assert ours.runtime.store.path.stages_ahead
     assert_same(ours, plain(case, rule, steps))
     assert_moved(ours.runtime)
-    assert ours.runtime.store.traffic.host_to_device_bytes > 0
+    assert ours.runtime.store.index.traffic.host_to_device_bytes > 0
     assert (ours.runtime.stats().looked_up_ahead_ratio == 1) is prefetch
 
 
@@ -196,14 +196,14 @@ def test_announced_rows_that_are_never_used_are_released_while_they_are_sent(
 ) -> None:
     """The worker is slow, so that batches are given up in the middle of it."""
     loop, dice = Loop(CASES["dlrm"], "adagrad", {}, prefetch=False), random.Random(5)
-    stage = loop.runtime.store._stager.stage
+    stage = loop.runtime.store.path._stager.stage
 
     def late(*arguments: Any) -> Any:
         if threading.current_thread().name.startswith("prefetch"):
             time.sleep(dice.random() * 0.004)
         return stage(*arguments)
 
-    monkeypatch.setattr(loop.runtime.store._stager, "stage", late)
+    monkeypatch.setattr(loop.runtime.store.path._stager, "stage", late)
     batches = list(CASES["dlrm"].batches(steps))
     others = {id(batch): other for batch, other in zip(batches, reversed(batches), strict=True)}
 
@@ -222,8 +222,8 @@ def test_announced_rows_that_are_never_used_are_released_while_they_are_sent(
     assert losses[::2] == pytest.approx(losses[1::2], rel=1e-12)
     store = loop.runtime.store
     store.settle()
-    assert not store._in_flight._flights
-    assert not [slot for slot in store.ring._slots if slot._users]
+    assert not store.path._in_flight._flights
+    assert not [slot for slot in store.path.ring._slots if slot._users]
 
 
 @few_or_many_steps(FEW, MANY, policy=["hotline", "device_only"], prefetch=[True, False])
@@ -239,7 +239,7 @@ def test_raw_ids_on_a_device_train_as_in_memory(
         table: Any = bag.AdaptiveEmbeddingBag(raw_keys.ROWS, raw_keys.DIM, ids="raw", **how)
         items = table.runtime.prefetch(batches, sparse=lambda ids: ids) if prefetch else batches
         losses = raw_keys.train(raw_keys.Tower(table, torch.float64), items, None)
-        assert table.runtime.store.stages_ahead is device
+        assert table.runtime.store.path.stages_ahead is device
         found.append((losses, raw_keys.rows_by_key(table)))
     assert table.runtime.stats().migrated_rows > 0
     assert found[1][0] == pytest.approx(found[0][0], rel=1e-12)

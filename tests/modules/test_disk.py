@@ -14,7 +14,6 @@ from torch import nn
 
 import adaptive_rec
 from adaptive_rec.batch import TableSpec
-from adaptive_rec.embedding.disk.disk_store import DiskStore
 from adaptive_rec.errors import ConfigError, ConflictError
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import named_rates
@@ -65,10 +64,10 @@ def test_rows_on_a_disk_are_those_in_memory(
 
     assert_same_bits(ours, Loop(CASES[case], rule, more, prefetch=prefetch).run(steps))
     store = ours.runtime.store
-    assert isinstance(store, DiskStore)
+    assert store.cold.on_disk
     store.close()  # nothing is compacted any more
     stats = ours.runtime.stats()
-    assert stats.disk["rows_read"] == sum(log.counts.rows_read for log in store.host.logs) > 500
+    assert stats.disk["rows_read"] == sum(log.counts.rows_read for log in store.cold.types.logs) > 500
     files = list(on_disk["disk"].rglob("*.rows"))  # some may be left that nothing needs
     assert 0 < stats.disk["segments"] <= len(files)
     assert 0 < stats.disk["size_bytes"] <= sum(file.stat().st_size for file in files)
@@ -145,7 +144,7 @@ def test_ranks_with_rows_on_a_disk_are_those_in_memory(
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.losses == theirs.losses
         assert all(torch.equal(ours.weights[key], theirs.weights[key]) for key in theirs.weights)
-        assert isinstance(ours.runtime.store, DiskStore)
+        assert ours.runtime.store.cold.on_disk
     assert len(list(on_disk["disk"].iterdir())) == ranks
 
 
@@ -188,7 +187,7 @@ def test_a_budget_follows_from_the_memory_and_a_model_is_unwrapped(
 def test_the_folder_goes_with_the_store(tmp_path: Path) -> None:
     space = RowSpace.by_pool((TableSpec("ids", 100, 4),))
     _, _, store = Setup(host_memory="1MiB", disk=tmp_path).build(space, named_rates("sgd", 0.1, None, None), torch.float32)
-    store.replace_table(0, np.ones((100, 4), np.float32), np.zeros((100, 0), np.float32))
+    store.contents.replace_table(0, np.ones((100, 4), np.float32), np.zeros((100, 0), np.float32))
     assert len(list(tmp_path.glob("rows-*/pool-0/*.rows"))) == 1
     store.close()
     del store

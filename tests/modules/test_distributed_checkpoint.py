@@ -189,9 +189,9 @@ def test_saving_an_optimizer_without_a_state_is_no_step(rule: str) -> None:
     loop = make(rule)
     train(loop, 0, 3)
     loop[1].zero_grad()
-    steps, updates = loop[2].step_number, loop[2].store.traffic.row_updates
+    steps, updates = loop[2].step_number, loop[2].store.index.traffic.row_updates
     assert get_state_dict(*loop[:2])[1]["state"] == {}
-    assert (loop[2].step_number, loop[2].store.traffic.row_updates) == (steps, updates)
+    assert (loop[2].step_number, loop[2].store.index.traffic.row_updates) == (steps, updates)
     assert loop[1].param_groups[0]["lr"] == 0.01
 
 

@@ -234,10 +234,10 @@ def test_a_thread_that_evaluates_gets_its_rows_while_others_move(monkeypatch: py
     monkeypatch.setattr(reading, "find_row_sources", find_and_wait)
     other.start()
     assert found.wait(60)
-    before = runtime.store.slot_of_row.copy()
+    before = runtime.store.index.slot_of_row.copy()
     for _ in range(20):
         train(others)
     moved.set()
     other.join()
-    assert ((before >= 0) & (runtime.store.slot_of_row < 0)).any(), "rows have moved"
+    assert ((before >= 0) & (runtime.store.index.slot_of_row < 0)).any(), "rows have moved"
     torch.testing.assert_close(results[0], expected)

@@ -159,7 +159,7 @@ def test_a_budget_under_which_no_row_fits_is_refused_with_the_least(optimizer: s
             adaptive_rec.wrap(model, optimizer=optimizer, lr=0.1, budget=budget)
         assert type(model["wide"]) is nn.Embedding
     runtime = adaptive_rec.wrap(tables(dtype), optimizer=optimizer, lr=0.1, budget=least)
-    assert sum(runtime.store.device.capacities) == 1
+    assert sum(runtime.store.hot.tier.capacities) == 1
     with pytest.raises(ConfigError, match=rf"hot_budget_bytes must be 0, .* at least {least} bytes.* got {least - 1}"):
         runtime.set_knobs(hot_budget_bytes=least - 1)
     runtime.set_knobs(hot_budget_bytes=0)
@@ -169,7 +169,7 @@ def test_a_budget_without_a_hot_tier_is_left_alone() -> None:
     adaptive_rec.wrap(tables(), optimizer="sgd", lr=0.1, budget=0)
     adaptive_rec.wrap(tables(), optimizer="sgd", lr=0.1, budget=1, policy="hybrid")
     runtime = adaptive_rec.wrap(tables(), optimizer="sgd", lr=0.1, budget=1, policy="device_only")
-    assert sum(runtime.store.device.capacities) == 140
+    assert sum(runtime.store.hot.tier.capacities) == 140
 
 
 def test_the_budget_of_modules_and_collections_is_checked_too() -> None:

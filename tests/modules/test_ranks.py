@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import adaptive_rec
-from adaptive_rec.embedding.shared.asked_rows import AskedRows
+from adaptive_rec.embedding.peers.asked_rows import AskedRows
 from adaptive_rec.errors import ConflictError
 from adaptive_rec.system.group import Alone, Group
 

@@ -132,7 +132,7 @@ def test_tables_begin_as_those_of_a_run_of_the_command_line() -> None:
     assert 0.05 < collection.runtime.stats().raw_ids["lookups_shared"] / len(raw.ids_N) < 0.9
     for number, table in enumerate(tables):
         weight: Any = collection.embedding_bags[table.name].weight
-        assert torch.equal(weight.whole(), torch.from_numpy(trainer.store.export_table(number)[0]))
+        assert torch.equal(weight.whole(), torch.from_numpy(trainer.store.contents.export(number)[0]))
 
 
 def jagged(seed: int, size: int = 20) -> Jagged:

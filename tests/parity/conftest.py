@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.raw.raw_ids import RawIds
-from adaptive_rec.embedding.shared.exchanging_store import ExchangingStore
+from adaptive_rec.embedding.peers.rank_peers import RankPeers
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.policies.hotline import Hotline
 from adaptive_rec.policy import AccessView, Policy, Wish
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.system.group import Group
-from adaptive_rec.system.late_threads import LateThreads
 from tests.cells import whole_table
+from tests.doubles.late_streams import LateStreams
+from tests.doubles.late_threads import LateThreads
 
 STEPS = 200
 BATCH = 96
@@ -147,7 +147,7 @@ def train(criteo_rows: Any, memory_source: Any) -> Train:
                     if group is None or group.rank == 0:
                         for changes in (at or {}).get(event.step, ()):
                             runtime.mailbox.change_knobs(**changes)
-            exported = [runtime.store.export_table(index)[0] for index in range(len(tables))]
+            exported = [runtime.store.contents.export(index)[0] for index in range(len(tables))]
             runtime.store.settle()
             dense = [parameter.detach().cpu().numpy() for parameter in runtime.dense.model.parameters()]
             return Outcome(np.array(losses), exported, dense, runtime)
@@ -165,7 +165,7 @@ def joined(outcomes: list[Outcome]) -> Outcome:
         for one, another in zip(first.dense, other.dense, strict=True):
             np.testing.assert_array_equal(one, another)
     stores = [outcome.runtime.store for outcome in outcomes]
-    assert all(isinstance(store, ExchangingStore) for store in stores)
+    assert all(isinstance(store.peers, RankPeers) for store in stores)
     tables = [
         whole_table(stores, table, [outcome.tables[table] for outcome in outcomes]) for table in range(len(first.tables))
     ]

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adaptive_rec.embedding.staged import host_rows, travelling
+from adaptive_rec.embedding.cold import copier
+from adaptive_rec.embedding.staged import travelling
 from tests.matrix import always, grid, only
 
 SKIPS = [
@@ -54,8 +55,8 @@ def test_where_batches_are_classified_changes_no_bit(train: Any, case: dict[str,
     """Skipping policies ask for lists, which come down. A placement of other rows changes the counts that are compared."""
     settings = {"steps": 30, "device": device, "budget_bytes": 200_000, **case}
     on_device, on_host = train(**settings, classify="device"), train(**settings)
-    assert on_device.runtime.store.classifies
-    assert not on_host.runtime.store.classifies
+    assert on_device.runtime.store.path.classifies
+    assert not on_host.runtime.store.path.classifies
     same_bits(on_device, on_host)
     if case.get("settings"):
         assert on_device.runtime.reports.totals()["row_updates"] > 0
@@ -87,8 +88,8 @@ def test_rows_that_the_device_reads_in_host_memory_are_those_that_are_staged(
     staged, direct, in_place = (
         train(**settings, settings=[*same, f"run.cold_rows={way}"]) for way in ("staged", "direct", "in_place")
     )
-    assert [outcome.runtime.store.direct is not None for outcome in (staged, direct, in_place)] == [False, True, False]
-    assert [outcome.runtime.store.in_place for outcome in (staged, direct, in_place)] == [False, False, True]
+    assert [outcome.runtime.store.path.direct is not None for outcome in (staged, direct, in_place)] == [False, True, False]
+    assert [outcome.runtime.store.path.in_place for outcome in (staged, direct, in_place)] == [False, False, True]
     same_bits(direct, staged)
     same_bits(in_place, staged)
     assert in_place.runtime.evaluate().quality.auc == staged.runtime.evaluate().quality.auc, "also after the run's end"
@@ -99,7 +100,7 @@ def test_threads_that_share_the_staging_change_no_bit(train: Any, classify: str,
     """However few rows there are, and also for an evaluation after the run has ended its threads."""
     for name in ("LEAST_FOUND", "LEAST_INDEXED"):
         monkeypatch.setattr(travelling, name, 1)
-    monkeypatch.setattr(host_rows, "_CHUNK_BYTES", 64)
+    monkeypatch.setattr(copier, "_CHUNK_BYTES", 64)
     case = {"optimizer": "rowwise_adagrad", "bags": "sum", "depth": 4, "churn": True, "budget_bytes": 200_000, "steps": 30}
     outcomes = [
         train("hotline", device="late", classify=classify, settings=[f"run.copy_threads={threads}"], **case)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adaptive_rec.embedding.shared import lines
-from adaptive_rec.embedding.shared.device_lines import DeviceLines
-from adaptive_rec.embedding.shared.shared_device_store import SharedDeviceStore
-from adaptive_rec.embedding.staged.late_streams import LateLink
+from adaptive_rec.embedding.peers import lines
+from adaptive_rec.embedding.peers.device_lines import DeviceLines
+from adaptive_rec.embedding.staged.path import StagedPath
+from tests.doubles.late_streams import LateLink
 from tests.parity.test_parity import assert_equal, plain
 from tests.parity.test_processes import CHANGES, SKIPS, in_time, slower
 
@@ -41,7 +41,7 @@ def test_ranks_with_devices_equal_one_process(
     outcome = train(policy, optimizer, bags, "late", 200_000, depth, churn=churn, ranks=ranks, steps=steps)
 
     assert_equal(outcome, plain(train, optimizer, bags, steps=steps))
-    assert isinstance(outcome.runtime.store, SharedDeviceStore)
+    assert outcome.runtime.store.peers.link is not None
     totals = outcome.runtime.mailbox.newest.totals
     assert totals["lookups_hot"] > 0 or policy == "hybrid"
     assert (totals["device_to_host_bytes"] > 0) == (policy != "device_only")
@@ -143,7 +143,7 @@ def send_to_the_wrong_places(patch: pytest.MonkeyPatch) -> None:
 
 def forget_the_rows_in_flight(patch: pytest.MonkeyPatch) -> None:
     """Answer before the cold rows that are requested have come from host memory or from the batch before."""
-    patch.setattr(SharedDeviceStore, "_rows_ready", lambda self, staged: None)
+    patch.setattr(StagedPath, "_rows_ready", lambda self, staged: None)
 
 
 @pytest.mark.parametrize("fault", [wait_for_no_exchange, send_to_the_wrong_places, forget_the_rows_in_flight])

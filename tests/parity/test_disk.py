@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adaptive_rec.embedding.disk.disk_store import DiskStore
+from adaptive_rec.embedding.path.read_ahead import ReadAheadPath
 from adaptive_rec.placement import Migration
 from tests.parity.test_processes import CHANGES, slower
 
@@ -53,8 +53,8 @@ def test_rows_on_a_disk_are_those_in_memory(
 
     assert_same_bits(outcome, train(policy, optimizer, bags, **arguments))
     store = outcome.runtime.store
-    assert isinstance(store, DiskStore)
-    assert sum(log.counts.rows_read for log in store.host.logs) > 1000
+    assert store.cold.on_disk
+    assert sum(log.counts.rows_read for log in store.cold.types.logs) > 1000
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_rows_on_a_disk_are_those_in_memory_while_knobs_change(
 def test_the_space_on_the_disk_is_bounded(train: Any, small_segments: None, tmp_path: Path) -> None:
     outcome = train("hybrid", "adagrad", "one-hot", depth=2, settings=on_disk(tmp_path))
 
-    (log,) = outcome.runtime.store.host.logs
+    (log,) = outcome.runtime.store.cold.types.logs
     outcome.runtime.store.settle()
     written = np.count_nonzero(log.address_R) * (log.layout.row_bytes + log.layout.state_bytes)
     assert log.counts.rows_moved > 0
@@ -85,39 +85,39 @@ def test_the_space_on_the_disk_is_bounded(train: Any, small_segments: None, tmp_
 
 def test_rows_that_become_hot_are_read_with_their_first_batch(train: Any, small_segments: None, tmp_path: Path) -> None:
     store = train("hotline", "adagrad", "one-hot", depth=2, settings=on_disk(tmp_path), steps=60).runtime.store
-    (log,) = store.host.logs
+    (log,) = store.cold.types.logs
     written = np.flatnonzero(log.address_R)[:50]
-    tables = [store.export_table(table) for table in range(len(store.space.tables))]
+    tables = [store.contents.export(table) for table in range(len(store.space.tables))]
     read_before = log.counts.rows_read
     nothing = written[:0]
 
-    store.replace_tier([40])
+    store.hot.replace([40])
     store.migrate(Migration(promote=written[:30], demote=nothing))
     store.migrate(Migration(promote=written[30:], demote=written[:20]))
 
     assert log.counts.rows_read == read_before
-    assert store.device.hot_rows == 30
+    assert store.hot.tier.hot_rows == 30
     for table, (weights, state) in enumerate(tables):
-        for one, other in zip(store.export_table(table), (weights, state), strict=True):
+        for one, other in zip(store.contents.export(table), (weights, state), strict=True):
             np.testing.assert_array_equal(one, other)
 
 
 def test_a_row_that_has_not_changed_in_memory_is_not_written_when_it_leaves(train: Any, tmp_path: Path) -> None:
     store = train("hotline", "adagrad", "one-hot", depth=2, settings=on_disk(tmp_path), steps=20).runtime.store
-    (log,) = store.host.logs
+    (log,) = store.cold.types.logs
     rows = np.flatnonzero(log.address_R)[:30]
     nothing, before = rows[:0], (log.counts.rows_written, log.address_R.copy())
-    store.replace_tier([40])
+    store.hot.replace([40])
 
     store.migrate(Migration(promote=rows, demote=nothing))
-    hot = store.slot_of_row[rows].astype(np.int64)
-    assert not store._slots.are_absent(0, hot).any(), "the log still has them in memory"
+    hot = store.index.slot_of_row[rows].astype(np.int64)
+    assert not store.hot.absent(0, hot).any(), "the log still has them in memory"
     store.migrate(Migration(promote=nothing, demote=rows[:10]))
 
     assert log.counts.rows_written == before[0]
     changed = store.begin_snapshot(False).changed
     assert set(rows.tolist()) <= set(changed.tolist()), "no checkpoint has their addresses"
-    list(store.shards(store.disk_snapshot))
+    list(store.shards(store.cold.snapshot))
     np.testing.assert_array_equal(log.address_R, before[1])
     store.end_snapshot(True)
 
@@ -127,12 +127,12 @@ def test_a_value_read_ahead_is_not_used_where_it_has_changed_since(
 ) -> None:
     """The fault that the comparison must find: what was read ahead is taken as it is."""
     plain = train("hotline", "adagrad", "one-hot", depth=3, budget_bytes=200_000, steps=60)
-    read = DiskStore._read
+    read = ReadAheadPath._read
 
     def read_once(self: Any, pool: int, row_U: Any, some: Any, part: Any) -> None:
         read(self, pool, row_U, some[~part.read_U[some]], part)
 
-    monkeypatch.setattr(DiskStore, "_read", read_once)
+    monkeypatch.setattr(ReadAheadPath, "_read", read_once)
     faulty = train("hotline", "adagrad", "one-hot", depth=3, budget_bytes=200_000, steps=60, settings=on_disk(tmp_path))
 
     with pytest.raises(AssertionError):

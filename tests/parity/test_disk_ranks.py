@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec.embedding.shared import lines
-from adaptive_rec.embedding.shared.shared_disk_store import SharedDiskStore
+from adaptive_rec.embedding.peers import lines
+from adaptive_rec.embedding.peers.rank_peers import RankPeers
 from tests.parity.test_disk import assert_same_bits, on_disk
 from tests.parity.test_parity import assert_equal, plain
 from tests.parity.test_processes import CHANGES, SKIPS, in_time, slower
@@ -36,8 +36,9 @@ def test_ranks_with_rows_on_a_disk_are_those_in_memory(
     assert_same_bits(outcome, train(policy, optimizer, bags, **arguments))
     assert_equal(outcome, plain(train, optimizer, bags, steps=steps))
     store = outcome.runtime.store
-    assert isinstance(store, SharedDiskStore)
-    assert sum(log.counts.rows_read for log in store.host.logs) > 1000
+    assert store.cold.on_disk
+    assert isinstance(store.peers, RankPeers)
+    assert sum(log.counts.rows_read for log in store.cold.types.logs) > 1000
     assert {path.name for path in tmp_path.iterdir()} == {f"rank-{rank}" for rank in range(ranks)}
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adaptive_rec.kernels.update_rules import NAMED_RULES
 from tests.matrix import always, each, grid, only, pairwise, product, title
 from tests.settings import DEVICES
 
@@ -21,7 +22,7 @@ gpu = pytest.mark.gpu
 
 SETTINGS: dict[str, list[Any]] = {
     "policy": ["hotline", "device_only"],
-    "optimizer": ["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"],
+    "optimizer": list(NAMED_RULES),
     "bags": ["one-hot", "sum", "mean"],
     "device": [],
     "budget_bytes": [200_000, 2_000_000],
@@ -95,9 +96,9 @@ def check_case(train: Any, case: dict[str, Any], steps: int) -> None:
     assert totals["row_updates_skipped"] == 0
     assert totals["lookups_hot"] > 0
     if case["churn"]:
-        assert outcome.runtime.store.placement.version > steps // 4
+        assert outcome.runtime.store.index.placement.version > steps // 4
     if case["device"] != "direct":
-        assert outcome.runtime.store.classifies == (case["classify"] == "device")
+        assert outcome.runtime.store.path.classifies == (case["classify"] == "device")
         assert (totals["device_to_host_bytes"] > 0) == (case["policy"] == "hotline")
 
 
@@ -162,7 +163,7 @@ def test_reading_before_write_back_is_caught(
 
 @grid(always, only("host"), classify=["host", "device"])
 def test_computing_before_the_copy_arrives_is_caught(train: Any, classify: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from adaptive_rec.embedding.staged.late_streams import LateStreams
+    from tests.doubles.late_streams import LateStreams
 
     monkeypatch.setattr(LateStreams, "compute_waits", lambda streams, event: None)
     with pytest.raises(Exception, match=r"finite|nan|NaN|index|range"):

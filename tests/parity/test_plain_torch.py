@@ -10,11 +10,13 @@ from torch import nn
 
 from adaptive_rec.runtime.assemble import assemble
 from tests.matrix import always, each, grid
+from tests.plain_lion import PlainLion
 
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05),
     "adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=0.05, eps=1e-8),
     "lazy_adam": lambda parameters: torch.optim.SparseAdam(parameters, lr=0.05, eps=1e-8),
+    "lion": lambda parameters: PlainLion(parameters, lr=0.05),
 }
 
 
@@ -26,7 +28,7 @@ def test_hybrid_equals_plain_pytorch(train: Any, optimizer: str, bags: str) -> N
     fresh = assemble(ours.runtime.config, source)
     embeddings = [
         nn.EmbeddingBag.from_pretrained(
-            torch.from_numpy(fresh.store.export_table(feature.table)[0]), freeze=False, mode=feature.pooling, sparse=True,
+            torch.from_numpy(fresh.store.contents.export(feature.table)[0]), freeze=False, mode=feature.pooling, sparse=True,
             include_last_offset=True,
         )
         for feature in space.features

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from adaptive_rec.embedding.shared import lines
-from adaptive_rec.embedding.shared.shared_store import SharedStore
+from adaptive_rec.embedding.peers import lines
+from adaptive_rec.embedding.peers.host_transport import HostTransport
 from tests.parity.test_parity import assert_equal, plain
 
 CHANGES = {
@@ -139,51 +139,52 @@ def test_rounded_transport_halves_the_bytes_and_stays_near(train: Any) -> None:
     assert 0 < np.abs(rounded.losses - exact.losses).max() < 0.01
 
 
-def forget_the_late_rows(store: type[SharedStore], patch: pytest.MonkeyPatch) -> None:
+def forget_the_late_rows(transport: type[HostTransport], patch: pytest.MonkeyPatch) -> None:
     """Answer with rows as they were one step before: rows that were sent early, and not again after their update."""
-    fetch = store._asked_vectors
+    fetch = transport._asked_vectors
     before: dict[tuple[int, int], NDArray[Any]] = {}
 
-    def stale(self: SharedStore, owned: Any, pool: int, way: Any) -> Any:
-        now, key = self.host.weights[pool], (self.group.rank, pool)
-        self.host.weights[pool], before[key] = before.get(key, now), now.copy()
+    def stale(self: HostTransport, owned: Any, pool: int, way: Any) -> Any:
+        weights, key = self._path._cold.types.weights, (self._group.rank, pool)
+        now = weights[pool]
+        weights[pool], before[key] = before.get(key, now), now.copy()
         try:
             return fetch(self, owned, pool, way)
         finally:
-            self.host.weights[pool] = now
+            weights[pool] = now
 
-    patch.setattr(store, "_asked_vectors", stale)
+    patch.setattr(transport, "_asked_vectors", stale)
 
 
-def sum_twice(store: type[SharedStore], patch: pytest.MonkeyPatch) -> None:
+def sum_twice(transport: type[HostTransport], patch: pytest.MonkeyPatch) -> None:
     """Add a rank's gradients twice at one rank in one step."""
-    summed = store._sum
+    summed = transport._sum
 
-    def twice(self: SharedStore, work: Any, update: Any, pool: int) -> NDArray[Any]:
-        factor = 2.0 if update.step == 7 and self.group.rank == 1 else 1.0
+    def twice(self: HostTransport, work: Any, update: Any, pool: int) -> NDArray[Any]:
+        factor = 2.0 if update.step == 7 and self._group.rank == 1 else 1.0
         return factor * summed(self, work, update, pool)
 
-    patch.setattr(store, "_sum", twice)
+    patch.setattr(transport, "_sum", twice)
 
 
-def mistake_an_owner(store: type[SharedStore], patch: pytest.MonkeyPatch) -> None:
+def mistake_an_owner(transport: type[HostTransport], patch: pytest.MonkeyPatch) -> None:
     """Answer one request in one step with another row's values."""
-    fetch = store._asked_vectors
+    fetch = transport._asked_vectors
 
-    def shifted(self: SharedStore, owned: Any, pool: int, way: Any) -> Any:
+    def shifted(self: HostTransport, owned: Any, pool: int, way: Any) -> Any:
         rows = fetch(self, owned, pool, way)
-        if self.group.rank == 0 and pool == 0 and not getattr(self, "_done", False):
+        if self._group.rank == 0 and pool == 0 and not getattr(self, "_done", False):
             self._done = True  # type: ignore[attr-defined]
             rows[[0, 1]] = rows[[1, 0]]
         return rows
 
-    patch.setattr(store, "_asked_vectors", shifted)
+    patch.setattr(transport, "_asked_vectors", shifted)
 
 
 @pytest.mark.parametrize("fault", [forget_the_late_rows, sum_twice, mistake_an_owner])
 def test_planted_faults_are_found(train: Any, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = plain(train, "sgd", "one-hot", steps=40)
-    fault(SharedStore, monkeypatch)
+    fault(HostTransport, monkeypatch)
 
     outcome = train("hybrid", "sgd", "one-hot", depth=2, ranks=2, steps=40)
 

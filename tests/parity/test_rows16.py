@@ -13,14 +13,15 @@ from adaptive_rec import checkpoint
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.row_types import as_tensor
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.errors import CheckpointError, ConfigError
+from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.policies.hotline import Hotline
 from adaptive_rec.policy import AccessView, Policy, Wish
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
+from tests.doubles.late_streams import LateStreams
 from tests.matrix import always, each, grid, only
 from tests.settings import DEVICES
 
@@ -31,7 +32,7 @@ SETTINGS = [
     "model.top_mlp=[8]", "knobs.reclassify_every=3", "knobs.hysteresis=0.0", "knobs.hot_budget_bytes=1500",
     "knobs.report_every=1",
 ]  # fmt: skip
-PRECISIONS, RULES = ["bf16", "fp16"], ["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"]
+PRECISIONS, RULES = ["bf16", "fp16"], list(NAMED_RULES)
 precisions = pytest.mark.parametrize("row_precision", PRECISIONS)
 in_turn = grid(always, lambda cases: [cases[0], cases[-1]], rule=RULES, row_precision=PRECISIONS)
 """The rule without state and the one with most, in each of the types; tests/parity/test_cells.py has the others."""
@@ -56,7 +57,7 @@ def outcome(runtime: Runtime) -> list[Any]:
 
 
 def tables_of(runtime: Runtime) -> list[Any]:
-    return [part for table in range(3) for part in runtime.store.export_table(table)]
+    return [part for table in range(3) for part in runtime.store.contents.export(table)]
 
 
 def assert_same(mine: list[Any], other: list[Any]) -> None:
@@ -70,7 +71,7 @@ def test_the_tier_a_row_lives_in_changes_no_bit(rule: str, row_precision: str) -
     plain = outcome(build(*settings))
     runtime = build(*settings, policy=ChurningHotline())
     assert_same(outcome(runtime), plain)
-    assert runtime.store.traffic.migrated_rows > 100
+    assert runtime.store.index.traffic.migrated_rows > 100
     everything = build(*settings, "knobs.policy=device_only")
     assert_same(outcome(everything), plain)
     assert everything.reports.totals()["lookups_hot"] == everything.reports.totals()["lookups"]
@@ -95,7 +96,7 @@ def test_a_resumed_run_ends_where_a_straight_one_does(tmp_path: Path, rule: str,
     outcome(straight)
     first = build(*settings, "run.steps=20", "knobs.policy=hotline")
     outcome(first)
-    assert first.store.device.hot_rows > 0
+    assert first.store.hot.tier.hot_rows > 0
     folder = checkpoint.save(first.parts, tmp_path)
     second = build(*settings)
     checkpoint.load(second.parts, folder)
@@ -124,10 +125,10 @@ def test_a_checkpoint_holds_them_under_their_own_name(tmp_path: Path, row_precis
 def test_slipstream_measures_their_movement_in_32_bits(row_precision: str) -> None:
     runtime = build(f"run.row_precision={row_precision}", "knobs.policy=slipstream")
     outcome(runtime)
-    for monitor, weights in zip(runtime.store.device.monitors, runtime.store.device.weights, strict=True):
+    for monitor, weights in zip(runtime.store.hot.tier.monitors, runtime.store.hot.tier.weights, strict=True):
         assert monitor.record_HR.dtype == torch.float32
         assert weights.itemsize == 2
-    assert runtime.store.device.hot_rows > 0
+    assert runtime.store.hot.tier.hot_rows > 0
 
 
 def test_the_movement_of_a_row_is_added_up_in_32_bits() -> None:
@@ -149,8 +150,8 @@ def test_a_device_has_the_rows_of_the_cpu(classify: str, row_precision: str) -> 
     churned = f"run.classify={classify}", "knobs.prefetch_depth=3"
     runtime = build(*settings, *churned, policy=ChurningHotline(), streams=LateStreams(seed=3))
     assert_same(outcome(runtime)[1:], outcome(build(*settings))[1:])
-    assert runtime.store.traffic.migrated_rows > 100
-    assert runtime.store.classifies == (classify == "device")
+    assert runtime.store.index.traffic.migrated_rows > 100
+    assert runtime.store.path.classifies == (classify == "device")
 
 
 @grid(always, only("lazy_adam", "cuda"), rule=RULES[1:], device=DEVICES[1:], row_precision=PRECISIONS)
@@ -163,7 +164,7 @@ def test_on_a_device_neither_tier_nor_timing_changes_a_bit(rule: str, device: st
     settings = f"optimizer.embedding={rule}", f"run.row_precision={row_precision}", "knobs.prefetch_depth=3"
     runtime = build(*settings, "run.classify=device", policy=ChurningHotline(), streams=streams(3))
     assert_same(outcome(runtime), outcome(build(*settings, "knobs.policy=device_only", streams=streams(4))))
-    assert runtime.store.traffic.migrated_rows > 100
+    assert runtime.store.index.traffic.migrated_rows > 100
 
 
 @pytest.mark.slow

@@ -12,11 +12,11 @@ from torch import nn
 from adaptive_rec.batch import Batch, FeatureSpec, SequenceSpec, TableSpec
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
+from tests.doubles.late_streams import LateStreams
 from tests.matrix import always, each, grid
 
 HISTORY, DENSE, BATCH, BATCHES = 5, 8, 48, 50
@@ -80,7 +80,7 @@ def build(source: Any, policy: str, device: str = "cpu", **changes: str) -> Runt
 def train(runtime: Runtime) -> tuple[list[float], list[Any]]:
     """Losses, and all rows and weights afterwards."""
     losses = [event.loss for event in runtime.run() if isinstance(event, Snapshot)]
-    tables = [runtime.store.export_table(table)[0] for table in range(len(TABLES))]
+    tables = [runtime.store.contents.export(table)[0] for table in range(len(TABLES))]
     runtime.store.settle()
     return losses, [*tables, *(p.detach().cpu().numpy() for p in runtime.dense.model.parameters())]
 
@@ -107,7 +107,7 @@ def test_exact_policies_equal_plain_steps(source: Any, plain: Any, policy: str, 
 def test_plain_steps_equal_plain_pytorch(source: Any, plain: Any) -> None:
     """`nn.EmbeddingBag` for each feature over the shared tables, torch's own sparse Adagrad."""
     fresh = build(source, "hybrid")
-    weights = [nn.Parameter(torch.from_numpy(fresh.store.export_table(t)[0])) for t in range(len(TABLES))]
+    weights = [nn.Parameter(torch.from_numpy(fresh.store.contents.export(t)[0])) for t in range(len(TABLES))]
     rows = torch.optim.Adagrad(weights, lr=0.05, eps=1e-8)
     model, dense = fresh.dense.model, fresh.dense.optimizer
     losses = []

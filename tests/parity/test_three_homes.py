@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from adaptive_rec.data.raw.raw_ids import raw_ids_of
-from adaptive_rec.embedding.disk.memory_slots import MemorySlots
-from adaptive_rec.embedding.disk.staged_disk_store import StagedDiskStore
-from adaptive_rec.embedding.staged.host_rows import RowCopier
+from adaptive_rec.embedding.cold.cascade import Cascade
+from adaptive_rec.embedding.cold.copier import RowCopier
+from adaptive_rec.embedding.cold.memory_slots import MemorySlots
+from adaptive_rec.embedding.staged.device_hot import DeviceHotRows
 from adaptive_rec.placement import Migration
 from tests.matrix import always, grid, only
 from tests.parity.test_disk import assert_same_bits
@@ -34,25 +35,26 @@ def three_homes(folder: Path) -> list[str]:
 def moved(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """How many rows moved between two homes, by both."""
     counts = dict.fromkeys(("disk to memory", "memory to disk", "memory to device", "device to disk"), 0)
-    place, send_up, home = StagedDiskStore.place_in_memory, StagedDiskStore.send_up, StagedDiskStore._bring_home
+    place, send_up, home = Cascade.place_in_memory, DeviceHotRows.up, DeviceHotRows.leave
 
-    def placed(store: StagedDiskStore, migration: Migration) -> None:
+    def placed(store: Cascade, migration: Migration) -> None:
         counts["disk to memory"] += len(migration.promote)
         counts["memory to disk"] += len(migration.demote)
         place(store, migration)
 
-    def sent_up(store: StagedDiskStore, pool: int, host_rows: Any, slots: Any) -> None:
-        of_rows = store.memory.slot_of_row[host_rows + store.space.pools[pool].first_row]
-        counts["memory to device"] += int(np.count_nonzero(of_rows >= 0))
-        send_up(store, pool, host_rows, slots)
+    def sent_up(hot: DeviceHotRows, pool: int, host_rows: Any, slots: Any, cold: Any) -> None:
+        if cold.memory is not None:
+            of_rows = cold.memory.slot_of_row[hot._index.joint_rows(pool, host_rows)]
+            counts["memory to device"] += int(np.count_nonzero(of_rows >= 0))
+        send_up(hot, pool, host_rows, slots, cold)
 
-    def brought_home(store: StagedDiskStore, pool: int, slots: Any, host_rows: Any) -> None:
+    def brought_home(hot: DeviceHotRows, pool: int, host_rows: Any, slots: Any, cold: Any) -> None:
         counts["device to disk"] += len(slots)
-        home(store, pool, slots, host_rows)
+        home(hot, pool, host_rows, slots, cold)
 
-    monkeypatch.setattr(StagedDiskStore, "place_in_memory", placed)
-    monkeypatch.setattr(StagedDiskStore, "send_up", sent_up)
-    monkeypatch.setattr(StagedDiskStore, "_bring_home", brought_home)
+    monkeypatch.setattr(Cascade, "place_in_memory", placed)
+    monkeypatch.setattr(DeviceHotRows, "up", sent_up)
+    monkeypatch.setattr(DeviceHotRows, "leave", brought_home)
     return counts
 
 
@@ -83,9 +85,9 @@ def test_rows_in_three_homes_are_those_in_two(
     assert min(moved.values()) > 0, moved
     assert_same_bits(outcome, train(policy, optimizer, bags, **arguments, settings=rows))
     store = outcome.runtime.store
-    assert isinstance(store, StagedDiskStore)
-    assert sum(log.counts.rows_read for log in store.host.logs) > 1000
-    assert store.memory.rows == sum(store.memory.capacities), "it is full"
+    assert isinstance(store.cold, Cascade)
+    assert sum(log.counts.rows_read for log in store.cold.types.logs) > 1000
+    assert store.cold.memory.rows == sum(store.cold.memory.capacities), "it is full"
 
 
 @grid(always, only("cdlrm"), policy=["hybrid", "fae", "cdlrm"])
@@ -97,7 +99,7 @@ def test_policies_that_track_no_popularity_keep_cold_rows_on_the_disk(
     outcome = train(policy, "adagrad", "one-hot", **arguments, settings=three_homes(tmp_path))
 
     assert_same_bits(outcome, train(policy, "adagrad", "one-hot", **arguments))
-    assert outcome.runtime.store.memory.rows == 0
+    assert outcome.runtime.store.cold.memory.rows == 0
 
 
 @pytest.mark.slow

@@ -18,13 +18,13 @@ from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.policy import PolicyConfig
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy, StepPlan
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
+from tests.doubles.late_streams import LateStreams
 from tests.policies.settings import TINY
 
 STREAMS = {
@@ -67,11 +67,11 @@ class Watched:
 
     def tables(self) -> list[NDArray[np.floating]]:
         store = self.runtime.store
-        return [store.export_table(index)[0] for index in range(len(store.space.tables))]
+        return [store.contents.export(index)[0] for index in range(len(store.space.tables))]
 
 
 def popular_by_hand(work: ClassifiedBatch, runtime: Runtime) -> list[bool]:
-    space, batch, slot = runtime.store.space, work.batch, runtime.store.placement.slot_of_row
+    space, batch, slot = runtime.store.space, work.batch, runtime.store.index.placement.slot_of_row
     answer = []
     for sample in range(batch.size):
         rows: list[int] = []
@@ -114,10 +114,10 @@ def watch(memory_source: Any, monkeypatch: pytest.MonkeyPatch) -> Watch:
 
         def watched_plan(work: ClassifiedBatch, probe: bool) -> StepPlan:
             made = plan(work, probe)
-            tier = runtime.store.device
+            tier = runtime.store.hot.tier
             hot = [len(tier.hot_rows_of(pool)) for pool in range(len(tier.capacities))]
             budget = runtime.knobs.hot_budget_bytes
-            popular, taken = popular_by_hand(work, runtime), runtime.store.device_bytes
+            popular, taken = popular_by_hand(work, runtime), runtime.store.hot.bytes
             step = SeenStep(work.batch, made, probe, popular, work.hot_U.copy(), tier.capacities, hot, taken, budget)
             seen.steps.append(step)
             return made

@@ -121,7 +121,7 @@ def test_a_run_over_pools_of_mixed_dims_keeps_its_budget_and_is_repeatable(actio
     for _ in range(2):
         runtime = assemble(load_config(None, {}, [*MIXED, "knobs.policy=adaptive", f"knobs.action={action}"]))
         events = [(report.step, report.kind, report.text) for report in runtime.run() if isinstance(report, Event)]
-        assert runtime.store.device_bytes <= 40_000
+        assert runtime.store.hot.bytes <= 40_000
         found.append((events, float(runtime.dense.loss_sum), runtime.state.counts()["samples_trained"]))
     assert found[0] == found[1]
     assert any(kind == "guard" for _, kind, _ in found[0][0])

@@ -116,7 +116,7 @@ def test_a_run_with_another_budget_resumes_in_the_middle(build: Any, tmp_path: P
     list(other.run())
     assert other.state.position == first.state.position
     assert other.reports.totals()["samples_seen"] == first.reports.totals()["samples_seen"]
-    assert 0 < other.store.device.hot_rows < first.store.device.hot_rows or policy == "fae"
+    assert 0 < other.store.hot.tier.hot_rows < first.store.hot.tier.hot_rows or policy == "fae"
 
 
 @pytest.mark.slow
@@ -137,7 +137,7 @@ def test_another_number_of_batches_ahead_loses_and_repeats_no_step(build: Any, t
         assert again.reports.totals()["samples_trained"] == 48 * 32
         for table in range(4):
             np.testing.assert_allclose(
-                again.store.export_table(table)[0], plain.store.export_table(table)[0], atol=1e-11
+                again.store.contents.export(table)[0], plain.store.contents.export(table)[0], atol=1e-11
             )
 
 
@@ -170,7 +170,7 @@ def test_a_policy_that_reorders_stays_and_one_that_looks_ahead_may_be_changed(bu
     plain = build("hybrid")
     list(plain.run())
     for table in range(4):
-        np.testing.assert_allclose(ahead.store.export_table(table)[0], plain.store.export_table(table)[0], atol=1e-11)
+        np.testing.assert_allclose(ahead.store.contents.export(table)[0], plain.store.contents.export(table)[0], atol=1e-11)
 
 
 @pytest.mark.parametrize("policy", ["fae", "cdlrm"])
@@ -189,8 +189,8 @@ def test_a_budget_changed_during_a_run_that_reorders_is_kept(build: Any, watch: 
         if isinstance(event, Snapshot) and event.step == 30:
             runtime.mailbox.change_knobs(hot_budget_bytes=500)
         if isinstance(event, Snapshot) and event.step > 31:
-            largest = max(largest, runtime.store.device_bytes)
-            assert runtime.store.device.hot_rows <= 15
+            largest = max(largest, runtime.store.hot.bytes)
+            assert runtime.store.hot.tier.hot_rows <= 15
     assert 0 < largest <= 500
     assert runtime.reports.totals()["samples_trained"] == 1800
 

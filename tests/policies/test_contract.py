@@ -170,11 +170,11 @@ def test_subsampling_keeps_the_expected_gradient(watch: Any, action: str, unbias
     batch = WORLDS["one table"][0][0]
     work = ClassifiedBatch(batch, runtime.store.space)
     store = runtime.store
-    store.resize(split_budget(store.space, store.row_bytes, 1_000_000), np.arange(store.space.rows))
-    store.classify(work)
-    half = np.zeros(store.device.capacities[0], dtype=bool)
+    store.resize(split_budget(store.space, store.hot.row_bytes(), 1_000_000), np.arange(store.space.rows))
+    store.path.classify(work)
+    half = np.zeros(store.hot.tier.capacities[0], dtype=bool)
     half[: len(half) // 2] = True
-    store.device.stale[0][:] = half
+    store.hot.tier.stale[0][:] = half
 
     def gradient(probe: bool) -> np.ndarray:
         """Return the gradient of the dense part and, added up, of the pooled vectors."""
@@ -236,8 +236,8 @@ def test_all_built_in_policies_are_in_the_folder_and_in_the_contract() -> None:
 def test_a_users_policy_is_trained_with_by_its_path(watch: Any) -> None:
     seen = watch(USERS, "knobs.hot_budget_bytes=400")
     store = seen.runtime.store
-    hot = np.flatnonzero(store.placement.slot_of_row >= 0)
-    assert hot.tolist() == list(range(store.device.capacities[0]))
+    hot = np.flatnonzero(store.index.placement.slot_of_row >= 0)
+    assert hot.tolist() == list(range(store.hot.tier.capacities[0]))
 
 
 @pytest.mark.slow
@@ -252,4 +252,4 @@ def test_the_synthetic_run_of_this_suite_is_deterministic(watch: Any) -> None:
 
 def test_a_seed_that_differs_makes_another_run() -> None:
     runs = [assemble(load_config(None, {}, ["data.table_rows=[5]", f"run.seed={seed}"])) for seed in (1, 2)]
-    assert not np.array_equal(*(run.store.export_table(0)[0] for run in runs))
+    assert not np.array_equal(*(run.store.contents.export(0)[0] for run in runs))

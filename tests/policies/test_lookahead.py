@@ -35,12 +35,12 @@ def test_listed_rows_are_hot_as_far_as_there_is_room(build: Any, seed: int, stay
         if (
             random.random() < 0.1
         ):  # somebody else makes a row cold: the others count as listed at once, in the slots' order
-            hot = np.flatnonzero(store.placement.slot_of_row >= 0)
+            hot = np.flatnonzero(store.index.placement.slot_of_row >= 0)
             store.migrate(Migration(np.empty(0, np.int64), hot[:1]))
-            plain = [[int(row) for row in rows[::-1] if row >= 0] for rows in store.device.row_of_slot]
+            plain = [[int(row) for row in rows[::-1] if row >= 0] for rows in store.hot.tier.row_of_slot]
         rows = random.permutation(store.space.rows)[: random.integers(0, largest)]
         listed.place(store, rows, others_stay=stay)
-        hot = np.flatnonzero(store.placement.slot_of_row >= 0)
+        hot = np.flatnonzero(store.index.placement.slot_of_row >= 0)
         for pool, (spec, room) in enumerate(zip(store.space.pools, (13, 7), strict=True)):
             wanted = in_pool(rows, spec)[:room]
             others = [row for row in plain[pool] if row not in wanted and stay]
@@ -57,9 +57,9 @@ def test_another_number_of_slots_resets_the_order_though_nothing_was_hot(build: 
     for slots in (30, 5):
         store.resize([slots], nothing)
         listed.place(store, np.arange(20), others_stay=True)
-        assert store.device.hot_rows == min(slots, 20)
+        assert store.hot.tier.hot_rows == min(slots, 20)
         listed.place(store, np.arange(20, 60), others_stay=True)
-        assert np.flatnonzero(store.placement.slot_of_row >= 0).tolist() == list(range(20, 20 + slots))
+        assert np.flatnonzero(store.index.placement.slot_of_row >= 0).tolist() == list(range(20, 20 + slots))
         listed.place(store, nothing, others_stay=False)
 
 

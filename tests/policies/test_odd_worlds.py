@@ -51,8 +51,8 @@ def test_a_budget_of_nothing_and_one_beyond_all_rows_keep_the_contract(
     assert_contract(seen)
     rows = seen.runtime.store.space.rows
     if policy == "device_only" or (policy == USERS and budget_bytes > 1):
-        assert seen.runtime.store.device.hot_rows == rows
+        assert seen.runtime.store.hot.tier.hot_rows == rows
     elif policy in ("hybrid", "xdl") or budget_bytes <= 1:
-        assert seen.runtime.store.device_bytes == 0
+        assert seen.runtime.store.hot.bytes == 0
     else:
-        assert 0 < seen.runtime.store.device.hot_rows <= sum(seen.runtime.store.device.capacities) == rows
+        assert 0 < seen.runtime.store.hot.tier.hot_rows <= sum(seen.runtime.store.hot.tier.capacities) == rows

@@ -110,7 +110,7 @@ def test_a_row_moved_to_the_host_during_the_window_is_not_taken_for_stale(stream
 
 
 def rows_now(store: Any) -> Any:
-    return np.concatenate([store.export_table(table)[0] for table in range(len(store.space.tables))])
+    return np.concatenate([store.contents.export(table)[0] for table in range(len(store.space.tables))])
 
 
 def test_without_a_share_to_drop_slipstream_as_released_is_exact(watch: Any) -> None:

@@ -154,7 +154,7 @@ def test_every_lookup_is_counted_hot_or_cold(start: Start) -> None:
     assert runtime.tally.counters.lookups_hot > 0
     assert trials._lookups == 5 * LOOKUPS, "two ticks have ended, of a third five steps are counted"
     seen = trials._counts[:, : trials.held_rows].max(axis=0) > 0
-    assert set(trials._rows[: trials.held_rows][seen]) >= set(np.concatenate(runtime.store.device.row_of_slot)) - {-1}
+    assert set(trials._rows[: trials.held_rows][seen]) >= set(np.concatenate(runtime.store.hot.tier.row_of_slot)) - {-1}
 
 
 def test_results_are_those_of_hotline(start: Start, wild: Wild) -> None:

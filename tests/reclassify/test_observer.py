@@ -15,7 +15,6 @@ from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.checkpoint.run_state import counted_anew
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.kernels import row_update
@@ -25,6 +24,7 @@ from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.saved import Saved
 from adaptive_rec.system.background import BEHIND_LIMIT
+from tests.stores import cpu_store
 
 SPACE = RowSpace.of((TableSpec("A", 10, 2),), (FeatureSpec("a", 0),))
 KNOBS = Knobs(sample_ratio=0.5)
@@ -32,8 +32,8 @@ KNOBS = Knobs(sample_ratio=0.5)
 
 @pytest.fixture
 def observer() -> Iterator[Observer]:
-    store = DirectStore(
-        SPACE, RowRule(row_update.SGD, 0, 0, 0), 1, torch.float64, torch.device("cpu"), 8 * 2 * 5, False
+    store = cpu_store(
+        SPACE, RowRule(row_update.SGD, 0, 0, 0), 1, torch.float64, 8 * 2 * 5, False
     )
     observer = Observer(store, 1, StageTimes())
     yield observer
@@ -165,7 +165,7 @@ def test_the_time_of_counting_has_its_own_name(observer: Observer) -> None:
 
 def monitored_observer() -> Observer:
     rule, rows = RowRule(row_update.SGD, 0, 0, 0), np.arange(4)
-    store = DirectStore(SPACE, rule, 1, torch.float64, torch.device("cpu"), 0, True)
+    store = cpu_store(SPACE, rule, 1, torch.float64, 0, True)
     store.resize([4], rows, True)
     return Observer(store, 1, StageTimes())
 

@@ -8,11 +8,12 @@ import torch
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.kernels import row_update
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.reclassify.stale_rows import StaleRows
+from tests.stores import cpu_store
 
 SPACE = RowSpace.of((TableSpec("A", 10, 2), TableSpec("B", 6, 3)), (FeatureSpec("a", 0), FeatureSpec("b", 1)))
 """Two pools: rows 0 to 9 and 10 to 15 of the joint row space."""
@@ -21,13 +22,13 @@ HOT = np.array([1, 4, 7, 10, 12])
 
 
 @pytest.fixture
-def store() -> DirectStore:
-    store = DirectStore(SPACE, RowRule(row_update.SGD, 0, 0, 0), 1, torch.float64, torch.device("cpu"), 0, True)
+def store() -> EmbeddingStore:
+    store = cpu_store(SPACE, RowRule(row_update.SGD, 0, 0, 0), 1, torch.float64, 0, True)
     store.resize([3, 2], HOT, True)
     return store
 
 
-def test_marked_rows_are_found_and_counted(store: DirectStore) -> None:
+def test_marked_rows_are_found_and_counted(store: EmbeddingStore) -> None:
     stale = StaleRows(store)
     stale.mark_rows(np.array([4, 5, 12]))
     assert sorted(stale.rows()) == [4, 12], "row 5 is not hot"
@@ -37,14 +38,14 @@ def test_marked_rows_are_found_and_counted(store: DirectStore) -> None:
     assert stale.rows_T.tolist() == [0, 0]
 
 
-def test_slots_of_all_pools_are_marked_in_one_line(store: DirectStore) -> None:
+def test_slots_of_all_pools_are_marked_in_one_line(store: EmbeddingStore) -> None:
     stale = StaleRows(store)
     stale.mark(np.array([True, False, True, False, True]))
-    line = np.concatenate(store.device.row_of_slot)
+    line = np.concatenate(store.hot.tier.row_of_slot)
     assert sorted(stale.rows()) == sorted(line[[0, 2, 4]])
 
 
-def test_rows_of_a_batch_are_stale_where_they_are_hot_and_marked(store: DirectStore) -> None:
+def test_rows_of_a_batch_are_stale_where_they_are_hot_and_marked(store: EmbeddingStore) -> None:
     stale = StaleRows(store)
     stale.mark_rows(np.array([4, 12]))
     ids = np.array([[4, 2], [4, 0], [3, 5]])

@@ -14,7 +14,7 @@ from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.errors import TrainingError
 from adaptive_rec.kernels import row_update
 from adaptive_rec.live.telemetry import StageTimes
-from adaptive_rec.offline.forecast.placement_store import PlacementStore
+from adaptive_rec.offline.forecast.placement_store import placement_store
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policies.hotline import Hotline
 from adaptive_rec.policy import AccessView, Policy, Wish
@@ -42,7 +42,7 @@ class Listing(Policy):
 )
 def test_a_policy_may_list_rows_of_its_pool_only(rows: list[int], got: str) -> None:
     knobs = Knobs(hot_budget_bytes=100)
-    store = PlacementStore(SPACE, RowRule(row_update.SGD, 0, 0, 0), torch.float32, 100, False)
+    store = placement_store(SPACE, RowRule(row_update.SGD, 0, 0, 0), torch.float32, 100, False)
     reclassifier = Reclassifier(Listing(rows), store, Observer(store, 1, StageTimes()))
     with pytest.raises(TrainingError, match=rf"place of policy listing lists must lie in \[0, 10\), got {got}"):
         reclassifier.begin(0, knobs)
@@ -60,8 +60,8 @@ def test_a_policy_may_list_rows_of_its_pool_only(rows: list[int], got: str) -> N
 )
 def test_counts_last_for_as_long_as_hot_rows_do(steps: int, sample_ratio: float, told: Any, decay: float) -> None:
     space = RowSpace.of((TableSpec("A", 100, 2),), (FeatureSpec("a", 0),))
-    store = PlacementStore(space, RowRule(row_update.SGD, 0, 0, 0), torch.float32, 5 * 8, False)
-    assert store.device.capacities == [5]
+    store = placement_store(space, RowRule(row_update.SGD, 0, 0, 0), torch.float32, 5 * 8, False)
+    assert store.hot.tier.capacities == [5]
     observer = Observer(store, 1, StageTimes())
     reclassifier = Reclassifier(Hotline(), store, observer)
     for step in range(0, steps, round(1 / sample_ratio)):

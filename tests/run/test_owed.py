@@ -20,8 +20,8 @@ from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.runtime import evaluator
 from adaptive_rec.runtime.steps import TrainingSteps
 from adaptive_rec.system.group import Group
-from adaptive_rec.system.late_threads import LateThreads
 from tests.checkpoint.contents import newest_contents
+from tests.doubles.late_threads import LateThreads
 
 EVERY = 8
 FOLLOWED = "followed.toml"

@@ -92,10 +92,10 @@ def main(folder: str, device: str) -> None:
     runtime = assemble(load_config(None, {}, settings), streams=streams, group=group)
     list(runtime.run())
     store, found = runtime.store, {}
-    for table, spec in enumerate(store.batch_space.tables):  # type: ignore[attr-defined]
-        ids = store.ownership.owned_ids(table)  # type: ignore[attr-defined]
+    for table, spec in enumerate(store.peers.batch_space.tables):  # type: ignore[attr-defined]
+        ids = store.peers.ownership.owned_ids(table)  # type: ignore[attr-defined]
         found[f"ids{table}"] = ids[ids < spec.rows]
-        found[f"rows{table}"] = store.export_table(table)[0][ids < spec.rows]
+        found[f"rows{table}"] = store.contents.export(table)[0][ids < spec.rows]
     np.savez(Path(folder) / f"{group.rank}.npz", **found)
     group.close()
 

@@ -15,7 +15,7 @@ from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.rank_checks import check_ranks_start, check_same_on_ranks
 from adaptive_rec.system.group import Group
-from adaptive_rec.system.late_threads import LateThreads
+from tests.doubles.late_threads import LateThreads
 from tests.settings import TINY
 
 

@@ -17,7 +17,6 @@ from adaptive_rec.data.prepare.job import Request
 from adaptive_rec.data.prepare.prepare import prepare_folder
 from adaptive_rec.data.tabular.schema import parse_schema
 from adaptive_rec.data.tabular.schema_text import schema_toml
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.memory.plan import MemoryPlan
@@ -36,6 +35,7 @@ from adaptive_rec.runtime.capabilities import (
 )
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.start_checks import check_settings
+from tests.doubles.late_streams import LateStreams
 
 LIMITS = Path(__file__).parents[2] / "docs" / "limits.md"
 OWN = [name for name in FEATURES if name.startswith("own") or name in ("every row", "skipping")]
@@ -53,8 +53,8 @@ SETTINGS: dict[str, list[str]] = {
     "evict ratio": ["knobs.evict_ratio=0.1"],
     "evict after": ["knobs.evict_after=50"],
     "arranging": ["knobs.policy=cdlrm"],
+    "reordering": ["knobs.policy=fae_released"],
     "per table": ["knobs.policy=xdl"],
-    "no popularity": ["knobs.policy=hybrid"],
     "order": ["data.order=time"],
     "next window": ["eval.mode=next_window", "eval.every_steps=5", "data.train_range=[0,0.8]", "data.test_range=[0.8,1]"],
     "rows of 16 bits": ["run.row_precision=bf16"],
@@ -73,7 +73,7 @@ NOT_STARTED = ("processes", "gpu processes", "compile")
 """Several processes start in tests/parity and tests/cli; to compile takes a minute (tests/dense)."""
 EXCLUSIVE = [
     {"raw", "rows"}, {"cpu", "gpu"}, {"cpu", "gpu processes"}, {"gpu", "gpu processes"}, {"processes", "gpu processes"},
-    {"arranging", "per table"}, {"arranging", "no popularity"}, {"per table", "no popularity"},
+    {"arranging", "per table"}, {"reordering", "per table"},
     {"float64", "tf32"}, {"float64", "no float32"}, {"tf32", "no float32"},
 ]  # fmt: skip
 """Values of one setting, of which a run has one."""
@@ -112,7 +112,7 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def with_needed(pair: tuple[str, str]) -> list[str]:
     """Return two features with those without which a run cannot have them."""
-    wanted = list(pair)
+    wanted = [*(["arranging"] if "reordering" in pair else []), *pair]
     if set(NEEDS_RAW) & set(pair) and "rows" not in pair:
         wanted.append("raw")
     if {"float64", "tf32"} & set(pair):
@@ -193,9 +193,9 @@ def test_every_feature_is_in_the_table_and_every_entry_has_a_reason() -> None:
 def test_the_names_of_policies_are_those_that_have_the_feature() -> None:
     has = {
         "arranging": lambda policy: policy.arranges_stream,
+        "reordering": lambda policy: policy.reorders_stream,
         "per table": lambda policy: policy.request_per_table,
         "skipping": lambda policy: not policy.exact and not policy.arranges_stream,
-        "no popularity": lambda policy: not (policy.tracks_popularity or policy.arranges_stream or policy.request_per_table),
     }
     for name, of in has.items():
         assert set(FEATURES[name].split("`")[1::2]) == {each for each in BUILT_IN if of(load_policy(each))}, name
@@ -218,7 +218,7 @@ def test_a_loop_of_ones_own_asks_the_same_table() -> None:
         (loop("cdlrm"), "policy must leave the stream to the loop, got cdlrm; it needs adaptive-rec train"),
         (loop("xdl"), "policy must leave tables and stream to the loop, got xdl"),
         (loop("slipstream", several=True), "policy must skip no work where several processes train together .* got slipstream"),
-        (loop("slipstream", every_row="Adam"), "policy must be exact .* got slipstream; SparseAdam"),
+        (loop("slipstream", every_row="Adam"), "policy must be exact .* got slipstream; SGD, Adagrad, SparseAdam"),
         (loop(raw="yes", every_row="Adam"), "ids must not be raw under an optimizer that moves every row .* got Adam"),
         (loop(device="cuda:0", every_row="Adam"), "device must be cpu under Adam, which moves .* got cuda:0"),
         (loop(device="cuda:0", disk="8"), "device must be cpu where host_memory is given, got cuda:0"),
@@ -233,11 +233,11 @@ def test_a_loop_of_ones_own_asks_the_same_table() -> None:
 
 def test_a_change_of_knobs_asks_the_same_table() -> None:
     knobs = load_config("tiny", {}, ["data.ids=raw", "knobs.evict_ratio=0.2"]).knobs
-    assert go_together(of_knobs(knobs, load_policy("hotline"), raw=True))
+    assert all(go_together(of_knobs(knobs, load_policy(policy), raw=True)) for policy in ("hotline", "hybrid", "device_only"))
     for policy, raw, rule in [
-        ("hybrid", True, "knobs.evict_ratio must be 0 under a policy that does not track popularity, got 0.2 under hybrid"),
         ("hotline", False, "knobs.evict_ratio must be 0 unless data.ids=raw, got 0.2"),
-        ("oracle", True, "data.ids must not be raw under a policy that arranges the stream or the tables, got oracle"),
+        ("oracle", True, "knobs.evict_ratio must be 0 under a policy that arranges the stream, got 0.2 under oracle"),
+        ("xdl", True, "data.ids must not be raw under a policy that lays out tables separately, got xdl"),
     ]:
         with pytest.raises(ConfigError, match=rule):
             check_features(of_knobs(knobs, load_policy(policy), raw))

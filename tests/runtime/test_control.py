@@ -16,8 +16,8 @@ import torch
 
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import load_config
+from adaptive_rec.embedding.hot import HotRows
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import AdaptiveRecError, ConfigError, ConflictError, DataError, TrainingError
 from adaptive_rec.live.mailbox import Command, Mailbox, Verb
 from adaptive_rec.live.telemetry import Event, Snapshot
@@ -26,6 +26,7 @@ from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
+from tests.doubles.late_streams import LateStreams
 from tests.settings import DEVICES, TINY
 
 HOTLINE = [*TINY, "knobs.policy=hotline", "run.split=always"]
@@ -46,7 +47,7 @@ def build(*changes: str, device: str = "direct") -> Runtime:
 
 
 def tables_of(runtime: Runtime) -> list[np.ndarray]:
-    return [runtime.store.export_table(table)[0] for table in range(len(runtime.store.space.tables))]
+    return [runtime.store.contents.export(table)[0] for table in range(len(runtime.store.space.tables))]
 
 
 class Answers:
@@ -205,7 +206,7 @@ def test_reclassify_moves_rows_at_once_and_lets_no_count_fade() -> None:
             assert decays == 1
             assert estimates.sum() == pytest.approx(5 * 32 * 3, rel=0.2), "a factor of one"
     assert answers.all[0]["step"] == 5
-    assert answers.all[0]["promoted"] == runtime.store.device.hot_rows > 0
+    assert answers.all[0]["promoted"] == runtime.store.hot.tier.hot_rows > 0
 
 
 # Policies ------------------------------------------------------------------------------------------------------------
@@ -254,7 +255,7 @@ def test_a_policy_that_skips_takes_over_and_hands_back() -> None:
     for report in runtime.run():
         if isinstance(report, Snapshot):
             stale[report.step], skipped[report.step] = report.stale_rows, report.totals["row_updates_skipped"]
-            monitors[report.step] = len(runtime.store.device.monitors)
+            monitors[report.step] = len(runtime.store.hot.tier.monitors)
             if report.step == 20:
                 runtime.mailbox.change_knobs(policy="slipstream")
             if report.step == 60:
@@ -314,14 +315,14 @@ def test_knobs_whose_placement_fails_are_refused_and_all_is_as_before(
     losses, _ = plain
     runtime = build()
     answers, seen, hot = Answers(runtime), [], {}
-    real = type(runtime.store)._device_tier
+    real = HotRows._make_tier
 
-    def short_of_memory(store: Any, capacities: list[int]) -> Any:
+    def short_of_memory(hot: HotRows, capacities: list[int]) -> Any:
         if sum(capacities) > 70:
             raise MemoryError("out of memory")
-        return real(store, capacities)
+        return real(hot, capacities)
 
-    monkeypatch.setattr(type(runtime.store), "_device_tier", short_of_memory)
+    monkeypatch.setattr(HotRows, "_make_tier", short_of_memory)
     monkeypatch.setattr("adaptive_rec.runtime.control.load_policy", lambda name: Faulty())
     for report in runtime.run():
         if isinstance(report, Snapshot):

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 import torch
 
-from adaptive_rec.embedding.shared.shared_device_store import SharedDeviceStore
-from adaptive_rec.embedding.staged.late_streams import LateStreams
+from adaptive_rec.embedding.hot import HotRows
+from adaptive_rec.embedding.peers.rank_peers import RankPeers
 from adaptive_rec.errors import ConfigError, MemoryPlanError, TrainingError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Event, Snapshot
@@ -27,7 +27,8 @@ from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.assemble import assemble, check_group
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.system.group import Alone, Group
-from adaptive_rec.system.late_threads import LateThreads
+from tests.doubles.late_streams import LateStreams
+from tests.doubles.late_threads import LateThreads
 from tests.runtime import device_ranks
 from tests.runtime.test_processes import config, tables_of, trained
 
@@ -95,17 +96,19 @@ def test_batches_smaller_than_the_number_of_ranks(memory_source: Any, gpus: list
 
 
 def test_a_budget_that_one_rank_cannot_place_is_refused_by_all(gpus: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    tier, answers = SharedDeviceStore._device_tier, []
+    tier, answers, short_of_memory = HotRows._make_tier, [], []
 
-    def short(self: SharedDeviceStore, capacities: list[int]) -> Any:
-        if self.group.rank == 1 and sum(capacities) > 40:
+    def short(self: HotRows, capacities: list[int]) -> Any:
+        if self in short_of_memory and sum(capacities) > 40:
             raise torch.OutOfMemoryError("rank 1 has no room")
         return tier(self, capacities)
 
-    monkeypatch.setattr(SharedDeviceStore, "_device_tier", short)
+    monkeypatch.setattr(HotRows, "_make_tier", short)
 
     def of_rank(group: Group) -> tuple[Runtime, list[str]]:
         runtime, kinds = assemble(config("knobs.hot_budget_bytes=600", "run.steps=25"), group=group), []
+        if group.rank == 1:
+            short_of_memory.append(runtime.store.hot)
         for report in runtime.run():
             if isinstance(report, Event):
                 kinds.append(f"{report.step} {report.kind}")
@@ -124,27 +127,27 @@ def test_a_budget_that_one_rank_cannot_place_is_refused_by_all(gpus: list[int], 
 
 
 def test_a_step_that_one_device_has_no_room_for_ends_the_run(gpus: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    gather = SharedDeviceStore.gather
+    gather = RankPeers.gather
 
-    def short(self: SharedDeviceStore, *arguments: Any) -> None:
-        if self.group.rank == 1 and self.placement.version > 2:
+    def short(self: RankPeers, *arguments: Any) -> None:
+        if self.group.rank == 1 and self._index.placement.version > 2:
             raise torch.OutOfMemoryError("no room")
         gather(self, *arguments)
 
-    monkeypatch.setattr(SharedDeviceStore, "gather", short)
+    monkeypatch.setattr(RankPeers, "gather", short)
     with pytest.raises(MemoryPlanError, match="device's memory must hold a step.*seen by rank 1.*no room"):
         LateThreads.train(2, lambda group: list(assemble(config(), group=group).run()))
 
 
 def test_a_stop_waits_for_no_batch_that_another_rank_has_dropped(gpus: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 waits for the requests of a batch that rank 1, which is slower, has not begun to stage."""
-    stage = SharedDeviceStore.stage
+    stage = RankPeers.stage
 
-    def slow(self: SharedDeviceStore, work: Any) -> None:
+    def slow(self: RankPeers, work: Any) -> None:
         stage(self, work)
         time.sleep(0.03 * (self.group.rank == 1))
 
-    monkeypatch.setattr(SharedDeviceStore, "stage", slow)
+    monkeypatch.setattr(RankPeers, "stage", slow)
 
     def of_rank(group: Group) -> int:
         runtime = assemble(config("knobs.prefetch_depth=5"), group=group)
@@ -187,7 +190,7 @@ def in_processes(folder: Path, device: str) -> None:
     runtime = assemble(config(*device_ranks.SETTINGS, "run.device=cpu"))
     list(runtime.run())
     for table, spec in enumerate(runtime.store.space.tables):
-        expected, whole = runtime.store.export_table(table)[0], np.full((spec.rows, spec.dim), np.nan)
+        expected, whole = runtime.store.contents.export(table)[0], np.full((spec.rows, spec.dim), np.nan)
         for rank in range(2):
             found = np.load(folder / f"{rank}.npz")
             whole[found[f"ids{table}"]] = found[f"rows{table}"]

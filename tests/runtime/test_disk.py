@@ -12,7 +12,7 @@ import pytest
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config, overridden_knobs
 from adaptive_rec.embedding.disk import row_log
-from adaptive_rec.embedding.disk.disk_store import DiskStore
+from adaptive_rec.embedding.path.read_ahead import ReadAheadPath
 from adaptive_rec.errors import AdaptiveRecError, ConflictError
 from adaptive_rec.live.shared_state import StateReader
 from adaptive_rec.live.telemetry import Event, Snapshot
@@ -93,7 +93,7 @@ def test_reports_say_what_a_step_does_with_the_disk(tmp_path: Path, monkeypatch:
     assert last.disk["size_bytes"] == 8192 * last.disk["segments"]
     files = list(tmp_path.glob("pool-*/*.rows"))
     sizes = {"segments": len(files), "size_bytes": sum(file.stat().st_size for file in files)}
-    assert runtime.store.disk_sizes() == sizes
+    assert runtime.store.cold.total_sizes() == sizes
     for name in ("rows_ahead", "rows_again", "rows_read", "rows_found", "rows_drawn", "rows_written", "rows_moved"):
         by_report = [20 * snapshot.disk[f"{name}_per_step"] for snapshot in snapshots]
         assert sum(by_report) == pytest.approx(last.totals[f"disk_{name}"])
@@ -116,7 +116,7 @@ def test_a_served_run_shows_where_its_cold_rows_are(tmp_path: Path) -> None:
     for _ in runtime.run():
         pass
     address_R = reader.placement(lambda arrays: arrays.address.copy())
-    spec, log = runtime.store.space.pools[0], runtime.store.host.logs[0]  # type: ignore[attr-defined]
+    spec, log = runtime.store.space.pools[0], runtime.store.cold.types.logs[0]  # type: ignore[attr-defined]
     np.testing.assert_array_equal(address_R[spec.first_row : spec.end_row], log.address_R)
     assert 0 < np.count_nonzero(address_R) < len(address_R)
 
@@ -182,8 +182,8 @@ def test_an_evaluation_reads_the_next_batch_ahead(tmp_path: Path, monkeypatch: p
         list(runtime.run())
     order: list[str] = []
     for name in ("look_ahead", "look_up"):
-        done = getattr(DiskStore, name)
-        monkeypatch.setattr(DiskStore, name, lambda *given, name=name, done=done: (order.append(name), done(*given))[1])
+        done = getattr(ReadAheadPath, name)
+        monkeypatch.setattr(ReadAheadPath, name, lambda *given, name=name, done=done: (order.append(name), done(*given))[1])
 
     found, expected = on_disk.evaluate(), in_memory.evaluate()
 

@@ -18,7 +18,7 @@ from adaptive_rec.checkpoint.generation import read_manifest
 from adaptive_rec.checkpoint.history import names_in_use, newest_names
 from adaptive_rec.checkpoint.rows import SavedRows
 from adaptive_rec.cli import main
-from adaptive_rec.embedding.disk.disk_store import DiskStore
+from adaptive_rec.embedding.path.read_ahead import ReadAheadPath
 from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.run.resume import trained_runtime
 from tests.runtime.test_processes import trained
@@ -96,8 +96,8 @@ def test_one_process_reads_a_copy_on_the_disk(tmp_path: Path) -> None:
     out = tmp_path / "run"
     trained(out, 3, *ON_DISK, OFTEN, "run.steps=8")
     store = trained_runtime(out).store
-    assert isinstance(store, DiskStore)
-    tables = [part for table in range(len(store.space.tables)) for part in store.export_table(table)]
+    assert store.cold.on_disk
+    tables = [part for table in range(len(store.space.tables)) for part in store.contents.export(table)]
     for one, other in zip(tables, rows_of(out), strict=True):
         np.testing.assert_array_equal(one, other)
     store.close()
@@ -122,13 +122,13 @@ def test_another_number_of_ranks_reads_the_rows_through(tmp_path: Path, turn: in
 
 def test_rows_that_other_ranks_request_are_read_ahead_of_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = {"ahead": 0, "in line": 0}
-    read = DiskStore._read
+    read = ReadAheadPath._read
 
     def counted(self: Any, pool: int, row_U: Any, some: Any, part: Any) -> None:
         counts["ahead" if threading.current_thread().name.startswith("read-rows") else "in line"] += len(some)
         read(self, pool, row_U, some, part)
 
-    monkeypatch.setattr(DiskStore, "_read", counted)
+    monkeypatch.setattr(ReadAheadPath, "_read", counted)
     trained(tmp_path / "run", 2, *ON_DISK, "run.steps=30", "knobs.prefetch_depth=4", "eval.max_samples=1")
     assert counts["ahead"] > 0.5 * sum(counts.values())
 

@@ -17,7 +17,7 @@ from adaptive_rec.runtime import assemble as assembling
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.group import Group
-from adaptive_rec.system.late_threads import LateThreads
+from tests.doubles.late_threads import LateThreads
 from tests.runtime.conftest import Pace
 from tests.runtime.test_eviction import SETTINGS, STEPS, at_pace, replaced_ids  # noqa: F401
 from tests.settings import AS_IN_MEMORY
@@ -33,8 +33,8 @@ def outcome(runtime: Runtime) -> Any:
     assert raw_ids is not None
     keys = [np.stack(raw_ids.keys.keys_of(table)).tolist() for table in range(len(raw_ids.tables))]
     for table, (ids, keys_K) in enumerate(keys):
-        here, rows = store.owned(store.batch_space.table_first_row[table] + np.array(ids))
-        weights, _ = store.export_table(table)
+        here, rows = store.peers.owned(store.peers.batch_space.table_first_row[table] + np.array(ids))
+        weights, _ = store.contents.export(table)
         mine = weights[rows - store.space.table_first_row[table]]
         own.update({(table, key): row.tobytes() for key, row in zip(np.array(keys_K)[here].tolist(), mine, strict=True)})
     return (loss_sum, raw_ids.counts(), keys), own
@@ -90,6 +90,15 @@ def test_the_same_ids_leave_on_all_ranks_in_memory_on_a_disk_and_after_a_resume(
     assert counts["keys"] == len(rows)
     for number, (*settings, stops) in enumerate(ways):
         assert trained(tmp_path / str(number), 2, *steps, *settings, stops=list(map(pace, stops))) == expected
+
+
+@pytest.mark.parametrize("policy", [pytest.param("hybrid", marks=pytest.mark.slow), "device_only"])
+def test_ranks_of_a_baseline_have_the_same_ids_leave(tmp_path: Path, pace: Pace, policy: str) -> None:
+    settings = [*pace.settings(STEPS), "knobs.admit_after=2"]
+    expected = trained(tmp_path / "hotline", 2, *settings)
+    found = trained(tmp_path / policy, 2, *settings, f"knobs.policy={policy}", stops=[pace(121)])
+    assert found == expected
+    assert expected[0][1]["evicted"] > 100
 
 
 @pytest.mark.parametrize("where", [pytest.param([], marks=pytest.mark.slow), ON_DISK], ids=["memory", "disk"])

@@ -16,12 +16,12 @@ from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.source import Wrapped
 from adaptive_rec.data.synthetic import SyntheticSource
 from adaptive_rec.embedding.disk import row_log
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime import assemble as assembling
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
+from tests.doubles.late_streams import LateStreams
 from tests.runtime.conftest import Pace
 from tests.runtime.test_eviction import SETTINGS, outcome, run_of, trained
 from tests.settings import AS_IN_MEMORY
@@ -52,7 +52,7 @@ class ReturningIds(Wrapped):
 @pytest.fixture(autouse=True)
 def returning_ids(pace: Pace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReturningIds, "every", pace(ReturningIds.every))
-    monkeypatch.setattr(assembling, "open_source", lambda config, trains, left_out: RawIds(ReturningIds(config), config))
+    monkeypatch.setattr(assembling, "open_source", lambda config, **_: RawIds(ReturningIds(config), config))
     monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
     monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
 
@@ -90,11 +90,11 @@ def test_an_id_comes_back_with_the_values_that_it_left_with(tmp_path: Path, pace
     keep, restore, back = kept_rows.keep, raw_ids._restore, 0
 
     def values_of(table: int, ids: Any) -> list[bytes]:
-        weights, state = store.export_table(table)
+        weights, state = store.contents.export(table)
         return [weights[row].tobytes() + state[row].tobytes() for row in ids]
 
     def keeping(table: int, ids: Any, places: Any) -> None:
-        assert store.slot_of_row[store.space.table_first_row[table] + ids].max(initial=-1) >= -1
+        assert store.index.slot_of_row[store.space.table_first_row[table] + ids].max(initial=-1) >= -1
         left.update(zip([(table, place) for place in places.tolist()], values_of(table, ids), strict=True))
         keep(table, ids, places)
 

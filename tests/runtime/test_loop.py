@@ -15,13 +15,13 @@ import torch
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import ConfigError, TrainingError
 from adaptive_rec.live.telemetry import Evaluation, Snapshot
 from adaptive_rec.reclassify.window import Window
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from tests import settings
+from tests.doubles.late_streams import LateStreams
 from tests.matrix import each, grid
 from tests.settings import DEVICES
 
@@ -47,7 +47,7 @@ def stepping(runtime: Runtime) -> Iterator[Snapshot]:
 
 
 def tables_of(runtime: Runtime) -> list[np.ndarray]:
-    return [runtime.store.export_table(table)[0] for table in range(len(runtime.store.space.tables))]
+    return [runtime.store.contents.export(table)[0] for table in range(len(runtime.store.space.tables))]
 
 
 class Unhurried(LateStreams):
@@ -162,7 +162,7 @@ def test_the_budget_turned_down_and_up_is_kept_and_changes_no_result(device: str
         if snapshot.step in budgets:
             runtime.mailbox.change_knobs(hot_budget_bytes=budgets[snapshot.step])
         if snapshot.step % 10 == 9:
-            seen[snapshot.step] = (runtime.store.device_bytes, snapshot.hot_rows, snapshot.hot_lookup_ratio)
+            seen[snapshot.step] = (runtime.store.hot.bytes, snapshot.hot_rows, snapshot.hot_lookup_ratio)
     assert_plain(losses, runtime, plain)
     for step, budget in budgets.items():
         assert seen[step + 9][0] <= budget, "within one window the tier has its new size"
@@ -176,10 +176,10 @@ def test_the_best_rows_stay_hot_when_the_budget_shrinks() -> None:
     runtime = build("run.steps=40")
     for snapshot in stepping(runtime):
         if snapshot.step == 29:
-            large = set(np.flatnonzero(runtime.store.placement.slot_of_row >= 0).tolist())
+            large = set(np.flatnonzero(runtime.store.index.placement.slot_of_row >= 0).tolist())
             runtime.mailbox.change_knobs(hot_budget_bytes=640)
         if snapshot.step == 30:
-            small = set(np.flatnonzero(runtime.store.placement.slot_of_row >= 0).tolist())
+            small = set(np.flatnonzero(runtime.store.index.placement.slot_of_row >= 0).tolist())
             assert len(small) == 20
             assert len(small & large) > 15
             assert small <= large | set(runtime.observer.tracker.candidates().tolist())
@@ -315,8 +315,8 @@ def flipping_stream(memory_source: Any, jump_at: int, batches: int) -> Any:
 
 
 def is_stale(runtime: Runtime, row: int) -> bool:
-    slot = int(runtime.store.placement.slot_of_row[row])
-    return slot >= 0 and bool(runtime.store.device.stale[0][slot])
+    slot = int(runtime.store.index.placement.slot_of_row[row])
+    return slot >= 0 and bool(runtime.store.hot.tier.stale[0][slot])
 
 
 @grid(lambda case: True, each, action=["freeze", "drop", "subsample"], device=DEVICES)
@@ -337,7 +337,7 @@ def test_a_stale_row_whose_effect_jumps_is_live_again_within_two_windows(
         if jump_at + 2 * WINDOW <= snapshot.step <= jump_at + 3 * WINDOW:
             rows[runtime.step_number] = tables_of(runtime)[0]
         stale[snapshot.step] = (is_stale(runtime, JUMPING), is_stale(runtime, STEADY))
-    assert runtime.store.device.hot_rows == ROWS
+    assert runtime.store.hot.tier.hot_rows == ROWS
     assert stale[jump_at] == (True, True), "both rows have settled"
     totals = runtime.reports.totals()
     assert totals["row_updates_skipped"] + totals["samples_seen"] - totals["samples_trained"] > 0

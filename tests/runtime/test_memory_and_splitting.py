@@ -15,8 +15,7 @@ from torch import Tensor
 
 import adaptive_rec.embedding.device as device_module
 from adaptive_rec.config.tree import load_config
-from adaptive_rec.embedding.staged.late_streams import LateStreams
-from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.embedding.hot import HotRows
 from adaptive_rec.errors import MemoryPlanError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Event, Snapshot
@@ -28,6 +27,7 @@ from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.splitting import BLOCK_STEPS, BLOCKS
+from tests.doubles.late_streams import LateStreams
 from tests.settings import TINY
 
 ADAGRAD = [
@@ -61,16 +61,16 @@ class SmallDevice(LateStreams):
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> SmallDevice:
-    small, make = SmallDevice(), EmbeddingStore._device_tier
+    small, make = SmallDevice(), HotRows._make_tier
 
-    def limited(store: EmbeddingStore, capacities: list[int]) -> Any:
-        nbytes = sum(size * slots for size, slots in zip(store.row_bytes, capacities, strict=True))
-        if store.torch_device == small.device and nbytes > small.limit:
+    def limited(hot: HotRows, capacities: list[int]) -> Any:
+        nbytes = sum(size * slots for size, slots in zip(hot.row_bytes(), capacities, strict=True))
+        if hot.device == small.device and nbytes > small.limit:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate the tier.")
         small.tier_bytes = nbytes
-        return make(store, capacities)
+        return make(hot, capacities)
 
-    monkeypatch.setattr(EmbeddingStore, "_device_tier", limited)
+    monkeypatch.setattr(HotRows, "_make_tier", limited)
     return small
 
 
@@ -90,7 +90,7 @@ def run(runtime: Runtime, during: Callable[[Snapshot], None] = lambda _: None) -
 
 
 def tables_of(runtime: Runtime) -> list[np.ndarray]:
-    return [runtime.store.export_table(table)[0] for table in range(len(runtime.store.space.tables))]
+    return [runtime.store.contents.export(table)[0] for table in range(len(runtime.store.space.tables))]
 
 
 def made_again(events: list[Event], folder: Path, *changes: str) -> Runtime:
@@ -104,11 +104,11 @@ def made_again(events: list[Event], folder: Path, *changes: str) -> Runtime:
 
 
 def test_a_budget_that_does_not_fit_is_halved_before_the_run_with_a_warning(device: SmallDevice) -> None:
-    device.limit = build(device, "knobs.hot_budget_bytes=64").store.staging_bytes + 1100
+    device.limit = build(device, "knobs.hot_budget_bytes=64").store.path.staging_bytes + 1100
     gc.collect()
     runtime = build(device)
     assert runtime.knobs.hot_budget_bytes == 1000
-    assert runtime.store.device_bytes <= 1000
+    assert runtime.store.hot.bytes <= 1000
     device.limit = 1 << 40
     losses, events = run(runtime)
     warnings = [event.text for event in events if event.kind == "warning"]
@@ -157,7 +157,7 @@ def test_a_step_that_runs_out_of_memory_is_made_with_half_the_budget(
 
     def shrink(snapshot: Snapshot) -> None:
         if snapshot.step == 12:
-            device.limit = device.tier_bytes + runtime.store.rings[-1].device_bytes + 1000
+            device.limit = device.tier_bytes + runtime.store.path.rings[-1].device_bytes + 1000
             runtime.store.free_memory()
 
     losses, events = run(runtime, shrink)
@@ -166,7 +166,7 @@ def test_a_step_that_runs_out_of_memory_is_made_with_half_the_budget(
     assert changes[0].step == 12
     assert any("the hot budget is halved: CUDA out of memory" in event.text for event in events)
     assert "more lines" not in str([event.text for event in events])
-    assert runtime.store.device_bytes <= 100_000
+    assert runtime.store.hot.bytes <= 100_000
     assert runtime.tally.counters.steps == 30
     plain = build(None, *LARGER)
     np.testing.assert_allclose(losses, run(plain)[0], rtol=1e-12)
@@ -184,7 +184,7 @@ def test_where_nothing_is_left_to_give_up_the_run_stops_with_the_rule(device: Sm
 
     def shrink(snapshot: Snapshot) -> None:
         if snapshot.step == 12:  # slots are larger than all hot rows
-            device.limit = device.tier_bytes + runtime.store.rings[-1].device_bytes
+            device.limit = device.tier_bytes + runtime.store.path.rings[-1].device_bytes
             runtime.store.free_memory()
 
     with pytest.raises(MemoryPlanError, match=r"must hold a step; lower run.batch_size"):
@@ -243,7 +243,7 @@ def test_moving_rows_at_a_windows_end_needs_no_memory_that_is_not_there(device: 
     def fill(snapshot: Snapshot) -> None:
         if snapshot.step == 4:
             room = 150_000  # more than batches ahead want, late as they may be; less than the three chunks of rows that move
-            device.limit = device.in_use - runtime.store.ring.device_bytes + room
+            device.limit = device.in_use - runtime.store.path.ring.device_bytes + room
 
     _, events = run(runtime, fill)
     assert [event.kind for event in events if event.kind in ("knobs", "warning")] == []
@@ -269,7 +269,7 @@ def test_batches_that_cannot_be_sent_ahead_give_one_warning(device: SmallDevice)
             assert runtime.pipeline is not None
             runtime.pipeline.settle()  # all of them have memory then, which is all there will be
             device.limit = device.in_use + (1 << 15)  # copies that are queued still hold what they copy to
-            runtime.store.ring.close()
+            runtime.store.path.ring.close()
 
     losses, events = run(runtime, fill)
     warnings = [event.text for event in events if event.kind == "warning" and "cannot be sent ahead" in event.text]

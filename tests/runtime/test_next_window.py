@@ -20,7 +20,7 @@ from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
-from adaptive_rec.system.late_threads import LateThreads
+from tests.doubles.late_threads import LateThreads
 from tests.settings import AS_IN_MEMORY, TINY
 
 ROWS, BATCH, EVERY = 700, 20, 6
@@ -149,7 +149,7 @@ def test_what_is_scored_is_what_is_trained_on_next(
 
 def everything(runtime: Runtime) -> list[Any]:
     """All that training has made: tables, the dense part, keys, figures."""
-    tables = [each for table in range(len(runtime.source.tables)) for each in runtime.store.export_table(table)]
+    tables = [each for table in range(len(runtime.source.tables)) for each in runtime.store.contents.export(table)]
     dense = [each.detach().numpy() for each in runtime.dense.model.parameters()]
     keys = runtime.state.input.raw_ids
     return [*tables, *dense, runtime.reports.totals()["loss_sum"], keys.counts() if keys else {}]

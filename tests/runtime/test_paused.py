@@ -30,7 +30,7 @@ def build(options: RunOptions | None = None, report_every: int = 20) -> Runtime:
 
 
 def tables_of(runtime: Runtime) -> list[Any]:
-    return [part for table in range(2) for part in runtime.store.export_table(table)]
+    return [part for table in range(2) for part in runtime.store.contents.export(table)]
 
 
 def paused_at(step: int, folder: Path, asked_to_stop: bool = False, report_every: int = 20) -> Path:

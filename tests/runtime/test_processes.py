@@ -15,7 +15,7 @@ import pytest
 from adaptive_rec import checkpoint
 from adaptive_rec.checkpoint.files import Disk
 from adaptive_rec.config.tree import load_config
-from adaptive_rec.embedding.shared.shared_store import SharedStore
+from adaptive_rec.embedding.peers.rank_peers import RankPeers
 from adaptive_rec.errors import ConfigError, MemoryPlanError, TrainingError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.shared_state import StateReader
@@ -28,7 +28,7 @@ from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.group import Alone, Group
-from adaptive_rec.system.late_threads import LateThreads
+from tests.doubles.late_threads import LateThreads
 from tests.settings import TINY
 
 HOTLINE = [*TINY, "knobs.policy=hotline"]
@@ -42,11 +42,12 @@ def tables_of(checkpoint_of: Path) -> list[np.ndarray]:
     """The tables of a run's newest checkpoint, as one process reads them."""
     runtime = assemble(load_config(str(checkpoint_of / "config.toml"), {}))
     checkpoint.load(runtime.parts, checkpoint.newest(checkpoint_of / "checkpoints"))
-    return [each for table in range(len(runtime.store.space.tables)) for each in runtime.store.export_table(table)]
+    return [each for table in range(len(runtime.store.space.tables)) for each in runtime.store.contents.export(table)]
 
 
-def trained(out: Path, ranks: int, *changes: str, resume: bool = False) -> dict[str, Any]:
-    """Train in `out` as the command line does, with so many ranks. Returns the summary."""
+def trained(out: Path, ranks: int, *changes: str, resume: bool = False, until: int = 0) -> dict[str, Any]:
+    """Train in `out` as the command line does, with so many ranks. Returns the summary. `until`: step after which a signal
+    comes to rank 0."""
 
     def of_rank(group: Group) -> dict[str, Any] | None:
         if group.rank:
@@ -54,7 +55,9 @@ def trained(out: Path, ranks: int, *changes: str, resume: bool = False) -> dict[
             return None
         training = TrainingRun(config(*changes), out, resume, group=group)
         training.runtime.state.pause_as_saved(reachable=group.tell(False))
-        list(training.events())
+        for report in training.events():
+            if until and isinstance(report, Snapshot) and report.step == until:
+                training.runtime.hurry()
         return training.finish()
 
     found = LateThreads.train(ranks, of_rank) if ranks > 1 else [of_rank(Alone())]
@@ -107,19 +110,23 @@ def test_one_process_writes_what_several_read(tmp_path: Path) -> None:
 SKIPPING = ["run.batch_size=24", "knobs.probe_ratio=0.5", "knobs.min_probe_touches=1", "knobs.target_skip_ratio=0.5"]
 
 
-ACTIONS = {"hotline": "freeze", "slipstream": "drop", "adaptive": "freeze", "random_skip": "subsample"}
+ACTIONS = {
+    "hotline": "freeze", "cdlrm": "freeze", "oracle": "freeze", "xdl": "freeze", "slipstream": "drop", "adaptive": "freeze",
+    "random_skip": "subsample",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("policy", "steps"), [("slipstream", 24), *(pytest.param(policy, 60, marks=pytest.mark.slow) for policy in ACTIONS)]
+    ("policy", "steps"),
+    [("slipstream", 24), ("cdlrm", 24), *(pytest.param(policy, 60, marks=pytest.mark.slow) for policy in ACTIONS)],
 )
 def test_the_same_number_of_ranks_goes_on_as_if_unbroken(policy: str, steps: int, tmp_path: Path) -> None:
     changes = [*SKIPPING, f"knobs.policy={policy}", f"knobs.action={ACTIONS[policy]}", "knobs.hot_budget_bytes=1000"]
     changes += [f"run.steps={steps}"]
     whole = trained(tmp_path / "whole", 2, *changes)
-    trained(tmp_path / "run", 2, *changes, f"run.steps={steps // 2 + 3}")
+    first = trained(tmp_path / "run", 2, *changes, until=steps // 2 + 2)
     again = trained(tmp_path / "run", 2, *changes, resume=True)
-    assert again["resumed_at_step"] == steps // 2 + 3
+    assert again["resumed_at_step"] == first["steps"] == steps // 2 + 3
     assert policy != "slipstream" or whole["samples_trained"] < whole["samples_seen"]
     for name in ("samples_trained", "row_updates", "row_updates_skipped", "hot_rows", "stale_rows", "migrated_rows", "eval"):
         assert again[name] == whole[name], name
@@ -144,6 +151,44 @@ def test_another_number_of_ranks_begins_with_the_rows_that_were_popular(saved_by
     first = (LateThreads.train(ranks, of_rank) if ranks > 1 else [of_rank(Alone())])[0]
     assert first.step == 19
     assert first.hot_lookup_ratio > 0.5
+
+
+@pytest.mark.parametrize("policy", ["oracle", *(pytest.param(each, marks=pytest.mark.slow) for each in ("cdlrm", "xdl"))])
+def test_a_policy_that_reads_ahead_goes_on_in_another_number_of_ranks(policy: str, tmp_path: Path) -> None:
+    """In the middle of a window, whose rows another number of ranks places anew."""
+    changes = [f"knobs.policy={policy}", "knobs.reclassify_every=7", "knobs.lookahead_batches=5", "knobs.hot_budget_bytes=700"]
+    whole = trained(tmp_path / "whole", 1, *changes, "run.steps=24")
+    trained(tmp_path / "run", 2, *changes, "run.steps=9")
+    for ranks, steps in ((3, 17), (1, 24)):
+        summary = trained(tmp_path / "run", ranks, *changes, f"run.steps={steps}", resume=True)
+    assert summary["samples_seen"] == whole["samples_seen"]
+    assert summary["train_logloss"] == pytest.approx(whole["train_logloss"], rel=1e-12)
+    for one, other in zip(tables_of(tmp_path / "whole"), tables_of(tmp_path / "run"), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("how", ["stop", "signal"])
+def test_ranks_that_read_ahead_stop_together(how: str) -> None:
+    """Each reads on as far as batches are under way, however far it is at the moment of the stop: none waits for another."""
+
+    def of_rank(group: Group) -> tuple[int, list[str]]:
+        changes = ["knobs.policy=cdlrm", "knobs.lookahead_batches=3", "knobs.prefetch_depth=7", "run.steps=0"]
+        runtime = assemble(config(*changes), group=group)
+        events = []
+        for report in runtime.run():
+            if isinstance(report, Event):
+                events.append(f"{report.step} {report.kind} {report.text}")
+            if isinstance(report, Snapshot) and report.step == 20:
+                if how == "signal" and group.rank == 1:
+                    runtime.hurry()
+                elif how == "stop" and group.rank == 0:
+                    runtime.mailbox.send(Command("stop", {}))
+        return runtime.step_number, events
+
+    (steps, events), *others = LateThreads.train(3, of_rank, seed=7)
+    assert 20 <= steps < 24
+    assert all(each == (steps, events) for each in others)
+    assert any("rows became hot" in text for text in events)
 
 
 class FullDisk(Disk):
@@ -232,7 +277,7 @@ def test_a_change_that_one_rank_cannot_make_is_made_by_none(changes: dict[str, A
             events += [report.text] if isinstance(report, Event) and report.kind == "warning" else []
             if group.rank == 0 and isinstance(report, Snapshot) and report.step == 20:
                 runtime.mailbox.send(Command("change_knobs", changes, answers.append))
-        return runtime.step_number, runtime.knobs, runtime.policy.name, runtime.store.device.capacities, events
+        return runtime.step_number, runtime.knobs, runtime.policy.name, runtime.store.hot.tier.capacities, events
 
     found = LateThreads.train(3, of_rank)
     assert found[0][0] == 25
@@ -261,9 +306,9 @@ def test_rank_0_shows_the_placement_of_all_ranks() -> None:
         runtime = assemble(config("run.steps=20"), group=group)
         list(runtime.run())
         store = runtime.store
-        assert isinstance(store, SharedStore)
-        hot = np.concatenate(store.device.row_of_slot)
-        return store.ownership.joint_rows(hot[hot >= 0]), store.shown_placement(), runtime.reports.totals()
+        assert isinstance(store.peers, RankPeers)
+        hot = np.concatenate(store.hot.tier.row_of_slot)
+        return store.peers.ownership.joint_rows(hot[hot >= 0]), store.peers.shown_placement(), runtime.reports.totals()
 
     found = LateThreads.train(2, of_rank)
     hot = np.sort(np.concatenate([rows for rows, _, _ in found]))
@@ -282,11 +327,11 @@ def test_figures_of_placement_are_those_of_all_ranks() -> None:
         return runtime.store, events, StateReader(writer.fd, writer.layout).board() if writer else {}
 
     found = LateThreads.train(3, of_rank)
-    hot_rows = sum(store.device.hot_rows for store, _, _ in found)
+    hot_rows = sum(store.hot.tier.hot_rows for store, _, _ in found)
     _, events, board = found[0]
-    assert 0 < found[0][0].device.hot_rows < hot_rows
+    assert 0 < found[0][0].hot.tier.hot_rows < hot_rows
     assert events[-1]["hot_rows"] == hot_rows
-    assert board["placement"]["device_bytes"] == sum(store.device_bytes for store, _, _ in found)
+    assert board["placement"]["device_bytes"] == sum(store.hot.bytes for store, _, _ in found)
     assert board["placement"]["budget_bytes"] == 3 * 1000
 
 
@@ -296,7 +341,7 @@ def test_rank_0_shows_no_more_slots_than_there_are_rows() -> None:
     def of_rank(group: Group) -> Any:
         runtime = assemble(config("knobs.policy=device_only", "run.steps=12"), group=group)
         list(runtime.run())
-        return runtime.store.shown_placement()
+        return runtime.store.peers.shown_placement()
 
     slot_of_row, tiers = LateThreads.train(3, of_rank)[0]
     assert len(tiers[0].row_of_slot_H) == len(slot_of_row) == 60 + 40 + 9
@@ -335,7 +380,7 @@ def test_batches_smaller_than_the_number_of_ranks(memory_source: Any) -> None:
         np.testing.assert_allclose(several, alone, rtol=1e-12)
 
 
-@pytest.mark.parametrize("policy", ["fae_released", "cdlrm", "fae", "xdl"])
+@pytest.mark.parametrize("policy", ["fae_released", "slipstream_released", "fae"])
 def test_policies_that_several_ranks_cannot_follow_yet_are_refused_by_name(policy: str) -> None:
     with pytest.raises(ConfigError, match=f"several processes.*got {policy}"):
         LateThreads.train(2, lambda group: assemble(config(f"knobs.policy={policy}"), group=group))

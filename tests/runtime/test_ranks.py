@@ -15,9 +15,9 @@ from adaptive_rec.data.source import Wrapped
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.ranks import COUNTS, KINDS, REPORTS, find_straggler, rank_reports
-from adaptive_rec.system import late_threads
 from adaptive_rec.system.group import Alone, Group
-from adaptive_rec.system.late_threads import LateThreads
+from tests.doubles import late_threads
+from tests.doubles.late_threads import LateThreads
 from tests.settings import TINY
 
 

@@ -12,7 +12,6 @@ import torch
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.dense.eager import scale_down
 from adaptive_rec.embedding.optimizer import schedule
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot
 from adaptive_rec.modules.bag import AdaptiveEmbeddingBag
@@ -20,7 +19,8 @@ from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.system.group import Group
-from adaptive_rec.system.late_threads import LateThreads
+from tests.doubles.late_streams import LateStreams
+from tests.doubles.late_threads import LateThreads
 from tests.settings import TINY
 
 
@@ -39,7 +39,7 @@ def trained(*changes: str, late: bool = False, group: Group | None = None, **ste
 
 
 def values(runtime: Runtime) -> list[np.ndarray]:
-    tables = [runtime.store.export_table(table)[0] for table in range(len(runtime.store.space.tables))]
+    tables = [runtime.store.contents.export(table)[0] for table in range(len(runtime.store.space.tables))]
     return [*tables, *(parameter.detach().numpy() for parameter in runtime.dense.parameters)]
 
 

@@ -22,7 +22,7 @@ from adaptive_rec.run.resume import trained_runtime
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.group import Alone, Group
-from adaptive_rec.system.late_threads import LateThreads
+from tests.doubles.late_threads import LateThreads
 from tests.runtime.conftest import Pace
 from tests.runtime.test_processes import config, trained
 from tests.settings import AS_IN_MEMORY
@@ -115,22 +115,22 @@ def test_each_rank_draws_and_saves_the_rows_that_it_owns(tmp_path: Path, where: 
 
     def of_rank(group: Group) -> Any:
         store = assemble(config(*where), options=RunOptions(rows=tmp_path / str(group.ranks)), group=group).store
-        store.changed_R[:] = False
-        before = [store.export_table(table)[0] for table in range(3)]
-        store.draw_rows(1, row_C, key_C, 40)
-        store.flag_changed(1, row_C)
-        after = [store.export_table(table)[0] for table in range(3)]
-        return store, before, after, np.flatnonzero(store.changed_R)
+        store.index.changed_R[:] = False
+        before = [store.contents.export(table)[0] for table in range(3)]
+        store.contents.draw_rows(1, row_C, key_C, 40)
+        store.contents.flag_changed(1, row_C)
+        after = [store.contents.export(table)[0] for table in range(3)]
+        return store, before, after, np.flatnonzero(store.index.changed_R)
 
     _, _, drawn, flagged = of_rank(Alone())
     saved = []
     for store, before, after, own_flagged in LateThreads.train(3, of_rank):
-        ids = store.ownership.owned_ids(1)
+        ids = store.peers.ownership.owned_ids(1)
         np.testing.assert_array_equal(after[1][ids < 40], drawn[1][ids[ids < 40]])
         for table in (0, 2):
             np.testing.assert_array_equal(after[table], before[table])
         assert (before[1] != after[1]).any()
-        saved.append(store.ownership.joint_rows(own_flagged))
+        saved.append(store.peers.ownership.joint_rows(own_flagged))
     np.testing.assert_array_equal(np.sort(np.concatenate(saved)), flagged)
     assert len(flagged) == 20
 

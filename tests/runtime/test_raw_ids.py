@@ -42,7 +42,7 @@ def assert_rows_of_keys(raw: Runtime, plain: Runtime) -> int:
     known = 0
     for table in range(len(plain.source.tables)):
         ids, key_R = keys_of(raw).keys_of(table)
-        for mine, theirs in zip(raw.store.export_table(table), plain.store.export_table(table), strict=True):
+        for mine, theirs in zip(raw.store.contents.export(table), plain.store.contents.export(table), strict=True):
             np.testing.assert_array_equal(mine[ids], theirs[key_R])
         known += len(key_R)
     return known
@@ -109,7 +109,7 @@ def test_a_resumed_run_goes_on_bit_by_bit(tmp_path: Path, admit_after: int, poli
     assert second.reports.totals()["loss_sum"] == unbroken.reports.totals()["loss_sum"]
     for table in range(len(unbroken.source.tables)):
         np.testing.assert_array_equal(keys_of(second).keys_of(table)[1], keys_of(unbroken).keys_of(table)[1])
-        for mine, theirs in zip(second.store.export_table(table), unbroken.store.export_table(table), strict=True):
+        for mine, theirs in zip(second.store.contents.export(table), unbroken.store.contents.export(table), strict=True):
             taken = keys_of(second).end_T[table]
             np.testing.assert_array_equal(mine[:taken], theirs[:taken])
 
@@ -164,8 +164,7 @@ def test_a_run_of_the_command_line_resumes_with_its_ids(
 
 def test_what_cannot_have_raw_ids_is_refused_by_name(tmp_path: Path) -> None:
     for settings, rule in (
-        (["knobs.policy=fae"], "under a policy that arranges the stream or the tables, got fae"),
-        (["knobs.policy=xdl"], "under a policy that arranges the stream or the tables, got xdl"),
+        (["knobs.policy=xdl"], "under a policy that lays out tables separately, got xdl"),
         (["data.max_table_rows=4000000000", "data.table_rows=[2000000000,2000000000]"], "at most 1,073,741,823 rows in all"),
     ):
         with pytest.raises(ConfigError, match=rule):
@@ -180,8 +179,8 @@ def test_commands_that_need_rows_by_number_refuse_raw_ids(
     named = [
         (["predict", str(run), "--data", str(run / "config.toml"), "--out", "x.csv"], "was trained on synthetic data"),
         (["export", str(run), "--to", str(tmp_path / "to")], "was trained on synthetic data"),
-        (["plan", "tiny", *raw, "--set", "knobs.policy=fae", "--no-rehearsal"], "arranges the stream or the tables, got fae"),
-        (["train", "tiny", *raw, "--policy", "fae", "--dry-run"], "arranges the stream or the tables, got fae"),
+        (["plan", "tiny", *raw, "--set", "knobs.policy=xdl", "--no-rehearsal"], "lays out tables separately, got xdl"),
+        (["train", "tiny", *raw, "--policy", "xdl", "--dry-run"], "lays out tables separately, got xdl"),
         (["checkpoint", "import", str(tables), "--config", "tiny", "--out", str(tmp_path / "to")], "those of raw ids"),
         (["checkpoint", "import", str(tables), "--config", "tiny", *raw, "--out", str(tmp_path / "to")], "which id each row has"),
         (["train", "tiny", "--set", "data.shared_rows=3", "--no-serve", "--out", str(tmp_path / "to")], "shared_rows must be 1"),

@@ -18,10 +18,9 @@ import torch
 from adaptive_rec.cli import main
 from adaptive_rec.config import tree
 from adaptive_rec.config.tree import load_config
+from adaptive_rec.embedding.cold.cascade import Cascade
 from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.embedding.disk.disk_tier import DiskTier
-from adaptive_rec.embedding.disk.staged_disk_store import StagedDiskStore
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import DiskError
 from adaptive_rec.live.shared_state import StateReader
 from adaptive_rec.live.telemetry import Event
@@ -32,6 +31,7 @@ from adaptive_rec.runtime.dense_optimizer import build_dense_optimizer
 from adaptive_rec.runtime.run_options import RunOptions
 from tests import forked
 from tests.checkpoint.contents import newest_contents
+from tests.doubles.late_streams import LateStreams
 
 HOMES = ["run.host_memory=24KiB", "knobs.hot_budget_bytes=8KiB"]
 
@@ -74,7 +74,7 @@ def test_hot_rows_on_a_device_may_take_more_than_the_host_memory(simulated_devic
     assert [report.kind for report in runtime.run() if isinstance(report, Event) and report.kind == "knobs"] == [
         "knobs"
     ]
-    assert runtime.store.device.hot_rows * 36 > 8 << 10
+    assert runtime.store.hot.tier.hot_rows * 36 > 8 << 10
 
 
 @pytest.mark.parametrize(("method", "thread"), [("append", "homing"), ("read", "prefetch-stage")])
@@ -105,19 +105,20 @@ def test_the_plan_has_the_rows_in_memory_to_the_byte(simulated_device: None, tmp
     config = load_config("tiny", {}, HOMES)
     runtime = assemble(config, options=RunOptions(rows=tmp_path / "rows"))
     store, free = runtime.store, 1 << 40
-    assert isinstance(store, StagedDiskStore)
+    assert isinstance(store.cold, Cascade)
     plan = plan_memory(
         config, runtime.source, runtime.policy, runtime.dense.model, build_dense_optimizer, torch.device("cpu"),
         {"host": free, "device": free, "disk": free}, first_batch=True,
     )  # fmt: skip
     parts = {(part.name, part.place): part.bytes for part in plan.parts}
-    memory = store.memory
+    memory = store.cold.memory
     behind = sum(array[-1].nbytes for pool in range(len(store.space.pools)) for array in memory.arrays(pool))
     lines = sum(array.nbytes for pool in range(len(store.space.pools)) for array in memory.arrays(pool)) - behind
     records = sum(rows.nbytes + 2 * len(rows) for rows in memory.row_of_slot)
     assert parts[IN_MEMORY, "host"] == lines + records > 20_000
     assert 20_000 < lines <= 24 << 10
-    places = [store.slot_of_row, store.changed_R, memory.slot_of_row, *(log.address_R for log in store.host.logs)]
+    addresses = [log.address_R for log in store.cold.types.logs]
+    places = [store.index.slot_of_row, store.index.changed_R, memory.slot_of_row, *addresses]
     assert parts["places of rows", "host"] == sum(array.nbytes for array in places)
     assert parts["staging", "host"] == 2 * parts["staging", "device"]
 
@@ -131,7 +132,7 @@ def test_a_served_run_shows_which_cold_rows_are_in_memory(simulated_device: None
     for _ in runtime.run():
         pass
     slots = reader.placement(lambda arrays: arrays.memory_slot.copy())
-    np.testing.assert_array_equal(slots, runtime.store.memory.slot_of_row)  # type: ignore[union-attr]
+    np.testing.assert_array_equal(slots, runtime.store.cold.memory.slot_of_row)  # type: ignore[union-attr]
     assert 0 < np.count_nonzero(slots >= 0) < len(slots)
 
 

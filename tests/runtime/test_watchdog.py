@@ -52,7 +52,7 @@ def journal(out: Path, *kinds: str) -> list[dict[str, Any]]:
 
 def tables_of(run: TrainingRun) -> list[np.ndarray]:
     store = run.runtime.store
-    return [part for table in range(len(store.space.tables)) for part in store.export_table(table)]
+    return [part for table in range(len(store.space.tables)) for part in store.contents.export(table)]
 
 
 # A rule ----------------------------------------------------------------------------------------------------------------

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from adaptive_rec.config.tree import load_config
-from adaptive_rec.embedding.staged.host_rows import RowCopier
-from adaptive_rec.embedding.staged.late_streams import LateStreams
+from adaptive_rec.embedding.cold.copier import RowCopier
 from adaptive_rec.embedding.staged.stager import Stager
 from adaptive_rec.embedding.staged.write_back import RETURNING_LIMIT, WriteBack
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.pipeline import Pipeline
 from adaptive_rec.system.background import BEHIND_LIMIT
 from adaptive_rec.tracking.popularity import PopularityTracker
+from tests.doubles.late_streams import LateStreams
 
 SMALL = [
     "knobs.policy=hotline", "run.device=cpu", "run.threads=1", "run.classify_threads=1", "run.batch_size=16", "run.steps=60",

@@ -171,7 +171,7 @@ def test_a_tracker_that_fails_is_switched_off_with_one_line_and_changes_nothing(
     assert warnings == [warning]
     losses = [[each.get("loss") for each in lines(each.out / "metrics.jsonl")] for each in (plain, run)]
     assert losses[0] == losses[1]
-    for one, other in zip(plain.runtime.store.host.weights, run.runtime.store.host.weights, strict=True):
+    for one, other in zip(plain.runtime.store.cold.types.weights, run.runtime.store.cold.types.weights, strict=True):
         np.testing.assert_array_equal(one, other)
 
 

@@ -14,9 +14,9 @@ from pydantic import Field, ValidationError
 from adaptive_rec.config.faults import describe_faults
 from adaptive_rec.config.knobs import Frozen
 from adaptive_rec.data.prepare.raw import SequenceColumns
-from adaptive_rec.data.prepare.recipe import rows_version
+from adaptive_rec.data.prepare.recipe import rows_are_lines, rows_version
 from adaptive_rec.data.tabular.schema import Schema
-from adaptive_rec.errors import DataError
+from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MAX_COUNT, MISSING_ID
 from adaptive_rec.units import whole
 
@@ -89,7 +89,7 @@ class ValuesFile(Frozen):
     """The file of the values that a table's ids stand for; see `values.py`."""
 
     table: str
-    name: str = Field(pattern=r"^[^/]+\.arrow$")
+    name: str = Field(pattern=r"^[^/]+\.(arrow|npy)$")
     size_bytes: int
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
@@ -122,7 +122,8 @@ class Meta(Frozen):
     columns_schema: Schema | None = None
     """The schema of files of the user's own; null for other formats."""
     values: tuple[ValuesFile, ...] = ()
-    """A file for each table, where there is a schema: the values that ids stand for."""
+    """A file for each table: the values that ids stand for where there is a schema, their keys where lines of a public log are
+    rows. Folders of such logs that older versions prepared have none."""
     has_times: bool = False
     """Whether each source has an array of its rows' times, in microseconds since 1970; folders of older versions have none."""
     time_order: ArrayFile | None = None
@@ -144,6 +145,19 @@ class Meta(Frozen):
         why = sum((Counter(source.bad_of) for source in self.sources), Counter[str]())
         columns = ", ".join(f"{whole(count)} by {'their fields' if name == 'row' else name}" for name, count in why.most_common())
         return f", {whole(self.bad_rows)} malformed left out" + (f" ({columns})" if columns else "")
+
+    def check_has_values(self, folder: Path) -> None:
+        """Raise UsageError where the folder does not hold what its ids stand for, so that no new rows can be scored."""
+        if self.columns_schema is None and not rows_are_lines(self.job.format):
+            raise UsageError(
+                f"the model must have been trained on data whose lines are rows; the samples of format {self.job.format}, from "
+                f"which {folder} was prepared, are made of several lines, and some are drawn"
+            )
+        if not self.values:
+            raise UsageError(
+                f"the prepared folder must hold the keys of its ids, {folder} was made by {self.made_by}, which left them out; "
+                f"prepare {', '.join(each.path for each in self.job.sources)} again in its place, which gives the same ids"
+            )
 
     def array_files(self) -> Iterator[ArrayFile | ValuesFile]:
         for source in self.sources:
@@ -251,7 +265,8 @@ def _check_sums(meta: Meta, path: Path) -> None:
         names = array_names(source.name, meta.columns, meta.has_times)
         if [file.name for file in source.files] != names:
             raise DataError(f"{path}: source {source.name} must have the files {names}")
-    if [file.table for file in meta.values] != (list(rows_of) if meta.columns_schema else []):
+    named = [file.table for file in meta.values]
+    if named != list(rows_of) and (named or meta.columns_schema):
         raise DataError(f"{path}: values must name a file for each of the tables {list(rows_of)}")
     if meta.sequence is not None:
         check_sequence(meta, meta.sequence, path)

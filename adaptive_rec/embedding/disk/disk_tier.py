@@ -15,10 +15,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from adaptive_rec.embedding.disk.cold_rows import ColdPool
 from adaptive_rec.embedding.disk.compaction import compact
-from adaptive_rec.embedding.disk.first_values import FreshRows
 from adaptive_rec.embedding.disk.row_log import MOST_WAITING, RowLog
 from adaptive_rec.embedding.disk.saved_segments import NOWHERE, SavedLog, SavedPool, SegmentEntry, pool_folder
 from adaptive_rec.embedding.disk.segment import Segment, disk_errors
+from adaptive_rec.embedding.first_values import FreshRows
 from adaptive_rec.embedding.host import Arrays, ColdTier
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.placement import RowSpace

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.embedding.disk.disk_tier import DiskTier
-from adaptive_rec.embedding.disk.first_values import FreshRows
 from adaptive_rec.embedding.disk.scratch import ScratchFolder
+from adaptive_rec.embedding.first_values import FreshRows
 from adaptive_rec.embedding.host import Arrays
 from adaptive_rec.embedding.shard_arrays import OPTIMIZER_STATE, ROW, WEIGHT
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -32,7 +32,7 @@ class KeptRows:
         """`places`: those of each table; `folder` goes with the store."""
         tables = tuple(replace(table, rows=places) for table in store.space.tables)
         self._store, self._space = store, RowSpace.of(tables, ())
-        self._tier = DiskTier(self._space, store.rules, store.numpy_dtype, folder.path, FreshRows(store.seed, tables))
+        self._tier = DiskTier(self._space, store.rules, store.cold.types.dtype, folder.path, FreshRows(store.seed, tables))
         folder.keep_for(store)
 
     def keep(self, table: int, row_C: NDArray[np.int64], place_C: NDArray[np.int64]) -> None:
@@ -41,14 +41,14 @@ class KeptRows:
         if not len(row_C):
             return
         pool, low, _ = self._space.table_range(table)
-        self._tier.append(pool, low + place_C, np.arange(len(place_C)), *self._store.read_rows(table, row_C))
+        self._tier.append(pool, low + place_C, np.arange(len(place_C)), *self._store.contents.read_rows(table, row_C))
 
     def restore(self, table: int, row_C: NDArray[np.int64], place_C: NDArray[np.int64]) -> None:
         """Set rows of a table that were just drawn to what is kept at places. Raises DiskError. The thread that draws does it."""
         pool, low, _ = self._space.table_range(table)
         part = self._tier.room_for(pool, len(place_C))
         self._tier.read(pool, low + place_C, np.arange(len(place_C)), *part.arrays)
-        self._store.restore_rows(table, row_C, part.arrays)
+        self._store.contents.restore_rows(table, row_C, part.arrays)
 
     def close(self) -> None:
         """Stop the writing thread. Rows can still be kept and restored."""

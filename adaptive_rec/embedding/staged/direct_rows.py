@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from adaptive_rec.embedding.host import HostTier
+from adaptive_rec.embedding.cold.memory import InMemory
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.staged.in_flight import DirectPool
 from adaptive_rec.embedding.staged.shared_tables import SharedTables
@@ -37,13 +37,13 @@ def pays(weight_bytes: int, state_bytes: int) -> bool:
 class DirectRows:
     """Pools whose rows the device reads and writes in host memory, which stays locked until `close`."""
 
-    def __init__(self, streams: Streams, host: HostTier, pools: list[int]) -> None:
+    def __init__(self, streams: Streams, cold: InMemory, pools: list[int]) -> None:
         """Raises ConfigError where the memory cannot be locked."""
         self._streams = streams
-        self._host = host
+        self._cold = cold
         self._last_read: Event | None = None
         self._last_write: Event | None = None
-        self._tables = SharedTables(streams, host, pools)
+        self._tables = SharedTables(streams, cold, pools)
 
     def __contains__(self, pool: object) -> bool:
         return pool in self._tables
@@ -62,7 +62,7 @@ class DirectRows:
         """Queue the way home of rows in their slot, after the event. Returns its own. A snapshot may copy the rows first, so this
         may take long."""
         for pool, rows_C, *_ in pools:
-            self._host.keep(pool, rows_C)
+            self._cold.keep(pool, rows_C)
 
         def write() -> None:
             for pool, _, numbers_C, rows in pools:
@@ -86,7 +86,7 @@ class DirectRows:
 
 
 def direct_rows(
-    wanted: str, space: RowSpace, rule: RowRule, dtype: torch.dtype, streams: Streams, host: HostTier
+    wanted: str, space: RowSpace, rule: RowRule, dtype: torch.dtype, streams: Streams, cold: InMemory
 ) -> tuple[DirectRows | None, str]:
     """Return the pools that a store reads directly, or None, and a complaint. `wanted`: staged, direct, or auto, which has wide
     rows read directly where memory can be locked. Raises ConfigError where direct reads are wanted and it cannot."""
@@ -100,7 +100,7 @@ def direct_rows(
     if not pools:
         return None, ""
     try:
-        return DirectRows(streams, host, pools), ""
+        return DirectRows(streams, cold, pools), ""
     except ConfigError as error:
         if wanted == "direct":
             raise

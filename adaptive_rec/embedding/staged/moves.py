@@ -13,13 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from adaptive_rec.embedding.device import DeviceTier
 from adaptive_rec.embedding.host import Arrays
+from adaptive_rec.embedding.hot import Home
+from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import Fetched
-from adaptive_rec.embedding.staged.host_rows import HostRows
 from adaptive_rec.embedding.staged.packing import INT32, PackedArray, SlotLayout, send
 from adaptive_rec.embedding.staged.ring import Slot, StagingRing
 from adaptive_rec.embedding.staged.streams import Event, Streams
-from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.placement import RowSpace
 
 CHUNK_BYTES = 8 << 20
 
@@ -59,20 +61,23 @@ class FetchedLate(Fetched):
 class SlotMoves:
     """Copies between slots of the device tier and arrays in host memory. Only the training thread calls it."""
 
-    def __init__(self, store: EmbeddingStore, streams: Streams) -> None:
-        self._store = store
+    def __init__(
+        self, space: RowSpace, rule: RowRule, dtype: torch.dtype, tier: Callable[[], DeviceTier], streams: Streams
+    ) -> None:  # fmt: skip
+        """`tier` returns the present device tier."""
+        self._space, self._rule, self._dtype, self._tier = space, rule, dtype, tier
         self._streams = streams
         self._fetched: deque[FetchedLate] = deque()
         """The last ones, as memory must stay until a copy is over, whoever has forgotten it."""
         self.ring = StagingRing(streams, at_least=SLOTS)
         """Slots for these copies only: those that carried rows up can carry them down when the device's memory is full."""
 
-    def up(self, pool: int, rows: HostRows, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
-        """Copy rows of the host tier, which are read from `rows`, into slots, with their optimizer state."""
-        device, kernels = self._store.device, self._streams.kernels
+    def up(self, pool: int, cold: Home, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+        """Copy rows, which are read from their home, into slots, with their optimizer state."""
+        device, kernels = self._tier(), self._streams.kernels
         for chunk in self._chunks(pool, len(slots)):
             slot, index, (weights, state) = self._take(pool, slots[chunk])
-            rows.read(pool, host_rows[chunk], (weights.pinned(slot), state.pinned(slot)))
+            cold.read(pool, host_rows[chunk], (weights.pinned(slot), state.pinned(slot)))
             self._streams.compute_waits(slot.upload(0, state.stop))
             here = index.device(slot), weights.device(slot), state.device(slot)
 
@@ -85,7 +90,7 @@ class SlotMoves:
 
     def down(self, pool: int, slots: NDArray[np.int64], take: Callable[[slice, Arrays], None]) -> None:
         """Copy slots down. `take` is given some of them and their weights and optimizer state, valid until it returns."""
-        device, kernels = self._store.device, self._streams.kernels
+        device, kernels = self._tier(), self._streams.kernels
         coming: deque[tuple[slice, Chunk, Event]] = deque()
         for chunk in self._chunks(pool, len(slots)):
             taken = slot, index, (weights, state) = self._take(pool, slots[chunk])
@@ -148,7 +153,7 @@ class SlotMoves:
 
     def forget(self, pool: int, slots: NDArray[np.int64]) -> None:
         """Have a pool's monitor forget these slots."""
-        monitor = self._store.device.monitors[pool]
+        monitor = self._tier().monitors[pool]
         step = self._slot_bytes // slots.itemsize
         for start in range(0, len(slots), step):
             parcel = send(self.ring, [slots[start : start + step]])
@@ -176,11 +181,11 @@ class SlotMoves:
 
     @property
     def _slot_bytes(self) -> int:
-        return max(self._parts(pool, self._chunk_rows(pool))[0] for pool in range(len(self._store.space.pools)))
+        return max(self._parts(pool, self._chunk_rows(pool))[0] for pool in range(len(self._space.pools)))
 
     def _chunk_rows(self, pool: int) -> int:
-        spec, store = self._store.space.pools[pool], self._store
-        return chunk_rows(spec.rows, store.rule.bytes_per_row(spec.dim, store.dtype.itemsize))
+        spec = self._space.pools[pool]
+        return chunk_rows(spec.rows, self._rule.bytes_per_row(spec.dim, self._dtype.itemsize))
 
     def _chunks(self, pool: int, rows: int) -> Iterator[slice]:
         step = self._chunk_rows(pool)
@@ -188,10 +193,10 @@ class SlotMoves:
 
     def _parts(self, pool: int, rows: int) -> tuple[int, PackedArray, tuple[PackedArray, PackedArray]]:
         """Return the bytes and places of this many rows' slot numbers, weights and optimizer state."""
-        layout, dtype, dim = SlotLayout(), self._store.dtype, self._store.space.pools[pool].dim
+        layout, dtype, dim = SlotLayout(), self._dtype, self._space.pools[pool].dim
         index = layout.add(INT32, rows)
-        weights = layout.add(self._store.rule.weight_type(dtype), rows, dim)
-        state = layout.add(dtype, rows, self._store.rule.state_width(dim))
+        weights = layout.add(self._rule.weight_type(dtype), rows, dim)
+        state = layout.add(dtype, rows, self._rule.state_width(dim))
         return layout.nbytes, index, (weights, state)
 
     def _take(self, pool: int, slots: NDArray[np.int64]) -> Chunk:

@@ -6,7 +6,7 @@ import weakref
 
 from torch import Tensor
 
-from adaptive_rec.embedding.host import HostTier
+from adaptive_rec.embedding.cold.memory import InMemory
 from adaptive_rec.embedding.row_types import as_tensor
 from adaptive_rec.embedding.staged.streams import Streams
 
@@ -15,7 +15,7 @@ class SharedTables:
     """Weights and optimizer state of some pools of the host tier. They stay locked until `close`, or until nobody has this object
     any more, as after a failure: memory that is freed while it is locked spoils what comes to lie there."""
 
-    def __init__(self, streams: Streams, host: HostTier, pools: list[int]) -> None:
+    def __init__(self, streams: Streams, cold: InMemory, pools: list[int]) -> None:
         """Raises ConfigError where the memory cannot be locked."""
         self._tables: dict[int, list[Tensor]] = {}
         shared: list[Tensor] = []
@@ -26,7 +26,7 @@ class SharedTables:
         try:
             for pool in pools:
                 self._tables[pool] = []
-                for array in host.arrays(pool):
+                for array in cold.arrays(pool):
                     table = as_tensor(array)
                     if table.nbytes:
                         shared.append(table)  # first: whoever is interrupted while it is being locked cannot know

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.embedding.host import ColdTier
+from adaptive_rec.embedding.cold.home import ColdHome
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice
 from adaptive_rec.embedding.staged.device_bags import PIECE_LOOKUPS, BatchOnDevice
 from adaptive_rec.embedding.staged.direct_rows import DirectRows
-from adaptive_rec.embedding.staged.host_rows import HostRows
 from adaptive_rec.embedding.staged.in_flight import Flight, Forward, PoolParts, Staged
 from adaptive_rec.embedding.staged.packing import PackedArray, SlotLayout
 from adaptive_rec.embedding.staged.ring import Slot, StagingRing
@@ -82,12 +81,12 @@ class Stager:
     """Whether cold rows travel."""
 
     def __init__(
-        self, space: RowSpace, rule: RowRule, host: ColdTier, rows: HostRows, dtype: torch.dtype, ring: StagingRing,
-        crew: Crew, direct: DirectRows | None = None,
+        self, space: RowSpace, rule: RowRule, cold: ColdHome, dtype: torch.dtype, ring: StagingRing, crew: Crew,
+        direct: DirectRows | None = None,
     ) -> None:  # fmt: skip
         self._space = space
         self._mean_F = torch.tensor(space.mean_F, device=ring.streams.device)
-        self._host, self._rows, self._direct = host, rows, direct
+        self._cold, self._direct = cold, direct
         self._dtype, self._weight_type = dtype, rule.weight_type(dtype)
         self._sends_numbers = rule.rounds
         self._crew = crew
@@ -169,7 +168,7 @@ class Stager:
         for pool in sorted(range(len(cold.host_rows)), key=read.__contains__):
             rows = len(cold.host_rows[pool])
             weights_CD = layout.add(self._weight_type, rows, self._space.pools[pool].dim)
-            pools[pool] = weights_CD, layout.add(self._dtype, rows, self._host.state[pool].shape[1])
+            pools[pool] = weights_CD, layout.add(self._dtype, rows, self._cold.arrays(pool)[1].shape[1])
             sent_stop = sent_stop if pool in read else layout.nbytes
         return RoomForRows(cold, origins, table, indices_stop, start, numbers, pools, sent_stop, layout.nbytes)
 
@@ -215,7 +214,7 @@ class Stager:
                 if pool in room.numbers:
                     room.numbers[pool].pinned(slot)[:] = of_pool.host_rows_C
                 elif len(of_pool.host_rows_C):
-                    staged.count_read(self._rows.read(pool, of_pool.host_rows_C, of_pool.pinned_rows(slot)))
+                    staged.count_read(self._cold.read(pool, of_pool.host_rows_C, of_pool.pinned_rows(slot)))
         elif staged.indices_here is not None:
             return
         here = slot.upload(start, room.sent_stop)

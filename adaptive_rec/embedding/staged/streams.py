@@ -1,7 +1,6 @@
 """Queues of a device that run side by side: computation, copies up, urgent copies up, copies down, and a side queue.
 
-A queue keeps its order; between queues only events make an order. `cuda_streams.py` has a real device, `late_streams.py` one for
-tests.
+A queue keeps its order; between queues only events make an order. `cuda_streams.py` has a real device, tests simulate one.
 """
 
 from __future__ import annotations

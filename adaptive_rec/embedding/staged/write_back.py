@@ -9,8 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.embedding.cold.home import ColdHome, OfParts
 from adaptive_rec.embedding.staged.direct_rows import DirectRows
-from adaptive_rec.embedding.staged.host_rows import HostRows, OfParts
 from adaptive_rec.embedding.staged.in_flight import Flight, InFlight, Staged
 from adaptive_rec.embedding.staged.streams import Event, Streams
 from adaptive_rec.system.crew import Crew
@@ -26,14 +26,14 @@ class WriteBack:
     """Writes rows back on one thread, in the order of the steps, so the last batch that held a row decides its value."""
 
     def __init__(
-        self, streams: Streams, rows: HostRows, direct: DirectRows | None, in_flight: InFlight, crew: Crew,
+        self, streams: Streams, cold: ColdHome, direct: DirectRows | None, in_flight: InFlight, crew: Crew,
         flagging: Callable[[int, NDArray[np.int64], NDArray[np.bool_] | None], OfParts],
     ) -> None:  # fmt: skip
         """`flagging` returns the work that flags rows of a pool as changed: numbers within the pool, and which of these (None:
         all)."""
         self._streams = streams
         self._flagging = flagging
-        self._rows, self._direct, self._crew = rows, direct, crew
+        self._cold, self._direct, self._crew = cold, direct, crew
         self._in_flight = in_flight
         self._thread: ThreadPoolExecutor | None = None
         self._returning: deque[Future[None]] = deque()
@@ -64,7 +64,7 @@ class WriteBack:
             changed_C = None if changed is None else changed[pool]
             flag = self._flagging(pool, parts.host_rows_C, changed_C)
             if parts.direct_C is None:
-                self._rows.write(pool, parts.host_rows_C, parts.pinned_rows(staged.slot), changed_C, flag)
+                self._cold.write(pool, parts.host_rows_C, parts.pinned_rows(staged.slot), changed_C, flag)
             else:
                 self._crew.share(flag, len(parts.host_rows_C), LEAST_FLAGGED)
         self._in_flight.end(flight)

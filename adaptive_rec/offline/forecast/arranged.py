@@ -78,6 +78,6 @@ def _outcome(lane: Lane, phase: Phase, logloss: float) -> Outcome:
     loss = logloss if phase.evaluated else None
     if not phase.measured:
         return Outcome(loss)
-    rows = np.concatenate(lane.store.device.row_of_slot)
+    rows = np.concatenate(lane.store.hot.tier.row_of_slot)
     hot = rows[rows >= 0]
     return Outcome(loss, hot, np.full(len(hot), np.inf))

@@ -120,7 +120,7 @@ def measure_reading(config: Config, source: Source, space: RowSpace) -> tuple[St
         )
     threads = usable_threads(torch.get_num_threads())
     works = [ClassifiedBatch(batch, space, threads) for batch in batches]
-    placed = Lane.of(config, space, "hybrid", 0).store.placement
+    placed = Lane.of(config, space, "hybrid", 0).store.index.placement
 
     def classify(number: int) -> None:
         ClassifiedBatch(batches[number % len(batches)], space, threads).classify(placed)
@@ -169,7 +169,7 @@ def measure_tracking(config: Config, space: RowSpace, works: list[ClassifiedBatc
     lane, trying = (Lane.of(config, space, name, config.knobs.hot_budget_bytes) for name in ("hotline", "adaptive"))
     decide_seconds = quickest(lambda _: lane.reclassifier.place_again(0, lane.knobs), 5)
     for work in works:
-        work.classify(lane.store.placement)
+        work.classify(lane.store.index.placement)
     rows = max(1.0, sum(len(work.distinct_U) for work in works) / len(works))
 
     def count(lane: Lane, number: int) -> None:
@@ -193,13 +193,13 @@ def measure_tracking(config: Config, space: RowSpace, works: list[ClassifiedBatc
 def _ranking(lane: Lane, works: list[ClassifiedBatch], decide_seconds: float) -> float:
     """Return seconds per row at the end of a window in which these batches were counted."""
     for work in works:
-        work.classify(lane.store.placement)
+        work.classify(lane.store.index.placement)
         lane.observer.count_lookups(0, work, lane.knobs)
     ranked = 0
 
     def rank() -> None:
         nonlocal ranked
-        ranked = lane.store.device.hot_rows + len(lane.observer.tracker.candidates())
+        ranked = lane.store.hot.tier.hot_rows + len(lane.observer.tracker.candidates())
         lane.reclassifier.place_again(0, lane.knobs)
 
     return max(0.0, once(rank) - decide_seconds) / max(1, ranked)

@@ -15,8 +15,8 @@ from adaptive_rec.batch import Batch, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
+from adaptive_rec.embedding.build import build
 from adaptive_rec.embedding.device import row_bytes
-from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.memory.rows import row_rule, row_type
 from adaptive_rec.offline.forecast.hardware import RowCosts
@@ -63,7 +63,7 @@ class RowCalibration:
         rule, dtype = row_rule(config), row_type(config)
         sizes = row_bytes(self._space, rule, dtype.itemsize, monitored=True)
         budget = max(config.knobs.hot_budget_bytes, 256 * max(sizes))
-        self._store = DirectStore(self._space, rule, config.run.seed, dtype, torch.device("cpu"), budget, True)
+        self._store = build(self._space, rule, config.run.seed, dtype, budget, monitored=True)
         threads = self._store.threads
         self._works = [ClassifiedBatch(batch, self._space, threads) for batch in batches]
         samples = max(batch.size for batch in batches)
@@ -89,7 +89,7 @@ class RowCalibration:
     def _seconds(self, works: list[ClassifiedBatch], measure: bool = False) -> tuple[float, float]:
         """Return the mean seconds of gathering and of updating a batch, in turns as in a run; the quickest round counts."""
         for work in works:
-            self._store.classify(work)
+            self._store.path.classify(work)
         self._gather(works[0])
         self._apply(works[0], measure)
         calls = [(partial(self._gather, work), partial(self._apply, work, measure)) for work in works]
@@ -138,7 +138,7 @@ class RowCalibration:
         counts = np.concatenate([np.diff(work.segments_U1) for work in self._works])
         distinct, place = np.unique(rows, return_inverse=True)
         order = np.argsort(-np.bincount(place, weights=counts), kind="stable")
-        return np.sort(distinct[order[: self._store.device.capacities[0]]])
+        return np.sort(distinct[order[: self._store.hot.tier.capacities[0]]])
 
     def _there_and_back(self, rows: NDArray[np.int64]) -> None:
         self._store.migrate(Migration(promote=rows, demote=NOTHING))

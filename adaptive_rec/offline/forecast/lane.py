@@ -13,9 +13,10 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
 from adaptive_rec.embedding.records import Traffic
+from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.memory.rows import everything_bytes, row_rule, row_type
-from adaptive_rec.offline.forecast.placement_store import PlacementStore
+from adaptive_rec.offline.forecast.placement_store import placement_store
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.reclassify.observer import Observer
@@ -83,7 +84,7 @@ class Lane:
     budget_bytes: int
     knobs: Knobs
     space: RowSpace
-    store: PlacementStore
+    store: EmbeddingStore
     observer: Observer
     reclassifier: Reclassifier
     stretch_steps: int
@@ -105,7 +106,7 @@ class Lane:
         policy = load_policy(name)
         knobs = config.knobs.changed({"policy": name, "hot_budget_bytes": budget_bytes})
         wanted = policy.budget_bytes(knobs, everything_bytes(config, space, name))
-        store = PlacementStore(space, row_rule(config), row_type(config), wanted, policy.tracks_movement)
+        store = placement_store(space, row_rule(config), row_type(config), wanted, policy.tracks_movement)
         observer = ForegroundObserver(store, config.run.seed, StageTimes())
         reclassifier = Reclassifier(policy, store, observer)
         stretch = stretch_steps(knobs.reclassify_every)
@@ -136,7 +137,7 @@ class Lane:
         policy = self.reclassifier.policy
         if self.step_number % self.stretch_steps == 0 and self.step_number:
             self.stretches.append(StepCounts())
-        work.classify(self.store.placement)  # lanes share batches, and their placements may have the same version
+        work.classify(self.store.index.placement)  # lanes share batches, and their placements may have the same version
         counted = policy.tracks_popularity and samples(self.step_number, self.knobs.sample_ratio)
         if counted:
             self.observer.count_lookups(self.step_number, work, self.knobs)
@@ -165,7 +166,7 @@ class Lane:
 
     def _end_window(self) -> None:
         if self.reclassifier.policy.tracks_popularity:
-            ranked = self.store.device.hot_rows + len(self.observer.tracker.candidates())
+            ranked = self.store.hot.tier.hot_rows + len(self.observer.tracker.candidates())
             self.count(reclassifications=1, ranked_rows=ranked)
         self.reclassifier.end_window(self.step_number, self.knobs, self._totals())
         self._take_migrations()
@@ -189,7 +190,7 @@ class Lane:
 
     def _take_migrations(self) -> None:
         """Count the rows and bytes that the store moved since the last call."""
-        traffic, before = self.store.traffic, self._taken
+        traffic, before = self.store.index.traffic, self._taken
         self._taken = replace(traffic)
         self.count(
             migrated_rows=traffic.migrated_rows - before.migrated_rows,

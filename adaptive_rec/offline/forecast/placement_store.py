@@ -12,11 +12,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from adaptive_rec.embedding.cold.memory import InMemory
 from adaptive_rec.embedding.device import DeviceTier, FreeSlots, split_budget
+from adaptive_rec.embedding.hot import Home, HotRows
+from adaptive_rec.embedding.index import RowIndex
 from adaptive_rec.embedding.optimizer import RowRule
-from adaptive_rec.embedding.records import Traffic
+from adaptive_rec.embedding.path.row_path import RowPath
+from adaptive_rec.embedding.peers.peers import Peers
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.placement import COLD, Placement, RowSpace
+from adaptive_rec.placement import RowSpace
 from adaptive_rec.tracking.delta import MEASURES
 from adaptive_rec.tracking.rules import RowMovement
 
@@ -41,38 +45,36 @@ class NothingMeasured:
         """Do nothing, as nothing was measured."""
 
 
-class PlacementStore(EmbeddingStore):
-    """A store whose migrations change the placement and are counted in rows and bytes, while nothing is copied."""
+class PlacementRows(HotRows):
+    """Hot rows without values: their moves are counted by the store, while nothing is copied."""
 
-    def __init__(self, space: RowSpace, rule: RowRule, dtype: torch.dtype, budget_bytes: int, monitored: bool) -> None:
-        # The base's constructor is not called, as it allocates all tables.
-        self.space, self.rule, self.dtype, self.monitored = space, rule, dtype, monitored
-        self.rules = [rule] * len(space.pools)
-        self.torch_device, self.seed, self.threads = torch.device("cpu"), 0, 1
-        self.slot_of_row = np.full(space.rows, COLD, dtype=np.int32)
-        self.placement = Placement(0, self.slot_of_row)
-        self.traffic = Traffic()
-        self.hot_rows_T = np.zeros(len(space.tables), dtype=np.int64)
-        self.device = self._device_tier(split_budget(space, self.row_bytes, budget_bytes))
-
-    def _device_tier(self, capacities: list[int]) -> DeviceTier:
+    def _make_tier(self, capacities: list[int]) -> DeviceTier:
         return PlacementTier(capacities, self.monitored)
 
-    def take_traffic(self) -> Traffic:
-        """What was moved since the last call."""
-        taken, self.traffic = self.traffic, Traffic()
-        return taken
+    def up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64], cold: Home) -> None:
+        """Do nothing."""
+
+    def leave(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64], cold: Home) -> None:
+        """Do nothing."""
 
     def movement(self, pool: int) -> RowMovement:
         """Return that no row was ever measured, so that none is stale."""
-        slots = self.device.capacities[pool]
+        slots = self.tier.capacities[pool]
         return RowMovement.of(np.zeros((slots, MEASURES)), np.zeros(slots, dtype=np.int32))
 
-    def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
-        """Do nothing: the caller counts the rows."""
 
-    def send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
-        """Do nothing: the caller counts the rows."""
+class NoHome(InMemory):
+    """A home without rows."""
+
+    def __init__(self) -> None:
+        """Allocate nothing."""
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+
+class NoPath(RowPath):
+    """A path on which no row travels."""
 
     def gather(self, *_: Any) -> NoReturn:
         raise AssertionError("rows without values cannot be gathered")
@@ -80,8 +82,12 @@ class PlacementStore(EmbeddingStore):
     def apply(self, *_: Any) -> NoReturn:
         raise AssertionError("rows without values cannot be updated")
 
-    def _where(self, *_: Any) -> NoReturn:
-        raise AssertionError("rows without values cannot be saved")
 
-    def _read_slots(self, *_: Any) -> NoReturn:
-        raise AssertionError("rows without values cannot be read")
+def placement_store(
+    space: RowSpace, rule: RowRule, dtype: torch.dtype, budget_bytes: int, monitored: bool
+) -> EmbeddingStore:
+    """Return a store whose migrations change the placement and are counted in rows and bytes."""
+    index, rules = RowIndex(space), [rule] * len(space.pools)
+    hot, cold = PlacementRows(index, rules, dtype, torch.device("cpu"), monitored), NoHome()
+    hot.replace(split_budget(space, hot.row_bytes(), budget_bytes))
+    return EmbeddingStore(index, rules, 0, hot, cold, Peers(index, hot, NoPath(index, rules, hot, cold)))

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.embedding.shared.lines import (
+from adaptive_rec.embedding.peers.lines import (
     CLASS_BYTES,
     LOOKUP_REQUEST_BYTES,
     PART_BYTES,
     ROW_REQUEST_BYTES,
     lines_of,
 )
-from adaptive_rec.embedding.shared.ownership import Ownership
+from adaptive_rec.embedding.peers.ownership import Ownership
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.batches import take
 from adaptive_rec.system.group import part_of

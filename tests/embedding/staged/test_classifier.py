@@ -14,9 +14,9 @@ from numba.core.errors import TypingError
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice
 from adaptive_rec.embedding.staged.classifier import Classifier
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.ring import StagingRing
 from adaptive_rec.placement import Placement, RowSpace
+from tests.doubles.late_streams import LateStreams
 
 ROWS = 40
 

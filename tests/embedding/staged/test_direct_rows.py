@@ -11,16 +11,16 @@ import torch
 
 from adaptive_rec.batch import FeatureSpec, TableSpec
 from adaptive_rec.config.run import RunConfig
-from adaptive_rec.embedding.host import HostTier
+from adaptive_rec.embedding.cold.memory import InMemory
+from adaptive_rec.embedding.index import RowIndex
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.direct_rows import direct_rows, pays
-from adaptive_rec.embedding.staged.in_place_store import InPlaceStore
-from adaptive_rec.embedding.staged.late_streams import LateStreams
-from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.staged.stager import Stager
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.placement import RowSpace
+from tests.doubles.late_streams import LateStreams
+from tests.stores import device_store
 
 TABLES = (TableSpec("narrow", 30, 16), TableSpec("wide", 20, 128))
 SPACE = RowSpace.of(TABLES, (FeatureSpec("a", 0), FeatureSpec("b", 1)))
@@ -67,8 +67,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> LockingDriver:
 
 
 def choose(wanted: str) -> Any:
-    host = HostTier(SPACE, RULE, 1, np.float32)
-    return direct_rows(wanted, SPACE, RULE, torch.float32, Locking(1), host)
+    cold = InMemory(RowIndex(SPACE), [RULE] * len(SPACE.pools), np.float32)
+    return direct_rows(wanted, SPACE, RULE, torch.float32, Locking(1), cold)
 
 
 def test_wide_rows_are_read_directly_by_the_stated_figures() -> None:
@@ -110,28 +110,27 @@ def test_an_interrupt_while_memory_is_locked_leaves_none_locked(driver: LockingD
 def test_rows_in_place_are_locked_as_long_as_their_store_is_there(driver: LockingDriver) -> None:
     """Also behind its close, for an evaluation. SGD has no state: there is nothing to lock, but kernels take its address."""
     for rule, arrays in ((RULE, 4), (RowRule(RULES["sgd"], 0, 0, 0), 2)):
-        store = InPlaceStore(SPACE, rule, 1, torch.float32, Locking(1), 1 << 20, False)
+        store = device_store(SPACE, rule, 1, torch.float32, Locking(1), 1 << 20, False, cold_rows="in_place")
         for _ in range(2):
             assert len(driver.locked) == arrays
-            assert [store.tables.of_pool(pool)[0].data_ptr() in driver.locked for pool in range(2)] == [True, True]
+            assert [store.path.tables.of_pool(pool)[0].data_ptr() in driver.locked for pool in range(2)] == [True, True]
             store.close()
         del store
         gc.collect()
         assert not driver.locked
     driver.most = 3
     with pytest.raises(ConfigError, match=r"run\.cold_rows must be staged where tables cannot be locked in memory"):
-        InPlaceStore(SPACE, RULE, 1, torch.float32, Locking(1), 1 << 20, False)
+        device_store(SPACE, RULE, 1, torch.float32, Locking(1), 1 << 20, False, cold_rows="in_place")
     gc.collect()
     assert not driver.locked
 
 
-@pytest.mark.parametrize("kind", [InPlaceStore, StagedStore])
+@pytest.mark.parametrize("way", ["in_place", "direct"])
 def test_whatever_fails_leaves_no_memory_locked(
-    kind: type[StagedStore], driver: LockingDriver, monkeypatch: pytest.MonkeyPatch
+    way: str, driver: LockingDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a store is made, and while it is closed."""
-    way = "in_place" if kind is InPlaceStore else "direct"
-    settings: Any = (SPACE, RULE, 1, torch.float32), (1 << 20, False, 1, True, False, way)
+    settings: Any = (SPACE, RULE, 1, torch.float32), (1 << 20, False, 1, False, way)
 
     def fail(*_: object) -> Any:
         raise torch.OutOfMemoryError("made up")
@@ -139,14 +138,14 @@ def test_whatever_fails_leaves_no_memory_locked(
     with monkeypatch.context() as patch:
         patch.setattr(Stager, "__init__", fail)
         with pytest.raises(torch.OutOfMemoryError):
-            kind(*settings[0], Locking(1), *settings[1])
+            device_store(*settings[0], Locking(1), *settings[1])
     gc.collect()
     assert not driver.locked
-    store = kind(*settings[0], Locking(1), *settings[1])
+    store = device_store(*settings[0], Locking(1), *settings[1])
     assert len(driver.locked) == 4
     with monkeypatch.context() as patch:
-        patch.setattr(store, "settle", fail)
-        patch.setattr(store.streams, "compute_event", fail)
+        patch.setattr(store.path, "settle", fail)
+        patch.setattr(store.path.streams, "compute_event", fail)
         with pytest.raises(torch.OutOfMemoryError):
             store.close()
     del store

@@ -12,22 +12,22 @@ import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.cold.copier import RowCopier
 from adaptive_rec.embedding.staged import stager
 from adaptive_rec.embedding.staged.classified import ClassifiedOnDevice
 from adaptive_rec.embedding.staged.classifier import Classifier
 from adaptive_rec.embedding.staged.device_step import DeviceStep
-from adaptive_rec.embedding.staged.host_rows import RowCopier
 from adaptive_rec.embedding.staged.in_flight import Flight, Staged
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.moves import SlotMoves
 from adaptive_rec.embedding.staged.packing import Parcel, send
+from adaptive_rec.embedding.staged.path import StagedPath
 from adaptive_rec.embedding.staged.ring import Slot, StagingRing
-from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.staged.stager import Stager
 from adaptive_rec.embedding.staged.write_back import WriteBack
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.kernels import host
 from adaptive_rec.placement import Migration
+from tests.doubles.late_streams import LateStreams
 from tests.embedding.staged.test_stress import DONE, STEPS, drive, equal, make_store
 
 FEW_STEPS = 20
@@ -125,17 +125,17 @@ def skip_batches_without_passing_rows_on(patch: pytest.MonkeyPatch) -> None:
     def release(store: Any, work: ClassifiedBatch) -> None:
         store._fly_home(work, store._staged(work), False, None)
 
-    patch.setattr(StagedStore, "release", release)
+    patch.setattr(StagedPath, "release", release)
 
 
 def end_flights_before_their_rows_are_home(patch: pytest.MonkeyPatch) -> None:
-    fly_home = StagedStore._fly_home
+    fly_home = StagedPath._fly_home
 
     def fly(store: Any, work: ClassifiedBatch, staged: Staged, *more: Any) -> None:
         store._in_flight.end(work.staged)
         fly_home(store, work, staged, *more)
 
-    patch.setattr(StagedStore, "_fly_home", fly)
+    patch.setattr(StagedPath, "_fly_home", fly)
 
 
 MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
@@ -156,7 +156,7 @@ MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
 
 
 def read_lists_of_another_placement(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StagedStore, "_take_slots_over", lambda store, migration: None)
+    patch.setattr(StagedPath, "end_migration", lambda store, migration: None)
 
 
 def classify_before_ids_arrive(patch: pytest.MonkeyPatch) -> None:

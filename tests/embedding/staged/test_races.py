@@ -13,10 +13,11 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.staged.in_flight import Flight, InFlight
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.ring import Slot
-from adaptive_rec.embedding.staged.staged_store import StagedStore
+from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.placement import Migration, RowSpace
+from tests.doubles.late_streams import LateStreams
+from tests.stores import device_store
 
 NONE = np.empty(0, dtype=np.int64)
 ROWS, DIM, LR = 6, 3, 0.5
@@ -24,27 +25,27 @@ SPACE = RowSpace.of((TableSpec("A", ROWS, DIM),), (FeatureSpec("a", 0),))
 SEEDS = range(5)
 
 
-def make_store(seed: int, hot: list[int]) -> StagedStore:
-    store = StagedStore(SPACE, RowRule(RULES["sgd"], 0, 0, 0), 1, torch.float64, LateStreams(seed), 1 << 20, False)
+def make_store(seed: int, hot: list[int]) -> EmbeddingStore:
+    store = device_store(SPACE, RowRule(RULES["sgd"], 0, 0, 0), 1, torch.float64, LateStreams(seed), 1 << 20, False)
     store.migrate(Migration(np.array(hot, dtype=np.int64), NONE))
     return store
 
 
-def classified(store: StagedStore, rows: list[int]) -> ClassifiedBatch:
+def classified(store: EmbeddingStore, rows: list[int]) -> ClassifiedBatch:
     ids = np.array(rows)[:, None]
     batch = Batch.one_hot(np.zeros((len(rows), 1), np.float32), ids, np.zeros(len(rows), np.float32))
     work = ClassifiedBatch(batch, SPACE)
-    store.classify(work)
+    store.path.classify(work)
     return work
 
 
-def staged(store: StagedStore, rows: list[int]) -> ClassifiedBatch:
+def staged(store: EmbeddingStore, rows: list[int]) -> ClassifiedBatch:
     work = classified(store, rows)
     store.stage(work)
     return work
 
 
-def train(store: StagedStore, work: ClassifiedBatch) -> None:
+def train(store: EmbeddingStore, work: ClassifiedBatch) -> None:
     """Every row of the batch goes down by the learning rate for each time it occurs."""
     store.take(work)
     size = work.batch.size
@@ -56,9 +57,9 @@ def train(store: StagedStore, work: ClassifiedBatch) -> None:
     store.apply(work, RowUpdate(ones, np.arange(size), None, LR, 1, measure=False))
 
 
-def assert_trained(store: StagedStore, before: np.ndarray, batches: list[list[int]]) -> None:
+def assert_trained(store: EmbeddingStore, before: np.ndarray, batches: list[list[int]]) -> None:
     times = np.bincount(np.concatenate(batches), minlength=ROWS)
-    np.testing.assert_allclose(store.export_table(0)[0], before - LR * times[:, None], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(store.contents.export(0)[0], before - LR * times[:, None], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -72,7 +73,7 @@ def test_a_batch_staged_in_the_middle_of_a_migration_is_staged_again(
 ) -> None:
     """Some rows have moved and some not, and the placement is the old one by its version."""
     store = make_store(seed, hot)
-    before = store.export_table(0)[0]
+    before = store.contents.export(0)[0]
     batches = [[0, 1, 2], [0, 1, 1], [2, 0]]
     works = [staged(store, batches[0])]
     count_moved = store._count_moved
@@ -95,7 +96,7 @@ def test_a_batch_dropped_by_the_step_may_be_looked_at_by_the_worker(seed: int, m
     """The step stages a batch again that a migration overtook, while a worker under the old placement's version asks which
     batches are on their way."""
     store = make_store(seed, [0])
-    before = store.export_table(0)[0]
+    before = store.contents.export(0)[0]
     batches = [[0, 1, 2], [0, 1, 1]]
     first, second = staged(store, batches[0]), classified(store, batches[1])
     store.migrate(Migration(NONE, np.array([0])))
@@ -106,9 +107,9 @@ def test_a_batch_dropped_by_the_step_may_be_looked_at_by_the_worker(seed: int, m
         release(released, event)
         if released is slot and not answers:
             later = Flight(second)  # as far as `stage` goes before it looks for earlier batches
-            store._in_flight.add(later)
-            answers.append(store._in_flight.hold_before(later))
-            store._in_flight.end(later)
+            store.path._in_flight.add(later)
+            answers.append(store.path._in_flight.hold_before(later))
+            store.path._in_flight.end(later)
 
     monkeypatch.setattr(Slot, "release", release_and_ask)
     store.take(first)
@@ -126,7 +127,7 @@ def test_a_batch_staged_while_memory_is_given_back_takes_no_rows_from_what_is_dr
 ) -> None:
     """It comes after the batches to be dropped were looked up, so it is none of them; one it takes rows from is."""
     store = make_store(seed, [])
-    before = store.export_table(0)[0]
+    before = store.contents.export(0)[0]
     batches = [[0, 1, 2], [0, 1, 1]]
     works = [staged(store, batches[0])]
     ahead = InFlight.ahead

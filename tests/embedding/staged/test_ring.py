@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.ring import Slot, StagingRing
 from adaptive_rec.embedding.staged.streams import Event, Streams
+from tests.doubles.late_streams import LateStreams
 
 gpu = pytest.mark.gpu
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")

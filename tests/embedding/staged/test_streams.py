@@ -18,10 +18,11 @@ import torch
 
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
-from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.streams import Event, Streams
+from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.runtime.assemble import assemble
+from tests.doubles.late_streams import LateStreams
 
 gpu = pytest.mark.gpu
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
@@ -549,12 +550,12 @@ def train_on(device: str, policy: str, optimizer: str, budget_bytes: int) -> tup
     runtime = assemble(load_config(None, {}, settings))
     losses = [event.loss for event in runtime.run() if isinstance(event, Snapshot)]
     assert runtime.device.type == device
-    return losses, [runtime.store.export_table(table)[0] for table in range(4)]
+    return losses, [runtime.store.contents.export(table)[0] for table in range(4)]
 
 
 @gpu
 @needs_cuda
-@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"])
+@pytest.mark.parametrize("optimizer", NAMED_RULES)
 @pytest.mark.parametrize(("policy", "budget_bytes"), [("hybrid", 0), ("hotline", 20_000), ("device_only", 0)])
 def test_training_on_a_cuda_device_equals_plain_steps_on_the_cpu(
     policy: str, budget_bytes: int, optimizer: str

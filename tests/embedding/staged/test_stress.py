@@ -12,19 +12,17 @@ import torch
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.device import split_budget
-from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.staged import stager
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
-from adaptive_rec.embedding.staged.in_place_store import InPlaceStore
-from adaptive_rec.embedding.staged.late_streams import LateEvent, LateStreams
-from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.runtime.pipeline import Pipeline
+from tests.doubles.late_streams import LateEvent, LateStreams
+from tests.stores import cpu_store, device_store
 
 SPACE = RowSpace.of(
     (TableSpec("A", 30, 4), TableSpec("B", 14, 3), TableSpec("C", 9, 4)),
@@ -41,9 +39,8 @@ def make_store(
     settings = (SPACE, RowRule(RULES[rule], 1e-8, 0.9, 0.999), 1, torch.float64)
     budget = BUDGET_ROWS * 100
     if streams is None:
-        return DirectStore(*settings, torch.device("cpu"), budget, True)
-    kind = InPlaceStore if cold_rows == "in_place" else StagedStore
-    return kind(*settings, streams, budget, True, classifies=classifies, cold_rows=cold_rows)
+        return cpu_store(*settings, budget, True)
+    return device_store(*settings, streams, budget, True, classifies=classifies, cold_rows=cold_rows)
 
 
 def random_batches(random: np.random.Generator, steps: int) -> list[Batch]:
@@ -59,12 +56,12 @@ def random_batches(random: np.random.Generator, steps: int) -> list[Batch]:
 
 
 def random_migration(store: EmbeddingStore, random: np.random.Generator) -> Migration:
-    hot = np.flatnonzero(store.placement.slot_of_row >= 0)
+    hot = np.flatnonzero(store.index.placement.slot_of_row >= 0)
     demote = hot[random.random(len(hot)) < 0.5]
     promote = []
     for pool, spec in enumerate(SPACE.pools):
-        staying = np.setdiff1d(store.device.row_of_slot[pool], demote)
-        free = store.device.capacities[pool] - np.count_nonzero(staying >= 0)
+        staying = np.setdiff1d(store.hot.tier.row_of_slot[pool], demote)
+        free = store.hot.tier.capacities[pool] - np.count_nonzero(staying >= 0)
         cold = np.setdiff1d(np.arange(spec.first_row, spec.end_row), hot)
         promote.append(random.permutation(cold)[: random.integers(0, free + 1)])
     return Migration(np.concatenate(promote), demote)
@@ -91,7 +88,7 @@ def run_step(store: EmbeddingStore, work: ClassifiedBatch, step: int, random: np
     for samples in (part for part in parts if len(part)):
         micro = buffers(store, len(samples))
         store.gather(work, samples, np.full(len(samples), 0.5), micro)
-        store.launch(lambda pooled=micro.pooled: seen.extend(part.cpu().numpy().copy() for part in pooled))
+        store.hot.launch(lambda pooled=micro.pooled: seen.extend(part.cpu().numpy().copy() for part in pooled))
         gradients.append(micro.pooled)
         position_B[samples] = np.arange(trained, trained + len(samples))
         trained += len(samples)
@@ -102,7 +99,7 @@ def run_step(store: EmbeddingStore, work: ClassifiedBatch, step: int, random: np
         for target, of_pool, extra in zip(targets, zip(*gradients, strict=True), noise, strict=True):
             target.copy_(torch.cat(of_pool) * 0.1 + extra.to(target.device))
 
-    store.launch(differentiate)
+    store.hot.launch(differentiate)
     frozen_U = random.random(len(work.distinct_U)) < 0.2
     store.apply(work, RowUpdate(targets, position_B, frozen_U, 0.05, step, measure=bool(step % 2)))
     return seen
@@ -111,11 +108,11 @@ def run_step(store: EmbeddingStore, work: ClassifiedBatch, step: int, random: np
 def look_at(store: EmbeddingStore, batch: Batch) -> list[Any]:
     """Gather a batch that is not trained, as an evaluation does."""
     work = ClassifiedBatch(batch, SPACE)
-    store.classify(work)
+    store.path.classify(work)
     micro = buffers(store, SAMPLES)
     store.gather(work, np.arange(SAMPLES), np.ones(SAMPLES), micro)
     store.release(work)
-    return [store.fetch(part).copy() for part in micro.pooled]
+    return [store.hot.fetch(part).copy() for part in micro.pooled]
 
 
 def drive(store: Any, seed: int, depth: int = 4, resizes: bool = True, steps: int = STEPS) -> list[Any]:
@@ -135,7 +132,7 @@ def drive(store: Any, seed: int, depth: int = 4, resizes: bool = True, steps: in
             if chance < 0.25:
                 store.migrate(random_migration(store, random))
             elif chance < 0.3 and resizes:
-                slots = split_budget(SPACE, store.row_bytes, int(random.integers(0, 40)) * 100)
+                slots = split_budget(SPACE, store.hot.row_bytes(), int(random.integers(0, 40)) * 100)
                 store.resize(slots, random.permutation(SPACE.rows))
             elif chance < 0.4:
                 store.settle()
@@ -147,8 +144,8 @@ def drive(store: Any, seed: int, depth: int = 4, resizes: bool = True, steps: in
                 seen.append(look_at(store, random_batches(random, 1)[0]))
     finally:
         pipeline.close()
-    found = [part for table in range(len(SPACE.tables)) for part in store.export_table(table)]
-    found += [store.measure(pool) for pool in range(len(SPACE.pools))]
+    found = [part for table in range(len(SPACE.tables)) for part in store.contents.export(table)]
+    found += [store.hot.measure(pool) for pool in range(len(SPACE.pools))]
     store.close()
     return [part for parts in seen for part in parts] + found
 

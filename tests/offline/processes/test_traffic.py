@@ -20,7 +20,7 @@ from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.group import Group
-from adaptive_rec.system.late_threads import LateThreads
+from tests.doubles.late_threads import LateThreads
 from tests.settings import TINY
 
 STEPS = 6

@@ -21,7 +21,7 @@ from adaptive_rec.offline.forecast import replay as replaying
 from adaptive_rec.offline.forecast.ceiling import Ceiling
 from adaptive_rec.offline.forecast.kept import KeptSource
 from adaptive_rec.offline.forecast.lane import Lane, StepCounts, stretch_steps
-from adaptive_rec.offline.forecast.placement_store import PlacementStore
+from adaptive_rec.offline.forecast.placement_store import placement_store
 from adaptive_rec.offline.forecast.replay import Replayed, replay
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policies.hotline import Hotline
@@ -70,9 +70,9 @@ def real(config: Config, name: str, budget: int) -> Real:
     runtime = assemble(config.model_copy(update={"knobs": knobs}))
     for _ in runtime.run():
         pass
-    did, moved = runtime.tally.counters, runtime.store.traffic
+    did, moved = runtime.tally.counters, runtime.store.index.traffic
     bytes_moved = (moved.host_to_device_bytes, moved.device_to_host_bytes)  # on a CPU nothing but migrations travels
-    hot_rows = runtime.store.device.hot_rows
+    hot_rows = runtime.store.hot.tier.hot_rows
     return Real(
         did.steps, did.lookups, did.lookups_hot, did.samples_popular, moved.migrated_rows, *bytes_moved, hot_rows
     )
@@ -80,7 +80,7 @@ def real(config: Config, name: str, budget: int) -> Real:
 
 def seen(lane: Lane) -> Real:
     t = lane.total
-    moved = (t.migrated_rows, t.promoted_bytes, t.demoted_bytes, lane.store.device.hot_rows)
+    moved = (t.migrated_rows, t.promoted_bytes, t.demoted_bytes, lane.store.hot.tier.hot_rows)
     return Real(t.steps, t.lookups, t.hot_lookups, t.popular_samples, *moved)
 
 
@@ -106,7 +106,7 @@ def test_a_replay_equals_the_real_run(name: str, budget: int, plain: Replayed) -
     if budget != lane.budget_bytes:
         assert name in NO_BUDGET
         assert plain.lanes[name, BUDGETS[0]] is lane
-        assert lane.store.device.hot_rows in (0, lane.space.rows)
+        assert lane.store.hot.tier.hot_rows in (0, lane.space.rows)
         return
     assert seen(lane) == real(tiny(), name, budget)
 
@@ -245,10 +245,10 @@ def test_the_store_allocates_no_rows_and_refuses_to_read_them() -> None:
     tables = (TableSpec("large", 20_000_000, 128),)
     space = RowSpace.of(tables, (FeatureSpec("f", 0),))
     rule = RowRule(1, 1e-8, 0.9, 0.999)
-    store = PlacementStore(space, rule, torch.float32, 1 << 30, monitored=True)
-    assert store.device.weights == store.device.state == []
-    assert store.device_bytes <= 1 << 30
-    for call in (store.gather, store.apply, store._read_slots):
+    store = placement_store(space, rule, torch.float32, 1 << 30, monitored=True)
+    assert store.hot.tier.weights == store.hot.tier.state == []
+    assert store.hot.bytes <= 1 << 30
+    for call in (store.path.gather, store.path.apply):
         with pytest.raises(AssertionError, match="rows without values"):
             call()
 

@@ -1,0 +1,1 @@
+"""Where cold rows are: in host memory, in a log on a disk, or in both."""

@@ -1,0 +1,1 @@
+"""How the rows of a batch get to its step and back."""

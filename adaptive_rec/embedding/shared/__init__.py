@@ -1,1 +1,0 @@
-"""The store of several processes: each row has one owner."""
