@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from adaptive_rec.kernels.update_rules import NAMED_RULES
+
 Case = dict[str, Any]
 Axes = Mapping[str, Sequence[Any]]
 
@@ -28,7 +30,7 @@ AXES: dict[str, tuple[Any, ...]] = {
     "loop": ("runtime", "own"),
     "ids": ("rows", "raw"),
     "precision": ("float64", "float32", "bf16"),
-    "optimizer": ("sgd", "rowwise_adagrad", "adagrad", "lazy_adam"),
+    "optimizer": tuple(NAMED_RULES),
     "bags": ("one-hot", "sum", "mean"),
 }  # fmt: skip
 """Policy; where cold rows lie; the CPU, or a made-up device whose work is late; processes; whose loop trains; ids that are

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
 from adaptive_rec.config.knobs import Frozen, knob
+from adaptive_rec.kernels.update_rules import NAMED_RULES, names_with
+
+if TYPE_CHECKING:
+    RuleName = str
+else:
+    RuleName = Literal[tuple(NAMED_RULES)]
 
 
 class ModelConfig(Frozen):
@@ -58,16 +64,17 @@ class ModelConfig(Frozen):
 
 
 class OptimizerConfig(Frozen):
-    embedding: Literal["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"] = knob(
-        "rowwise_adagrad", "name", "Update rule of embedding rows; Adam is lazy: only touched rows move."
-    )
+    embedding: RuleName = knob("rowwise_adagrad", "name", "Update rule of embedding rows; each moves only touched rows.")
     embedding_lr: float = knob(0.02, "rate", "Learning rate of embedding rows.", gt=0)
     dense: str = knob("Adagrad", "name", "Any optimizer of torch.optim, by its class name.")
     dense_lr: float = knob(0.01, "rate", "Learning rate of the dense part.", gt=0)
     dense_options: dict[str, float | bool] = knob({}, "table", "Further arguments of the dense optimizer.")
-    eps: float = knob(1e-8, "number", "Added to the denominator by Adagrad and Adam.", gt=0)
+    eps: float = knob(1e-8, "number", f"Added to the denominator by {names_with('eps')}.", gt=0)
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
-        (0.9, 0.999), description="Decay of Adam's two moments.", json_schema_extra={"unit": "ratio"}, strict=False
+        (0.9, 0.999),
+        description=f"Decay of the moments of {names_with('betas')}.",
+        json_schema_extra={"unit": "ratio"},
+        strict=False,
     )
     warmup_steps: int = knob(0, "steps", "Steps over which both learning rates rise linearly from 0.", ge=0)
     decay_start: int = knob(0, "steps", "Step at which both learning rates begin to fall.", ge=0)

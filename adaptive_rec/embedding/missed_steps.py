@@ -54,9 +54,9 @@ class LinearSteps(MissedSteps):
         super().__init__(first)
         self._rule = rule
         self._tree_N4 = _unmoved(GROWTH)
-        squares = rule.code == row_update.RMSPROP
-        self._faded = (1 + rule.flag) * dim if squares else 0
-        self._buffer = self._faded if rule.beta1 else -1
+        has_buffer = rule.state_names[-1:] == ("momentum_buffer",)
+        self._faded = (len(rule.state_names) - has_buffer) * dim
+        self._buffer = self._faded if has_buffer else -1
 
     def announce(self, lr: float) -> int:
         if len(self) == len(self._tree_N4) // 2:
@@ -74,8 +74,7 @@ class LinearSteps(MissedSteps):
         fresh = l2 if number == 1 else (1 - rule.dampening) * l2
         if not momentum:
             return np.array([1 - lr * l2, 0.0, 0.0, 0.0])
-        nesterov = rule.flag and rule.code == row_update.MOMENTUM
-        weight, buffer = (l2 + momentum * fresh, momentum**2) if nesterov else (fresh, momentum)
+        weight, buffer = (l2 + momentum * fresh, momentum**2) if rule.nesterov else (fresh, momentum)
         return np.array([1 - lr * weight, -lr * buffer, fresh, momentum])
 
     def make(self, row_N: NDArray[np.int64], slot_R: NDArray[np.int32], next_step: int, tiers: TierArrays) -> int:

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.model import OptimizerConfig
-from adaptive_rec.kernels import row_update
 from adaptive_rec.kernels.row_update import Hyper
+from adaptive_rec.kernels.update_rules import NAMED_RULES, RULE_OF_CODE, StatePart, TorchOptimizer, UpdateRule
 
-RULES = {
-    "sgd": row_update.SGD,
-    "rowwise_adagrad": row_update.ROWWISE_ADAGRAD,
-    "adagrad": row_update.ADAGRAD,
-    "lazy_adam": row_update.LAZY_ADAM,
-}
 ROW_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+FIELDS = {"betas": ("beta1", "beta2"), "momentum": ("beta1",), "alpha": ("beta2",)}
+"""Fields of `RowRule` for options of torch whose names are others."""
 
 
 @dataclass(frozen=True)
 class RowRule:
-    """An update rule. Lazy Adam moves a row only when it is touched, with the global step in its bias correction. Where rows
-    catch up, they make the steps that they missed when they are needed (`embedding/missed_steps.py`)."""
+    """An update rule with its constants. Lazy Adam moves a row only when it is touched, with the global step in its bias
+    correction. Where rows catch up, they make the steps that they missed when they are needed (`embedding/missed_steps.py`)."""
 
     code: int
-    eps: float
-    beta1: float
+    eps: float = 0.0
+    beta1: float = 0.0
     """Decay of the first moment, or of the momentum buffer; 0: none."""
-    beta2: float
+    beta2: float = 0.0
     """Decay of the second moment."""
     row_precision: str = "float32"
     """The type that weights are rounded to; float32 means no rounding. Optimizer state is not rounded."""
@@ -42,36 +39,70 @@ class RowRule:
     decoupled: bool = False
     """Whether `decay` is apart from the gradient, as in AdamW."""
     dampening: float = 0.0
-    flag: bool = False
-    """Whether momentum is Nesterov's, or RMSprop is centred."""
+    nesterov: bool = False
+    centered: bool = False
 
     @staticmethod
     def of(config: OptimizerConfig, row_precision: str = "float32") -> RowRule:
-        return RowRule(RULES[config.embedding], config.eps, *config.betas, row_precision)
+        given = {"eps": config.eps, "betas": config.betas}
+        return RowRule.with_options(NAMED_RULES[config.embedding], given, row_precision=row_precision)
+
+    @staticmethod
+    def with_options(spec: UpdateRule, given: Mapping[str, Any], **others: Any) -> RowRule:
+        """Return a rule with constants by torch's names, of which it takes its own. `others`: further fields."""
+        values: dict[str, Any] = {}
+        for option in spec.options:
+            fields, value = FIELDS.get(option, (option,)), given[option]
+            parts = value if len(fields) > 1 else [value]
+            values |= zip(fields, (part if isinstance(part, bool) else float(part) for part in parts), strict=True)
+        return RowRule(spec.code, **values, **others)
+
+    @property
+    def spec(self) -> UpdateRule:
+        """The entry of the table of rules."""
+        return RULE_OF_CODE[self.code]
 
     @property
     def l2(self) -> float:
         """Factor of a row in its own gradient."""
         return 0.0 if self.decoupled else self.decay
 
+    @property
+    def like_torch(self) -> TorchOptimizer | None:
+        """The class of torch.optim whose state rows have; None where there is none."""
+        return next((one for one in self.spec.torch if one.every_row == self.catches_up), next(iter(self.spec.torch), None))
+
+    @property
+    def state_parts(self) -> tuple[StatePart, ...]:
+        """The parts of a row's state, in the order of its columns, but for the number of the last step of rows that catch up."""
+        return tuple(part for part in self.spec.state if not part.option or self.option(part.option))
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Names of the parts that torch would keep too: those with a number for each component."""
+        return tuple(part.name for part in self.state_parts if not part.per_row)
+
+    def option(self, name: str) -> Any:
+        """Return a constant by torch's name."""
+        values = tuple(getattr(self, field) for field in FIELDS.get(name, (name,)))
+        return values if len(values) > 1 else values[0]
+
+    def bias_correction(self, step: int) -> float:
+        """Return the factor that a step's bias correction puts on the learning rate."""
+        if not self.spec.corrects_bias:
+            return 1.0
+        return math.sqrt(1 - self.beta2**step) / (1 - self.beta1**step)
+
     def at(self, step: int, lr: float, seed: int = 0) -> Hyper:
         """Return the constants of a step. Dense Adam adds eps after the second moment's bias correction, lazy Adam before."""
-        adam = self.catches_up and self.code == row_update.LAZY_ADAM
-        eps = self.eps * math.sqrt(1 - self.beta2**step) if adam else self.eps
-        betas = float(self.beta1), float(self.beta2)
-        return Hyper(float(lr), float(eps), *betas, step, seed, float(self.l2), float(self.dampening), self.flag)
+        dense_adam = self.catches_up and self.spec.corrects_bias
+        eps = self.eps * math.sqrt(1 - self.beta2**step) if dense_adam else self.eps
+        betas, switches = (float(self.beta1), float(self.beta2)), (bool(self.nesterov), bool(self.centered))
+        return Hyper(float(lr), float(eps), *betas, step, seed, float(self.l2), float(self.dampening), *switches)
 
     def state_width(self, dim: int) -> int:
         """Return the components of optimizer state of a row of `dim` components."""
-        parts = {
-            row_update.SGD: 0,
-            row_update.ROWWISE_ADAGRAD: 0,
-            row_update.ADAGRAD: 1,
-            row_update.LAZY_ADAM: 2,
-            row_update.MOMENTUM: 1,
-            row_update.RMSPROP: 1 + self.flag + (self.beta1 != 0),
-        }[self.code]
-        return parts * dim + (self.code == row_update.ROWWISE_ADAGRAD) + self.catches_up
+        return sum(1 if part.per_row else dim for part in self.state_parts) + self.catches_up
 
     @property
     def rounds(self) -> bool:

@@ -81,9 +81,9 @@ def apply_rows(
     """Update every active distinct row once, where it is, by the sum of its pieces ``piece_U1[u]`` to ``piece_U1[u + 1]``.
     `active_U` may be longer than there are rows.
 
-    `hyper_5`: learning rate, eps, beta1, beta2, Adam's correction sqrt(1 - beta2**step) / (1 - beta1**step), in float64
-    and on the device. Given `record_HR` (see `tracking.delta`), the displacement of hot rows, its length and the square of
-    its length are added to it, and 1 to their `touches_H`. Given `changed_H`, the flags of hot rows are set.
+    `hyper_5`: learning rate, eps, beta1, beta2, Adam's correction sqrt(1 - beta2**step) / (1 - beta1**step) (1 under other
+    rules), in float64 and on the device. Given `record_HR` (see `tracking.delta`), the displacement of hot rows, its length and
+    the square of its length are added to it, and 1 to their `touches_H`. Given `changed_H`, the flags of hot rows are set.
     Given `number_U`, the rows' numbers in the joint row space (int64), and `step_bits_1` (`rows16.step_dice`, its bits as int64),
     rows of 16 bits are rounded by random bits, else to the nearest; their state is float32 then. `overflow_1` (int32) is set to 1
     where a row is too large for half precision.

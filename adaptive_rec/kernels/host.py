@@ -70,9 +70,8 @@ def apply_rows(
     slots = source_U[(active_U != 0) & (source_U >= 0)].long()
     before = wide[0][slots]
     # After infinitely many steps Adam's correction is 1: the given correction goes into the rate instead.
-    rate = lr * correction if rule == row_update.LAZY_ADAM else lr
     row_update.apply_rows(
-        rule, row_update.Hyper(rate, eps, beta1, beta2, math.inf), source_U.numpy(), grad_UD.numpy(), active_U.numpy(),
+        rule, row_update.Hyper(lr * correction, eps, beta1, beta2, math.inf), source_U.numpy(), grad_UD.numpy(), active_U.numpy(),
         row_update.TierArrays(*map(_bits, wide)),
         bits_U,
     )  # fmt: skip

@@ -15,10 +15,10 @@ from adaptive_rec.kernels.jit import JIT, JIT_INLINE, JIT_PARALLEL, JIT_PART, PA
 from adaptive_rec.kernels.prefetch import prefetch_row
 from adaptive_rec.kernels.row_vectors import sum_of_squares, sum_rows
 from adaptive_rec.kernels.rows16 import dice, overflows, read, row_dice, step_dice, subtract, write
+from adaptive_rec.kernels.update_rules import ADAGRAD, LAZY_ADAM, MOMENTUM, ROWWISE_ADAGRAD
+from adaptive_rec.kernels.update_rules import SGD as SGD  # stores name it to sum up gradients
 
-SGD, ROWWISE_ADAGRAD, ADAGRAD, LAZY_ADAM, MOMENTUM, RMSPROP = 0, 1, 2, 3, 4, 5
-"""Update rules. MOMENTUM is SGD with a momentum buffer."""
-LR, EPS, BETA1, BETA2, REST1, REST2, DIM, DECAY, FLAG, FACTORS = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+LR, EPS, BETA1, BETA2, REST1, REST2, DIM, DECAY, NESTEROV, CENTERED, FACTORS = range(11)
 """Places of a step's factors, in the gradients' precision, and their number."""
 
 _ROWS_AHEAD = 12
@@ -82,8 +82,8 @@ class Hyper(NamedTuple):
     decay: float = 0.0
     """Factor of the row itself in its gradient: the L2 term that torch calls weight_decay."""
     dampening: float = 0.0
-    flag: bool = False
-    """Whether momentum is Nesterov's, or RMSprop is centred."""
+    nesterov: bool = False
+    centered: bool = False
 
 
 def update_rows(rule, hyper, segments, places, grad_STD, rows, tiers, threads=1):
@@ -91,8 +91,7 @@ def update_rows(rule, hyper, segments, places, grad_STD, rows, tiers, threads=1)
 
     `hyper`, `segments`, `places`, `rows` and `tiers` are the named tuples above.
     Rows that no trained sample touches stay as they are, and so do frozen ones; all others are marked in `changed_R`.
-    State columns: none for SGD, the mean square for row-wise Adagrad, D squares for Adagrad, D first then D second moments for
-    Adam, D buffers for SGD with momentum; for RMSprop D squares, D means if it is centred, D buffers if it has momentum.
+    Columns of a row's state are the parts that `update_rules` lists, in this order.
 
     Returns the numbers of rows: (touched, updated, updated in the hot tier, too large now for half precision).
     """
@@ -214,7 +213,7 @@ def set_factors(rule, hyper, dim, factors):
         fresh = 1.0 if hyper.step == 1 else 1 - hyper.dampening
     factors[LR], factors[EPS], factors[BETA1], factors[BETA2] = lr, hyper.eps, hyper.beta1, hyper.beta2
     factors[REST1], factors[REST2], factors[DIM] = fresh, 1 - hyper.beta2, dim
-    factors[DECAY], factors[FLAG] = hyper.decay, hyper.flag
+    factors[DECAY], factors[NESTEROV], factors[CENTERED] = hyper.decay, hyper.nesterov, hyper.centered
 
 
 @njit(**JIT_INLINE)
@@ -243,7 +242,7 @@ def _apply_row(rule, factors, weights, state, r, grad_LD, line, bits):
             change = lr * state[r, d] / (np.sqrt(state[r, dim + d]) + eps)
             write(weights, r, d, read(weights, r, d) - change, dice(bits, d))
     elif rule == MOMENTUM:
-        beta1, rest1, nesterov = factors[BETA1], factors[REST1], factors[FLAG] != 0
+        beta1, rest1, nesterov = factors[BETA1], factors[REST1], factors[NESTEROV] != 0
         for d in range(dim):
             state[r, d] = beta1 * state[r, d] + rest1 * grad_LD[line, d]
             change = grad_LD[line, d] + beta1 * state[r, d] if nesterov else state[r, d]
@@ -254,12 +253,12 @@ def _apply_row(rule, factors, weights, state, r, grad_LD, line, bits):
 
 @njit(**JIT_INLINE)
 def _apply_rmsprop(factors, weights, state, r, grad_LD, line, bits):
-    dim, beta1, centred = grad_LD.shape[1], factors[BETA1], factors[FLAG] != 0
-    buffer = 2 * dim if centred else dim
+    dim, beta1, centered = grad_LD.shape[1], factors[BETA1], factors[CENTERED] != 0
+    buffer = 2 * dim if centered else dim
     for d in range(dim):
         state[r, d] = factors[BETA2] * state[r, d] + factors[REST2] * grad_LD[line, d] * grad_LD[line, d]
         square = state[r, d]
-        if centred:
+        if centered:
             state[r, dim + d] = factors[BETA2] * state[r, dim + d] + factors[REST2] * grad_LD[line, d]
             square -= state[r, dim + d] * state[r, dim + d]
         change = grad_LD[line, d] / (np.sqrt(square) + factors[EPS])

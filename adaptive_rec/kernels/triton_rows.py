@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from adaptive_rec.kernels.launcher import KernelLauncher
-from adaptive_rec.kernels.row_update import ADAGRAD, ROWWISE_ADAGRAD, SGD
+from adaptive_rec.kernels.update_rules import ADAGRAD, ROWWISE_ADAGRAD, SGD
 
 _SGD = tl.constexpr(SGD)
 _ROWWISE_ADAGRAD = tl.constexpr(ROWWISE_ADAGRAD)

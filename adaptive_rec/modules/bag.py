@@ -22,9 +22,9 @@ class AdaptiveEmbeddingBag(TieredModule, nn.EmbeddingBag):
     """Sums or averages bags of rows of one table, with the constructor and the ``forward`` of `torch.nn.EmbeddingBag`.
 
     With ``optimizer=`` the table lies in two tiers, hot rows within ``budget=`` on the device. A rule's name (sgd, adagrad,
-    rowwise_adagrad, lazy_adam; with ``lr=``) has each distinct row updated once at the end of each backward pass. A class of
-    torch.optim (SGD, Adagrad, SparseAdam, Adam, AdamW) leaves that to the ``step()`` of an optimizer of this class, which is
-    made with the module's parameters. The rule lazy_adam moves the rows that were looked up. ``weight`` is a `TieredWeight`.
+    ...; docs/models.md has all; with ``lr=``) has each distinct row updated once at the end of each backward pass, and moves the
+    rows that were looked up. A class of torch.optim, of those that the page names too, leaves that to the ``step()`` of an
+    optimizer of this class, which is made with the module's parameters. ``weight`` is a `TieredWeight`.
 
     Without ``optimizer=`` it is `torch.nn.EmbeddingBag`.
 

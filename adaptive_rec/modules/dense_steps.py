@@ -17,7 +17,6 @@ from adaptive_rec.embedding.missed_steps import LinearSteps, MissedSteps, Stepwi
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import TrainingError
-from adaptive_rec.kernels.row_update import LAZY_ADAM, MOMENTUM, RMSPROP, SGD
 from adaptive_rec.modules.table_rates import TableRates
 
 MOST_FLOAT32_STEPS = 1 << 24
@@ -69,9 +68,10 @@ class DenseSteps:
 
     def _begin(self, rule: RowRule, table: int) -> MissedSteps:
         first, dim = int(self._steps_T[table]), self._store.space.tables[table].dim
-        if rule.code == LAZY_ADAM and not rule.l2:
+        how = rule.spec.missed_l2_steps if rule.l2 else rule.spec.missed_steps
+        if how == "series":
             return AdamSteps(rule, first)
-        if rule.code in (SGD, MOMENTUM) or (rule.code == RMSPROP and not rule.l2):
+        if how == "linear":
             return LinearSteps(rule, dim, first)
         return StepwiseSteps(rule, dim, first, self._store.host.dtype)
 

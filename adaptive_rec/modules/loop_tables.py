@@ -15,14 +15,13 @@ from torch import Tensor
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.embedding.row_types import as_array, as_tensor
 from adaptive_rec.errors import ConfigError, ConflictError
-from adaptive_rec.kernels.row_update import ADAGRAD, LAZY_ADAM, MOMENTUM
 from adaptive_rec.modules.autograd import AutogradSession
 from adaptive_rec.modules.bags import Bags
 from adaptive_rec.modules.data_parallel import leave_out_tables
 from adaptive_rec.modules.finite_sums import check_gradient
 from adaptive_rec.modules.handed_out import HandedOut
 from adaptive_rec.modules.options import Setup
-from adaptive_rec.modules.rates import Rates, torch_state_names
+from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.row_state import RowState, with_states_shown
 from adaptive_rec.modules.step_parts import StepPart
@@ -138,7 +137,8 @@ class LoopTables(AutogradSession):
 
     def has_begun(self, number: int) -> bool:
         """Whether an optimizer of torch would have a state for a table: Adagrad makes it at once, others in their first step."""
-        return bool(self.steps_T[number]) or self.rates.rule_of(number).code == ADAGRAD
+        like = self.rates.rule_of(number).like_torch
+        return bool(self.steps_T[number]) or (like is not None and like.state_at_once)
 
     def new_row_state(self, number: int, weight: Tensor, optimizer: torch.optim.Optimizer) -> RowState:
         """Return the entry of an optimizer, whose state the tiers hold from now on."""
@@ -153,7 +153,7 @@ class LoopTables(AutogradSession):
         all rows make the step that they then catch up on. It is no step of the loop."""
         for number in () if self.updates_in_backward else numbers:
             rule = self.rates.rule_of(number)
-            if rule.catches_up and torch_state_names(rule) and not self.steps_T[number]:
+            if rule.catches_up and rule.state_names and not self.steps_T[number]:
                 self.dense_steps.announce(number, 0.0, ())
                 self.steps_T[number] += 1
                 self.dense_steps.complete(number)
@@ -161,7 +161,7 @@ class LoopTables(AutogradSession):
     def show_states(self) -> None:
         """Have the optimizers that the runtime follows show the states in the tiers, where they have none: they were loaded."""
         for number, weight in () if self.updates_in_backward else self._weights.items():
-            optimizer, names = self.rates.of(number).optimizer, torch_state_names(self.rates.rule_of(number))
+            optimizer, names = self.rates.of(number).optimizer, self.rates.rule_of(number).state_names
             if optimizer is None or not names or not self.steps_T[number]:
                 continue
             if self.row_state(number) is None and not optimizer.state.get(weight):
@@ -220,8 +220,9 @@ class LoopTables(AutogradSession):
         """Return copies of the optimizer state of a table's rows as torch keeps it: parts (rows, dim) by name, and the step."""
         self.check_process()
         rule, steps = self.rates.rule_of(number), int(self.steps_T[number])
-        names = torch_state_names(rule)
-        if not names or (rule.code == MOMENTUM and not steps):
+        names = rule.state_names
+        step_kind = "none" if rule.like_torch is None else rule.like_torch.step
+        if not names or (step_kind == "none" and not steps):
             return {}
         self.dense_steps.settle(number)
         own_RK = self.store.export_table(number)[1]
@@ -230,10 +231,10 @@ class LoopTables(AutogradSession):
         found: dict[str, Any] = {name: part.to(self.weight_dtype).contiguous() for name, part in zip(names, parts, strict=True)}
         for part in found.values():
             self.state_copies[number].add(part, steps)
-        if rule.code == MOMENTUM:
+        if step_kind == "none":
             return found
-        lazy = rule.code == LAZY_ADAM and not rule.catches_up
-        return {"step": steps if lazy else torch.tensor(float(steps), dtype=torch.get_default_dtype()), **found}
+        is_number = step_kind == "number"
+        return {"step": steps if is_number else torch.tensor(float(steps), dtype=torch.get_default_dtype()), **found}
 
     def gradients(self) -> dict[str, RowGradient]:
         """Return the gradients that wait for the optimizer's step, by the names of their tables."""

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from adaptive_rec.errors import ConfigError, ConflictError
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
-from adaptive_rec.modules.rates import lr_at, row_rule_of, torch_state_names
+from adaptive_rec.modules.rates import lr_at, row_rule_of
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.row_state import RowState
 from adaptive_rec.modules.weight import TieredWeight
@@ -161,13 +161,13 @@ def hand_over_state(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> N
     _check_writes(runtime, table)
     if not is_same:
         state.pop(weight, None)
-        if torch_state_names(runtime.rates.rule_of(table)) and not runtime.updates_in_backward:
+        if runtime.rates.rule_of(table).state_names and not runtime.updates_in_backward:
             state[weight] = runtime.new_row_state(table, weight, optimizer)
 
 
 def _parts_of(runtime: EmbeddingRuntime, table: int, found: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the parts of a row's state that an optimizer has, by torch's names."""
-    return {name: found[name] for name in torch_state_names(runtime.rates.rule_of(table)) if found.get(name) is not None}
+    return {name: found[name] for name in runtime.rates.rule_of(table).state_names if found.get(name) is not None}
 
 
 def _is_shown(current: RowState, optimizer: torch.optim.Optimizer, found: Mapping[str, Any]) -> bool:
@@ -209,7 +209,7 @@ def take_state_back(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> N
     group = next((group for group in optimizer.param_groups if any(one is weight for one in group["params"])), None)
     if group is None:
         return
-    if _kept_names(optimizer, group) != torch_state_names(runtime.rates.rule_of(table)):
+    if _kept_names(optimizer, group) != runtime.rates.rule_of(table).state_names:
         own = optimizer.state.get(weight) or {}
         own.update((name, part.contiguous()) for name, part in own.items() if isinstance(part, Tensor))
         return  # Adagrad made sums of one value, without memory of a table's size
@@ -227,7 +227,7 @@ def _kept_names(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> t
         _, rule = row_rule_of(optimizer, group)
     except ConfigError:
         return None
-    return torch_state_names(rule)
+    return rule.state_names
 
 
 def check_state_begins_with_zeros(optimizer: torch.optim.Optimizer) -> None:

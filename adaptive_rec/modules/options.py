@@ -13,12 +13,12 @@ import torch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import ON_DISK, Config, hot_part, validate
 from adaptive_rec.embedding.device import row_bytes
-from adaptive_rec.embedding.optimizer import RULES
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError, did_you_mean
 from adaptive_rec.kernels.key_map import MOST_ROWS
+from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.modules.loop_checks import check_budget, check_knobs_of_ids, check_policy_fits, moving_of
 from adaptive_rec.modules.loop_disk import build_on_disk
 from adaptive_rec.modules.rates import Rates, named_rates, rates_of_class
@@ -57,7 +57,7 @@ class Options(TypedDict, total=False):
     """Folder for the cold rows, where `host_memory` is given. They have a folder of their own in it, which is removed when the
     runtime is no longer in use."""
     optimizer: str | torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | Callable[..., torch.optim.Optimizer] | None
-    """A rule's name (sgd, adagrad, rowwise_adagrad, lazy_adam), or an optimizer of torch.optim that holds the weights, or for
+    """A rule's name (sgd, adagrad, ...; docs/models.md has all), or an optimizer of torch.optim that holds the weights, or for
     `wrap` a list of optimizers of which each holds some, or the class of one that will, or a ``functools.partial`` of
     the class with the options that it will be made with."""
     update: str | None
@@ -90,7 +90,7 @@ def bytes_of(option: str, value: Any) -> int:
 
 def rates_from(options: Options) -> Rates:
     """Return the rates that the options name. Raises ConfigError."""
-    optimizer, rules = options.get("optimizer"), ", ".join(RULES)
+    optimizer, rules = options.get("optimizer"), ", ".join(NAMED_RULES)
     if optimizer is None:
         raise ConfigError(
             f"optimizer must be given: one of {rules}, or to wrap() the torch optimizer that holds the tables"

@@ -13,25 +13,12 @@ from torch import Tensor
 
 from adaptive_rec.config.faults import describe_faults
 from adaptive_rec.config.model import OptimizerConfig
-from adaptive_rec.embedding.optimizer import RULES, RowRule
+from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.errors import ConfigError, did_you_mean
-from adaptive_rec.kernels import row_update
+from adaptive_rec.kernels.update_rules import NAMED_RULES, UPDATE_RULES, TorchOptimizer, UpdateRule, torch_names
 
-ADAM = (torch.optim.Adam, torch.optim.AdamW)
-TORCH_RULES: dict[type[torch.optim.Optimizer], int] = {
-    torch.optim.SGD: row_update.SGD,
-    torch.optim.Adagrad: row_update.ADAGRAD,
-    torch.optim.SparseAdam: row_update.LAZY_ADAM,
-    torch.optim.Adam: row_update.LAZY_ADAM,
-    torch.optim.AdamW: row_update.LAZY_ADAM,
-    torch.optim.RMSprop: row_update.RMSPROP,
-}
-NAMES = {code: name for name, code in RULES.items()}
-"""Names of the rules that a configuration may name."""
 NOT_SERVED = ("maximize", "amsgrad")
 """Options of torch optimizers that the update of rows does not support; they must be off."""
-TORCH_EPS = {"adagrad": 1e-10}
-"""torch's defaults where they differ from those of `OptimizerConfig`."""
 
 
 class Rates:
@@ -65,7 +52,7 @@ class Rates:
     @property
     def counts_steps(self) -> bool:
         """Whether an update depends on the number of its table's updates."""
-        return self.rule.catches_up or self.rule.code == row_update.LAZY_ADAM
+        return self.rule.catches_up or self.rule.spec.corrects_bias
 
     @property
     def lr(self) -> float:
@@ -107,29 +94,19 @@ class Rates:
 
 def _shown(name: str, rule: RowRule) -> str:
     """Return a rule with its constants, by torch's names."""
-    adam = rule.code == row_update.LAZY_ADAM
-    constants = {
-        "eps": rule.eps,
-        "betas": (rule.beta1, rule.beta2) if adam else 0,
-        "momentum": 0 if adam else rule.beta1,
-        "alpha": 0 if adam else rule.beta2,
-        "dampening": rule.dampening,
-        "centered" if rule.code == row_update.RMSPROP else "nesterov": rule.flag,
-        "weight_decay": rule.decay,
-    }
+    constants = {option: rule.option(option) for option in rule.spec.options} | {"weight_decay": rule.decay}
     return f"{name}({', '.join(f'{key}={value}' for key, value in constants.items() if value)})"
 
 
 def named_rates(name: str, lr: float | None, eps: float | None, betas: tuple[float, float] | None) -> Rates:
     """Return the rates of a rule given by name. Raises ConfigError."""
-    if name not in RULES:
-        raise ConfigError(
-            f"optimizer must be one of {', '.join(RULES)} or an optimizer of torch.optim, got {name!r}{did_you_mean(name, RULES)}"
-        )
+    if name not in NAMED_RULES:
+        known, hint = ", ".join(NAMED_RULES), did_you_mean(name, NAMED_RULES)
+        raise ConfigError(f"optimizer must be one of {known} or an optimizer of torch.optim, got {name!r}{hint}")
     if lr is None:
         raise ConfigError(f"lr must be given with optimizer={name!r}: the learning rate of embedding rows")
     values: dict[str, Any] = {"embedding": name, "embedding_lr": float(lr)}
-    values["eps"] = TORCH_EPS.get(name, OptimizerConfig().eps) if eps is None else float(eps)
+    values["eps"] = NAMED_RULES[name].eps if eps is None else float(eps)
     if betas is not None:
         values["betas"] = tuple(map(float, betas))
     rule = _checked(values)
@@ -141,7 +118,7 @@ def row_rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> t
 
     Raises ConfigError where rows cannot follow."""
     kind = type(optimizer)
-    code = _code(kind)
+    served = _served_by(kind)
     for option in NOT_SERVED:
         if group.get(option):
             raise ConfigError(
@@ -155,24 +132,13 @@ def row_rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> t
             f"{option} of {kind.__name__} must stay as they are for embedding rows, got a scheduler that cycles them between "
             f"{base} and {most}; make OneCycleLR or CyclicLR with cycle_momentum=False"
         )
-    eps = float(group.get("eps", 0.0))
-    beta1, beta2 = map(float, group.get("betas", (0.0, 0.0)))
-    decay, momentum = float(group.get("weight_decay", 0.0)), float(group.get("momentum", 0.0))
-    if code in (row_update.LAZY_ADAM, row_update.ADAGRAD, row_update.RMSPROP):
-        _checked({"eps": eps, **({"betas": (beta1, beta2)} if "betas" in group else {})})
-    flag = bool(group.get("nesterov") or group.get("centered"))
-    if code == row_update.SGD and momentum:
-        code = row_update.MOMENTUM
-    elif code == row_update.SGD:
-        flag = False
-    if code in (row_update.MOMENTUM, row_update.RMSPROP):
-        beta1, beta2 = momentum, float(group.get("alpha", 0.0))
-    moves_all = bool(decay) or kind in ADAM or code in (row_update.MOMENTUM, row_update.RMSPROP)
-    rule = RowRule(
-        code, eps, beta1, beta2, catches_up=moves_all, decay=decay, decoupled=bool(group.get("decoupled_weight_decay")),
-        dampening=float(group.get("dampening", 0.0)) if code == row_update.MOMENTUM else 0.0, flag=flag,
-    )  # fmt: skip
-    return kind.__name__ if moves_all else NAMES[code], rule
+    spec, like = next(pair for pair in reversed(served) if not pair[1].option or group[pair[1].option])
+    checked = {option: group[option] for option in ("eps", "betas") if option in spec.options}
+    _checked({option: tuple(map(float, value)) if option == "betas" else float(value) for option, value in checked.items()})
+    decay = float(group.get("weight_decay", 0.0))
+    every_row, decoupled = bool(decay) or like.every_row, bool(group.get("decoupled_weight_decay"))
+    rule = RowRule.with_options(spec, group, catches_up=every_row, decay=decay, decoupled=decoupled)
+    return kind.__name__ if every_row else spec.name, rule
 
 
 def lr_at(group: Mapping[str, Any], number: int) -> float:
@@ -180,37 +146,27 @@ def lr_at(group: Mapping[str, Any], number: int) -> float:
     return float(group["lr"]) / (1 + (number - 1) * float(group.get("lr_decay", 0.0)))
 
 
-def torch_state_names(rule: RowRule) -> tuple[str, ...]:
-    """Return torch's names for the parts of a row's optimizer state, in the order that the store keeps."""
-    if rule.code == row_update.RMSPROP:
-        return ("square_avg", *["grad_avg"] * rule.flag, *["momentum_buffer"] * (rule.beta1 != 0))
-    return {
-        row_update.ADAGRAD: ("sum",),
-        row_update.LAZY_ADAM: ("exp_avg", "exp_avg_sq"),
-        row_update.MOMENTUM: ("momentum_buffer",),
-    }.get(rule.code, ())
-
-
-def _code(given: type[torch.optim.Optimizer]) -> int:
-    code = next((code for known, code in TORCH_RULES.items() if given is known), None)
-    if code is None:
+def _served_by(given: type[torch.optim.Optimizer]) -> list[tuple[UpdateRule, TorchOptimizer]]:
+    """Return the rules by which an optimizer updates rows, one for each option of it that asks for one. Raises ConfigError."""
+    rules = [(rule, like) for rule in UPDATE_RULES for like in rule.torch if given is getattr(torch.optim, like.name)]
+    if not rules:
         hint = "; Adam, AdamW and SparseAdam are served" if "Adam" in given.__name__ else ""
-        known = ", ".join(one.__name__ for one in TORCH_RULES)
         raise ConfigError(
-            f"optimizer must be one of torch's {known} so that rows can be updated as it does, got {given.__name__}{hint}. "
-            "The simplest way: give the tables an optimizer of their own, torch.optim.AdamW([model.items.weight]) say, beside "
-            f"the {given.__name__} of the other parameters, and hand it to wrap; or name a rule ({', '.join(RULES)}) and its lr"
+            f"optimizer must be one of torch's {', '.join(torch_names())} so that rows can be updated as it does, got "
+            f"{given.__name__}{hint}. The simplest way: give the tables an optimizer of their own, "
+            f"torch.optim.AdamW([model.items.weight]) say, beside the {given.__name__} of the other parameters, and hand it to "
+            f"wrap; or name a rule ({', '.join(NAMED_RULES)}) and its lr"
         )
-    return code
+    return rules
 
 
 def rates_of_class(make: Callable[..., torch.optim.Optimizer]) -> Rates:
     """Return the rates of an optimizer that is yet to be made, by its class, or by a ``functools.partial`` of it with options."""
     kind = make.func if isinstance(make, partial) else make
     if isinstance(kind, type):
-        _code(kind)  # before it is made: one that is not served may need more than the weights
+        _served_by(kind)  # before it is made: one that is not served may need more than the weights
     sample = make([torch.zeros(1, requires_grad=True)])
-    _code(type(sample))
+    _served_by(type(sample))
     (group,) = sample.param_groups
     name, rule = row_rule_of(sample, group)
     return Rates(name, rule, float(group["lr"]), decay_is_known=not rule.decoupled)
@@ -222,7 +178,7 @@ def rates_of_optimizer(optimizer: torch.optim.Optimizer, weights: Sequence[Tenso
 
     Raises ConfigError where rows cannot be updated as the optimizer does.
     """
-    _code(type(optimizer))
+    _served_by(type(optimizer))
     wanted = {id(weight) for weight in weights}
     groups = [n for n, g in enumerate(optimizer.param_groups) if any(id(p) in wanted for p in g["params"])]
     held = sum(id(p) in wanted for n in groups for p in optimizer.param_groups[n]["params"])

@@ -70,13 +70,13 @@ def wrap(
     """Move the tables of a model's `nn.Embedding` and `nn.EmbeddingBag` modules into two tiers, in place, and keep their rows.
     Returns the runtime that they share.
 
-    ``budget=``: device memory for hot rows and their optimizer state ("2GiB"). ``optimizer=``: a torch SGD, Adagrad,
-    SparseAdam, Adam, AdamW or RMSprop that holds the tables' weights, or a list of optimizers of which each table has one, or
-    the class of one that will be made. Rows are then
-    updated in its ``step()``, as it would update ordinary parameters: with its state, the learning rate that its param group has
-    at that time, and the gradients that backward passes, clipping and ``GradScaler`` have left. Or the name of a rule, with
-    ``lr=``: rows are then updated at the end of each backward pass. Wrap a model after it was moved to its device. `device`: the
-    device of looked-up vectors, by default that of the model's other parameters. See `Options` for the rest.
+    ``budget=``: device memory for hot rows and their optimizer state ("2GiB"). ``optimizer=``: an optimizer of torch.optim that
+    holds the tables' weights (docs/models.md names those that rows can follow), or a list of optimizers of which each table has
+    one, or the class of one that will be made. Rows are then updated in its ``step()``, as it would update ordinary parameters:
+    with its state, the learning rate that its param group has at that time, and the gradients that backward passes, clipping
+    and ``GradScaler`` have left. Or the name of a rule, with ``lr=``: rows are then updated at the end of each backward pass.
+    Wrap a model after it was moved to its device. `device`: the device of looked-up vectors, by default that of the model's
+    other parameters. See `Options` for the rest.
 
     ``ids="raw"``: the modules that ``keys=`` names are given raw ids from now on, others are left as they are. ``keys`` has for
     each name the ids (K) of the table's first K rows, which keep their values and optimizer state, or None: its rows are dropped,

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.inputs import INTEGERS, as_ids
-from adaptive_rec.modules.rates import torch_state_names
 from adaptive_rec.modules.wrap_tables import MovableTable
 from adaptive_rec.system.group import Group
 
@@ -55,7 +54,7 @@ class RawTable:
         state: Any = holder.state[self.table.weight]
         if not len(to_K):
             holder.state.pop(self.table.weight)  # it begins anew with the rows
-        for name in torch_state_names(runtime.rates.rule_of(number)):
+        for name in runtime.rates.rule_of(number).state_names:
             if (part := state.get(name)) is not None:
                 state[name] = part.new_zeros((last + 1, part.shape[1]))
                 state[name][torch.from_numpy(to_K)] = part[torch.from_numpy(self.row_K)]

@@ -13,6 +13,7 @@ from adaptive_rec.config.knobs import KnobError, Knobs
 from adaptive_rec.config.run import DEVICE_ONLY_COLD_ROWS
 from adaptive_rec.config.tree import Config
 from adaptive_rec.errors import ConfigError
+from adaptive_rec.kernels.update_rules import torch_titles
 from adaptive_rec.policy import Policy
 from adaptive_rec.units import exact_size
 
@@ -46,7 +47,7 @@ FEATURES = {
     "no float32": "`run.precision` other than float32",
     "classify": "`run.classify=device`",
     "cold rows": "`run.cold_rows=direct` or `in_place`",
-    "every row": "an optimizer that moves every row at each step (Adam, AdamW, RMSprop, momentum)",
+    "every row": f"an optimizer that moves every row at each step ({torch_titles(every_row=True)})",
 }
 """Names of features, each as docs/limits.md calls it."""
 
@@ -86,7 +87,7 @@ RAW_ALONE = "only a raw id can lose its row"
 OF_32_BITS = "tables must be of torch.float32 or torch.float64"
 NARROW = "rows of 16 bits do not pass between owners yet"
 EVERY_ROW = "under {every row}, which moves every row at every step"
-WAY_OUT = "; SparseAdam, and SGD and Adagrad without momentum and weight_decay, move only the rows looked up"
+WAY_OUT = f"; {torch_titles(every_row=False)} without momentum and weight_decay move only the rows looked up"
 
 REFUSALS = (
     Refusal("arranging", "raw", NOT_RAW, "it reads the stream twice, and an id gets its row when it first comes", wanted=True),

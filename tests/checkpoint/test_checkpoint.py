@@ -17,6 +17,7 @@ from adaptive_rec import checkpoint
 from adaptive_rec.checkpoint.files import Disk, Output
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import CheckpointError
+from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from tests.matrix import always, each, grid
@@ -58,7 +59,7 @@ DENSE = {
 }
 
 
-@grid(always, each, dense=list(DENSE), embedding=["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"])
+@grid(always, each, dense=list(DENSE), embedding=list(NAMED_RULES))
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path: Path, embedding: str, dense: str) -> None:
     """Stopped in mid-stream under hotline, gone on with under hotline with another budget: equal to plain steps throughout."""
     optimizer = [f"optimizer.embedding={embedding}", f"optimizer.dense={dense.split()[0]}", *DENSE[dense]]

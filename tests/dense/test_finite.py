@@ -20,6 +20,7 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.dense.finite import IN_A_ROW_LIMIT, LATE_STEPS
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import ConfigError, TrainingError
+from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.runtime.assemble import assemble
@@ -137,7 +138,7 @@ def large_and_small_for_each(cases: Sequence[Case]) -> list[Case]:
 
 @grid(
     lambda case: True, large_and_small_for_each,
-    optimizer=["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"], size=[1e13, 1e18, 3e18, 1e25],
+    optimizer=list(NAMED_RULES), size=[1e13, 1e18, 3e18, 1e25],
 )  # fmt: skip
 def test_what_an_update_makes_of_large_gradients_is_finite_or_refused(
     memory_source: Any, optimizer: str, size: float

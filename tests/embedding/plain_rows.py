@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch
 from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.kernels import row_update
 from adaptive_rec.kernels.reference.rows16 import dice, narrowed, row_dice, step_dice, widened
+from adaptive_rec.kernels.reference.step import apply_row
+from adaptive_rec.kernels.update_rules import SGD
 
 Rows = list[tuple[NDArray[Any], NDArray[Any]]]
 """Weights, 16-bit ones as patterns of bits, and optimizer state of each pool."""
@@ -54,7 +55,7 @@ class PlainRows:
         self.space, self.rule, self.seed = store.space, store.rule, store.seed
         self.dtype = store.host.dtype
         self.rows = rows_of(store)
-        self.is_exact = self.rule.code == row_update.SGD
+        self.is_exact = self.rule.code == SGD
 
     def copy(self) -> Rows:
         return [(weights.copy(), state.copy()) for weights, state in self.rows]
@@ -101,21 +102,11 @@ class PlainRows:
     def _apply(self, pool: int, rows: NDArray[np.int64], gradient_UD: NDArray[Any], update: RowUpdate) -> None:
         weights, state = self.rows[pool]
         rule, dim = self.rule, gradient_UD.shape[1]
-        lr, eps, state_UK = self.dtype.type(update.lr), self.dtype.type(rule.eps), state[rows]
-        if rule.code == row_update.SGD:
-            change = lr * gradient_UD
-        elif rule.code == row_update.LAZY_ADAM:
-            first, second = state_UK[:, :dim], state_UK[:, dim:]
-            first[:] = rule.beta1 * first + (1 - rule.beta1) * gradient_UD
-            second[:] = rule.beta2 * second + (1 - rule.beta2) * gradient_UD**2
-            correction = np.sqrt(1 - rule.beta2**update.step) / (1 - rule.beta1**update.step)
-            change = lr * correction * first / (np.sqrt(second) + eps)
-        else:
-            square = gradient_UD**2
-            state_UK += square if rule.code == row_update.ADAGRAD else square.mean(axis=1, keepdims=True)
-            change = lr * gradient_UD / (np.sqrt(state_UK) + eps)
+        values, state_UK = widened(weights[rows]).astype(self.dtype), state[rows]
+        hyper = rule.at(update.step, update.lr)
+        for value_D, state_K, gradient_D in zip(values, state_UK, gradient_UD, strict=True):
+            apply_row(rule.code, hyper, value_D, state_K, gradient_D)
         state[rows] = state_UK
-        values = (widened(weights[rows]) - change).astype(self.dtype)
         if weights.dtype == self.dtype:
             weights[rows] = values
             return

@@ -22,6 +22,7 @@ from adaptive_rec.checkpoint.rows import SavedRows
 from adaptive_rec.checkpoint.writing import Writing
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import CheckpointError
+from adaptive_rec.kernels.update_rules import NAMED_RULES
 from tests.checkpoint.sim_files import SimFiles
 from tests.embedding.driven_store import SETTINGS, DrivenStore
 from tests.embedding.lives import Life, SnapshotClock, Writer, after_power_loss
@@ -34,7 +35,7 @@ KINDS: list[Kind] = [
     (device, rows, rule)
     for device in ("direct", "late")
     for rows in ("float64", "float32")
-    for rule in ("sgd", "rowwise_adagrad", "adagrad", "lazy_adam")
+    for rule in NAMED_RULES
 ] + [("direct", "bf16", "sgd")] * 2 + [("any", "float64", "sgd")] * 2 + [
     ("in_place", "float64", "adagrad"), ("in_place", "float32", "lazy_adam"),
 ]  # fmt: skip

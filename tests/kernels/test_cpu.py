@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.model import OptimizerConfig
-from adaptive_rec.embedding.optimizer import RULES, RowRule, schedule
+from adaptive_rec.embedding.optimizer import RowRule, schedule
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels import classify, finite_rows, jit, pooling, row_update
 from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.kernels.reference import step as reference
+from adaptive_rec.kernels.update_rules import MOMENTUM, NAMED_RULES, RMSPROP, ROWWISE_ADAGRAD
 from adaptive_rec.placement import RowSpace
 from tests.kernels.examples import few_or_many
 from tests.matrix import Case, always, each, grid, pairwise
@@ -26,12 +27,13 @@ from tests.matrix import Case, always, each, grid, pairwise
 FEW, MANY = 20, 60
 DTYPES = [np.float32, np.float64]
 DENSE_RULES = {
-    "momentum": RowRule(row_update.MOMENTUM, 0.0, 0.9, 0.0, decay=0.1, dampening=0.2),
-    "Nesterov's momentum": RowRule(row_update.MOMENTUM, 0.0, 0.9, 0.0, flag=True),
-    "RMSprop": RowRule(row_update.RMSPROP, 1e-3, 0.0, 0.9, decay=0.1),
-    "RMSprop, momentum": RowRule(row_update.RMSPROP, 1e-3, 0.9, 0.9),
+    "momentum": RowRule(MOMENTUM, 0.0, 0.9, 0.0, decay=0.1, dampening=0.2),
+    "Nesterov's momentum": RowRule(MOMENTUM, 0.0, 0.9, 0.0, nesterov=True),
+    "RMSprop": RowRule(RMSPROP, 1e-3, 0.0, 0.9, decay=0.1),
+    "RMSprop, momentum": RowRule(RMSPROP, 1e-3, 0.9, 0.9),
+    "RMSprop, centered": RowRule(RMSPROP, 0.5, 0.9, 0.9, centered=True),
 }
-ROW_RULES = {name: RowRule(code, 1e-8, 0.9, 0.999) for name, code in RULES.items()} | DENSE_RULES
+ROW_RULES = {name: RowRule(rule.code, 1e-8, 0.9, 0.999) for name, rule in NAMED_RULES.items()} | DENSE_RULES
 EXACTNESS = {np.float32: 2e-5, np.float64: 1e-12}
 
 
@@ -344,7 +346,7 @@ def test_apply_rows_equals_its_twin(dtype: Any, rule: str, world: World, step: i
 def test_rules_equal_the_optimizers_of_torch(rule: str, make: Any) -> None:
     """One table, other rows touched in each step; an untouched row must not move, not even under Adam."""
     random = np.random.default_rng(3)
-    row_rule = RowRule(RULES[rule], 1e-8, 0.9, 0.999)
+    row_rule = RowRule(NAMED_RULES[rule].code, 1e-8, 0.9, 0.999)
     weights, state = random.normal(size=(12, 3)), np.zeros((12, row_rule.state_width(3)))
     parameter = torch.nn.Parameter(torch.from_numpy(weights.copy()))
     optimizer = make([parameter])
@@ -365,7 +367,7 @@ def test_rowwise_adagrad_divides_by_the_root_of_the_summed_mean_squares() -> Non
     weights, state = np.zeros((1, 2)), np.zeros((1, 1))
     for grad in ([3.0, 4.0], [0.0, 2.0]):
         row_update.apply_rows(
-            row_update.ROWWISE_ADAGRAD, row_update.Hyper(1.0, 0.0, 0.0, 0.0, 1), np.array([-1]), np.array([grad]),
+            ROWWISE_ADAGRAD, row_update.Hyper(1.0, 0.0, 0.0, 0.0, 1), np.array([-1]), np.array([grad]),
             np.ones(1, np.bool_),
             row_update.TierArrays(np.zeros((0, 2)), np.zeros((0, 1)), weights, state),
         )  # fmt: skip

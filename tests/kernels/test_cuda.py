@@ -10,17 +10,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adaptive_rec.kernels import row_update
+from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.kernels import update_rules
 from adaptive_rec.kernels.reference import cuda as reference_device
 from adaptive_rec.kernels.reference import rows16
 from adaptive_rec.kernels.reference import staging as reference_staging
 from adaptive_rec.kernels.reference import step as reference
+from adaptive_rec.kernels.update_rules import NAMED_RULES
 from tests.kernels.conftest import FORMS
 from tests.matrix import always, grid, pairwise
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 DIMS = [1, 3, 16, 64, 128]
-RULES = [row_update.SGD, row_update.ROWWISE_ADAGRAD, row_update.ADAGRAD, row_update.LAZY_ADAM]
+RULES = [rule.code for rule in NAMED_RULES.values()]
 EXACTNESS = {torch.float32: 3e-6, torch.float64: 1e-13, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 """A few roundings: what is added up is added up in float32 or better, and rounded to the dtype once."""
 LR, EPS, BETA1, BETA2, STEP = 0.05, 1e-8, 0.9, 0.999, 7
@@ -113,14 +115,8 @@ def sum_up(form: Any, drawn: Drawn, position_B: Any, grad: Tensor, span: slice =
     return partial[:pieces]
 
 
-def width(rule: int, dim: int) -> int:
-    return {row_update.SGD: 0, row_update.ROWWISE_ADAGRAD: 1, row_update.ADAGRAD: dim, row_update.LAZY_ADAM: 2 * dim}[
-        rule
-    ]
-
-
-def hyper(form: Any) -> Tensor:
-    correction = np.sqrt(1 - BETA2**STEP) / (1 - BETA1**STEP)
+def hyper(form: Any, rule: int) -> Tensor:
+    correction = RowRule(rule, EPS, BETA1, BETA2).bias_correction(STEP)
     return torch.tensor([LR, EPS, BETA1, BETA2, correction], dtype=torch.float64, device=form.device)
 
 
@@ -128,8 +124,8 @@ def draw_tiers(drawn: Drawn, rule: int, dim: int, dtype: torch.dtype) -> list[Te
     """Hot rows, their state, cold rows, their state, the movement record of hot rows."""
     hot, cold = drawn.hot_rows, drawn.cold_rows
     return [
-        drawn.numbers(dtype, hot, dim), drawn.states(dtype, hot, width(rule, dim)),
-        drawn.numbers(dtype, cold, dim), drawn.states(dtype, cold, width(rule, dim)),
+        drawn.numbers(dtype, hot, dim), drawn.states(dtype, hot, RowRule(rule).state_width(dim)),
+        drawn.numbers(dtype, cold, dim), drawn.states(dtype, cold, RowRule(rule).state_width(dim)),
         drawn.numbers(dtype, hot, dim + 2),
     ]  # fmt: skip
 
@@ -178,7 +174,7 @@ def apply(
     *four, movement = tiers
     longer_U = np.append(active_U, [True] * 3)
     form.kernels.apply_rows(
-        rule, hyper(form), index(form, drawn.piece_U1), partial.to(form.device), index(form, drawn.source_U),
+        rule, hyper(form, rule), index(form, drawn.piece_U1), partial.to(form.device), index(form, drawn.source_U),
         flags(form, longer_U), *four, movement if touches is not None else None, touches, changed, *rounded,
     )  # fmt: skip
 
@@ -230,11 +226,11 @@ def test_rows_of_16_bits_are_rounded_by_the_dice_of_the_cpu(form: Any, dtype: to
     numbers = [*range(60), *(int(n) for n in random.integers(0, 2**62, 10))]
     source_U = np.where(np.arange(70) % 2, ~(np.arange(70) // 2), np.arange(70) // 2)
     hot, cold = (torch.zeros((35, 7), dtype=dtype, device=form.device) for _ in range(2))
-    state, scaled = torch.zeros((35, 0), device=form.device), hyper(form)
+    state, scaled = torch.zeros((35, 0), device=form.device), hyper(form, update_rules.SGD)
     scaled[0] = -1.0
     overflow = rounding(form, numbers)
     form.kernels.apply_rows(
-        row_update.SGD, scaled, index(form, range(71)), torch.from_numpy(values).to(form.device), index(form, source_U),
+        update_rules.SGD, scaled, index(form, range(71)), torch.from_numpy(values).to(form.device), index(form, source_U),
         flags(form, np.ones(70, bool)), hot, state, cold, state, None, None, None, *overflow,
     )  # fmt: skip
     patterns = np.dtype(np.uint16 if dtype == torch.bfloat16 else np.int16)
@@ -297,7 +293,7 @@ def test_nothing_to_do_is_no_launch(form: Any) -> None:
     kernels.gather_pooled(none, index(form, [0]), 2, index(form, [0]), none, none, flag, rows, rows, rows.view(0, 1, 4))
     kernels.sum_pieces(index(form, [0]), none, 2, index(form, [0]), none, flag, none, rows.view(0, 1, 4), rows)
     kernels.apply_rows(
-        0, hyper(form), index(form, [0]), rows, none, flag[:0], rows, rows[:, :0], rows, rows[:, :0], None, None
+        update_rules.SGD, hyper(form, update_rules.SGD), index(form, [0]), rows, none, flag[:0], rows, rows[:, :0], rows, rows[:, :0], None, None
     )
     kernels.movement(rows[:, :0].new_empty((0, 6)), rows, rows.new_empty((0, 5)))
 
@@ -328,9 +324,9 @@ def test_what_a_row_gets_depends_on_nothing_beside_it(form: Any, dim: int) -> No
     assert torch.equal(sum_up(form, drawn, np.arange(70), grad), partial)
     assert torch.equal(sum_up(form, drawn, np.arange(70), grad, slice(3, 20)), partial[3:19])
 
-    active_U, first = np.ones(drawn.rows, bool), draw_tiers(drawn, row_update.LAZY_ADAM, dim, torch.float32)
+    active_U, first = np.ones(drawn.rows, bool), draw_tiers(drawn, update_rules.LAZY_ADAM, dim, torch.float32)
     once, again = ([tier.to(form.device, copy=True) for tier in first] for _ in range(2))
-    apply(form, drawn, row_update.LAZY_ADAM, partial, active_U, once, None)
+    apply(form, drawn, update_rules.LAZY_ADAM, partial, active_U, once, None)
     for chosen in (active_U & (drawn.source_U < 0), active_U & (drawn.source_U >= 0)):  # in two launches
-        apply(form, drawn, row_update.LAZY_ADAM, partial, chosen, again, None)
+        apply(form, drawn, update_rules.LAZY_ADAM, partial, chosen, again, None)
     assert all(torch.equal(*tiers) for tiers in zip(once, again, strict=True))

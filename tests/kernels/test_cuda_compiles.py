@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from adaptive_rec.kernels import row_update
+from adaptive_rec.kernels import update_rules
+from adaptive_rec.kernels.update_rules import NAMED_RULES
 
 triton = pytest.importorskip("triton", reason="triton is not installed here (it exists for Linux only)")
 targets, compiler = importlib.import_module("triton.backends.compiler"), importlib.import_module("triton.compiler")
@@ -20,7 +21,7 @@ cuda = importlib.import_module("adaptive_rec.kernels.cuda")
 triton_rows = importlib.import_module("adaptive_rec.kernels.triton_rows")
 triton_copies = importlib.import_module("adaptive_rec.kernels.triton_copies")
 
-RULES = [row_update.SGD, row_update.ROWWISE_ADAGRAD, row_update.ADAGRAD, row_update.LAZY_ADAM]
+RULES = [rule.code for rule in NAMED_RULES.values()]
 FLAGS = {"mean_F", "active_U", "changed_H"}
 NUMBERS = {"number_U": "*i64", "step_bits": "*i64", "overflow": "*i32"}
 """What rounds rows of 16 bits by random bits; their state and the record are float32 then."""
@@ -88,9 +89,9 @@ CASES = [
     *[("gather_pooled", dtype, 16, 90, {}) for dtype in ("fp32", "fp64", "bf16")],
     *[("sum_pieces", dtype, 16, 90, {}) for dtype in ("fp32", "fp64", "bf16")],
     *[("apply_rows", "fp32", 16, 90, {"RULE": rule}) for rule in RULES],
-    *[("apply_rows", dtype, 16, 90, {"RULE": row_update.LAZY_ADAM, **UNMEASURED}) for dtype in ("fp64", "bf16")],
-    *[("apply_rows", dtype, 16, 90, {"RULE": row_update.SGD, "rounds": True}) for dtype in ("bf16", "fp16")],
-    *[(name, "fp32", 128, 80, {"RULE": row_update.ROWWISE_ADAGRAD}) for name in WARPS],
+    *[("apply_rows", dtype, 16, 90, {"RULE": update_rules.LAZY_ADAM, **UNMEASURED}) for dtype in ("fp64", "bf16")],
+    *[("apply_rows", dtype, 16, 90, {"RULE": update_rules.SGD, "rounds": True}) for dtype in ("bf16", "fp16")],
+    *[(name, "fp32", 128, 80, {"RULE": update_rules.ROWWISE_ADAGRAD}) for name in WARPS],
     ("copy_rows", "fp32", 1, 90, {"to_rows_C": None}),
     *[("take_rows", "fp32", 16, 90, {"UNIT_BYTES": unit}) for unit in (2, 4)],
     ("fill_lines", "fp32", 13, 90, {}),
@@ -163,7 +164,7 @@ def call_all(samples: int, offset: int) -> None:
     cuda.gather_pooled(none[:-1], none[:3], samples, none, none, none, flags, hot, cold, out)
     cuda.sum_pieces(none, none, samples, none, none, flags, none, out, cold)
     tiers = hot, states[0], cold, states[1]
-    cuda.apply_rows(row_update.ROWWISE_ADAGRAD, hyper, none, cold, none[:-1], flags, *tiers, hot, none, flags)
+    cuda.apply_rows(update_rules.ROWWISE_ADAGRAD, hyper, none, cold, none[:-1], flags, *tiers, hot, none, flags)
     cuda.movement(torch.zeros((len(cold), cold.shape[1] + 2)), cold, torch.zeros((len(cold), 5)))
     cuda.copy_rows(hot, none[:-1], cold, None)
     cuda.take_rows(torch.zeros((samples, 8), dtype=torch.int64), none, none, samples, 4, [])

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.kernels import host, row_update
+from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.tracking.delta import UpdateDeltaMonitor
 
 CALLS = ["gather_pooled", "sum_pieces", "apply_rows", "movement", "copy_rows", "take_rows", "fill_lines"]
@@ -30,23 +32,23 @@ def test_neither_module_has_a_call_that_the_other_lacks(interpreted_kernels: Mod
     assert set(CALLS) <= public(interpreted_kernels)
 
 
-@pytest.mark.parametrize("rule", [row_update.SGD, row_update.ROWWISE_ADAGRAD, row_update.ADAGRAD, row_update.LAZY_ADAM])
+@pytest.mark.parametrize("rule", [rule.code for rule in NAMED_RULES.values()])
 @pytest.mark.parametrize("step", [1, 2, 5000])
 def test_rows_are_updated_as_by_the_kernel_of_the_cpu(rule: int, step: int) -> None:
     """It is that kernel, but Adam's correction arrives as a number instead of a step."""
     random = np.random.default_rng(step)
-    width = {row_update.SGD: 0, row_update.ROWWISE_ADAGRAD: 1, row_update.ADAGRAD: 4, row_update.LAZY_ADAM: 8}[rule]
+    row_rule = RowRule(rule, 1e-8, 0.9, 0.999)
+    width = row_rule.state_width(4)
     tiers = [np.abs(random.normal(size=(6, columns))) for columns in (4, width, 4, width)]
     mine = [torch.from_numpy(tier.copy()) for tier in tiers]
     grad_UD, source_U = random.normal(size=(5, 4)), np.array([3, ~2, 0, ~5, ~0])
     active_U = np.array([True, True, False, True, True])
     row_update.apply_rows(
-        rule, row_update.Hyper(0.05, 1e-8, 0.9, 0.999, step), source_U, grad_UD, active_U,
+        rule, row_rule.at(step, 0.05), source_U, grad_UD, active_U,
         row_update.TierArrays(*tiers),
     )
 
-    correction = np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
-    hyper_5 = torch.tensor([0.05, 1e-8, 0.9, 0.999, correction], dtype=torch.float64)
+    hyper_5 = torch.tensor([0.05, 1e-8, 0.9, 0.999, row_rule.bias_correction(step)], dtype=torch.float64)
     one_each, source = torch.arange(6, dtype=torch.int32), torch.from_numpy(source_U.astype(np.int32))
     host.apply_rows(
         rule, hyper_5, one_each, torch.from_numpy(grad_UD), source, torch.from_numpy(active_U), *mine, None, None

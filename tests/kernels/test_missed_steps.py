@@ -12,24 +12,25 @@ from adaptive_rec.embedding.missed_steps import GROWTH, LinearSteps, StepwiseSte
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.kernels.missed_steps import product_of_steps, set_step
 from adaptive_rec.kernels.reference.step import apply_row
-from adaptive_rec.kernels.row_update import ADAGRAD, LAZY_ADAM, MOMENTUM, RMSPROP, SGD, TierArrays
+from adaptive_rec.kernels.row_update import TierArrays
+from adaptive_rec.kernels.update_rules import ADAGRAD, LAZY_ADAM, MOMENTUM, RMSPROP, SGD
 
 DIM = 3
 LINEAR = {
     "decay": RowRule(SGD, 0.0, 0.0, 0.0, catches_up=True, decay=0.1),
     "momentum": RowRule(MOMENTUM, 0.0, 0.9, 0.0, catches_up=True),
     "momentum, decay": RowRule(MOMENTUM, 0.0, 0.9, 0.0, catches_up=True, decay=0.05),
-    "Nesterov, decay": RowRule(MOMENTUM, 0.0, 0.8, 0.0, catches_up=True, decay=0.05, flag=True),
+    "Nesterov, decay": RowRule(MOMENTUM, 0.0, 0.8, 0.0, catches_up=True, decay=0.05, nesterov=True),
     "dampening, decay": RowRule(MOMENTUM, 0.0, 0.8, 0.0, catches_up=True, decay=0.05, dampening=0.3),
     "RMSprop": RowRule(RMSPROP, 1e-8, 0.0, 0.99, catches_up=True),
     "RMSprop, momentum": RowRule(RMSPROP, 1e-8, 0.9, 0.99, catches_up=True),
-    "RMSprop, centred, momentum": RowRule(RMSPROP, 1e-8, 0.9, 0.99, catches_up=True, flag=True),
+    "RMSprop, centred, momentum": RowRule(RMSPROP, 1e-8, 0.9, 0.99, catches_up=True, centered=True),
 }
 STEPWISE = {  # where it is centred, eps keeps the root of a small difference from making rounding large
     "Adam, decay": RowRule(LAZY_ADAM, 1e-8, 0.9, 0.999, catches_up=True, decay=0.1),
     "Adagrad, decay": RowRule(ADAGRAD, 1e-10, 0.0, 0.0, catches_up=True, decay=0.1),
     "RMSprop, decay": RowRule(RMSPROP, 1e-8, 0.0, 0.99, catches_up=True, decay=0.1),
-    "RMSprop, centred, momentum, decay": RowRule(RMSPROP, 0.05, 0.5, 0.9, catches_up=True, decay=0.1, flag=True),
+    "RMSprop, centred, momentum, decay": RowRule(RMSPROP, 0.05, 0.5, 0.9, catches_up=True, decay=0.1, centered=True),
 }
 
 
@@ -56,7 +57,7 @@ def test_rows_catch_up_as_if_every_step_had_been_made(name: str, first: int, dty
     done_R = first + np.concatenate([[0, 1, steps, steps - 1, steps - 2], dice.integers(0, steps, rows - 5)])
     weights = dice.normal(size=(rows, DIM)).astype(dtype)
     state = np.abs(dice.normal(size=(rows, rule.state_width(DIM)))).astype(dtype)
-    if rule.flag and rule.code == RMSPROP:
+    if rule.centered:
         state[:, DIM : 2 * DIM] = 0.1 * np.sqrt(state[:, :DIM])  # a mean whose square is below the mean of squares
     state[:, -1] = done_R
     expected, kept = weights.astype(np.float64), state.astype(np.float64)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import adaptive_rec
 from adaptive_rec import AdaptiveEmbeddingBagCollection, AdaptiveEmbeddingCollection, EmbeddingBagConfig
 from adaptive_rec.errors import TrainingError
+from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.modules.late_sums import LATE_STEPS, LateSums
 from tests.matrix import always, grid
 
@@ -142,7 +143,7 @@ def test_several_backward_passes_are_summed(prefetch: bool) -> None:
             assert same(everything(model, optimizer), before)
 
 
-@pytest.mark.parametrize("rule", ["sgd", "adagrad", "lazy_adam"])
+@pytest.mark.parametrize("rule", NAMED_RULES)
 def test_a_rule_by_name_ends_the_backward_pass(rule: str) -> None:
     model = Model()
     adaptive_rec.wrap(model, budget="512B", optimizer=rule, lr=0.1)

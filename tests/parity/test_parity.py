@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adaptive_rec.kernels.update_rules import NAMED_RULES
 from tests.matrix import always, each, grid, only, pairwise, product, title
 from tests.settings import DEVICES
 
@@ -21,7 +22,7 @@ gpu = pytest.mark.gpu
 
 SETTINGS: dict[str, list[Any]] = {
     "policy": ["hotline", "device_only"],
-    "optimizer": ["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"],
+    "optimizer": list(NAMED_RULES),
     "bags": ["one-hot", "sum", "mean"],
     "device": [],
     "budget_bytes": [200_000, 2_000_000],

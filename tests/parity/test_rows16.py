@@ -16,6 +16,7 @@ from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.errors import CheckpointError, ConfigError
+from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.policies.hotline import Hotline
 from adaptive_rec.policy import AccessView, Policy, Wish
@@ -31,7 +32,7 @@ SETTINGS = [
     "model.top_mlp=[8]", "knobs.reclassify_every=3", "knobs.hysteresis=0.0", "knobs.hot_budget_bytes=1500",
     "knobs.report_every=1",
 ]  # fmt: skip
-PRECISIONS, RULES = ["bf16", "fp16"], ["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"]
+PRECISIONS, RULES = ["bf16", "fp16"], list(NAMED_RULES)
 precisions = pytest.mark.parametrize("row_precision", PRECISIONS)
 in_turn = grid(always, lambda cases: [cases[0], cases[-1]], rule=RULES, row_precision=PRECISIONS)
 """The rule without state and the one with most, in each of the types; tests/parity/test_cells.py has the others."""

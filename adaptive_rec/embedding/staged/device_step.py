@@ -5,7 +5,6 @@ These calls only queue the work, after what it depends on.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from adaptive_rec.embedding.staged.device_bags import DeviceBags
 from adaptive_rec.embedding.staged.in_flight import PoolParts, Staged
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
-from adaptive_rec.kernels.row_update import LAZY_ADAM
 from adaptive_rec.kernels.rows16 import step_dice
 from adaptive_rec.placement import RowSpace
 
@@ -82,10 +80,8 @@ class DeviceStep(DeviceBags):
         """Update every active distinct row once, hot rows in the tier and cold ones in the slot; None: all are active. Sets the
         flags of the hot ones (`changed`). Returns the bytes sent."""
         rule = self._rule
-        correction = math.sqrt(1 - rule.beta2**update.step) / (1 - rule.beta1**update.step)
-        if rule.code != LAZY_ADAM:
-            correction = 1.0  # used by Adam alone: the same numbers need not go up again
-        hyper = np.array([update.lr, rule.eps, rule.beta1, rule.beta2, correction], dtype=np.float64)
+        constants = update.lr, rule.eps, rule.beta1, rule.beta2, rule.bias_correction(update.step)
+        hyper = np.array(constants, dtype=np.float64)
         (position_B,), sent_positions = self._keep("positions", [update.position_B], lambda: [update.position_B.astype(np.int32)])
         (hyper_5,), sent_hyper = self._keep("hyper", [hyper])
         step_bits, sent_bits = self._step_bits(update.step)

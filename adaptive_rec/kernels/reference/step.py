@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.kernels.row_update import ADAGRAD, LAZY_ADAM, MOMENTUM, ROWWISE_ADAGRAD, SGD, Hyper
+from adaptive_rec.kernels.row_update import Hyper
+from adaptive_rec.kernels.update_rules import ADAGRAD, LAZY_ADAM, MOMENTUM, ROWWISE_ADAGRAD, SGD
 
 Array = NDArray[Any]
 
@@ -141,7 +142,7 @@ def apply_row(
         weights_D -= lr * grad_D / (np.sqrt(state_K) + eps)
     elif rule == MOMENTUM:
         state_K[:dim] = beta1 * state_K[:dim] + (1 if step == 1 else 1 - hyper.dampening) * grad_D
-        weights_D -= lr * (grad_D + beta1 * state_K[:dim] if hyper.flag else state_K[:dim])
+        weights_D -= lr * (grad_D + beta1 * state_K[:dim] if hyper.nesterov else state_K[:dim])
     elif rule == LAZY_ADAM:
         first_D, second_D = state_K[:dim], state_K[dim : 2 * dim]
         first_D[:] = beta1 * first_D + (1 - beta1) * grad_D
@@ -150,8 +151,8 @@ def apply_row(
         weights_D -= lr * correction * first_D / (np.sqrt(second_D) + eps)
     else:  # RMSprop
         state_K[:dim] = beta2 * state_K[:dim] + (1 - beta2) * grad_D**2
-        square_D, buffer = state_K[:dim].copy(), 2 * dim if hyper.flag else dim
-        if hyper.flag:
+        square_D, buffer = state_K[:dim].copy(), 2 * dim if hyper.centered else dim
+        if hyper.centered:
             state_K[dim : 2 * dim] = beta2 * state_K[dim : 2 * dim] + (1 - beta2) * grad_D
             square_D -= state_K[dim : 2 * dim] ** 2
         change_D = grad_D / (np.sqrt(square_D) + eps)

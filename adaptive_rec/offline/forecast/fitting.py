@@ -8,6 +8,7 @@ from typing import Any
 
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
+from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.memory.parts import BATCH, BATCHES
 from adaptive_rec.memory.plan import WORTH_NAMING, MemoryPlan, Place
 from adaptive_rec.memory.rows import everything_bytes, row_parts, space_of
@@ -96,7 +97,7 @@ class Fitting:
             yield "run.batch_size", 1 << max(0, fits.bit_length() - 1)
         if config.run.precision != "float64" and config.run.row_precision == "float32":
             yield "run.row_precision", "bf16"
-        if config.optimizer.embedding in ("adagrad", "lazy_adam"):
+        if not NAMED_RULES[config.optimizer.embedding].is_compact:
             yield "optimizer.embedding", "rowwise_adagrad"
         rows = max(table.rows for table in self.source.tables)
         fits = largest(rows, lambda n: self.fits([*others, ("data.max_table_rows", n)]))

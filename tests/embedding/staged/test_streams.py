@@ -20,6 +20,7 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.streams import Event, Streams
+from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.runtime.assemble import assemble
 
@@ -554,7 +555,7 @@ def train_on(device: str, policy: str, optimizer: str, budget_bytes: int) -> tup
 
 @gpu
 @needs_cuda
-@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"])
+@pytest.mark.parametrize("optimizer", NAMED_RULES)
 @pytest.mark.parametrize(("policy", "budget_bytes"), [("hybrid", 0), ("hotline", 20_000), ("device_only", 0)])
 def test_training_on_a_cuda_device_equals_plain_steps_on_the_cpu(
     policy: str, budget_bytes: int, optimizer: str
