@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -72,10 +72,18 @@ class OptimizerConfig(Frozen):
     eps: float = knob(1e-8, "number", f"Added to the denominator by {names_with('eps')}.", gt=0)
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
         (0.9, 0.999),
-        description=f"Decay of the moments of {names_with('betas')}.",
+        description=f"Decay of the moments of {names_with('betas')}; where it is not set, the rule's own.",
         json_schema_extra={"unit": "ratio"},
         strict=False,
     )
     warmup_steps: int = knob(0, "steps", "Steps over which both learning rates rise linearly from 0.", ge=0)
     decay_start: int = knob(0, "steps", "Step at which both learning rates begin to fall.", ge=0)
     decay_steps: int = knob(0, "steps", "Steps over which they fall quadratically to 0; 0 is never.", ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _set_betas(cls, values: Any) -> Any:
+        """Set the betas of the update rule where none are given."""
+        name = values.get("embedding") if isinstance(values, dict) and "betas" not in values else None
+        rule = NAMED_RULES.get(name) if isinstance(name, str) else None
+        return values if rule is None else {**values, "betas": rule.betas}

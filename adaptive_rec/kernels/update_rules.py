@@ -53,7 +53,9 @@ class UpdateRule:
     state: tuple[StatePart, ...] = ()
     torch: tuple[TorchOptimizer, ...] = ()
     eps: float = 1e-8
+    """Default in a loop of one's own, as in torch; that of a run is `optimizer.eps`, one for all rules."""
     betas: tuple[float, float] = (0.9, 0.999)
+    """Default of both."""
     corrects_bias: bool = False
     """Whether an update depends on the number of its step, as it corrects the bias of moments that began with zeros."""
     missed_steps: str = "stepwise"
@@ -129,12 +131,14 @@ def torch_titles(every_row: bool) -> str:
 
 def as_markdown() -> str:
     """Return the table of docs/models.md, in Markdown."""
-    lines = ["| rule | update | options | state of a row | torch's |", "|---|---|---|---|---|"]
+    lines = ["| rule | update | options | state of a row | in torch |", "|---|---|---|---|---|"]
     for rule in UPDATE_RULES:
         name = f"`{rule.name}`" if rule.is_lazy else rule.name
         parts = (f"{part.name}{' (one number)' * part.per_row}{part.option and f' ({part.option})'}" for part in rule.state)
-        like = (f"{one.name}{'*' * one.every_row}" for one in rule.torch)
-        cells = name, rule.update, ", ".join(rule.options), ", ".join(parts), ", ".join(like)
+        like = (f"{one.name} (every row)" if one.every_row else one.name for one in rule.torch)
+        default = {"eps": f" {rule.eps:.0e}", "betas": f" {rule.betas}"} if rule.is_lazy else {}
+        options = (option + default.get(option, "") for option in rule.options)
+        cells = name, f"`{rule.update}`", ", ".join(options), ", ".join(parts), ", ".join(like)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
