@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.embedding.optimizer import RowRule
-from adaptive_rec.kernels import update_rules
 from adaptive_rec.kernels.reference import cuda as reference_device
 from adaptive_rec.kernels.reference import rows16
 from adaptive_rec.kernels.reference import staging as reference_staging
 from adaptive_rec.kernels.reference import step as reference
-from adaptive_rec.kernels.update_rules import NAMED_RULES
+from adaptive_rec.kernels.update_rules import LAZY_ADAM, NAMED_RULES, SGD
 from tests.kernels.conftest import FORMS
 from tests.matrix import always, grid, pairwise
 
@@ -226,11 +225,11 @@ def test_rows_of_16_bits_are_rounded_by_the_dice_of_the_cpu(form: Any, dtype: to
     numbers = [*range(60), *(int(n) for n in random.integers(0, 2**62, 10))]
     source_U = np.where(np.arange(70) % 2, ~(np.arange(70) // 2), np.arange(70) // 2)
     hot, cold = (torch.zeros((35, 7), dtype=dtype, device=form.device) for _ in range(2))
-    state, scaled = torch.zeros((35, 0), device=form.device), hyper(form, update_rules.SGD)
+    state, scaled = torch.zeros((35, 0), device=form.device), hyper(form, SGD)
     scaled[0] = -1.0
     overflow = rounding(form, numbers)
     form.kernels.apply_rows(
-        update_rules.SGD, scaled, index(form, range(71)), torch.from_numpy(values).to(form.device), index(form, source_U),
+        SGD, scaled, index(form, range(71)), torch.from_numpy(values).to(form.device), index(form, source_U),
         flags(form, np.ones(70, bool)), hot, state, cold, state, None, None, None, *overflow,
     )  # fmt: skip
     patterns = np.dtype(np.uint16 if dtype == torch.bfloat16 else np.int16)
@@ -293,7 +292,7 @@ def test_nothing_to_do_is_no_launch(form: Any) -> None:
     kernels.gather_pooled(none, index(form, [0]), 2, index(form, [0]), none, none, flag, rows, rows, rows.view(0, 1, 4))
     kernels.sum_pieces(index(form, [0]), none, 2, index(form, [0]), none, flag, none, rows.view(0, 1, 4), rows)
     kernels.apply_rows(
-        update_rules.SGD, hyper(form, update_rules.SGD), index(form, [0]), rows, none, flag[:0], rows, rows[:, :0], rows, rows[:, :0], None, None
+        SGD, hyper(form, SGD), index(form, [0]), rows, none, flag[:0], rows, rows[:, :0], rows, rows[:, :0], None, None
     )
     kernels.movement(rows[:, :0].new_empty((0, 6)), rows, rows.new_empty((0, 5)))
 
@@ -324,9 +323,9 @@ def test_what_a_row_gets_depends_on_nothing_beside_it(form: Any, dim: int) -> No
     assert torch.equal(sum_up(form, drawn, np.arange(70), grad), partial)
     assert torch.equal(sum_up(form, drawn, np.arange(70), grad, slice(3, 20)), partial[3:19])
 
-    active_U, first = np.ones(drawn.rows, bool), draw_tiers(drawn, update_rules.LAZY_ADAM, dim, torch.float32)
+    active_U, first = np.ones(drawn.rows, bool), draw_tiers(drawn, LAZY_ADAM, dim, torch.float32)
     once, again = ([tier.to(form.device, copy=True) for tier in first] for _ in range(2))
-    apply(form, drawn, update_rules.LAZY_ADAM, partial, active_U, once, None)
+    apply(form, drawn, LAZY_ADAM, partial, active_U, once, None)
     for chosen in (active_U & (drawn.source_U < 0), active_U & (drawn.source_U >= 0)):  # in two launches
-        apply(form, drawn, update_rules.LAZY_ADAM, partial, chosen, again, None)
+        apply(form, drawn, LAZY_ADAM, partial, chosen, again, None)
     assert all(torch.equal(*tiers) for tiers in zip(once, again, strict=True))
