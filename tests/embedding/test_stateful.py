@@ -165,21 +165,24 @@ def remove_what_is_built_on(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Verified, "needed", lambda verified, names: set(names))
 
 
+DIRECT, LATE, IN_PLACE = ("direct", "float64", "sgd"), ("late", "float64", "sgd"), ("in_place", "float64", "adagrad")
+
+
 @pytest.mark.parametrize(
     ("mistake", "kind"),
     [
-        (keep_no_row, KINDS[0]),
-        (bring_rows_home_unsaved, KINDS[8]),
-        (leave_a_row_unmarked, KINDS[0]),
-        (forget_what_was_not_saved, KINDS[0]),
-        (save_stale_copies_of_hot_rows, KINDS[8]),
-        (leave_flags_on_the_device, KINDS[8]),
-        (leave_flags_in_slots_that_become_free, KINDS[8]),
-        (flag_no_row_that_comes_home, KINDS[8]),
-        pytest.param(keep_no_row, KINDS[20], marks=pytest.mark.slow),
-        pytest.param(leave_flags_on_the_device, KINDS[20], marks=pytest.mark.slow),
-        (flag_no_row_in_place, KINDS[20]),
-        (remove_what_is_built_on, KINDS[0]),
+        (keep_no_row, DIRECT),
+        (bring_rows_home_unsaved, LATE),
+        (leave_a_row_unmarked, DIRECT),
+        (forget_what_was_not_saved, DIRECT),
+        (save_stale_copies_of_hot_rows, LATE),
+        (leave_flags_on_the_device, LATE),
+        (leave_flags_in_slots_that_become_free, LATE),
+        (flag_no_row_that_comes_home, LATE),
+        pytest.param(keep_no_row, IN_PLACE, marks=pytest.mark.slow),
+        pytest.param(leave_flags_on_the_device, IN_PLACE, marks=pytest.mark.slow),
+        (flag_no_row_in_place, IN_PLACE),
+        (remove_what_is_built_on, DIRECT),
     ],
 )
 def test_a_mistake_is_found(
