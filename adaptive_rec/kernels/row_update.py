@@ -15,7 +15,7 @@ from adaptive_rec.kernels.jit import JIT, JIT_INLINE, JIT_PARALLEL, JIT_PART, PA
 from adaptive_rec.kernels.prefetch import prefetch_row
 from adaptive_rec.kernels.row_vectors import sum_of_squares, sum_rows
 from adaptive_rec.kernels.rows16 import dice, overflows, read, row_dice, step_dice, subtract, write
-from adaptive_rec.kernels.update_rules import ADAGRAD, LAZY_ADAM, MOMENTUM, ROWWISE_ADAGRAD
+from adaptive_rec.kernels.update_rules import ADAGRAD, LAZY_ADAM, LION, MOMENTUM, ROWWISE_ADAGRAD
 from adaptive_rec.kernels.update_rules import SGD as SGD  # stores name it to sum up gradients
 
 LR, EPS, BETA1, BETA2, REST1, REST2, DIM, DECAY, NESTEROV, CENTERED, FACTORS = range(11)
@@ -240,6 +240,13 @@ def _apply_row(rule, factors, weights, state, r, grad_LD, line, bits):
             state[r, d] = beta1 * state[r, d] + rest1 * grad_LD[line, d]
             state[r, dim + d] = beta2 * state[r, dim + d] + rest2 * grad_LD[line, d] * grad_LD[line, d]
             change = lr * state[r, d] / (np.sqrt(state[r, dim + d]) + eps)
+            write(weights, r, d, read(weights, r, d) - change, dice(bits, d))
+    elif rule == LION:
+        beta1, beta2, rest1, rest2 = factors[BETA1], factors[BETA2], factors[REST1], factors[REST2]
+        for d in range(dim):
+            towards = beta1 * state[r, d] + rest1 * grad_LD[line, d]
+            state[r, d] = beta2 * state[r, d] + rest2 * grad_LD[line, d]
+            change = lr if towards > 0 else -lr if towards < 0 else towards  # 0, or NaN
             write(weights, r, d, read(weights, r, d) - change, dice(bits, d))
     elif rule == MOMENTUM:
         beta1, rest1, nesterov = factors[BETA1], factors[REST1], factors[NESTEROV] != 0

@@ -13,11 +13,12 @@ import triton
 import triton.language as tl
 
 from adaptive_rec.kernels.launcher import KernelLauncher
-from adaptive_rec.kernels.update_rules import ADAGRAD, ROWWISE_ADAGRAD, SGD
+from adaptive_rec.kernels.update_rules import ADAGRAD, LION, ROWWISE_ADAGRAD, SGD
 
 _SGD = tl.constexpr(SGD)
 _ROWWISE_ADAGRAD = tl.constexpr(ROWWISE_ADAGRAD)
 _ADAGRAD = tl.constexpr(ADAGRAD)
+_LION = tl.constexpr(LION)
 
 _COUNTS = ["features", "S", "T", "P", "U", "H", "C"]
 """Numbers the compiler must not specialise on: a batch of one sample would compile another kernel."""
@@ -210,6 +211,15 @@ def apply_rows(
         square = tl.load(states, mask=mask, other=0.0).to(SUM) + grad * grad
         tl.store(states, square, mask=mask)
         after = before - rate.to(SUM) * grad / (_root(square) + eps)
+    elif RULE == _LION:
+        beta1 = tl.load(hyper + 2)
+        beta2 = tl.load(hyper + 3)
+        states = _row_pointers(source[:, None], hot_state, cold_state, D, d[None, :])
+        moment = tl.load(states, mask=mask, other=0.0).to(SUM)
+        towards = beta1.to(SUM) * moment + (1 - beta1).to(SUM) * grad
+        tl.store(states, beta2.to(SUM) * moment + (1 - beta2).to(SUM) * grad, mask=mask)
+        change = tl.where(towards > 0, rate.to(SUM), tl.where(towards < 0, -rate.to(SUM), towards))
+        after = before - change
     else:
         beta1 = tl.load(hyper + 2)
         beta2 = tl.load(hyper + 3)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SGD, ROWWISE_ADAGRAD, ADAGRAD, LAZY_ADAM, MOMENTUM, RMSPROP = range(6)
+SGD, ROWWISE_ADAGRAD, ADAGRAD, LAZY_ADAM, MOMENTUM, RMSPROP, LION = range(7)
 """Codes, as kernels branch by them. MOMENTUM is SGD with a momentum buffer."""
 
 
@@ -95,6 +95,10 @@ UPDATE_RULES = (
             TorchOptimizer("AdamW", every_row=True),
         ),
         corrects_bias=True, missed_steps="series",
+    ),
+    UpdateRule(
+        "lion", LION, "c = β₁m + (1 - β₁)g; m = β₂m + (1 - β₂)g; w -= lr * sign(c)", ("betas",), state=(StatePart("exp_avg"),),
+        betas=(0.9, 0.99),
     ),
     UpdateRule(
         "momentum", MOMENTUM, "b = momentum * b + (1 - dampening)g; w -= lr * b, or lr * (g + momentum * b) where nesterov",

@@ -10,11 +10,13 @@ from torch import nn
 
 from adaptive_rec.runtime.assemble import assemble
 from tests.matrix import always, each, grid
+from tests.plain_lion import PlainLion
 
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05),
     "adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=0.05, eps=1e-8),
     "lazy_adam": lambda parameters: torch.optim.SparseAdam(parameters, lr=0.05, eps=1e-8),
+    "lion": lambda parameters: PlainLion(parameters, lr=0.05),
 }
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.kernels.row_update import Hyper
-from adaptive_rec.kernels.update_rules import ADAGRAD, LAZY_ADAM, MOMENTUM, ROWWISE_ADAGRAD, SGD
+from adaptive_rec.kernels.update_rules import ADAGRAD, LAZY_ADAM, LION, MOMENTUM, ROWWISE_ADAGRAD, SGD
 
 Array = NDArray[Any]
 
@@ -143,6 +143,9 @@ def apply_row(
     elif rule == MOMENTUM:
         state_K[:dim] = beta1 * state_K[:dim] + (1 if step == 1 else 1 - hyper.dampening) * grad_D
         weights_D -= lr * (grad_D + beta1 * state_K[:dim] if hyper.nesterov else state_K[:dim])
+    elif rule == LION:
+        weights_D -= lr * np.sign(beta1 * state_K[:dim] + (1 - beta1) * grad_D)
+        state_K[:dim] = beta2 * state_K[:dim] + (1 - beta2) * grad_D
     elif rule == LAZY_ADAM:
         first_D, second_D = state_K[:dim], state_K[dim : 2 * dim]
         first_D[:] = beta1 * first_D + (1 - beta1) * grad_D
