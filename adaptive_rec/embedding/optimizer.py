@@ -14,6 +14,8 @@ from adaptive_rec.config.model import OptimizerConfig
 from adaptive_rec.kernels.row_update import Hyper
 from adaptive_rec.kernels.update_rules import NAMED_RULES, RULE_OF_CODE, StatePart, TorchOptimizer, UpdateRule
 
+RULES = {name: rule.code for name, rule in NAMED_RULES.items()}
+"""Codes of the rules that settings may name."""
 ROW_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FIELDS = {"betas": ("beta1", "beta2"), "momentum": ("beta1",), "alpha": ("beta2",)}
 """Fields of `RowRule` for options of torch whose names are others."""

@@ -14,12 +14,11 @@ from adaptive_rec.embedding import host
 from adaptive_rec.embedding.device import DeviceTier, row_bytes
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.host import HostTier
-from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.row_types import as_array, as_tensor
 from adaptive_rec.kernels.aligned import zeros
 from adaptive_rec.kernels.reference.rows16 import widened
-from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.placement import Migration, RowSpace
 
 TABLES = (TableSpec("a", 300, 4), TableSpec("b", 5, 3), TableSpec("c", 1000, 4))
@@ -29,7 +28,7 @@ precisions = pytest.mark.parametrize("row_precision", KEPT)
 
 
 def rule_of(name: str = "rowwise_adagrad", row_precision: str = "float32") -> RowRule:
-    return RowRule(NAMED_RULES[name].code, 1e-8, 0.9, 0.999, row_precision)
+    return RowRule(RULES[name], 1e-8, 0.9, 0.999, row_precision)
 
 
 @precisions
@@ -73,7 +72,7 @@ def test_what_a_row_costs_is_known_to_the_byte(rule: str, row_precision: str, dt
 
 
 @precisions
-@pytest.mark.parametrize("rule", NAMED_RULES)
+@pytest.mark.parametrize("rule", RULES)
 def test_a_device_tier_is_as_large_as_its_row_bytes_say(rule: str, row_precision: str) -> None:
     row_rule = rule_of(rule, row_precision)
     tier = DeviceTier(SPACE, row_rule, torch.float32, torch.device("cpu"), [10, 20], monitored=True)

@@ -17,7 +17,7 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.device import row_bytes, split_budget
 from adaptive_rec.embedding.direct import DirectStore
-from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.placement_state import saved_traffic, set_traffic
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate, Traffic
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
@@ -26,7 +26,6 @@ from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.kernels.reference import step as reference
-from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.saved import Saved
@@ -61,7 +60,7 @@ def make_store(
     kind: str, shape: str = "mixed", rule: str = "adagrad", budget_bytes: int = 0, monitored: bool = False
 ) -> Any:
     space = RowSpace.of(*SHAPES[shape])
-    row_rule = RowRule(NAMED_RULES[rule].code, 1e-8, 0.9, 0.999)
+    row_rule = RowRule(RULES[rule], 1e-8, 0.9, 0.999)
     if kind == "direct":
         return DirectStore(space, row_rule, 1, torch.float64, torch.device("cpu"), budget_bytes, monitored)
     streams = CudaStreams(torch.device("cuda")) if kind.endswith("cuda") else LateStreams(seed=2)
@@ -211,7 +210,7 @@ def slots_for(store: EmbeddingStore, rows: int) -> list[int]:
     return split_budget(store.space, store.row_bytes, rows * max(store.row_bytes))
 
 
-@grid(kind=KINDS, shape=list(SHAPES), rule=list(NAMED_RULES), seed=range(3))
+@grid(kind=KINDS, shape=list(SHAPES), rule=list(RULES), seed=range(3))
 def test_any_order_of_steps_moves_and_resizes_equals_plain_tables(kind: str, shape: str, rule: str, seed: int) -> None:
     """Batches are staged up to three ahead, so placement and rows change between staging and use."""
     random = np.random.default_rng([seed, 17])
@@ -277,7 +276,7 @@ def trained_store(kind: str, rule: str = "lazy_adam", shape: str = "mixed") -> A
     return store
 
 
-@grid(always, each, kind=KINDS, rule=list(NAMED_RULES))
+@grid(always, each, kind=KINDS, rule=list(RULES))
 def test_a_migration_changes_no_value(kind: str, rule: str) -> None:
     store = trained_store(kind, rule)
     store.resize(slots_for(store, 14), NONE)
@@ -350,7 +349,7 @@ def pools_and_budget(draw: Any) -> tuple[RowSpace, list[int], int]:
     tables = tuple(TableSpec(f"T{i}", rows, dim) for i, (rows, dim) in enumerate(shapes))
     reading = draw(st.lists(st.integers(0, len(tables) - 1), min_size=1, max_size=8))
     space = RowSpace.of(tables, tuple(FeatureSpec(f"F{i}", table) for i, table in enumerate(reading)))
-    rule = RowRule(draw(st.sampled_from(list(NAMED_RULES.values()))).code, 1e-8, 0.9, 0.999)
+    rule = RowRule(draw(st.sampled_from(list(RULES.values()))), 1e-8, 0.9, 0.999)
     return (
         space,
         row_bytes(space, rule, draw(st.sampled_from([4, 8])), draw(st.booleans())),
@@ -372,7 +371,7 @@ def test_the_pools_share_never_exceeds_the_budget_and_wastes_little(case: tuple[
     assert spent > min(budget, wanted) - sum(sizes[p] for p in read)
 
 
-@pytest.mark.parametrize("rule", NAMED_RULES)
+@pytest.mark.parametrize("rule", RULES)
 def test_row_bytes_count_everything_that_is_kept_for_a_row_on_the_device(kind: str, rule: str) -> None:
     store = make_store(kind, rule=rule, monitored=True)
     store.resize(slots_for(store, 9), NONE)

@@ -12,7 +12,7 @@ import torch
 from adaptive_rec.batch import FeatureSpec, TableSpec
 from adaptive_rec.config.run import RunConfig
 from adaptive_rec.embedding.host import HostTier
-from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.direct_rows import direct_rows, pays
 from adaptive_rec.embedding.staged.in_place_store import InPlaceStore
@@ -20,12 +20,11 @@ from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.staged.stager import Stager
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.placement import RowSpace
 
 TABLES = (TableSpec("narrow", 30, 16), TableSpec("wide", 20, 128))
 SPACE = RowSpace.of(TABLES, (FeatureSpec("a", 0), FeatureSpec("b", 1)))
-RULE = RowRule(NAMED_RULES["rowwise_adagrad"].code, 1e-8, 0.9, 0.999)
+RULE = RowRule(RULES["rowwise_adagrad"], 1e-8, 0.9, 0.999)
 
 
 class LockingDriver:
@@ -110,7 +109,7 @@ def test_an_interrupt_while_memory_is_locked_leaves_none_locked(driver: LockingD
 
 def test_rows_in_place_are_locked_as_long_as_their_store_is_there(driver: LockingDriver) -> None:
     """Also behind its close, for an evaluation. SGD has no state: there is nothing to lock, but kernels take its address."""
-    for rule, arrays in ((RULE, 4), (RowRule(NAMED_RULES["sgd"].code, 0, 0, 0), 2)):
+    for rule, arrays in ((RULE, 4), (RowRule(RULES["sgd"], 0, 0, 0), 2)):
         store = InPlaceStore(SPACE, rule, 1, torch.float32, Locking(1), 1 << 20, False)
         for _ in range(2):
             assert len(driver.locked) == arrays

@@ -10,13 +10,12 @@ import torch
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.staged.in_flight import Flight, InFlight
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.ring import Slot
 from adaptive_rec.embedding.staged.staged_store import StagedStore
-from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.placement import Migration, RowSpace
 
 NONE = np.empty(0, dtype=np.int64)
@@ -26,7 +25,7 @@ SEEDS = range(5)
 
 
 def make_store(seed: int, hot: list[int]) -> StagedStore:
-    store = StagedStore(SPACE, RowRule(NAMED_RULES["sgd"].code, 0, 0, 0), 1, torch.float64, LateStreams(seed), 1 << 20, False)
+    store = StagedStore(SPACE, RowRule(RULES["sgd"], 0, 0, 0), 1, torch.float64, LateStreams(seed), 1 << 20, False)
     store.migrate(Migration(np.array(hot, dtype=np.int64), NONE))
     return store
 

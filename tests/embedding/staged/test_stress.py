@@ -13,7 +13,7 @@ from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.device import split_budget
 from adaptive_rec.embedding.direct import DirectStore
-from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.staged import stager
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
@@ -22,7 +22,6 @@ from adaptive_rec.embedding.staged.late_streams import LateEvent, LateStreams
 from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.runtime.pipeline import Pipeline
@@ -39,7 +38,7 @@ DONE = LateEvent(done=True)
 def make_store(
     streams: Streams | None, rule: str = "adagrad", classifies: bool = False, cold_rows: str = "staged"
 ) -> Any:
-    settings = (SPACE, RowRule(NAMED_RULES[rule].code, 1e-8, 0.9, 0.999), 1, torch.float64)
+    settings = (SPACE, RowRule(RULES[rule], 1e-8, 0.9, 0.999), 1, torch.float64)
     budget = BUDGET_ROWS * 100
     if streams is None:
         return DirectStore(*settings, torch.device("cpu"), budget, True)
