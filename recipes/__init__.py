@@ -6,8 +6,8 @@ A recipe imports what it needs of the package. The package finds recipes here by
 from adaptive_rec.data.prepare.recipe import Recipe
 
 RECIPES = {
-    "criteo": Recipe("criteo:CriteoReader", has_times=False),
-    "avazu": Recipe("avazu:AvazuReader", preset="avazu"),
+    "criteo": Recipe("criteo:CriteoReader", has_times=False, rows_are_lines=True),
+    "avazu": Recipe("avazu:AvazuReader", rows_are_lines=True, preset="avazu"),
     "globo": Recipe("globo:GloboReader", rows_version=2),
     "globo_sequence": Recipe(
         "globo_sequence:GloboSequenceReader", rows_version=2, has_history=True, preset="globo_tbsm"

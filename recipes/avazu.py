@@ -36,8 +36,9 @@ class AvazuReader(LogReader):
     dense_names: tuple[str, ...] = ("hour_sin", "hour_cos", "weekday_sin", "weekday_cos")
     dense_transform = "sine and cosine of the hour of the day (of 24) and of the day of the week (of 7)"
 
-    def __init__(self, path: Path, skip_bad_rows: bool, seed: int) -> None:
-        super().__init__(LogFile(path, LOG_COLUMNS, skip_bad_rows, has_header=True, any_order=True))
+    def __init__(self, path: Path, skip_bad_rows: bool, seed: int, labelled: bool = True) -> None:
+        optional = () if labelled else ("click",)
+        super().__init__(LogFile(path, LOG_COLUMNS, skip_bad_rows, has_header=True, any_order=True, optional=optional))
         keyed = [column.name for column in self._log.columns if column.kind in (HEX_KEY, INTEGER_KEY)]
         self.columns = tuple(SparseColumn(name, name) for name in ("hour", *keyed))
 
@@ -49,7 +50,9 @@ class AvazuReader(LogReader):
             hours_B = rows_BK[:, place["hour"]].copy()
             keys_FB = np.ascontiguousarray(rows_BK[:, keyed].T).view(np.uint64)
             values_F = [(hours_B % 100 + 1).astype(np.uint64), *keys_FB]
-            labels_B = rows_BK[:, place["click"]].astype(np.float32)
+            labels_B = np.zeros(len(rows_BK), dtype=np.float32)
+            if "click" in place:
+                labels_B[:] = rows_BK[:, place["click"]]
             yield RawBlock(
                 clock_features(hours_B), labels_B, values_F, [None] * len(values_F), times_B=times_of_hours(hours_B)
             )

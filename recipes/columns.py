@@ -56,6 +56,8 @@ class LogFile:
     has_header: bool = False
     any_order: bool = False
     """Whether the header may name the columns in any order."""
+    optional: tuple[str, ...] = ()
+    """Columns that the header may lack."""
     bad_rows: int = 0
     read_ratio: float = 0.0
     """Share of the file that `blocks` has read."""
@@ -71,9 +73,9 @@ class LogFile:
                 self._words_KWL[k, w, : len(name)] = list(name)
 
     def _check_header(self) -> None:
-        known = {column.name: column for column in self.columns}
         line = next(line_blocks(self.path), b"").partition(b"\n")[0].strip()
         names = line.decode("latin-1").split(self.separator)
+        known = {each.name: each for each in self.columns if each.name in names or each.name not in self.optional}
         if sorted(names) != sorted(known) or not (self.any_order or names == list(known)):
             order = " in any order" if self.any_order else ""
             wanted = self.separator.join(known)

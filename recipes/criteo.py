@@ -41,8 +41,8 @@ class CriteoReader:
     bad_of: Mapping[str, int] = {}
     dense_transform = "log(1 + max(count, 0)), a missing count is 0"
 
-    def __init__(self, path: Path, skip_bad_rows: bool, seed: int) -> None:
-        self._layout = CriteoLayout(path, DENSE, CATEGORIES, skip_bad_rows)
+    def __init__(self, path: Path, skip_bad_rows: bool, seed: int, labelled: bool = True) -> None:
+        self._layout = CriteoLayout(path, DENSE, CATEGORIES, skip_bad_rows).opened(path, labelled)
         self.dense_names = tuple(f"I{i + 1}" for i in range(DENSE))
         self.columns = tuple(SparseColumn(f"C{i + 1}", f"C{i + 1}") for i in range(CATEGORIES))
         self.bad_rows = 0
@@ -78,7 +78,8 @@ ParsedBlock = tuple[RawBlock, list[LineFault], int, int]
 
 def parse_block(layout: CriteoLayout, text: bytes) -> ParsedBlock:
     """Parse whole lines."""
-    lines = text.count(b"\n")
+    lines, read_bytes = text.count(b"\n"), len(text)
+    text = layout.labelled(text)
     rows = ParsedRows.empty(layout, lines)
     faults: list[LineFault] = []
     data = np.frombuffer(text, dtype=np.uint8)
@@ -94,7 +95,7 @@ def parse_block(layout: CriteoLayout, text: bytes) -> ParsedBlock:
     rows = rows[:filled]
     values_FB = np.ascontiguousarray(rows.values_BF.T)
     block = RawBlock(rows.dense_BX(), rows.labels_B, list(values_FB), [None] * layout.categories)
-    return block, faults, lines, len(text)
+    return block, faults, lines, read_bytes
 
 
 def in_order(

@@ -122,7 +122,7 @@ def kept_columns(named: str | None, files: list[Path], scorer: Scorer) -> KeptCo
     names = None if named is None else [name for name in next(csv.reader([named]), []) if name]
     if scorer.schema is None:
         if names:
-            raise UsageError(f"--keep names columns of CSV, TSV and Parquet files, Criteo files have none; got {named}")
+            raise UsageError(f"--keep must name columns of CSV, TSV or Parquet files, got {named} for a public log; leave it out")
         return None
     kept = KeptColumns(files, scorer.schema, names)
     return kept if kept.names else None

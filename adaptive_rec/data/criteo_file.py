@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +43,19 @@ class CriteoLayout:
         return CriteoLayout(
             Path(data.source), data.dense_features, len(feature_tables(config)), data.on_bad_row == "skip"
         )
+
+    def opened(self, path: Path, labelled: bool) -> CriteoLayout:
+        """Return the layout of a file with these columns. `labelled`: rows must have a label; without it they have none where the
+        first row has a field too few, as those of Kaggle's test.txt have."""
+        block = b"" if labelled else next(line_blocks(path), b"")
+        lacks_label = block[: block.find(b"\n")].count(b"\t") == self.columns - 2
+        return replace(self, path=path, has_labels=not lacks_label)
+
+    def labelled(self, block: bytes) -> bytes:
+        """Return whole lines with a label before each."""
+        if self.has_labels or not block:
+            return block
+        return b"0\t" + block[:-1].replace(b"\n", b"\n0\t") + b"\n"
 
     @property
     def columns(self) -> int:
@@ -116,9 +129,7 @@ class RowReader:
 
     def next_block(self) -> bytes:
         """Move to the next block of lines and return it, empty at the file's end."""
-        self._block, self._position = next(self._blocks, b""), 0
-        if self._block and not self._layout.has_labels:
-            self._block = b"0\t" + self._block[:-1].replace(b"\n", b"\n0\t") + b"\n"
+        self._block, self._position = self._layout.labelled(next(self._blocks, b"")), 0
         return self._block
 
     def count_rows(self, scratch: ParsedRows) -> int:

@@ -15,7 +15,6 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.criteo import is_numbered
 from adaptive_rec.data.criteo_file import CriteoLayout, LineMark, ParsedRows, RowReader, mark_rows
-from adaptive_rec.data.lines import line_blocks
 from adaptive_rec.data.loaded_samples import offsets_of
 from adaptive_rec.data.prepare.formats import check_source
 from adaptive_rec.data.source import HeldOutRows, cut_rows, feature_specs, feature_tables, kept_rows, table_specs
@@ -75,7 +74,7 @@ class CriteoRows(HeldOutRows):
         for path in paths:
             check_source(path)
         layout = replace(CriteoLayout.of(config), skip_bad_rows=False)
-        self._layouts = [replace(layout, path=path, has_labels=labelled or has_labels(layout, path)) for path in paths]
+        self._layouts = [layout.opened(path, labelled) for path in paths]
         self._numbered, self._is_raw = numbered_values(config), config.data.ids == "raw"
         rows = cut_rows(config) if self._numbered is None else tuple(each.rows for each in self._numbered)
         self.tables, self.features = table_specs(config, rows), feature_specs(config)
@@ -110,12 +109,6 @@ class CriteoRows(HeldOutRows):
             ids_BF[:, f] = self._numbered[feature.table].ids(values_BF[:, f])
             self.unknown[feature.name].count(len(ids_BF), int(np.count_nonzero(ids_BF[:, f] < 0)))
         return ids_BF
-
-
-def has_labels(layout: CriteoLayout, path: Path) -> bool:
-    """Return whether the first row of a file has as many fields as one with a label; Kaggle's test.txt has none."""
-    block = next(line_blocks(path), b"")
-    return block[: block.find(b"\n")].count(b"\t") != layout.columns - 2
 
 
 def criteo_columns(config: Config) -> TrainedColumns:

@@ -15,12 +15,12 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.loaded_samples import ColumnBags, LoadedSamples, offsets_of, to_batch
 from adaptive_rec.data.prepare.formats import check_source
-from adaptive_rec.data.prepare.meta import Meta
-from adaptive_rec.data.prepare.raw import MISSING_KEY, RawBlock, SparseColumn
+from adaptive_rec.data.prepare.raw import MISSING_KEY, RawBlock, RawReader, SparseColumn
+from adaptive_rec.data.prepare.recipe import recipes, rows_are_lines
 from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.source import HeldOutRows, Wrapped
-from adaptive_rec.data.tabular.file_rows import loaded
+from adaptive_rec.data.tabular.file_rows import loaded, of_other_columns
 from adaptive_rec.data.tabular.files import partition_values
 from adaptive_rec.data.tabular.kinds import Rule, natural_kind
 from adaptive_rec.data.tabular.open_rows import Parts
@@ -38,15 +38,22 @@ class NumberedRows(Wrapped):
     """Files with the columns of a prepared folder. Values that its tables do not know are counted."""
 
     def __init__(self, source: PreparedSource, paths: Sequence[Path], labelled: bool) -> None:
-        """Raises UsageError where the folder has no schema, DataError where a file does not fit it."""
+        """Raises UsageError where the folder does not say what its ids stand for, DataError where a file does not fit it."""
         super().__init__(source)
         self._folder, meta = source, source.meta
-        columns, values = with_folders(folder_columns(source), paths), folder_values(source)
-        self.schema = columns.schema
-        self._maps = {name: KeyedIds(each) for name, each in values.items()}
+        self.schema: Schema | None = None
+        self.lacking: list[str] = []
+        self._readers: Sequence[RawReader]
+        if meta.columns_schema is None:
+            self._maps = {name: KeyedIds(keys_U) for name, keys_U in folder_keys(source).items()}
+            self._readers = open_logs(paths, source, labelled)
+        else:
+            columns = with_folders(folder_columns(source), paths)
+            self.schema = columns.schema
+            self._maps = {name: KeyedIds(keys_of_values(each)) for name, each in folder_values(source).items()}
+            self._readers = files = open_files(paths, columns, labelled)
+            self.lacking = [note for reader in files[:1] for note in reader.lacking]
         self._columns = meta.columns
-        self._readers = open_files(paths, columns, labelled)
-        self.lacking = [note for reader in self._readers[:1] for note in reader.lacking]
         self.unknown = {column.name: Unknown() for column in meta.columns}
 
     def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
@@ -115,7 +122,20 @@ def open_files(paths: Sequence[Path], columns: TrainedColumns, labelled: bool) -
     return readers
 
 
-def blocks_of(readers: Iterable[TabularReader]) -> Iterator[RawBlock]:
+def open_logs(paths: Sequence[Path], source: PreparedSource, labelled: bool) -> list[RawReader]:
+    """Open new lines of the public log that a folder was prepared from. Raises DataError where one has other columns."""
+    meta, job, readers = source.meta, source.meta.job, []
+    column_C = tuple(SparseColumn(column.name, column.table, column.bag) for column in meta.columns)
+    for path in paths:
+        check_source(path)
+        reader = recipes()[job.format].open(path, skip_bad_rows=False, seed=job.seed, labelled=labelled)
+        if (reader.columns, reader.dense_names) != (column_C, meta.dense_names):
+            raise of_other_columns(path, reader, source.folder, column_C, meta.dense_names)
+        readers.append(reader)
+    return readers
+
+
+def blocks_of(readers: Iterable[RawReader]) -> Iterator[RawBlock]:
     """Yield the rows of all files, block by block."""
     for reader in readers:
         yield from reader.blocks()
@@ -141,12 +161,9 @@ def cut_into_batches(parts: Iterable[LoadedSamples], batch_size: int) -> Iterato
 
 
 class KeyedIds:
-    """The ids of a table by the keys of their values; 12 bytes a value."""
+    """The ids of a table by the keys of their values, which come in the order of their ids; 12 bytes a value."""
 
-    def __init__(self, values: TableValues) -> None:
-        wide = value_type(values) == "whole"  # earlier versions have kept such numbers as they were
-        chunks = [keys_of(chunk.cast("string") if wide else chunk) for chunk in values.all().chunks]
-        keys_U = np.concatenate([np.empty(0, dtype=np.uint64), *chunks])
+    def __init__(self, keys_U: NDArray[np.uint64] | NDArray[np.uint32]) -> None:
         order = np.argsort(keys_U)
         self._keys_U, self._ids_U = keys_U[order], (order + FIRST_ID).astype(np.int32)
 
@@ -161,32 +178,42 @@ class KeyedIds:
         return ids_N
 
 
+def keys_of_values(values: TableValues) -> NDArray[np.uint64]:
+    """Return the keys of a table's values."""
+    wide = value_type(values) == "whole"  # earlier versions have kept such numbers as they were
+    chunks = [keys_of(chunk.cast("string") if wide else chunk) for chunk in values.all().chunks]
+    return np.concatenate([np.empty(0, dtype=np.uint64), *chunks])
+
+
+def folder_keys(source: PreparedSource) -> dict[str, NDArray[np.uint64] | NDArray[np.uint32]]:
+    """Return the keys of the ids of a folder's tables, which was prepared from a public log whose lines are rows. Raises
+    UsageError where it was not, or has no keys."""
+    meta, folder = source.meta, source.folder
+    if not rows_are_lines(meta.job.format):
+        raise UsageError(
+            "the model must have been trained on data whose lines are rows; the samples of format "
+            f"{meta.job.format}, from which {folder} was prepared, are made of several lines, and some are drawn"
+        )
+    if not meta.values:
+        raise UsageError(
+            f"the prepared folder must hold the keys of its ids, {folder} was made by {meta.made_by}, which left them out; "
+            f"prepare {', '.join(each.path for each in meta.job.sources)} again, and train on that"
+        )
+    return {each.table: np.load(folder / each.name, allow_pickle=False) for each in meta.values}
+
+
 def folder_values(source: PreparedSource) -> dict[str, TableValues]:
     """Return the values of a prepared folder's tables."""
     return {table.name: TableValues(source.folder / values_file(table.name)) for table in source.meta.tables}
 
 
 def folder_columns(source: PreparedSource) -> TrainedColumns:
-    """Return the columns of a prepared folder. Raises UsageError where it was made of a format without a schema."""
-    schema = schema_of(source.meta, source.folder)
+    """Return the columns of a prepared folder that was made of files with a schema."""
+    schema = source.meta.columns_schema
+    assert schema is not None, "the files have a schema"
     kind_of = {name: value_type(values) for name, values in folder_values(source).items()}
     bag_C = tuple(column.bag for column in source.meta.columns)
     return TrainedColumns(schema.with_types(kind_of, bag_C), bag_C, source.standard)
-
-
-def schema_of(meta: Meta, folder: Path) -> Schema:
-    """Return the schema of a prepared folder. Raises UsageError where it was made of another format."""
-    if meta.columns_schema is None:
-        raise UsageError(
-            "the model must have been trained on CSV, TSV, Parquet or Criteo files, whose columns have names and values; "
-            f"{folder} was prepared from format {meta.job.format}, and has numbers alone{way_out(meta.job.format)}"
-        )
-    return meta.columns_schema
-
-
-def way_out(format_: str) -> str:
-    """Return what to do instead of preparing a folder of a format."""
-    return ": train on the file itself (train --data FILE)" if format_ == "criteo" else ""
 
 
 def value_type(values: TableValues) -> Rule:

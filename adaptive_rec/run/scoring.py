@@ -70,7 +70,7 @@ class Scorer:
 
     @property
     def schema(self) -> Schema | None:
-        """The schema of the files; None for Criteo files, whose columns have no names."""
+        """The schema of the files; None for public logs, such as Criteo files."""
         rows = self._rows.origin if isinstance(self._rows, RawIds) else self._rows
         return rows.schema if isinstance(rows, (NumberedRows, KeyedRows)) else None
 

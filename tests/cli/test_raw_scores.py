@@ -243,8 +243,7 @@ def test_numbers_of_a_prepared_folder_score_as_in_the_run(place: Path, capsys: p
     assert_scores_alike(run, place / "held.csv", capsys)
     assert main(["nearest", run, "item", "item, 3", "--json"]) == 0
     assert all(each["value"].startswith("item, ") for each in json.loads(capsys.readouterr().out))
-    assert main(["export", run, "--to", str(place / "to")]) == 2
-    assert "not raw keys of the numbers of a prepared folder" in capsys.readouterr().err
+    assert main(["export", run, "--to", str(place / "to")]) == 0
 
 
 def test_criteo_files_score_as_in_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -221,13 +221,18 @@ def test_dense_features_are_those_of_training_from_the_file(tmp_path: Path) -> N
 def test_layout_is_that_of_torchrec(tmp_path: Path) -> None:
     made(tmp_path / "out", write(tmp_path / "day_0.gz", rows(50)))
     folder = tmp_path / "out"
-    shapes = {path.name: (np.load(path).shape, np.load(path).dtype) for path in folder.glob("*.npy")}
+    shapes = {path.name: (np.load(path).shape, np.load(path).dtype) for path in folder.glob("day_0_*.npy")}
     assert shapes == {
         "day_0_dense.npy": ((50, 13), np.float32),
         "day_0_sparse.npy": ((50, 26), np.int32),
         "day_0_labels.npy": ((50, 1), np.int32),
     }
-    assert sorted(path.name for path in folder.iterdir()) == [*sorted(shapes), "meta.json"]
+    keys = [f"C{k + 1}_keys.npy" for k in range(26)]
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*keys, *shapes, "meta.json"])
+    sparse_BC = np.load(folder / "day_0_sparse.npy")
+    for column, name in enumerate(keys):
+        keys_U = np.load(folder / name)
+        assert len(np.unique(keys_U)) == len(keys_U) == sparse_BC[:, column].max() - 1
 
 
 def test_meta_describes_the_arrays(tmp_path: Path) -> None:
@@ -258,7 +263,8 @@ def test_all_that_is_published_or_marked_as_done_outlasts_a_loss_of_power(
     made(tmp_path / "out", *sources)
     assert disk.is_kept(tmp_path), "the name of the folder itself"
     marks = {"job.json", "day_0.read.json", "day_1.read.json", *(f"table.{t}.json" for t in range(26))}
-    assert {*disk.checked} == {*marks, "day_0_sparse.npy", "day_1_sparse.npy", "meta.json", "out"}
+    keys = {f"C{k + 1}_keys.npy" for k in range(26)}
+    assert {*disk.checked} == {*marks, *keys, "day_0_sparse.npy", "day_1_sparse.npy", "meta.json", "out"}
 
 
 keys_of_files = st.lists(st.lists(st.integers(0, 40) | st.integers(0, 2**64 - 1), max_size=40), min_size=1, max_size=3)
@@ -517,7 +523,7 @@ def test_the_command_says_what_it_made(tmp_path: Path, capsys: pytest.CaptureFix
     assert "columns 13 dense, 26 sparse" in told
     assert any(line.startswith("reading day_0.tsv (1 of 1)") for line in told)
     assert main(["data", "verify", str(out)]) == 0
-    assert "is whole: 3 files" in capsys.readouterr().out
+    assert "is whole: 29 files" in capsys.readouterr().out
     assert main(["data", "prepare", str(source), "--out", str(out)]) == 2
     assert f"error: --out must be a new directory, {out} exists" in capsys.readouterr().err
     assert main(["data", "prepare", str(source), "--out", str(tmp_path / "two"), "--on-bad-row", "skip", "--json"]) == 0

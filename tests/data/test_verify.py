@@ -183,7 +183,7 @@ def test_train_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     folder, out = made_with_bags(tmp_path, monkeypatch), tmp_path / "run"
     assert train(folder, out, "--json", "--steps", "3") == 0
     caught = capsys.readouterr()
-    assert "is whole: 5 files" in caught.err
+    assert "is whole: 7 files" in caught.err
     assert json.loads(caught.out)["steps"] == 3
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     array = np.load(folder / "a_dense.npy")

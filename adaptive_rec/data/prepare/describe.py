@@ -19,8 +19,9 @@ from adaptive_rec.data.prepare.meta import (
 )
 from adaptive_rec.data.prepare.raw import RawReader
 from adaptive_rec.data.prepare.read import ReadSource
+from adaptive_rec.data.prepare.recipe import rows_are_lines
 from adaptive_rec.data.prepare.time_order import TIME_ORDER, write_time_order
-from adaptive_rec.data.prepare.values import values_file
+from adaptive_rec.data.prepare.values import table_keys_file, values_file
 from adaptive_rec.system.version import __version__
 from adaptive_rec.units import counted
 
@@ -43,6 +44,8 @@ def describe_content(
     if has_times and write_time_order(part, [part / of_source[-1] for of_source in names], rows):
         order = [TIME_ORDER]
     of_values = {name: values_file(name) for name in tables} if reader.schema is not None else {}
+    if rows_are_lines(job.format):
+        of_values = {name: table_keys_file(name) for name in tables}
     paths = [part / name for of_source in names for name in of_source]
     paths += [part / name for name in (*of_values.values(), *order)]
     sums = iter(

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from adaptive_rec.config.faults import describe_faults
 from adaptive_rec.data.prepare.formats import array_name, check_source, find_format, history_steps
 from adaptive_rec.data.prepare.meta import Job, SourceFile
-from adaptive_rec.data.prepare.recipe import TABULAR, has_times, rows_version
+from adaptive_rec.data.prepare.recipe import TABULAR, has_times, rows_are_lines, rows_version
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.system.drafts import is_at, make_shared_folder
@@ -27,6 +27,8 @@ LONGEST_NAME = 100
 KEYS_VERSION = 2
 """Of files with a schema: texts have keys by XXH64, of version 1 by BLAKE2b. Of logs with a clock: what was read includes
 times."""
+LINES_VERSION = 3
+"""Of logs whose lines are rows: the keys of ids are kept."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def make_job(request: Request) -> Job:
             seed=request.seed,
             history_steps=history_steps(format_, request.history_steps),
             rows_version=rows_version(format_),
-            keys_version=KEYS_VERSION if schema or has_times(format_) else 1,
+            keys_version=LINES_VERSION if rows_are_lines(format_) else KEYS_VERSION if schema or has_times(format_) else 1,
             sources=tuple(sources),
         )
     except ValidationError as error:

@@ -89,7 +89,7 @@ class ValuesFile(Frozen):
     """The file of the values that a table's ids stand for; see `values.py`."""
 
     table: str
-    name: str = Field(pattern=r"^[^/]+\.arrow$")
+    name: str = Field(pattern=r"^[^/]+\.(arrow|npy)$")
     size_bytes: int
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
@@ -122,7 +122,8 @@ class Meta(Frozen):
     columns_schema: Schema | None = None
     """The schema of files of the user's own; null for other formats."""
     values: tuple[ValuesFile, ...] = ()
-    """A file for each table, where there is a schema: the values that ids stand for."""
+    """A file for each table: the values that ids stand for where there is a schema, their keys where lines of a public log are
+    rows. Folders of such logs that older versions prepared have none."""
     has_times: bool = False
     """Whether each source has an array of its rows' times, in microseconds since 1970; folders of older versions have none."""
     time_order: ArrayFile | None = None
@@ -251,7 +252,8 @@ def _check_sums(meta: Meta, path: Path) -> None:
         names = array_names(source.name, meta.columns, meta.has_times)
         if [file.name for file in source.files] != names:
             raise DataError(f"{path}: source {source.name} must have the files {names}")
-    if [file.table for file in meta.values] != (list(rows_of) if meta.columns_schema else []):
+    named = [file.table for file in meta.values]
+    if named != list(rows_of) and (named or meta.columns_schema):
         raise DataError(f"{path}: values must name a file for each of the tables {list(rows_of)}")
     if meta.sequence is not None:
         check_sequence(meta, meta.sequence, path)

@@ -33,7 +33,14 @@ from adaptive_rec.data.prepare.meta import (
 from adaptive_rec.data.prepare.numbering import SLOT_BYTES, KeyFile, Numbering
 from adaptive_rec.data.prepare.raw import RawReader
 from adaptive_rec.data.prepare.read import ReadSource, keys_file, read_source
-from adaptive_rec.data.prepare.values import ColumnIds, values_file, write_table_values
+from adaptive_rec.data.prepare.recipe import rows_are_lines
+from adaptive_rec.data.prepare.values import (
+    ColumnIds,
+    table_keys_file,
+    values_file,
+    write_table_keys,
+    write_table_values,
+)
 from adaptive_rec.data.tabular.file_rows import of_other_columns
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.system.durable import sync_files, sync_folder, write_whole
@@ -202,25 +209,31 @@ class Preparation:
             write_whole(mark, str(rows))
         if self._keeps_values:
             self._write_values(name, files, rows)
+        elif rows_are_lines(self._job.format):
+            self._write_once(table_keys_file(name), lambda draft: write_table_keys(files, rows, draft))
         for file in files:
             file.path.unlink(missing_ok=True)
         return rows
 
     def _write_values(self, table: str, files: list[KeyFile], rows: int) -> None:
         """Write the values that the ids of a table stand for, unless they have been written."""
-        path = self._part / values_file(table)
-        if path.exists():
-            return
         columns = [
             ColumnIds(file.path.with_suffix(".values"), file.ids_path, len(file.header), file.keys) for file in files
         ]
+        self._write_once(values_file(table), lambda draft: write_table_values(columns, rows, draft))
+        for column in columns:
+            column.values_path.unlink(missing_ok=True)
+
+    def _write_once(self, name: str, write: Callable[[Path], None]) -> None:
+        """Have a file written as a whole, unless it is there."""
+        path = self._part / name
+        if path.exists():
+            return
         draft = path.with_suffix(".unfinished")
-        write_table_values(columns, rows, draft)
+        write(draft)
         sync_files([draft])
         draft.rename(path)
         sync_folder(self._part)
-        for column in columns:
-            column.values_path.unlink()
 
     def _ids_path(self, name: str, column: int) -> Path:
         if self._columns[column].bag:

@@ -28,14 +28,20 @@ class Recipe:
     """Whether its rows have a history, whose longest length the reader takes too."""
     rows_version: int = 1
     """The current version of its rows; a folder of an older version is refused."""
+    rows_are_lines: bool = False
+    """Whether each line is a row by itself: so files of new lines can be scored, and a prepared folder keeps the keys of its ids.
+    Its reader takes `labelled`, which is False for lines that may lack their label."""
     preset: str = ""
     """The preset for data that does not suit the default preset of `train`."""
 
-    def open(self, path: Path, skip_bad_rows: bool, seed: int, history_steps: int) -> RawReader:
-        """Open a log. Raises DataError where that fails."""
+    def open(
+        self, path: Path, skip_bad_rows: bool, seed: int, history_steps: int = 0, labelled: bool = True
+    ) -> RawReader:
+        """Open a log. Raises DataError where that fails. `labelled`: False for new lines, where lines are rows."""
         module, name = self.reader.split(":")
         history = (history_steps,) if self.has_history else ()
-        reader: RawReader = getattr(_module(module), name)(path, skip_bad_rows, seed, *history)
+        given = {} if labelled else {"labelled": False}
+        reader: RawReader = getattr(_module(module), name)(path, skip_bad_rows, seed, *history, **given)
         return reader
 
 
@@ -48,6 +54,11 @@ def recipes() -> Mapping[str, Recipe]:
 def has_times(format_: str) -> bool:
     """Whether the rows of a public log have a time; those of a user's own file may have one."""
     return format_ in recipes() and recipes()[format_].has_times
+
+
+def rows_are_lines(format_: str) -> bool:
+    """Whether each line of a public log is a row by itself."""
+    return format_ in recipes() and recipes()[format_].rows_are_lines
 
 
 def rows_version(format_: str) -> int:

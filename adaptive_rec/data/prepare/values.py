@@ -1,4 +1,5 @@
-"""The values that ids stand for: a file of each table of a CSV, TSV or Parquet source, ``NAME_values.arrow``.
+"""The values that ids stand for: a file of each table of a CSV, TSV or Parquet source, ``NAME_values.arrow``; of a public log
+whose lines are rows their keys, ``NAME_keys.npy``.
 
 It is an Arrow IPC file with one column: entry k is the value of id k + 2, as it was in the data. While a source is read, the
 distinct
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.data.prepare.arrays import NpyWriter
+from adaptive_rec.data.prepare.numbering import KeyFile
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.number_keys import FIRST_ID
 
@@ -30,6 +33,10 @@ BATCH_VALUES = 1 << 16
 
 def values_file(table: str) -> str:
     return f"{table}_values.arrow"
+
+
+def table_keys_file(table: str) -> str:
+    return f"{table}_keys.npy"
 
 
 class FirstValues:
@@ -116,6 +123,22 @@ def write_table_values(columns: Sequence[ColumnIds], rows: int, path: Path) -> N
             stack.enter_context(pa.ipc.new_file(path, pa.schema([(COLUMN, pa.null())])))
     if following != rows:
         raise DataError(f"{path.name} must hold a value for each of {rows - FIRST_ID} ids, got {following - FIRST_ID}")
+
+
+def write_table_keys(files: Sequence[KeyFile], rows: int, path: Path) -> None:
+    """Write the keys of the ids of a table of `rows` rows, from id 2 on. Files come in the order of numbering, so an id above all
+    before it comes first there. Raises DataError."""
+    highest, kind = FIRST_ID - 1, f"<u{max(file.key_bytes for file in files)}"
+    with NpyWriter(path, kind, None) as out:
+        for file in files:
+            for start, keys_N in file.chunks():
+                offset_bytes = len(file.header) + 4 * start
+                ids_N = np.memmap(file.ids_path, "<i4", "r", offset_bytes, (len(keys_N),))
+                highest_N = np.maximum.accumulate(np.append(np.int32(highest), ids_N))
+                out.append(keys_N[ids_N > highest_N[:-1]].astype(kind))
+                highest = int(highest_N[-1])
+    if out.rows != rows - FIRST_ID:
+        raise DataError(f"{path.name} must hold a key for each of {rows - FIRST_ID} ids, got {out.rows}")
 
 
 class TableValues:

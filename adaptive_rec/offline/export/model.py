@@ -174,16 +174,24 @@ class FoldedIds:
 
 
 class NumberedIds:
-    """The ids of a table's values, which are numbered. Of a Criteo file, new values have the id -1, which adds nothing."""
+    """The ids of a table's values, which are numbered. Of a Criteo file, new values have the id -1, which adds nothing. Where the
+    numbers are raw ids, their rows are looked up."""
 
     def __init__(self, folder, table, facts):
         self.missing, self.unknown = facts["missing_id"], facts["unknown_id"]
         with (folder / "ids" / table["ids"]).open(encoding="utf-8") as lines:
-            self.known = {json.loads(line): row % table["rows"] for row, line in enumerate(lines, facts["first_id"])}
+            self.known = {json.loads(line): number for number, line in enumerate(lines, facts["first_id"])}
+        if "missing_value" in table:
+            self.known[table["missing_value"]] = self.missing
+        self.rows, self.keys = table["rows"], KeyRows(folder, table) if "keys" in table else None
 
     def of(self, values):
         ids = [self.missing if value is None else self.known.get(value, self.unknown) for value in values]
-        return np.array(ids, dtype=np.int64)
+        return self.look_up(np.array(ids, dtype=np.int64))
+
+    def look_up(self, ids):
+        """Return the row of each number (N); -1 has none."""
+        return self.keys.look_up(ids) if self.keys else np.where(ids < 0, ids, ids % self.rows)
 
 
 class KeyRows:

@@ -21,8 +21,9 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.checkpoint.export import write_tables
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.criteo_rows import criteo_columns
-from adaptive_rec.data.new_rows import KeyedRows, folder_columns, folder_values, value_type
+from adaptive_rec.data.new_rows import KeyedRows, folder_columns, folder_keys, folder_values, value_type
 from adaptive_rec.data.open import open_source
+from adaptive_rec.data.prepare.raw import MISSING_KEY
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.source import Source
@@ -75,7 +76,8 @@ def export_model(run: Path, out: Path, onnx: bool = False, warn: Callable[[str],
         if not isinstance(runtime.dense.model, DLRM):
             raise UsageError(f"model.name must be dlrm to be exported, got {runtime.config.model.name}")
         facts = facts_of(runtime, columns)
-        if reads_criteo(runtime.config.data):
+        folder = prepared_origin(source)
+        if reads_criteo(runtime.config.data) or (folder and folder.meta.job.format == "criteo"):
             criteo.note_reading(facts, columns)
         with new_folder(out, "--to") as draft:
             draft.mkdir()
@@ -85,10 +87,10 @@ def export_model(run: Path, out: Path, onnx: bool = False, warn: Callable[[str],
                 tables = write_tables(generation, draft / "tables", out / "tables", "npy")
                 for table, path in zip(facts["tables"], tables, strict=True):
                     table["weights"] = path.name
-                if isinstance(source, PreparedSource):
-                    write_values(facts, source, draft / "ids")
-                else:
+                if folder is None:
                     criteo.write_criteo_values(facts, runtime.config, draft / "ids")
+            if folder is not None:
+                write_values(facts, folder, draft / "ids")
             kind, weights = getattr(torch, facts["precision"]), runtime.dense.model.state_dict()
             np.savez(draft / "dense.npz", **{name: each.detach().to(kind).cpu().numpy() for name, each in weights.items()})
             (draft / "model.json").write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -112,10 +114,14 @@ def trained_data(run: Path, generation: Path) -> tuple[Source, TrainedColumns]:
     if reads_criteo(config.data):
         return open_source(config), criteo_columns(config)
     source = prepared_source(config, run)
-    if config.data.ids == "raw":
-        rule = "ids must be numbers or raw keys to be exported, not raw keys of the numbers of a prepared folder"
-        raise UsageError(f"{rule}, as in {run} (checkpoint export --as store writes its rows by these numbers)")
-    return source, folder_columns(source)
+    columns = criteo.criteo_folder_columns(source.meta) if source.meta.columns_schema is None else folder_columns(source)
+    return RawIds(source, config) if config.data.ids == "raw" else source, columns
+
+
+def prepared_origin(source: Source) -> PreparedSource | None:
+    """Return the prepared folder that numbers the values of a source, if there is one."""
+    origin = source.origin if isinstance(source, RawIds) else source
+    return origin if isinstance(origin, PreparedSource) else None
 
 
 def facts_of(runtime: Runtime, columns: TrainedColumns) -> dict[str, Any]:
@@ -154,7 +160,7 @@ def facts_of(runtime: Runtime, columns: TrainedColumns) -> dict[str, Any]:
             for table in space.tables
         ],
         "pooling": runtime.config.data.pooling,
-        "raw": runtime.state.input.raw_ids is not None,
+        "raw": runtime.state.input.raw_ids is not None and prepared_origin(runtime.source) is None,
         "missing_id": MISSING_ID,
         "unknown_id": INFREQUENT_ID,
         "first_id": FIRST_ID,
@@ -169,8 +175,15 @@ def file_of(schema: Schema) -> dict[str, Any]:
 
 def write_values(facts: dict[str, Any], source: PreparedSource, out: Path) -> None:
     """Write the values of each table's ids, one JSON value a line; line k is id k + `first_id`. Booleans are
-    texts, and so are whole numbers of more than 64 bits with a sign."""
-    out.mkdir()
+    texts, and so are whole numbers of more than 64 bits with a sign. Those of Criteo files are whole numbers, 0 for missing
+    ones."""
+    out.mkdir(exist_ok=True)
+    if source.meta.columns_schema is None:
+        keys = folder_keys(source)
+        for number, table in enumerate(facts["tables"]):
+            table["ids"], table["missing_value"] = f"{Path(table['weights']).stem or number}.jsonl", MISSING_KEY
+            (out / table["ids"]).write_text("".join(f"{key}\n" for key in keys[table["name"]].tolist()), encoding="utf-8")
+        return
     values = folder_values(source)
     for each in facts["sparse"]:
         if "binary" in str(values[each["table"]].type):
