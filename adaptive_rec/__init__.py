@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from adaptive_rec.modules.embedding_collection import JaggedVectors as JaggedVectors
     from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime as EmbeddingRuntime
     from adaptive_rec.modules.options import Options as Options
+    from adaptive_rec.modules.raw_id_modules import RawIdEmbedding as RawIdEmbedding
+    from adaptive_rec.modules.raw_id_modules import RawIdEmbeddingBag as RawIdEmbeddingBag
     from adaptive_rec.modules.row_gradient import RowGradient as RowGradient
     from adaptive_rec.modules.stats import RuntimeStats as RuntimeStats
     from adaptive_rec.modules.weight import TieredWeight as TieredWeight
@@ -43,6 +45,8 @@ _PUBLIC = {
     "JaggedVectors": "modules.embedding_collection",
     "Options": "modules.options",
     "PooledVectors": "modules.collection",
+    "RawIdEmbedding": "modules.raw_id_modules",
+    "RawIdEmbeddingBag": "modules.raw_id_modules",
     "RowGradient": "modules.row_gradient",
     "RuntimeStats": "modules.stats",
     "TieredWeight": "modules.weight",

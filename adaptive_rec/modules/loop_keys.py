@@ -18,6 +18,7 @@ from adaptive_rec.data.raw.eviction import NOBODY, Eviction, Leaving, Limits, Po
 from adaptive_rec.data.raw.key_map import KeyMap
 from adaptive_rec.data.raw.last_lookups import LastLookups
 from adaptive_rec.data.raw.raw_ids import LATER, Clear, FoundKeys, Keep
+from adaptive_rec.data.raw.salts import salts
 from adaptive_rec.data.raw.schedule import KnobSchedule
 from adaptive_rec.modules.own_rows import TableIds
 from adaptive_rec.saved import Saved
@@ -143,6 +144,10 @@ class LoopKeys:
             self._put_loaded()
             row_K, key_K = self._keys.keys_of(table)
         return key_K, row_K
+
+    def salt(self, table: int) -> int:
+        """Return the number that keys of a table are hashed with."""
+        return int(salts(self._seed, len(self._rows_T))[table])
 
     def why_not_loadable(self, table: int, keys_K2: NDArray[Any]) -> str:
         """Return why a table cannot have these keys with the numbers of their rows, or nothing."""

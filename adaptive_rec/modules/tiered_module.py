@@ -101,6 +101,13 @@ class TieredModule(TieredParameters):
             some = slice(first, first + chunk_rows)
             yield torch.from_numpy(key_K[some].copy()), weight.rows(row_K[some])
 
+    def raw_rows(self) -> tuple[Tensor, int, int]:
+        """Return the raw ids that have a row of their own, with its number (K, 2), the rows that others share, and the salt of
+        the hash by which they do."""
+        raw, table = self.raw_ids, self._weight().table
+        assert raw is not None, "ids are raw"
+        return torch.from_numpy(np.stack(raw.keys_and_rows(table), axis=1)), raw.shared_rows, raw.salt(table)
+
     def _weight(self) -> TieredWeight:
         return next(iter(tiered_weights(self).values()))
 
@@ -109,8 +116,7 @@ class TieredModule(TieredParameters):
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self.raw_ids is not None:
-            pairs_K2 = np.stack(self.raw_ids.keys_and_rows(self._weight().table), axis=1)
-            destination[prefix + RAW_IDS] = torch.from_numpy(pairs_K2)
+            destination[prefix + RAW_IDS] = self.raw_rows()[0]
 
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],

@@ -26,6 +26,7 @@ from adaptive_rec.modules.optimizer_steps import (
 )
 from adaptive_rec.modules.options import Options, rates_from, setup_from
 from adaptive_rec.modules.rates import Rates, rates_of_optimizers
+from adaptive_rec.modules.raw_id_modules import take_raw_ids
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.tiered_module import TieredModule, tiered_class
 from adaptive_rec.modules.tiered_parameters import TieredParameters, tiered_weights
@@ -218,11 +219,14 @@ def unwrap(
 
     The tables must fit in memory, on the device of the looked-up vectors. `optimizer`: one that holds the weights, or a
     list of such. It goes on as if they had never been wrapped: with the optimizer state of the rows, or with what it has loaded
-    since; a new one begins without a state, as in torch, unless no optimizer has the rows' state. Raises ConfigError where no
-    table is in tiers.
+    since; a new one begins without a state, as in torch, unless no optimizer has the rows' state. Modules that take raw ids go
+    on to take them (`RawIdEmbedding`, `RawIdEmbeddingBag`), as in evaluation: no id gets a row any more. Raises ConfigError where
+    no table is in tiers.
     """
     _check_free(model)
     runtimes, optimizers = {}, _optimizers({"optimizer": optimizer})
+    tiered = [module for module in model.modules() if isinstance(module, TieredModule)]
+    raw = {module: module.raw_rows() for module in tiered if module.raw_ids is not None}
     for name, module in model.named_modules():
         for weight in tiered_weights(module).values():
             runtimes[id(weight.runtime)] = weight.runtime
@@ -230,6 +234,8 @@ def unwrap(
         if isinstance(module, TieredParameters):
             plain: Any = module.plain_class
             module.__class__ = plain
+            if module in raw:
+                take_raw_ids(module, *raw[module])
         elif isinstance(module, AdaptiveEmbeddingBagCollection):
             raise ConfigError(f"model must have modules of torch to unwrap, {name or 'it'} is an AdaptiveEmbeddingBagCollection")
     if not runtimes:
@@ -240,12 +246,10 @@ def unwrap(
 
 
 def _check_free(model: nn.Module) -> None:
-    """Raise ConfigError where ids are raw, where a loop looks ahead, or where a weight has hooks, or is still part of the graph
-    of a loss, which would keep the tiers."""
+    """Raise ConfigError where a loop looks ahead, or where a weight has hooks, or is still part of the graph of a loss, which
+    would keep the tiers."""
     gc.collect()  # graphs that nobody holds any more may stand in circles
     for name, module in model.named_modules():
-        if isinstance(module, TieredModule) and module.raw_ids is not None:
-            raise ConfigError(f"model must have ids that are rows to be unwrapped, those of {name or 'it'} are raw")
         held: dict[str, Any] = {**tiered_weights(module)}
         for key, weight in held.items():
             path = f"{name}.{key}" if name else key

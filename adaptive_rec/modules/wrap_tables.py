@@ -11,6 +11,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.bag import why_unsupported
+from adaptive_rec.modules.raw_id_modules import RawIdRows
 from adaptive_rec.modules.tiered_parameters import TieredParameters, tiered_weights
 from adaptive_rec.modules.wrap_parameters import named_parameters_of, seeming_tables, why_weight_left
 
@@ -98,6 +99,8 @@ def _why_left(module: nn.Embedding | nn.EmbeddingBag) -> str:
         return f"its weight is computed by {how} of the module (weight_norm, spectral_norm, prune, ...): rows have none"
     if not module.weight.numel():
         return f"empty: it has {module.weight.shape[0]} rows of dim {module.weight.shape[1]}"
+    if isinstance(module, RawIdRows):
+        return "its raw ids have rows already: wrap a fresh model with ids=\"raw\", and load its state_dict"
     mode = getattr(module, "mode", "sum")
     return why_weight_left(module.weight) or why_unsupported(mode, module.max_norm, module.scale_grad_by_freq)
 

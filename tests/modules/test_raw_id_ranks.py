@@ -232,7 +232,10 @@ def test_ranks_wrap_the_same_values_or_none(on_ranks: Any) -> None:
         with torch.no_grad():
             model["words"].weight.copy_(torch.arange(36).view(9, 4))
         adaptive_rec.wrap(model, keys={"words": torch.arange(5) - 50}, **how)
-        return torch.cat([vectors, model["words"](torch.tensor([-47, -50])).detach()])
+        own: Tensor = model["words"](torch.tensor([-47, -50])).detach()
+        adaptive_rec.unwrap(model)  # every rank then has all rows and all ids
+        assert torch.equal(model["words"](torch.tensor([-47, -50])), own)
+        return torch.cat([vectors, own])
 
     expected = work(Alone())
     assert torch.equal(expected[2:], torch.tensor([[12.0, 13, 14, 15], [0, 1, 2, 3]], dtype=torch.float64))

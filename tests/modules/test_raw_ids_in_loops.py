@@ -273,7 +273,6 @@ def test_what_cannot_have_raw_ids_is_refused_by_name() -> None:
             "init_fn and weight_init of table t must be left out where ids are raw",
         ),
         (lambda: adaptive_rec.wrap(nn.Sequential(nn.Embedding(9, 4)), ids="raw", **how), "keys must name the modules"),
-        (lambda: adaptive_rec.unwrap(nn.Sequential(AdaptiveEmbedding(9, 4, ids="raw", **how))), "those of 0 are raw"),
         (lambda: next(AdaptiveEmbedding(9, 4, **how).keys_and_rows()), "must be raw for keys_and_rows, they are rows"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=rule):
