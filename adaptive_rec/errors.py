@@ -11,6 +11,8 @@ AdaptiveRecError
 ├── MemoryPlanError   the tables do not fit where they should            (exit code 4)
 ├── CheckpointError   a checkpoint cannot be written or read             (exit code 5)
 └── DiskError         rows cannot be written to or read from a disk      (exit code 6)
+
+A run that a rule suspends ends without an error, with exit code 7 (`SUSPENDED`).
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+
+SUSPENDED = 7
+"""Exit code of a run that a rule would pause where no command could have it go on."""
 
 NEAR = 0.65
 """Similarity of two names (difflib's) from which on one is suggested for the other: help is not near eval, with 0.5."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 EVENT_KINDS = (
     "started",
     "finished",
+    "suspended",
     "failed",
     "knobs",
     "reclassified",

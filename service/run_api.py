@@ -102,7 +102,7 @@ def status(view: RunView, scope: str, session: bool = False) -> Values:
         "session": session,
         "policy": view.knobs.effective.get("policy", ""),
         "phase": phase,
-        "error": view.error() if phase == "failed" else None,
+        "error": view.error() if phase in ("failed", "suspended") else None,
         "damaged": view.damage(),
         "step": step,
         "steps_total": total,

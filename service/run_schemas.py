@@ -33,8 +33,8 @@ class ListedRun(Answer):
     state: Annotated[
         str,
         Field(
-            description="What it does: starting, training, paused; or how it ended: finished, failed, killed (its journal has no "
-            "end and no process trains in it); branched: a branch that nobody has started. Of the run that is served, its phase"
+            description="What it does: starting, training, paused; or how it ended: finished, failed, suspended, "
+            "killed (its journal has no end and no process trains in it); branched: a branch that nobody has started. Of the run that is served, its phase"
         ),
     ]
     step: int

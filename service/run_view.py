@@ -69,9 +69,9 @@ class RunView(ABC):
         return [each for log in (self.history, self.events) for each in of_tail(log.tail, not self.hello.live)]
 
     def error(self) -> str | None:
-        """Return why the run failed, or None if it has not."""
+        """Return why the run failed or was suspended, or None if it was not."""
         end = self.events.end
-        return end["text"] if end is not None and end["kind"] == "failed" else None
+        return end["text"] if end is not None and end["kind"] != "finished" else None
 
     def commands(self) -> TrainerLink:
         """Return the link to the trainer. Raises a problem if the run has ended."""

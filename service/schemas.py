@@ -119,11 +119,11 @@ class Status(Answer):
         Field(
             description="What the run is doing: starting, training, paused, evaluating, checkpointing, "
             "rolling_back, finishing; "
-            "or how it ended: finished, failed, killed (its journal has no end); "
+            "or how it ended: finished, failed, suspended (by a rule that would pause it), killed (its journal has no end); "
             "branched: a branch that nobody has started"
         ),
     ]
-    error: Annotated[str | None, Field(description="Why the run failed; null if it has not")]
+    error: Annotated[str | None, Field(description="Why the run failed or was suspended; null if it was not")]
     damaged: Annotated[list[DamagedFile], Field(description="Files of the run that are damaged, and lines that are left out")]
     step: int
     steps_total: Annotated[

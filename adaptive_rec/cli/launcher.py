@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 
 from adaptive_rec.cli.output import say
 from adaptive_rec.cli.parser import whole_number
-from adaptive_rec.errors import UsageError
+from adaptive_rec.errors import SUSPENDED, UsageError
+from adaptive_rec.live.life import is_suspended
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
@@ -75,7 +76,8 @@ def launch(words: list[str], wanted: Wanted, config: Config, out: Path) -> int:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # else a restart finds the addresses of the processes before it
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(CLOSE_SECONDS))
-    return Launcher([*words, f"--out={out}"], wanted).run()
+    code = Launcher([*words, f"--out={out}"], wanted).run()
+    return SUSPENDED if code == 0 and is_suspended(out / "events.jsonl") else code
 
 
 class Launcher:

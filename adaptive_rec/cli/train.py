@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -27,7 +28,7 @@ from adaptive_rec.cli.parser import (
 from adaptive_rec.cli.signals import StopSignals
 from adaptive_rec.cli.start_options import add_start_options, check_start_options
 from adaptive_rec.cli.train_settings import check_past, check_start, overridden, prepare_own_data, replays
-from adaptive_rec.errors import AdaptiveRecError, CheckpointError, UsageError
+from adaptive_rec.errors import SUSPENDED, AdaptiveRecError, CheckpointError, UsageError
 from adaptive_rec.run.new_directory import named_directory, new_directory
 from adaptive_rec.run.serving import agreed_options, keep_options
 from adaptive_rec.system.compiled_code import keep_to_ourselves
@@ -97,8 +98,6 @@ def train(args: argparse.Namespace) -> int:
         return print_config(config)
     if serving.options is not None:
         serving.options.read_token()  # an error here comes before the seconds that torch takes to load
-    elif not replays(args):
-        config.watch.check_can_pause()
     if args.dry_run:
         return print_plan(args, config, wanted)
     with nullcontext(args.out) if args.out else new_directory(named_directory(config.knobs.policy)) as out:
@@ -203,6 +202,9 @@ def training_here(
         # As one of several processes it ends with 0, so that torchrun does not start it again.
         here.exit_code = signals.exit_code if group is None else 0
         signals.leave_at_once(here.exit_code)
+    elif training.suspended_by:
+        say(f"suspended by {training.suspended_by}: train --resume --out {shlex.quote(str(out))} goes on", sys.stderr)
+        here.exit_code = SUSPENDED if group is None else 0  # likewise; the launcher reads the journal
 
 
 def print_summary(summary: dict[str, Any], training: TrainingRun, screen: Screen, as_json: bool) -> None:

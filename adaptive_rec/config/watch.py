@@ -8,7 +8,6 @@ from pydantic import Field, field_validator
 
 from adaptive_rec.config.knobs import Frozen, knob
 from adaptive_rec.config.watch_rule import WatchRule, parse_rule
-from adaptive_rec.errors import ConfigError
 
 MOST_RULES = 50
 
@@ -43,11 +42,3 @@ class WatchConfig(Frozen):
     def parsed(self) -> list[WatchRule]:
         """Return the rules."""
         return [parse_rule(text) for text in self.rules]
-
-    def check_can_pause(self) -> None:
-        """Raise ConfigError where a rule may pause the run; for runs that no command can reach."""
-        for rule in self.parsed():
-            at_limit = rule.action == "rollback" and self.at_limit == "pause"
-            if rule.action == "pause" or at_limit:
-                key = "watch.at_limit must be fail" if at_limit else f"watch.rules must not pause ({rule.text!r})"
-                raise ConfigError(f"{key} where the run is not served, as nobody could resume it, got pause")

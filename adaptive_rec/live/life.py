@@ -10,8 +10,9 @@
 | finishing | event `stopping`, or the last step |
 | finished | event `finished` |
 | failed | event `failed` |
+| suspended | event `suspended`: a rule paused the run where no command can end a pause; `train --resume` goes on |
 | branched | event `branched`: a branch that nobody has started |
-| killed | none of the last three is the newest, and no process holds the run's directory |
+| killed | none of the last four is the newest, and no process holds the run's directory |
 
 A command that only reads writes no event and leaves the state as it is. So does `train --resume` of a run that has nothing left
 to do.
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -37,6 +39,7 @@ STATES = (
     "finishing",
     "finished",
     "failed",
+    "suspended",
     "killed",
     "branched",
 )
@@ -50,11 +53,15 @@ MOVES = {
     "stopping": "finishing",
     "finished": "finished",
     "failed": "failed",
+    "suspended": "suspended",
     "branched": "branched",
 }
 """The state to which an event of the journal leads, by its kind; other events lead to none."""
 
-ENDS = ("finished", "failed")
+KIND = re.compile(rb'"kind": ?"([a-z_]+)"')
+"""The kind of an event, in its line of the journal."""
+
+ENDS = ("finished", "failed", "suspended")
 """Events with which a start of a run ends; the states have the same names."""
 
 OVER = (*ENDS, "killed")
@@ -83,6 +90,16 @@ def at_rest(state: str, held: bool, has_summary: Callable[[], bool] = lambda: Fa
     if held or state in RESTS:
         return state
     return "finished" if state == "starting" and has_summary() else "killed"
+
+
+def is_suspended(journal: Path) -> bool:
+    """Return whether a journal says that a rule has suspended its run, which has not begun again since."""
+    try:
+        with open_regular(journal) as file:
+            kinds = [kind for line in file if (found := KIND.search(line)) and (kind := found[1].decode()) in MOVES]
+    except OSError:
+        return False
+    return kinds[-1:] == ["suspended"]
 
 
 LOCK = "hhqqi0q"

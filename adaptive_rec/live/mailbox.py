@@ -16,7 +16,7 @@ from adaptive_rec.errors import AdaptiveRecError, ConflictError
 from adaptive_rec.live.telemetry import Snapshot
 
 Verb = Literal[
-    "change_knobs", "pause", "resume", "stop", "fail", "reclassify", "checkpoint", "rollback", "note", "choose_split",
+    "change_knobs", "pause", "resume", "stop", "suspend", "fail", "reclassify", "checkpoint", "rollback", "note", "choose_split",
     "halve_budget", "skip_data",
 ]  # fmt: skip
 Answer = Callable[[Mapping[str, Any] | AdaptiveRecError], None]
@@ -42,7 +42,7 @@ class Command:
     verb: Verb
     values: Mapping[str, Any] = field(default_factory=dict)
     """The new knob values (change_knobs), kind and text (note), what `rollback_command` has checked (rollback), or the reason
-    (fail)."""
+    (fail, suspend)."""
     answer: Answer = ignore
     note: Mapping[str, Any] = field(default_factory=dict)
     """What the journal says besides of a change of knobs, or a rollback: `why`, and `undoes`, the number of the event that a

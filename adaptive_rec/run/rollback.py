@@ -40,7 +40,7 @@ def go_back(
     """
     folder = out / "checkpoints"
     generation, saved = folder / rollback.checkpoint, checkpoint.saved_knobs(folder / rollback.checkpoint)
-    paused, rollbacks, checkpoints = _standing(present)
+    paused, reachable, rollbacks, checkpoints = _standing(present)
     present.let_go()
     _free_memory()
     own_rows = removable_row_folders(out, config)
@@ -60,16 +60,16 @@ def go_back(
     removed = remove_newer(folder, rollback.checkpoint) if runtime.store.group.rank == 0 else []
     checkpoint.remove_unused_rows(runtime.parts, folder, own_rows)
     runtime.phases.check_resumable()
-    runtime.state.go_on_after(rollbacks + 1, paused, checkpoints, rollback.checkpoint)
+    runtime.state.go_on_after(rollbacks + 1, paused, reachable, checkpoints, rollback.checkpoint)
     present.follow(runtime)
     return removed
 
 
-def _standing(present: CurrentRun) -> tuple[bool, int, CheckpointStatus]:
-    """Return whether the run is paused, the rollbacks so far, and the figures of its checkpoints."""
+def _standing(present: CurrentRun) -> tuple[bool, bool, int, CheckpointStatus]:
+    """Return whether the run is paused, whether commands reach it, the rollbacks so far, and the figures of its checkpoints."""
     assert present.runtime is not None
     state = present.runtime.state
-    return state.paused, state.rollbacks, state.checkpoints
+    return state.paused, state.reachable, state.rollbacks, state.checkpoints
 
 
 def _free_memory() -> None:

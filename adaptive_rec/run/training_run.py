@@ -280,14 +280,22 @@ class TrainingRun:
         except OSError as error:
             self.log.warn(f"{written} cannot be written: {error.strerror}")
         self.log.end_tracking()
-        if self.failure is None:
-            self.log.note("finished", "the run has ended")
-        else:
+        end = "failed" if self.failure else "suspended" if self.suspended_by else "finished"
+        if self.failure is not None:
             self.log.fail(self.failure)
+        elif self.suspended_by:
+            self.log.note("suspended", f"suspended by {self.suspended_by}; train --resume goes on", why=self.suspended_by)
+        else:
+            self.log.note("finished", "the run has ended")
         self.log.report()
         self.log.unwritten()
-        runtime.publisher.enter("failed" if self.failure else "finished")
+        runtime.publisher.enter(end)
         return summary
+
+    @property
+    def suspended_by(self) -> str:
+        """The rule that has ended the run before its end, where it could not pause; empty where none has."""
+        return self.runtime.state.suspended_by
 
     def _save(self) -> None:
         """Write the checkpoint of the run's end. Without it, the run still has its score and its summary."""

@@ -71,6 +71,7 @@ class Control:
             "resume": self._resume,
             "skip_data": self._skip_data,
             "stop": self._stop,
+            "suspend": self._suspend,
         }
         """What carries out each verb of a command, but for those that take several steps: checkpoint and rollback."""
 
@@ -285,6 +286,12 @@ class Control:
         follows = self._how_it_stops()
         self._state.stop()
         return self._event("stopping", f"stop requested: {follows}")
+
+    def _suspend(self, reason: str) -> Event:
+        """End the run where it would pause and no command could have it go on."""
+        self._state.suspend(reason)
+        text = "suspended, as no command can reach a paused run: a checkpoint and a summary follow"
+        return self._event("stopping", f"{text}: {reason}", why=reason)
 
     def _reclassify(self) -> Event:
         state = self._state

@@ -120,9 +120,20 @@ class Watchdog:
             self._roll_back(breach)
             return
         self._announce(breach, action)
-        if action in ("pause", "checkpoint", "stop"):
+        if action == "pause":
+            self._pause(breach)
+        elif action in ("checkpoint", "stop"):
             self._leaves = action == "stop"
             self._mailbox.send(Command(action, note={"why": self._reason(breach)}))
+
+    def _pause(self, breach: Breach) -> None:
+        """Pause the run, or end it with a checkpoint where no command could have it go on."""
+        reason = self._reason(breach)
+        if self._state.reachable:
+            self._mailbox.send(Command("pause", note={"why": reason}))
+            return
+        self._leaves = True
+        self._mailbox.send(Command("suspend", {"reason": reason}))
 
     def _roll_back(self, breach: Breach) -> None:
         """Go back to the newest checkpoint from before the breach; give up where that was done too often."""
@@ -189,7 +200,7 @@ class Watchdog:
         action = self._settings.at_limit
         self._announce(breach, action, f"no rollback, as {why}")
         if action == "pause":
-            self._mailbox.send(Command("pause", note={"why": self._reason(breach)}))
+            self._pause(breach)
             return
         self._leaves = True
         self._mailbox.send(Command("fail", {"reason": f"{self._reason(breach)}: {breach.why}; no rollback, as {why}"}))

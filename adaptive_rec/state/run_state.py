@@ -57,7 +57,7 @@ class RunState:
         self.position = Position(seed=config.run.seed)
         """Position of the stream's reader."""
         self.phase = "starting"
-        """starting, training, paused, evaluating, checkpointing, rolling_back, finishing, finished or failed."""
+        """starting, training, paused, evaluating, checkpointing, rolling_back, finishing, finished, failed or suspended."""
         self.rows_placed = False
         """Whether the policy has placed rows, in this run or before it was resumed."""
         self.owed: tuple[str, ...] = ()
@@ -66,6 +66,10 @@ class RunState:
         self.paused = False
         self.saved_paused = False
         """Whether this run resumed from a checkpoint of a paused run."""
+        self.reachable = True
+        """Whether a command can end a pause."""
+        self.suspended_by = ""
+        """The rule that has ended the run, as it could not pause; empty where none has."""
         self.stop_requested = False
         """Whether the loop ends after the present step."""
         self.rollbacks = 0
@@ -202,12 +206,15 @@ class RunState:
 
     def pause_as_saved(self, reachable: bool) -> None:
         """Pause a run that was saved while paused, if a command can reach it that ends the pause."""
-        self.paused = self.saved_paused and reachable
+        self.reachable, self.paused = reachable, self.saved_paused and reachable
 
-    def go_on_after(self, rollbacks: int, paused: bool, checkpoints: CheckpointStatus, checkpoint: str) -> None:
+    def go_on_after(
+        self, rollbacks: int, paused: bool, reachable: bool, checkpoints: CheckpointStatus, checkpoint: str
+    ) -> None:
         """Go on from a checkpoint after so many rollbacks of this process, paused or not as before the last one. `checkpoints`:
         their figures by then."""
         self.rollbacks, self.paused, self.saved_paused, self.phase = rollbacks, paused, paused, "rolling_back"
+        self.reachable = reachable
         self.checkpoints.go_on_from(checkpoints, checkpoint)
 
     def roll_back(self, rollback: Rollback) -> None:
@@ -217,6 +224,11 @@ class RunState:
     def stop(self) -> None:
         """End the loop after the present step."""
         self.stop_requested, self.paused = True, False
+
+    def suspend(self, reason: str) -> None:
+        """End the loop after the present step, as a rule would pause the run."""
+        self.suspended_by = reason
+        self.stop()
 
     def hurry(self) -> None:
         """End the loop after the present step and leave out long work. Signal handlers may call it. Several processes do so

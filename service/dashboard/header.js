@@ -81,7 +81,8 @@ function showStatus() {
   setText(byId("run-facts"), [status.policy, run.device, run.precision, `seed ${run.seed}`].join(" · "));
   setText(byId("phase"), status.phase.replace("_", " "));
   byId("phase").dataset.phase = status.phase;
-  setText(byId("failure"), status.error ? `The run failed: ${printable(status.error)}` : "");
+  const ended = status.phase === "suspended" ? "The run was " : "The run failed: ";
+  setText(byId("failure"), status.error ? ended + printable(status.error) : "");
   byId("failure").hidden = !status.error;
   setText(byId("damage"), status.damaged.map(({ file, fault }) => `${file}: ${printable(fault)}`).join(". "));
   byId("damage").hidden = !status.damaged.length;

@@ -16,7 +16,7 @@ export const store = {
 };
 
 /** Phases of a run that trains no more; its sidecar may go on. */
-export const ENDED = new Set(["finished", "failed", "killed"]);
+export const ENDED = new Set(["finished", "failed", "suspended", "killed"]);
 
 const topics = new EventTarget();
 let knobsEtag = null;

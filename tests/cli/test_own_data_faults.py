@@ -159,7 +159,6 @@ def test_model_py_wants_one_file(model_py: Any, capsys: pytest.CaptureFixture[st
         (["knobs.policy=oracle", "data.ids=raw"], "data.ids must not be raw under a policy"),
         (["knobs.policy=fae", "eval.mode=next_window", "eval.every_steps=9", "data.shuffle=false"], "knobs.policy must keep"),
         (["run.device=cpu", "run.cold_rows=direct"], "run.cold_rows must be auto or staged on a CPU"),
-        (['watch.rules=["loss is nan: pause"]'], "watch.rules must not pause"),
         (["run.row_precision=bf16"], "run.row_precision must be float32 where several processes train together"),
     ],
 )

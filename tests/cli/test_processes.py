@@ -254,3 +254,15 @@ def test_a_launch_that_names_no_rank_trains_nothing(
     assert main(["train", "tiny", f"--out={tmp_path / 'run'}"]) == 2
     assert rule in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_run_that_a_rule_suspends_ends_with_its_code_and_starts_no_rank_again(tmp_path: Path) -> None:
+    out, rule = tmp_path / "run", "--set=watch.rules=['loss < 90 for 3 reports: pause']"
+    process = start(out, *SAVED, rule, "--set=knobs.report_every=5", "--restarts", "1")
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 7, said
+    kinds = [json.loads(line)["kind"] for line in (out / "events.jsonl").read_text().splitlines()]
+    assert (kinds.count("started"), kinds[-1]) == (1, "suspended")
+    assert main(["train", "--resume", "--no-serve", f"--out={out}"]) == 0, "one process goes on"
+    assert summary_of(out)["steps"] == 120

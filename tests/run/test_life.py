@@ -34,6 +34,7 @@ JOURNALS: dict[str, tuple[list[str], bool]] = {
     "finishing": (["started", "stopping"], True),
     "finished": (["started", "evaluation", "finished"], False),
     "failed": (["started", "failed", "warning"], False),
+    "suspended": (["started", "watchdog", "stopping", "suspended"], False),
     "killed": (["started", "paused", "resumed"], False),
     "branched": (["started", "saving", "branched"], False),
 }
