@@ -34,7 +34,8 @@ class ListedRun(Answer):
         str,
         Field(
             description="What it does: starting, training, paused; or how it ended: finished, failed, suspended, "
-            "killed (its journal has no end and no process trains in it); branched: a branch that nobody has started. Of the run that is served, its phase"
+            "killed (its journal has no end and no process trains in it); branched: a branch that nobody has started. Of the run "
+            "that is served, its phase"
         ),
     ]
     step: int

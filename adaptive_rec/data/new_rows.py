@@ -15,6 +15,7 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.loaded_samples import ColumnBags, LoadedSamples, offsets_of, to_batch
 from adaptive_rec.data.prepare.formats import check_source
+from adaptive_rec.data.prepare.meta import Meta
 from adaptive_rec.data.prepare.raw import MISSING_KEY, RawBlock, RawReader, SparseColumn
 from adaptive_rec.data.prepare.recipe import recipes, rows_are_lines
 from adaptive_rec.data.prepare.values import TableValues, values_file
@@ -45,7 +46,7 @@ class NumberedRows(Wrapped):
         self.lacking: list[str] = []
         self._readers: Sequence[RawReader]
         if meta.columns_schema is None:
-            self._maps = {name: KeyedIds(keys_U) for name, keys_U in folder_keys(source).items()}
+            self._maps = {name: KeyedIds(keys_U) for name, keys_U in folder_keys(meta, source.folder).items()}
             self._readers = open_logs(paths, source, labelled)
         else:
             columns = with_folders(folder_columns(source), paths)
@@ -185,10 +186,9 @@ def keys_of_values(values: TableValues) -> NDArray[np.uint64]:
     return np.concatenate([np.empty(0, dtype=np.uint64), *chunks])
 
 
-def folder_keys(source: PreparedSource) -> dict[str, NDArray[np.uint64] | NDArray[np.uint32]]:
+def folder_keys(meta: Meta, folder: Path) -> dict[str, NDArray[np.uint64] | NDArray[np.uint32]]:
     """Return the keys of the ids of a folder's tables, which was prepared from a public log whose lines are rows. Raises
     UsageError where it was not, or has no keys."""
-    meta, folder = source.meta, source.folder
     if not rows_are_lines(meta.job.format):
         raise UsageError(
             "the model must have been trained on data whose lines are rows; the samples of format "

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,21 @@ def test_values_that_a_folder_does_not_know_are_counted(place: Path, tmp_path: P
     assert unknown["C2"] == 0.0
     assert main([*words[:-1], "--out", str(tmp_path / "t.csv"), "--keep", "C1"]) == 2
     assert "--keep must name columns of CSV, TSV or Parquet files" in capsys.readouterr().err
+
+
+def test_neighbours_are_named_as_in_the_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("folder", "folder-raw"):
+        run = train(place, name)
+        capsys.readouterr()
+        assert main(["nearest", str(run), "C3", "00000001", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert len(found) == 10
+        assert all(re.fullmatch("[0-9a-f]{8}", each["value"]) and each["value"] != "00000001" for each in found)
+        for value, told in (("x", "VALUE must be a hexadecimal number"), ("fffffff0", "VALUE must be a value that C3 has")):
+            assert main(["nearest", str(run), "C3", value]) == 2
+            assert told in capsys.readouterr().err
+    assert main(["nearest", str(run), "D3", "1"]) == 2
+    assert "COLUMN must be a sparse column of" in capsys.readouterr().err
 
 
 def test_a_folder_of_an_older_version_is_refused_by_name(

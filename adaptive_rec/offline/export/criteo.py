@@ -7,12 +7,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.criteo_rows import numbered_values
 from adaptive_rec.data.prepare.meta import Meta
 from adaptive_rec.data.tabular.schema import DenseColumn, Schema, SparseColumnSchema
 from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.errors import UsageError
+from adaptive_rec.kernels.number_keys import FIRST_ID
+from adaptive_rec.offline.export.model import HEX
 
 NO_ID = -1
 """The id of a value that the training file does not have: its feature adds nothing."""
@@ -27,12 +32,35 @@ def note_reading(facts: dict[str, Any], trained: TrainedColumns) -> None:
         column["type"] = "hex"
 
 
+def category_of(value: str) -> int:
+    """Return the number of a category as a Criteo file has it; an empty one is missing, which is 0 there."""
+    if value and not HEX.fullmatch(value):
+        raise UsageError(f"VALUE must be a hexadecimal number of at most 8 digits, as in the file, got {value!r}")
+    return int(value or "0", 16)
+
+
+class CriteoValues:
+    """The values of a table's ids in a folder that was prepared from Criteo files."""
+
+    def __init__(self, keys_U: NDArray[np.uint64] | NDArray[np.uint32]) -> None:
+        self._keys_U = keys_U
+
+    def of(self, row: int) -> str | None:
+        """Return the value of an id as in the file; None for the ids of missing and of infrequent values."""
+        return f"{self._keys_U[row - FIRST_ID]:08x}" if FIRST_ID <= row < FIRST_ID + len(self._keys_U) else None
+
+    def row_of(self, text: str) -> int | None:
+        """Return the id of a value; None where the table has no such value. Raises UsageError for one that no file can have."""
+        places = np.flatnonzero(self._keys_U == category_of(text))
+        return FIRST_ID + int(places[0]) if len(places) else None
+
+
 def criteo_folder_columns(meta: Meta) -> TrainedColumns:
     """Return the columns of the Criteo files that a folder was prepared from. Raises UsageError where it was prepared from
     another log."""
     if meta.job.format != "criteo":
         raise UsageError(
-            "RUN must have been trained on CSV, TSV, Parquet or Criteo files to be exported, whose columns model.py reads; "
+            "RUN must have been trained on CSV, TSV, Parquet or Criteo files, whose columns have values of their own; "
             f"it was trained on format {meta.job.format}, whose columns are made of fields of the log; train on the log as CSV "
             "(--data FILE --label COLUMN)"
         )

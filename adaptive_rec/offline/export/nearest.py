@@ -12,11 +12,10 @@ from adaptive_rec.checkpoint.rows import SavedRows
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.criteo_rows import criteo_columns, numbered_values
 from adaptive_rec.data.prepare.meta import load_meta
-from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.errors import UsageError
 from adaptive_rec.kernels.number_keys import FIRST_ID
-from adaptive_rec.offline.export.model import HEX
-from adaptive_rec.offline.export.nearest_raw import nearest_keys
+from adaptive_rec.offline.export.criteo import category_of
+from adaptive_rec.offline.export.nearest_raw import nearest_keys, values_of_column
 from adaptive_rec.offline.export.similar_rows import Neighbour, column_of, most_similar, table_weights
 from adaptive_rec.run.inputs import reads_criteo
 from adaptive_rec.run.resume import newest_generation
@@ -59,25 +58,17 @@ def nearest_criteo(config: Config, generation: Path, column: str, value: str, li
             f"values of {column} share rows: data.max_table_rows has cut its table to {values.rows} rows for "
             f"{len(values.value_U)} values"
         )
-    row = int(values.ids(np.array([_category(value)], dtype=np.uint32))[0])
+    row = int(values.ids(np.array([category_of(value)], dtype=np.uint32))[0])
     if row < 0:
         raise UsageError(f"VALUE must be a value that {column} has in the training data, got {value!r}")
     found = most_similar(table_weights(saved, table, values.rows), np.arange(values.rows), row, limit)
     return [Neighbour(f"{int(values.value_U[k]):08x}" if values.value_U[k] else None, k, near) for k, near in found]
 
 
-def _category(value: str) -> int:
-    """Return the number of a category as a Criteo file has it; an empty one is missing, which is 0 there."""
-    if value and not HEX.fullmatch(value):
-        raise UsageError(f"VALUE must be a hexadecimal number of at most 8 digits, as in the file, got {value!r}")
-    return int(value or "0", 16)
-
-
 def nearest_numbers(folder: Path, generation: Path, column: str, value: str, limit: int) -> list[Neighbour]:
     """Return the values whose rows are most similar, where the values of a prepared folder are numbered."""
     meta = load_meta(folder)
-    table = column_of(meta.columns_schema, column, str(folder)).table_name
-    values = TableValues(folder / values_file(table))
+    table, values = values_of_column(folder, meta, column)
     row = values.row_of(value)
     if row is None:
         often = f" {meta.ids.min_count} times or more" if meta.ids.min_count > 1 else ""

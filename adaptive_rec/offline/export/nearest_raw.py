@@ -12,8 +12,9 @@ from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.rows import SavedRows
 from adaptive_rec.checkpoint.saved_keys import saved_keys
 from adaptive_rec.config.tree import Config
+from adaptive_rec.data.new_rows import folder_keys
 from adaptive_rec.data.prepare.formats import check_source
-from adaptive_rec.data.prepare.meta import load_meta
+from adaptive_rec.data.prepare.meta import Meta, load_meta
 from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.data.tabular.files import files_of
 from adaptive_rec.data.tabular.kinds import RULES
@@ -22,6 +23,7 @@ from adaptive_rec.data.tabular.reader import TabularReader
 from adaptive_rec.data.tabular.schema import Schema, SparseColumnSchema
 from adaptive_rec.data.tabular.values import categories, keys_of, raw_keys
 from adaptive_rec.errors import CheckpointError, UsageError, did_you_mean
+from adaptive_rec.offline.export.criteo import CriteoValues, criteo_folder_columns
 from adaptive_rec.offline.export.similar_rows import Neighbour, column_of, most_similar, table_weights
 from adaptive_rec.run.inputs import is_folder
 from adaptive_rec.run.scoring import trained_columns
@@ -71,12 +73,11 @@ def _key_of(
     _check_no_names(names, column)
     if is_folder(data):
         folder = Path(data.source)
-        of = column_of(load_meta(folder).columns_schema, column, str(folder))
-        values = TableValues(folder / values_file(of.table_name))
+        table, values = values_of_column(folder, load_meta(folder), column)
         number = values.row_of(value)
         if number is None:
             raise UsageError(f"VALUE must be a value that {column} has in the training data, got {value!r}")
-        return of.table_name, number, lambda keys: {key: values.of(key) for key in keys}
+        return table, number, lambda keys: {key: values.of(key) for key in keys}
     if column not in tables:
         known = ", ".join(tables)
         raise UsageError(
@@ -89,6 +90,15 @@ def _key_of(
     if not -LARGEST <= key < LARGEST:
         raise UsageError(f"VALUE must be a whole number of 64 bits, such as 17 or 0x68fd1e64, got {value!r}")
     return column, key, _numbers
+
+
+def values_of_column(folder: Path, meta: Meta, column: str) -> tuple[str, TableValues | CriteoValues]:
+    """Return the table of a column of a prepared folder, and the values of its ids. Raises UsageError."""
+    schema = meta.columns_schema or criteo_folder_columns(meta).schema
+    table = column_of(schema, column, str(folder)).table_name
+    if meta.columns_schema is None:
+        return table, CriteoValues(folder_keys(meta, folder)[table])
+    return table, TableValues(folder / values_file(table))
 
 
 def _check_no_names(names: Path | None, column: str) -> None:

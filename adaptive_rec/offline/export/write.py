@@ -179,7 +179,7 @@ def write_values(facts: dict[str, Any], source: PreparedSource, out: Path) -> No
     ones."""
     out.mkdir(exist_ok=True)
     if source.meta.columns_schema is None:
-        keys = folder_keys(source)
+        keys = folder_keys(source.meta, source.folder)
         for number, table in enumerate(facts["tables"]):
             table["ids"], table["missing_value"] = f"{Path(table['weights']).stem or number}.jsonl", MISSING_KEY
             (out / table["ids"]).write_text("".join(f"{key}\n" for key in keys[table["name"]].tolist()), encoding="utf-8")
