@@ -17,7 +17,7 @@ from adaptive_rec.data.loaded_samples import ColumnBags, LoadedSamples, offsets_
 from adaptive_rec.data.prepare.formats import check_source
 from adaptive_rec.data.prepare.meta import Meta
 from adaptive_rec.data.prepare.raw import MISSING_KEY, RawBlock, RawReader, SparseColumn
-from adaptive_rec.data.prepare.recipe import recipes, rows_are_lines
+from adaptive_rec.data.prepare.recipe import recipes
 from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.source import HeldOutRows, Wrapped
@@ -31,7 +31,7 @@ from adaptive_rec.data.tabular.stream import columns_of, specs
 from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.data.tabular.values import keys_of
 from adaptive_rec.data.unknown import Unknown
-from adaptive_rec.errors import DataError, UsageError
+from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MISSING_ID
 
 
@@ -187,18 +187,9 @@ def keys_of_values(values: TableValues) -> NDArray[np.uint64]:
 
 
 def folder_keys(meta: Meta, folder: Path) -> dict[str, NDArray[np.uint64] | NDArray[np.uint32]]:
-    """Return the keys of the ids of a folder's tables, which was prepared from a public log whose lines are rows. Raises
-    UsageError where it was not, or has no keys."""
-    if not rows_are_lines(meta.job.format):
-        raise UsageError(
-            "the model must have been trained on data whose lines are rows; the samples of format "
-            f"{meta.job.format}, from which {folder} was prepared, are made of several lines, and some are drawn"
-        )
-    if not meta.values:
-        raise UsageError(
-            f"the prepared folder must hold the keys of its ids, {folder} was made by {meta.made_by}, which left them out; "
-            f"prepare {', '.join(each.path for each in meta.job.sources)} again, and train on that"
-        )
+    """Return the keys of the ids of a folder's tables, which was prepared from a public log. Raises UsageError where it has
+    none."""
+    meta.check_has_values(folder)
     return {each.table: np.load(folder / each.name, allow_pickle=False) for each in meta.values}
 
 

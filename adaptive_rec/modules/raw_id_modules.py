@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from adaptive_rec.modules.inputs import check_integers
+
 MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 """Steps of the hash by which ids without a row of their own share rows: that of `mix64` in `kernels/synthetic.py`."""
 
@@ -47,7 +49,8 @@ class RawIdRows(nn.Module):
         return None if self.padding_idx is None else len(self.weight) - 1
 
     def row_numbers(self, input: Tensor) -> Tensor:
-        """Return the rows of the weight that ids of any shape read."""
+        """Return the rows of the weight that ids of any shape read. Raises ValueError where they are no integers."""
+        check_integers("input", input)
         ids = input.long()
         mixed = ids ^ with_sign(self.salt)
         for shift, factor in MIX:

@@ -9,7 +9,7 @@ from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.generation import generations, names_in
 from adaptive_rec.config.data import DataConfig
 from adaptive_rec.config.tree import load_config
-from adaptive_rec.data.prepare.meta import META
+from adaptive_rec.data.prepare.meta import META, load_meta
 from adaptive_rec.errors import UsageError
 
 
@@ -29,8 +29,8 @@ def check_trained(run: Path) -> None:
 
 
 def check_own_data(run: Path) -> None:
-    """Raise UsageError where a run's data has no names of columns, or is gone. A checkpoint has the columns of files that were
-    trained on by raw ids."""
+    """Raise UsageError where a run's data does not say what ids stand for, or is gone. A checkpoint has the columns of files that
+    were trained on by raw ids."""
     data = load_config(str(run / "config.toml"), {}).data
     if data.schema_file or reads_criteo(data):
         return
@@ -40,6 +40,7 @@ def check_own_data(run: Path) -> None:
         raise UsageError(
             f"{run} needs the file or folder that it was trained on, which has the values of its ids, {data.source} is gone"
         )
+    load_meta(Path(data.source)).check_has_values(Path(data.source))
 
 
 def check_has_ids(run: Path) -> None:

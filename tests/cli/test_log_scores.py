@@ -195,5 +195,9 @@ def test_a_folder_of_an_older_version_is_refused_by_name(
             assert "must hold the keys of its ids" in capsys.readouterr().err
         assert main(["export", str(run), "--to", str(tmp_path / "model")]) == 2
         assert "prepare " in capsys.readouterr().err
+        meta["job"]["format"] = "taobao"
+        (folder / "meta.json").write_text(json.dumps(meta))
+        assert main(["export", str(run), "--to", str(tmp_path / "model")]) == 2
+        assert "the samples of format taobao, from which" in capsys.readouterr().err
     finally:
         (folder / "meta.json").write_text(before)

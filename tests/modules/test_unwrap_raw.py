@@ -152,3 +152,5 @@ def test_modules_that_share_a_table_and_one_without_rows_for_ids() -> None:
     assert type(table) is RawIdEmbedding
     assert torch.equal(table(STRANGERS), expected[0])
     assert torch.equal(table(ids), expected[1])
+    with pytest.raises(ValueError, match="input must"):
+        table(ids.double())

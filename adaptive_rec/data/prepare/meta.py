@@ -14,9 +14,9 @@ from pydantic import Field, ValidationError
 from adaptive_rec.config.faults import describe_faults
 from adaptive_rec.config.knobs import Frozen
 from adaptive_rec.data.prepare.raw import SequenceColumns
-from adaptive_rec.data.prepare.recipe import rows_version
+from adaptive_rec.data.prepare.recipe import rows_are_lines, rows_version
 from adaptive_rec.data.tabular.schema import Schema
-from adaptive_rec.errors import DataError
+from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MAX_COUNT, MISSING_ID
 from adaptive_rec.units import whole
 
@@ -145,6 +145,19 @@ class Meta(Frozen):
         why = sum((Counter(source.bad_of) for source in self.sources), Counter[str]())
         columns = ", ".join(f"{whole(count)} by {'their fields' if name == 'row' else name}" for name, count in why.most_common())
         return f", {whole(self.bad_rows)} malformed left out" + (f" ({columns})" if columns else "")
+
+    def check_has_values(self, folder: Path) -> None:
+        """Raise UsageError where the folder does not hold what its ids stand for, so that no new rows can be scored."""
+        if self.columns_schema is None and not rows_are_lines(self.job.format):
+            raise UsageError(
+                f"the model must have been trained on data whose lines are rows; the samples of format {self.job.format}, from "
+                f"which {folder} was prepared, are made of several lines, and some are drawn"
+            )
+        if not self.values:
+            raise UsageError(
+                f"the prepared folder must hold the keys of its ids, {folder} was made by {self.made_by}, which left them out; "
+                f"prepare {', '.join(each.path for each in self.job.sources)} again in its place, which gives the same ids"
+            )
 
     def array_files(self) -> Iterator[ArrayFile | ValuesFile]:
         for source in self.sources:
