@@ -77,6 +77,11 @@ class Position:
     offset: int = 0
     """Samples of this epoch that were read."""
 
+    @property
+    def order(self) -> tuple[int, int]:
+        """A key by which the positions of one stream are sorted."""
+        return self.epoch, self.offset
+
 
 @dataclass(frozen=True)
 class TableReads:

@@ -43,7 +43,7 @@ SKIPPING = ("slipstream", "random_skip", "adaptive")
 """Policies that skip under some knobs, and leave the stream and the tables as they are."""
 
 REFUSED: list[tuple[dict[str, tuple[Any, ...]], str]] = [
-    ({"loop": ("runtime",), "ids": ("raw",), "policy": ARRANGING}, r"data\.ids must not be raw"),
+    ({"loop": ("runtime",), "ids": ("raw",), "policy": ("xdl",)}, r"data\.ids must not be raw"),
     ({"loop": ("runtime",), "ranks": (2, 3), "policy": ARRANGING}, r"knobs\.policy must keep the order of the stream"),
     ({"loop": ("runtime",), "ranks": (2, 3), "precision": ("bf16",)}, r"run\.row_precision must be float32"),
     ({"loop": ("runtime",), "ranks": (2, 3), "device": ("late",), "home": ("disk",)}, r"run\.host_memory must be 0"),

@@ -24,8 +24,8 @@ class WithoutParts(Wrapped):
         batches = self._source.train_batches(position, batch_size)
         while (batch := next(batches, None)) is not None:
             yield batch
-            first, last = _order(position), _order(batch.position)
-            passed = next((each for each in self._ends if first < _order(each) < last), None)
+            first, last = position.order, batch.position.order
+            passed = next((each for each in self._ends if first < each.order < last), None)
             if passed is not None:
                 rule = f"a batch must end where a part of the stream is left out, at {passed}"
                 raise DataError(f"{rule}; one of {batch_size} samples does not")
@@ -41,7 +41,7 @@ class WithoutParts(Wrapped):
 
     def steps_left_out(self, position: Position, batch_size: int) -> int:
         """Return how many batches of the rest of the stream are left out."""
-        later = [(begin, end) for begin, end in self._ends.items() if _order(begin) >= _order(position)]
+        later = [(begin, end) for begin, end in self._ends.items() if begin.order >= position.order]
         return sum(steps_left(self, begin, batch_size) - steps_left(self, end, batch_size) for begin, end in later)
 
 
@@ -69,7 +69,3 @@ def steps_to_come(source: Source, position: Position, batch_size: int) -> int:
 def samples_between(source: Source, begin: Position, end: Position) -> int:
     """Return how many samples lie between two positions."""
     return (end.epoch - begin.epoch) * source.train_samples + end.offset - begin.offset
-
-
-def _order(position: Position) -> tuple[int, int]:
-    return position.epoch, position.offset

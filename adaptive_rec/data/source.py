@@ -10,6 +10,7 @@ from typing import Protocol
 from adaptive_rec.batch import Batch, FeatureSpec, Position, SequenceSpec, TableSpec
 from adaptive_rec.config.tree import Config
 from adaptive_rec.errors import ConfigError, DataError
+from adaptive_rec.saved import Saved
 
 LEAST_SCALED_ROWS = 100
 """The smallest size to which `data.scale` cuts a table; smaller tables stay as they are."""
@@ -114,6 +115,11 @@ def untaken_batches(source: Source, position: Position, batch_size: int) -> Iter
     if position.epoch == 0:
         yield from source.train_batches(position, batch_size)
     yield from source.test_batches(batch_size)
+
+
+def saved_position(found: Saved) -> Position:
+    """Read a reader's position of a checkpoint."""
+    return Position(*(found.integer(name) for name in ("epoch", "seed", "offset")))
 
 
 def table_specs(config: Config, rows: tuple[int, ...]) -> tuple[TableSpec, ...]:

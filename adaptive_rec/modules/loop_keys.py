@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.data.raw.calls import Clear, FoundKeys, Keep
 from adaptive_rec.data.raw.changes import COUNTED, NO_KEYS, Change, NewKeys
 from adaptive_rec.data.raw.eviction import NOBODY, Eviction, Leaving, Limits, Popularity
 from adaptive_rec.data.raw.key_map import KeyMap
 from adaptive_rec.data.raw.last_lookups import LastLookups
-from adaptive_rec.data.raw.raw_ids import LATER, Clear, FoundKeys, Keep
+from adaptive_rec.data.raw.raw_ids import LATER
 from adaptive_rec.data.raw.schedule import KnobSchedule
 from adaptive_rec.modules.own_rows import TableIds
 from adaptive_rec.saved import Saved

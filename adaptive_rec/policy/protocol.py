@@ -74,6 +74,11 @@ class Policy:
         """Return the device memory for hot rows."""
         return min(knobs.hot_budget_bytes, all_rows_bytes)
 
+    def window_batches(self, knobs: Knobs) -> int:
+        """Return how many batches it reads before the first of them is trained, where it arranges the stream and keeps its order.
+        With raw ids it may read no more than these ahead of the batches under way."""
+        return 0
+
     def place(self, view: AccessView) -> Wish:
         """Return the rows of a pool that should be hot. Called before the first step and at the end of each window."""
         return HOLD

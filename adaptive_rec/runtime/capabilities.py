@@ -32,6 +32,7 @@ FEATURES = {
     "evict ratio": "`knobs.evict_ratio`",
     "evict after": "`knobs.evict_after`",
     "arranging": "policies that arrange the stream: `cdlrm`, `oracle`, `fae`, `fae_released`, `slipstream_released`",
+    "reordering": "policies that reorder the stream: `fae`, `fae_released`, `slipstream_released`",
     "per table": "policies that treat each table apart: `xdl`",
     "skipping": "policies that skip work: `slipstream`, `adaptive`, `random_skip`",
     "no popularity": "policies that count no lookups: `hybrid`, `device_only`",
@@ -81,7 +82,6 @@ class Refusal:
 TOGETHER = "where several processes train together"
 KEEPS_ORDER = "knobs.policy must keep the order of the stream"
 ARRANGED = "the policy reads the stream ahead and hands out batches of its own"
-NOT_RAW = "data.ids must not be raw under a policy that arranges the stream or the tables"
 RAW_ALONE = "only a raw id can lose its row"
 OF_32_BITS = "tables must be of torch.float32 or torch.float64"
 NARROW = "rows of 16 bits do not pass between owners yet"
@@ -89,8 +89,14 @@ EVERY_ROW = "under {every row}, which moves every row at every step"
 WAY_OUT = "; SparseAdam, and SGD and Adagrad without momentum and weight_decay, move only the rows looked up"
 
 REFUSALS = (
-    Refusal("arranging", "raw", NOT_RAW, "it reads the stream twice, and an id gets its row when it first comes", wanted=True),
-    Refusal("per table", "raw", NOT_RAW, "the baseline lays its tables out before ids have rows"),
+    Refusal("per table", "raw", "data.ids must not be raw under a policy that lays out tables separately",
+            "the baseline lays its tables out before ids have rows"),
+    Refusal("evict ratio", "arranging", "must be 0 under a policy that arranges the stream",
+            "it counts no lookups, by which the least popular ids would leave; `knobs.evict_after` goes with `cdlrm`, `oracle`",
+            " under {arranging}", "evict_ratio", wanted=True),
+    Refusal("evict after", "reordering", "must be 0 under a policy that reorders the stream",
+            "it reads the stream before it trains, so each id has its row for the whole stream", " under {reordering}",
+            "evict_after"),
     Refusal("evict ratio", "rows", "must be 0 unless data.ids=raw", RAW_ALONE, knob="evict_ratio", in_config=True),
     Refusal("evict after", "rows", "must be 0 unless data.ids=raw", RAW_ALONE, knob="evict_after", in_config=True),
     Refusal("evict ratio", "no popularity", "must be 0 under a policy that does not track popularity",
@@ -104,6 +110,8 @@ REFUSALS = (
             "each sample is scored in its own step", in_config=True),
     Refusal("arranging", "next window", f'{KEEPS_ORDER} (hotline, slipstream) where eval.mode = "next_window"', ARRANGED),
     Refusal("arranging", "order", f'{KEEPS_ORDER} (hotline, slipstream) where data.order = "time"', ARRANGED),
+    Refusal("arranging", "follow", f"{KEEPS_ORDER} (hotline, slipstream) where data is followed",
+            "the policy reads ahead, and data that is followed is trained on as it comes"),
     Refusal("follow", "processes", f"data.follow must be false {TOGETHER}", "each would see other rows come", wanted=True),
     Refusal("keep evicted", "processes", f"data.keep_evicted must be 0 {TOGETHER}",
             "rows that left lie with their owner, and keys with all", wanted=True),
@@ -214,6 +222,7 @@ def of_knobs(knobs: Knobs, policy: Policy, raw: bool) -> dict[str, str]:
         "evict ratio": str(knobs.evict_ratio or ""),
         "evict after": str(knobs.evict_after or ""),
         "arranging": policy.name if policy.arranges_stream else "",
+        "reordering": policy.name if policy.reorders_stream else "",
         "per table": policy.name if policy.request_per_table else "",
         "no popularity": "" if counts else policy.name,
     }

@@ -22,11 +22,13 @@ def check_change(before: Knobs, after: Knobs, policy: Policy, raw: bool, host_me
         check_memory(host_memory, new.budget_bytes(after, rows_bytes))
 
 
-def check_admit_after(before: Knobs, after: Knobs, raw: bool) -> None:
-    """Raise ConfigError where ids are rows and the knob that is for raw keys changes."""
-    if not raw and after.admit_after != before.admit_after:
-        rule = f"must be {before.admit_after}, as the ids of this run are rows (data.ids), got {after.admit_after}"
-        raise KnobError(f"knobs.admit_after {rule}", [("admit_after", rule)])
+def check_admit_after(before: Knobs, after: Knobs, policy: Policy, raw: bool) -> None:
+    """Raise ConfigError where the knob that is for raw keys changes though ids are rows, or have their rows already."""
+    if after.admit_after == before.admit_after or (raw and not policy.reorders_stream):
+        return
+    why = f"policy {policy.name} gives ids their rows before it trains" if raw else "the ids of this run are rows (data.ids)"
+    rule = f"must be {before.admit_after}, as {why}, got {after.admit_after}"
+    raise KnobError(f"knobs.admit_after {rule}", [("admit_after", rule)])
 
 
 def check_policy(knobs: Knobs, present: Policy) -> None:

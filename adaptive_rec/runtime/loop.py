@@ -64,7 +64,8 @@ class Runtime(Session):
         self.source = source
         state, publisher = self.state, self.publisher
         if (raw_ids := raw_ids_of(source)) is not None:
-            state.input.read_keys_of(raw_ids, kept_rows, state.knobs.admit_after)
+            look_ahead = policy.window_batches(state.knobs)
+            state.input.read_keys_of(raw_ids, kept_rows, state.knobs.admit_after, look_ahead)
         if (files := files_of_source(source)) is not None:
             state.input.read_files_of(files)
         self.followed = state.input.followed
@@ -126,7 +127,7 @@ class Runtime(Session):
 
     def check_knobs(self, before: Knobs, after: Knobs) -> None:
         super().check_knobs(before, after)
-        check_admit_after(before, after, self.state.input.raw_ids is not None)
+        check_admit_after(before, after, self.policy, self.state.input.raw_ids is not None)
 
     # The loop --------------------------------------------------------------------------------------------------------
 

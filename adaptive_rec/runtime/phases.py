@@ -25,7 +25,15 @@ from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.evaluator import Evaluator
 from adaptive_rec.runtime.events import reclassified
 from adaptive_rec.runtime.publish import Publisher
-from adaptive_rec.runtime.stream import ArrangedStream, Decision, StreamStopped, Stretch, batches_left, next_phase
+from adaptive_rec.runtime.stream import (
+    ArrangedStream,
+    Decision,
+    StreamStopped,
+    Stretch,
+    batches_left,
+    give_rows,
+    next_phase,
+)
 from adaptive_rec.saved import ANY, Saved
 from adaptive_rec.state.run_state import RunState
 
@@ -132,6 +140,8 @@ class Phases:
         if policy.reorders_stream and not again:
             state.exceed_by(state.step - stretch.steps_done + len(stream.epochs))
         with state.times("arrange"):
+            if policy.reorders_stream and not give_rows(stream, state.input.raw_ids, state.store):
+                return
             arranged = policy.arrange(stream)
             phase = self._find_again(arranged, stream) if again else self._decide(arranged, None)
         while phase is not None and not state.stop_requested and state.policy is policy:
@@ -210,7 +220,9 @@ class Phases:
             yield Event(state.step, "arranged", phase.note, {"phase": phase.name, **phase.details})
         if phase.hot_rows is not None:
             with state.times("reclassify"):
+                state.store.finish_draws()
                 moved = self._reclassifier.place_listed(phase.hot_rows, phase.others_stay)
+                state.input.note_placed()
             yield from self._report(phase, moved)
         else:
             yield from self.report_moves()

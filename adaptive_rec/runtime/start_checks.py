@@ -42,7 +42,7 @@ def check_rows(
     def change(after: Knobs) -> None:
         raw = config.data.ids == "raw"
         check_change(config.knobs, after, policy, raw, limit, rows_bytes)
-        check_admit_after(config.knobs, after, raw)
+        check_admit_after(config.knobs, after, policy, raw)
 
     if acts:
         check_rules(config, policy, change, saves)

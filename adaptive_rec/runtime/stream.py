@@ -12,14 +12,15 @@ import numpy as np
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.source import Source
+from adaptive_rec.data.raw.raw_ids import RawIds
+from adaptive_rec.data.source import Source, saved_position
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.policy import Outcome, Phase
 from adaptive_rec.policy.batches import check_against_space, take
 from adaptive_rec.saved import ANY, Saved, parts_by_number
 from adaptive_rec.state.run_state import RunState
-from adaptive_rec.state.saved_run import read_knobs, saved_position
+from adaptive_rec.state.saved_run import read_knobs
 
 
 @dataclass(frozen=True)
@@ -214,6 +215,13 @@ class ArrangedStream:
                 return
             self._check_goes_on()
 
+    def each_sample(self) -> Iterator[Batch]:
+        """Read the first epochs until every sample of the source has come that the run trains."""
+        for epoch in self.epochs:
+            yield from self.read(epoch)
+            if self._samples[epoch] == self._source.train_samples:
+                return
+
     def rest(self) -> Iterator[Batch]:
         left = self._steps
         for batch in self._source.train_batches(self._begin, self.batch_size) if self._samples else ():
@@ -226,6 +234,22 @@ class ArrangedStream:
     def _check_goes_on(self) -> None:
         if self._stopped():
             raise StreamStopped
+
+
+def give_rows(stream: ArrangedStream, raw_ids: RawIds | None, store: EmbeddingStore) -> bool:
+    """Read a stream whose ids are raw once, in the source's order, before a policy reads it in others: so ids have the rows that
+    they get, and later epochs, which repeat the samples, need no reading. Returns whether that is done; a run that is to stop
+    goes on from there after it has resumed."""
+    if raw_ids is None or raw_ids.is_settled(stream.end):
+        return True
+    try:
+        for batch in stream.each_sample():
+            raw_ids.settle_to(batch.position)
+            store.finish_draws()
+    except StreamStopped:
+        return False
+    raw_ids.settle_to(stream.end)
+    return True
 
 
 def next_phase(arranged: Generator[Phase, Outcome, None], outcome: Outcome | None) -> Phase | None:

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Position
+from adaptive_rec.data.raw.calls import Clear, FoundKeys, Keep
 from adaptive_rec.data.raw.eviction import Leaving, Popularity
-from adaptive_rec.data.raw.raw_ids import Clear, FoundKeys, Keep, RawIds
+from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.tabular.follow import FollowedSource
 from adaptive_rec.data.tabular.stream import TabularSource
 from adaptive_rec.embedding.disk.kept_rows import KeptRows
@@ -58,11 +59,12 @@ class RunInput:
         self.followed: FollowedSource | None = None
         """The source behind it, where it is followed."""
 
-    def read_keys_of(self, source: RawIds, kept_rows: KeptRows | None, admit_after: int) -> None:
+    def read_keys_of(self, source: RawIds, kept_rows: KeptRows | None, admit_after: int, look_ahead: int) -> None:
         """Have the keys of a source follow this run: their rows are drawn in its store, or restored from those that are kept.
-        `admit_after`: the knob of this name."""
+        `admit_after`: the knob of this name; `look_ahead`: as the method of this name takes it."""
         source.attach(self._store.draw_rows, self._position, None if kept_rows is None else kept_rows.restore)
         self.kept_rows = kept_rows
+        source.look_ahead(look_ahead)
         source.admit_after(admit_after)
         self.raw_ids = self.keys = source
 
@@ -79,6 +81,16 @@ class RunInput:
         """Set the knob of this name, where there are raw keys."""
         if self.keys is not None:
             self.keys.admit_after(lookups)
+
+    def look_ahead(self, batches: int) -> None:
+        """Let the policy read so many batches ahead of those under way."""
+        if self.raw_ids is not None:
+            self.raw_ids.look_ahead(batches)
+
+    def note_placed(self) -> None:
+        """Note that rows were placed for batches whose steps are to come, between two reads of the stream."""
+        if self.raw_ids is not None:
+            self.raw_ids.note_drawn()
 
     def take_warnings(self) -> list[str]:
         """Return the warnings of a source that is followed that are new."""

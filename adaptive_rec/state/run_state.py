@@ -14,6 +14,7 @@ import numpy as np
 from adaptive_rec.batch import Position
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
+from adaptive_rec.data.source import saved_position
 from adaptive_rec.dense.quality_trend import QualityTrend
 from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -33,7 +34,7 @@ from adaptive_rec.policy import Policy
 from adaptive_rec.reclassify.tally import Tally
 from adaptive_rec.saved import Saved
 from adaptive_rec.state.run_input import RunInput
-from adaptive_rec.state.saved_run import BOUNDARY_TASKS, saved_owed, saved_position
+from adaptive_rec.state.saved_run import BOUNDARY_TASKS, saved_owed
 
 DISK = "disk_"
 """Start of the names of counts of rows on a disk."""
@@ -186,6 +187,7 @@ class RunState:
     def change_knobs(self, knobs: Knobs) -> None:
         """Set the knobs, from the present step on."""
         self.knobs, self.knobs_step, self.knob_changes = knobs, self.step, self.knob_changes + 1
+        self.input.look_ahead(self.policy.window_batches(knobs))
         self.input.admit_after(knobs.admit_after)
 
     def change_policy(self, policy: Policy) -> None:

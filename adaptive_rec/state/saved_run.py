@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from adaptive_rec.batch import Position
 from adaptive_rec.config.knobs import Knobs, within_bounds
 from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.saved import Saved
@@ -25,8 +24,3 @@ def saved_owed(found: Saved) -> tuple[str, ...]:
         return BOUNDARY_TASKS if found.flag("window_due") else ()
     owed = found.part("owed")
     return tuple(task for task in BOUNDARY_TASKS if owed.flag(task))
-
-
-def saved_position(found: Saved) -> Position:
-    """Read the reader's position of a checkpoint."""
-    return Position(*(found.integer(name) for name in ("epoch", "seed", "offset")))

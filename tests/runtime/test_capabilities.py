@@ -53,6 +53,7 @@ SETTINGS: dict[str, list[str]] = {
     "evict ratio": ["knobs.evict_ratio=0.1"],
     "evict after": ["knobs.evict_after=50"],
     "arranging": ["knobs.policy=cdlrm"],
+    "reordering": ["knobs.policy=fae_released"],
     "per table": ["knobs.policy=xdl"],
     "no popularity": ["knobs.policy=hybrid"],
     "order": ["data.order=time"],
@@ -74,6 +75,7 @@ NOT_STARTED = ("processes", "gpu processes", "compile")
 EXCLUSIVE = [
     {"raw", "rows"}, {"cpu", "gpu"}, {"cpu", "gpu processes"}, {"gpu", "gpu processes"}, {"processes", "gpu processes"},
     {"arranging", "per table"}, {"arranging", "no popularity"}, {"per table", "no popularity"},
+    {"reordering", "per table"}, {"reordering", "no popularity"},
     {"float64", "tf32"}, {"float64", "no float32"}, {"tf32", "no float32"},
 ]  # fmt: skip
 """Values of one setting, of which a run has one."""
@@ -112,7 +114,7 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def with_needed(pair: tuple[str, str]) -> list[str]:
     """Return two features with those without which a run cannot have them."""
-    wanted = list(pair)
+    wanted = [*(["arranging"] if "reordering" in pair else []), *pair]
     if set(NEEDS_RAW) & set(pair) and "rows" not in pair:
         wanted.append("raw")
     if {"float64", "tf32"} & set(pair):
@@ -193,6 +195,7 @@ def test_every_feature_is_in_the_table_and_every_entry_has_a_reason() -> None:
 def test_the_names_of_policies_are_those_that_have_the_feature() -> None:
     has = {
         "arranging": lambda policy: policy.arranges_stream,
+        "reordering": lambda policy: policy.reorders_stream,
         "per table": lambda policy: policy.request_per_table,
         "skipping": lambda policy: not policy.exact and not policy.arranges_stream,
         "no popularity": lambda policy: not (policy.tracks_popularity or policy.arranges_stream or policy.request_per_table),
@@ -237,7 +240,8 @@ def test_a_change_of_knobs_asks_the_same_table() -> None:
     for policy, raw, rule in [
         ("hybrid", True, "knobs.evict_ratio must be 0 under a policy that does not track popularity, got 0.2 under hybrid"),
         ("hotline", False, "knobs.evict_ratio must be 0 unless data.ids=raw, got 0.2"),
-        ("oracle", True, "data.ids must not be raw under a policy that arranges the stream or the tables, got oracle"),
+        ("oracle", True, "knobs.evict_ratio must be 0 under a policy that arranges the stream, got 0.2 under oracle"),
+        ("xdl", True, "data.ids must not be raw under a policy that lays out tables separately, got xdl"),
     ]:
         with pytest.raises(ConfigError, match=rule):
             check_features(of_knobs(knobs, load_policy(policy), raw))

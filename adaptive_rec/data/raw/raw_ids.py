@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +14,16 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.knobs import MOST_AHEAD
 from adaptive_rec.config.tree import Config
+from adaptive_rec.data.raw.calls import Clear, Draw, FoundKeys, Keep, Restore
 from adaptive_rec.data.raw.changes import COUNTED, NO_KEYS, Change, NewKeys, row_names
 from adaptive_rec.data.raw.eviction import Eviction, Leaving, Limits, Popularity
 from adaptive_rec.data.raw.kept_keys import KeptKeys
 from adaptive_rec.data.raw.key_map import KeyMap
 from adaptive_rec.data.raw.last_lookups import LastLookups
+from adaptive_rec.data.raw.read_ahead import ReadAhead
 from adaptive_rec.data.raw.schedule import KnobSchedule
 from adaptive_rec.data.source import Source, Wrapped, untaken_batches
-from adaptive_rec.errors import CheckpointError, DataError
+from adaptive_rec.errors import CheckpointError, DataError, TrainingError
 from adaptive_rec.saved import Saved
 from adaptive_rec.system.group import Group
 
@@ -32,29 +33,6 @@ LATER = MOST_AHEAD + 4
 COUNTED_IN_RUNS = (*COUNTED, "evicted_by_age", "kept", "came_back", "dropped")
 """What is counted in a run besides: keys among those evicted that nobody had looked up for long; of keys that have left, those
 whose values were kept, that came back with them, and that were dropped as there were too many."""
-
-Clear = Callable[[int, NDArray[np.int64]], None]
-"""Clears rows of a table, by their ids, which no step looks up."""
-
-Keep = Callable[[int, NDArray[np.int64], NDArray[np.int64]], None]
-"""Keeps the values of rows of a table, by their ids, which no step looks up, at places."""
-
-Restore = Callable[[int, NDArray[np.int64], NDArray[np.int64]], None]
-"""Sets rows of a table, by their ids, to the values that are kept at places."""
-
-Draw = Callable[[int, NDArray[np.int64], NDArray[np.int64], int], None]
-"""Sets rows of a table, by their ids, to the first values of their keys, as in a table of so many rows."""
-
-
-class FoundKeys(NamedTuple):
-    """Where keys of a table are (N)."""
-
-    id_N: NDArray[np.int64]
-    """The rows that they read, by number within the table."""
-    own_N: NDArray[np.bool_]
-    """Whether the row is a key's own; otherwise it is shared."""
-    counted_N: NDArray[np.int64]
-    """Lookups of a key while it had no row of its own, as the sketch remembers them; 0 where none were counted."""
 
 
 class RawIds(Wrapped):
@@ -70,8 +48,7 @@ class RawIds(Wrapped):
         rows_T, table_F = [table.rows for table in self.tables], [feature.table for feature in self.features]
         self.keys = KeyMap(rows_T, table_F, shared_rows, config.run.seed)
         self._admit_after = KnobSchedule(config.knobs.admit_after)
-        self._ahead: deque[tuple[Position, NewKeys]] = deque()
-        """What batches have changed whose steps may be yet to come."""
+        self._ahead = ReadAhead()
         self._lock = threading.Lock()
         self._draw: Draw | None = None
         self._restore: Restore | None = None
@@ -104,10 +81,35 @@ class RawIds(Wrapped):
             self._settle(self._position())
             self._admit_after.change(lookups, self.keys.settled, self._later)
 
+    def look_ahead(self, batches: int) -> None:
+        """Let a policy read so many batches ahead of those under way; what takes effect later does so behind them."""
+        with self._lock:
+            self._ahead.look_ahead = max(self._ahead.look_ahead, batches)
+
+    def settle_to(self, position: Position) -> None:
+        """Settle all batches up to a position before any of their steps is made: a policy reads them again in another order."""
+        with self._lock:
+            self._settle(position)
+
+    def is_settled(self, position: Position) -> bool:
+        """Return whether all batches up to a position have their rows for good."""
+        return position.order <= self._ahead.settled_to.order
+
+    def note_drawn(self) -> None:
+        """Let checkpoints save the rows of all batches that were taken, as a policy has placed them before their steps. No
+        thread may read batches meanwhile."""
+        with self._lock:
+            self._ahead.note_drawn()
+
+    @property
+    def _most_ahead(self) -> int:
+        """More than the batches that can be under way."""
+        return LATER + self._ahead.look_ahead
+
     @property
     def _later(self) -> int:
         """A batch that no thread may have taken yet, however far it reads ahead: the same one at each step of a replay."""
-        return self.keys.settled + LATER
+        return self.keys.settled + self._most_ahead
 
     def end_window(
         self, evict_ratio: float, evict_after: int, decay: float, popularity: Popularity, clear: Clear, keep: Keep
@@ -148,12 +150,22 @@ class RawIds(Wrapped):
         return self._source.train_batches(position, batch_size)
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        """Yield the batches from a position on. Those that are settled are read again: they have the rows that their keys have
+        now, and nothing is counted."""
         with self._lock:
             self._settle(position)
-            if self._ahead:
-                self._ahead.clear()
+            self._settle(self._position())
+            if self._ahead.forget():
                 self.keys.forget_ahead()
-        for batch in self._source.train_batches(position, batch_size):
+            settled = self._ahead.settled_to.order
+        batches = self._source.train_batches(position, batch_size)
+        if position.order < settled:
+            for batch in batches:
+                if batch.position.order > settled:
+                    yield self._with_rows(batch)
+                    break
+                yield self.looked_up(batch)
+        for batch in batches:
             yield self._with_rows(batch)
 
     def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
@@ -178,9 +190,10 @@ class RawIds(Wrapped):
             self._settle(self._position())
             admit_after = self._admit_after.at(self.keys.taken)
             ids_N, new = self.keys.take(batch.ids_N, batch.offsets, admit_after, self.kept)
-            self._ahead.append((batch.position, new))
-            if len(self._ahead) > LATER:
-                self._settle_oldest()
+            self._ahead.add(batch.position, new)
+            self._check_ahead()
+            if batch.position.order <= self._ahead.drawn_to.order:
+                return replace(batch, ids_N=ids_N)
         if self._draw is not None:
             for table, id_A, key_A in new.admitted():
                 self._draw(table, id_A, key_A, self._source.tables[table].rows)
@@ -189,13 +202,22 @@ class RawIds(Wrapped):
                 self._restore(table, id_A, place_A)
         return replace(batch, ids_N=ids_N)
 
+    def _check_ahead(self) -> None:
+        """Raise TrainingError where a run's policy reads too far ahead. Where nothing trains, the oldest batch is settled."""
+        if len(self._ahead) <= self._most_ahead:
+            return
+        if self._draw is not None:
+            most = self._ahead.look_ahead
+            rule = f"knobs.policy must read at most {most} batches ahead of those under way where data.ids=raw, it reads more"
+            raise TrainingError(f"{rule}; its method window_batches must return how many")
+        self._settle(self._ahead.oldest())
+
     def _settle(self, position: Position) -> None:
         """Settle the batches up to a position."""
-        while self._ahead and _order(self._ahead[0][0]) <= _order(position):
-            self._settle_oldest()
+        for new in self._ahead.settle(position):
+            self._settle_batch(new)
 
-    def _settle_oldest(self) -> None:
-        _, new = self._ahead.popleft()
+    def _settle_batch(self, new: NewKeys) -> None:
         change = self.keys.settle(new)
         self._eviction.settle(new, change)
         again = new.id_A < self._saved_T[new.table_A]
@@ -258,6 +280,9 @@ class RawIds(Wrapped):
             for table, (first, end) in enumerate(zip(self._saved_T.tolist(), end_T.tolist(), strict=True)):
                 changed(table, np.append(again[again >> 32 == table] & (1 << 32) - 1, np.arange(first, end)))
             self._again, self._saved_T = [], end_T
+            for new in self._ahead.drawn():
+                for table, id_A, _ in new.admitted():
+                    changed(table, id_A)
 
     def state(self) -> dict[str, Any]:
         """Return the keys as they were after the last step."""
@@ -268,6 +293,7 @@ class RawIds(Wrapped):
                 "counts": dict(self._counts),
                 "admit_after": self._admit_after.array(),
                 "eviction": self._eviction.state(),
+                "ahead": self._ahead.state(),
                 "kept": None if self.kept is None else self.kept.state(),
             }
 
@@ -275,6 +301,8 @@ class RawIds(Wrapped):
         """Restore the keys of a checkpoint. Raises CheckpointError."""
         self.keys.set_state(found)
         self._eviction.set_state(found.part("eviction"))
+        if found.has("ahead"):  # older versions read nothing twice
+            self._ahead.set_state(found.part("ahead"))
         kept = found.maybe("kept")
         if self.kept is not None and kept is not None:
             self.kept.set_state(kept)
@@ -283,10 +311,6 @@ class RawIds(Wrapped):
         now = self._admit_after.newest
         self._admit_after.set_array(found, "admit_after", self.keys.settled)
         self.admit_after(now)
-
-
-def _order(position: Position) -> tuple[int, int]:
-    return position.epoch, position.offset
 
 
 def raw_ids_of(source: Source) -> RawIds | None:

@@ -9,6 +9,7 @@ from itertools import islice
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config
+from adaptive_rec.data.raw.raw_ids import raw_ids_of
 from adaptive_rec.data.source import Source
 from adaptive_rec.memory.rows import everything_bytes, hot_row_bytes
 from adaptive_rec.offline.forecast.arranged import follow
@@ -64,10 +65,16 @@ def replay(
             ceiling = None
         for lane, (name, _, same) in zip(lanes, group, strict=True):
             made.lanes.update({(name, budget): lane for budget in same})
+    if (raw_ids := raw_ids_of(source)) is not None:
+        raw_ids.settle_to(Position(source.epochs))  # the first pass has given ids their rows
+    # Where the stream is reordered, ids have their rows from its start, not from their `admit_after` lookups on.
+    again = KeptSource(source, space) if config.knobs.admit_after > 1 else kept
     for name, budget, same in wanted:
-        if load_policy(name).arranges_stream:
+        policy = load_policy(name)
+        if policy.arranges_stream:
             lane = Lane.of(config, space, name, budget)
-            follow(lane, config, kept, report_samples(progress, f"replaying {name}", total))
+            batches = again if policy.reorders_stream else kept
+            follow(lane, config, batches, report_samples(progress, f"replaying {name}", total))
             made.lanes.update({(name, each): lane for each in same})
     return made
 
