@@ -13,34 +13,48 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch
-from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.config.knobs import MOST_STEPS, Knobs
+from adaptive_rec.errors import CheckpointError
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import ArrangingPolicy, Outcome, Phase, StreamView
 from adaptive_rec.policy.batches import rows_of
+from adaptive_rec.saved import Saved
 
 
 class CDLRM(ArrangingPolicy):
     name = "cdlrm"
 
+    def __init__(self) -> None:
+        self._size = 0
+        """Batches of the present window, as the knob was when the window before began; 0 before the first one."""
+
     def arrange(self, stream: StreamView) -> Generator[Phase, Outcome, None]:
-        ahead = stream.rest()
-        window = look(self.next_batches(stream, ahead), stream.space)
+        ahead, size = stream.rest(), self._size or self.window_batches(stream.knobs())
+        window = look(islice(ahead, size), stream.space)
         while window.batches:
             coming: list[ReadAhead] = []
-            following = self.next_batches(stream, ahead)  # the knob is read here: the reader's progress is random
+            self._size, size = size, self.window_batches(stream.knobs())  # read here: the reader's progress is random
+            following = islice(ahead, size)
             yield Phase("window", train(window, coming, following, stream.space), window.rows, others_stay=True)
             window = coming[0]
 
-    def next_batches(self, stream: StreamView, ahead: Iterator[Batch]) -> Iterator[Batch]:
-        return islice(ahead, self.window_batches(stream.knobs()))
-
     def window_batches(self, knobs: Knobs) -> int:
         return knobs.lookahead_batches
+
+    def state(self) -> dict[str, Any]:
+        return {"window_batches": self._size}
+
+    def set_state(self, found: Saved) -> None:
+        if found.has("window_batches"):  # older versions took the knob as it was when the window began
+            self._size = size = found.integer("window_batches")
+            if not 0 <= size <= MOST_STEPS:
+                raise CheckpointError(f"window_batches of the policy must lie in [0, {MOST_STEPS}], got {size}")
 
 
 class ReadAhead:

@@ -8,8 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from adaptive_rec.batch import Position
+from adaptive_rec.config.knobs import MOST_STEPS
 from adaptive_rec.data.raw.changes import NewKeys
 from adaptive_rec.data.source import saved_position
+from adaptive_rec.errors import CheckpointError
 from adaptive_rec.saved import Saved
 
 
@@ -71,4 +73,7 @@ class ReadAhead:
     def set_state(self, found: Saved) -> None:
         """Restore a state. Raises CheckpointError."""
         self.settled_to, self.drawn_to = (saved_position(found.part(name)) for name in ("settled_to", "drawn_to"))
-        self.look_ahead = max(self.look_ahead, found.integer("look_ahead"))
+        look_ahead = found.integer("look_ahead")
+        if not 0 <= look_ahead <= MOST_STEPS:
+            raise CheckpointError(f"look_ahead of the raw ids must lie in [0, {MOST_STEPS}] batches, got {look_ahead}")
+        self.look_ahead = max(self.look_ahead, look_ahead)
