@@ -7,7 +7,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +76,15 @@ def final_state(out: Path) -> dict[str, Any]:
     return newest_contents(out) | {"quality": json.loads((out / "summary.json").read_text())["eval"]}
 
 
-def check(folder: Path, kills: Iterable[int], *where: str) -> None:
+def check(folder: Path, kills: Iterable[int], *where: str, under: Sequence[str] = ()) -> None:
+    """`under`: settings of both runs, `where`: of the killed one."""
     seed = int(os.environ.get("ADAPTIVE_REC_KILL_SEED", random.randrange(1 << 30)))
     print(f"seed of the kills: {seed} (ADAPTIVE_REC_KILL_SEED={seed} makes them again)")
-    dice, settings = random.Random(seed), settings_of(folder)
+    dice, settings = random.Random(seed), [*settings_of(folder), *under]
     straight = TrainingRun(load_config("tiny", {}, settings), folder / "straight")
     list(straight.events())
     evicted = straight.finish()["keys"]["evicted"]
-    assert evicted > 50
+    assert evicted > 50 or "knobs.policy=fae" in under
     assert straight.runtime.step_number == STEPS
     words = ["tiny", *(f"--set={setting}" for setting in [*settings, *where])]
     log = folder / "log.txt"
@@ -107,6 +108,20 @@ def check(folder: Path, kills: Iterable[int], *where: str) -> None:
 def test_a_run_with_raw_ids_killed_three_times_ends_as_the_uninterrupted_one(tmp_path: Path) -> None:
     """While ids are about to leave, when their rows are cleared, and when the rows are given to others."""
     check(tmp_path, (95, 160, 215))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "under",
+    [
+        ["knobs.policy=cdlrm", "knobs.evict_ratio=0", "knobs.evict_after=30", "knobs.lookahead_batches=9"],
+        ["knobs.policy=fae", "knobs.evict_ratio=0"],
+    ],
+    ids=["cdlrm", "fae"],
+)
+def test_a_run_under_a_policy_that_arranges_the_stream_ends_as_the_uninterrupted_one(tmp_path: Path, under: list[str]) -> None:
+    """Killed before the first checkpoint, in a window, while ids are about to leave, when their rows are given to others."""
+    check(tmp_path, (3, 95, 160, 215), under=under)
 
 
 @pytest.mark.long

@@ -20,8 +20,8 @@ from adaptive_rec.data.raw.eviction import Eviction, Leaving, Limits, Popularity
 from adaptive_rec.data.raw.kept_keys import KeptKeys
 from adaptive_rec.data.raw.key_map import KeyMap
 from adaptive_rec.data.raw.last_lookups import LastLookups
-from adaptive_rec.data.raw.read_ahead import ReadAhead
 from adaptive_rec.data.raw.schedule import KnobSchedule
+from adaptive_rec.data.raw.taken_batches import TakenBatches
 from adaptive_rec.data.source import Source, Wrapped, untaken_batches
 from adaptive_rec.errors import CheckpointError, DataError, TrainingError
 from adaptive_rec.saved import Saved
@@ -48,7 +48,7 @@ class RawIds(Wrapped):
         rows_T, table_F = [table.rows for table in self.tables], [feature.table for feature in self.features]
         self.keys = KeyMap(rows_T, table_F, shared_rows, config.run.seed)
         self._admit_after = KnobSchedule(config.knobs.admit_after)
-        self._ahead = ReadAhead()
+        self._ahead = TakenBatches()
         self._lock = threading.Lock()
         self._draw: Draw | None = None
         self._restore: Restore | None = None
@@ -84,7 +84,7 @@ class RawIds(Wrapped):
     def look_ahead(self, batches: int) -> None:
         """Let a policy read so many batches ahead of those under way; what takes effect later does so behind them."""
         with self._lock:
-            self._ahead.look_ahead = max(self._ahead.look_ahead, batches)
+            self._ahead.expect(batches)
 
     def settle_to(self, position: Position) -> None:
         """Settle all batches up to a position before any of their steps is made: a policy reads them again in another order."""
@@ -155,7 +155,7 @@ class RawIds(Wrapped):
         with self._lock:
             self._settle(position)
             self._settle(self._position())
-            if self._ahead.forget():
+            if self._ahead.read_again(batch_size):
                 self.keys.forget_ahead()
             settled = self._ahead.settled_to.order
         batches = self._source.train_batches(position, batch_size)
@@ -210,7 +210,7 @@ class RawIds(Wrapped):
             most = self._ahead.look_ahead
             rule = f"knobs.policy must read at most {most} batches ahead of those under way where data.ids=raw, it reads more"
             raise TrainingError(f"{rule}; its method window_batches must return how many")
-        self._settle(self._ahead.oldest())
+        self._settle(self._ahead.oldest)
 
     def _settle(self, position: Position) -> None:
         """Settle the batches up to a position."""
@@ -280,7 +280,7 @@ class RawIds(Wrapped):
             for table, (first, end) in enumerate(zip(self._saved_T.tolist(), end_T.tolist(), strict=True)):
                 changed(table, np.append(again[again >> 32 == table] & (1 << 32) - 1, np.arange(first, end)))
             self._again, self._saved_T = [], end_T
-            for new in self._ahead.drawn():
+            for new in self._ahead.list_drawn():
                 for table, id_A, _ in new.admitted():
                     changed(table, id_A)
 

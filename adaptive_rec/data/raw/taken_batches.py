@@ -15,7 +15,7 @@ from adaptive_rec.errors import CheckpointError
 from adaptive_rec.saved import Saved
 
 
-class ReadAhead:
+class TakenBatches:
     """The batches that were taken and are not settled, and the positions up to which others are settled and drawn."""
 
     def __init__(self) -> None:
@@ -25,11 +25,17 @@ class ReadAhead:
         """Batches up to here are settled: when they are read again, their keys are looked up, and nothing is counted."""
         self.drawn_to = Position()
         """The rows of batches up to here are drawn, and checkpoints have them: they are not drawn again."""
+        self._batch_size = 0
+        """Samples of the batches that were drawn."""
         self.look_ahead = 0
         """The most batches that the policy may have read ahead of those under way."""
 
     def __len__(self) -> int:
         return len(self._batches)
+
+    def expect(self, look_ahead: int) -> None:
+        """Note how many batches a policy reads ahead from now on."""
+        self.look_ahead = max(self.look_ahead, look_ahead)
 
     def add(self, position: Position, new: NewKeys) -> None:
         """Note what the batch that ends at a position has changed."""
@@ -42,8 +48,9 @@ class ReadAhead:
         if self.settled_to.order < position.order:
             self.settled_to = position
 
+    @property
     def oldest(self) -> Position:
-        """Return the position of the oldest batch that is not settled."""
+        """The position of the oldest batch that is not settled."""
         return self._batches[0][0]
 
     def note_drawn(self) -> None:
@@ -51,12 +58,15 @@ class ReadAhead:
         newest = self._batches[-1][0] if self._batches else self.settled_to
         self.drawn_to = max(newest, self.drawn_to, key=lambda each: each.order)
 
-    def drawn(self) -> list[NewKeys]:
+    def list_drawn(self) -> list[NewKeys]:
         """Return what the batches have changed that are not settled though their rows are drawn and saved."""
         return [new for position, new in self._batches if position.order <= self.drawn_to.order]
 
-    def forget(self) -> bool:
-        """Forget all batches that are not settled: they will be taken again, or never. Returns whether there were some."""
+    def read_again(self, batch_size: int) -> bool:
+        """Forget all batches that are not settled: they will be taken again, in batches of so many samples, or never. Returns
+        whether there were some."""
+        if batch_size != self._batch_size:  # keys get other rows if they come in other batches
+            self.drawn_to, self._batch_size = Position(), batch_size
         found = bool(self._batches)
         self._batches.clear()
         return found
@@ -67,13 +77,14 @@ class ReadAhead:
         return {
             "settled_to": asdict(self.settled_to),
             "drawn_to": asdict(self.drawn_to),
+            "batch_size": self._batch_size,
             "look_ahead": self.look_ahead,
         }
 
     def set_state(self, found: Saved) -> None:
         """Restore a state. Raises CheckpointError."""
         self.settled_to, self.drawn_to = (saved_position(found.part(name)) for name in ("settled_to", "drawn_to"))
-        look_ahead = found.integer("look_ahead")
+        self._batch_size, look_ahead = found.integer("batch_size"), found.integer("look_ahead")
         if not 0 <= look_ahead <= MOST_STEPS:
             raise CheckpointError(f"look_ahead of the raw ids must lie in [0, {MOST_STEPS}] batches, got {look_ahead}")
-        self.look_ahead = max(self.look_ahead, look_ahead)
+        self.expect(look_ahead)
