@@ -43,7 +43,8 @@ class StreamView(Protocol):
         ...
 
     def rest(self) -> Iterator[Batch]:
-        """Read the stream from where the run stands to its end, in the source's order. Only for policies that keep this order."""
+        """Read the stream from where the run stands to its end, in the source's order. Only for policies that keep this order.
+        With raw ids no more than `window_batches` ahead of the batches under way, by one reader."""
         ...
 
 

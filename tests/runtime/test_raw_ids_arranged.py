@@ -157,6 +157,17 @@ def test_ids_that_have_their_rows_can_neither_leave_nor_wait_for_more_lookups(tm
         run_of("cdlrm", tmp_path, "knobs.evict_ratio=0.1")
 
 
+class TwoReaders(CDLRM):
+    """Reads the stream once more before it goes on with what it reads."""
+
+    def arrange(self, stream: Any) -> Any:
+        ahead = stream.rest()
+        next(ahead)
+        next(stream.read(0))
+        next(ahead)
+        return super().arrange(stream)
+
+
 class FarReader(CDLRM):
     """Reads more batches than it says."""
 
@@ -172,3 +183,8 @@ def test_a_policy_that_reads_further_ahead_than_it_says_is_stopped_by_name(tmp_p
     rule = "must read at most 0 batches ahead of those under way where data.ids=raw, it reads more; its method window_batches"
     with pytest.raises(TrainingError, match=rule):
         losses(run_of("cdlrm", tmp_path, chosen=FarReader()))
+
+
+def test_two_readers_of_what_is_new_are_stopped_by_name(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"must read what is new of the stream by one reader .*, another began"):
+        losses(run_of("cdlrm", tmp_path, chosen=TwoReaders()))

@@ -49,6 +49,8 @@ class RawIds(Wrapped):
         self.keys = KeyMap(rows_T, table_F, shared_rows, config.run.seed)
         self._admit_after = KnobSchedule(config.knobs.admit_after)
         self._ahead = TakenBatches()
+        self._readers = 0
+        """How often reading has begun; the newest reader alone may take batches."""
         self._lock = threading.Lock()
         self._draw: Draw | None = None
         self._restore: Restore | None = None
@@ -157,16 +159,17 @@ class RawIds(Wrapped):
             self._settle(self._position())
             if self._ahead.read_again(batch_size):
                 self.keys.forget_ahead()
-            settled = self._ahead.settled_to.order
+            settled, self._readers = self._ahead.settled_to.order, self._readers + 1
+            reader = self._readers
         batches = self._source.train_batches(position, batch_size)
         if position.order < settled:
             for batch in batches:
                 if batch.position.order > settled:
-                    yield self._with_rows(batch)
+                    yield self._with_rows(batch, reader)
                     break
                 yield self.looked_up(batch)
         for batch in batches:
-            yield self._with_rows(batch)
+            yield self._with_rows(batch, reader)
 
     def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
         with self._lock:
@@ -185,8 +188,11 @@ class RawIds(Wrapped):
         with self._lock:
             return replace(batch, ids_N=self.keys.look_up(batch.ids_N, batch.offsets))
 
-    def _with_rows(self, batch: Batch) -> Batch:
+    def _with_rows(self, batch: Batch, reader: int) -> Batch:
         with self._lock:
+            if reader != self._readers:
+                rule = "knobs.policy must read what is new of the stream by one reader where data.ids=raw"
+                raise TrainingError(f"{rule}, another began before this one had ended")
             self._settle(self._position())
             admit_after = self._admit_after.at(self.keys.taken)
             ids_N, new = self.keys.take(batch.ids_N, batch.offsets, admit_after, self.kept)
