@@ -135,11 +135,12 @@ def restore_run_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Sav
             found.ignore(name)
     if found.has("watchdog"):  # older versions had none
         parts.watchdog.set_state(found.part("watchdog"))
-    scores = found.maybe("progressive") if found.has("progressive") else None  # older versions saved none
-    if scores is not None and parts.progressive is not None and same_ranks:
-        parts.progressive.set_state(scores)
-    elif scores is not None:
+    if found.has("progressive"):  # older versions saved none
         found.ignore("progressive")
+        every_rank = range(ranks) if group.rank == 0 else ()
+        for saved in [found] if same_ranks else map(saved_by, every_rank):
+            if parts.progressive is not None and (scores := saved.maybe("progressive")) is not None:
+                parts.progressive.set_state(scores)
     loss_sum = found.number("loss_sum")
     state.store.launch(lambda: parts.dense.loss_sum.fill_(loss_sum))
     policy, how = found.text("policy"), (found.integer("budget_bytes"), found.flag("monitored"))

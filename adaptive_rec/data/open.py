@@ -20,31 +20,40 @@ from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.source import Source
 from adaptive_rec.data.synthetic import SyntheticSource
 from adaptive_rec.errors import ConfigError, DataError
+from adaptive_rec.system.group import ALONE, Group
 
 NAME = re.compile(r'"?[A-Za-z_][A-Za-z0-9_ .:-]*"?')
 """A column's name in the first line of a file."""
 SHOWN_NAMES = 8
 
 
-def open_source(config: Config, trains: bool = False, left_out: Mapping[Position, Position] | None = None) -> Source:
+def open_source(
+    config: Config, trains: bool = False, left_out: Mapping[Position, Position] | None = None, group: Group = ALONE
+) -> Source:
     """Open the source `data.source`; where its ids are raw keys, with rows in their place. `trains`: for training, which alone
-    may follow data. `left_out`: parts of the stream that are not read, as `WithoutParts` takes them."""
+    may follow data. `left_out`: parts of the stream that are not read, as `WithoutParts` takes them. `group`: the processes that
+    train together."""
     if config.data.follow and not trains:
         raise ConfigError(
             "data.follow must be false but for a run that trains, got true; without it, the data is taken as it is now"
         )
     if config.data.follow and not config.data.schema_file:
         raise ConfigError("data.follow needs CSV, TSV or Parquet files: give --data PATH, and --label COLUMN or --schema FILE")
-    source = WithoutParts(_open(config), left_out) if left_out else _open(config)
+    source = _open(config, group)
+    source = WithoutParts(source, left_out) if left_out else source
     return RawIds(source, config) if config.data.ids == "raw" else source
 
 
-def _open(config: Config) -> Source:
+def _open(config: Config, group: Group) -> Source:
     if config.data.schema_file:
         from adaptive_rec.data.tabular.follow import FollowedSource
+        from adaptive_rec.data.tabular.handed_on import HandedOn
         from adaptive_rec.data.tabular.stream import TabularSource
 
-        return FollowedSource(config) if config.data.follow else TabularSource(config)
+        if not config.data.follow:
+            return TabularSource(config)
+        followed = FollowedSource(config)
+        return followed if group.is_alone else HandedOn(followed, group)
     if config.data.source == "synthetic":
         check_no_clock(config, "the synthetic stream")
         return SyntheticSource(config)

@@ -51,7 +51,7 @@ from adaptive_rec.runtime.rows_on_disk import check_hot_rows, make_kept_rows, pl
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.start_checks import check_admission, check_rows, check_settings
 from adaptive_rec.system.cuda_driver import NO_CUDA
-from adaptive_rec.system.group import Group
+from adaptive_rec.system.group import ALONE, Group
 from adaptive_rec.system.host_memory import available_bytes, keep_freed_memory
 from adaptive_rec.system.limits import check_threads
 
@@ -77,7 +77,8 @@ def assemble(
     keep_freed_memory()
     policy = policy or load_policy(config.knobs.policy)
     options = options or RunOptions()
-    source = open_source(config, trains=True, left_out=options.left_out) if source is None else source
+    if source is None:
+        source = open_source(config, trains=True, left_out=options.left_out, group=group or ALONE)
     on_device = streams is not None or choose_device(config).type == "cuda"
     several = group is not None and not group.is_alone
     check_settings(config, policy, on_device, several, options.trains)

@@ -104,7 +104,6 @@ REFUSALS = (
             "each sample is scored in its own step", in_config=True),
     Refusal("arranging", "next window", f'{KEEPS_ORDER} (hotline, slipstream) where eval.mode = "next_window"', ARRANGED),
     Refusal("arranging", "order", f'{KEEPS_ORDER} (hotline, slipstream) where data.order = "time"', ARRANGED),
-    Refusal("follow", "processes", f"data.follow must be false {TOGETHER}", "each would see other rows come", wanted=True),
     Refusal("keep evicted", "processes", f"data.keep_evicted must be 0 {TOGETHER}",
             "rows that left lie with their owner, and keys with all", wanted=True),
     Refusal("arranging", "processes", f"{KEEPS_ORDER} {TOGETHER} (hotline, slipstream)",

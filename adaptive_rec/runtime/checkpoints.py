@@ -89,7 +89,7 @@ class Checkpoints:
         yield from self.written(wait=False)
         if self._folder is None or self._writing is not None:
             return
-        if not self._schedule.is_due(self._state.knobs, None, busy=False):
+        if not self._group.tell(self._schedule.is_due(self._state.knobs, None, busy=False)):
             return
         if self._newest(self._folder) is None:
             yield from self._begin()

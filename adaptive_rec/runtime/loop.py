@@ -69,7 +69,7 @@ class Runtime(Session):
             state.input.read_files_of(files)
         self.followed = state.input.followed
         """The stream's source, where it is followed."""
-        self.progressive = None if self.followed is None else Progressive()
+        self.progressive = None if self.followed is None else Progressive(store.group)
         self.expect_steps()
         self.evaluator = Evaluator(state, source, dense, publisher, self.progressive)
         self.phases = Phases(state, source, self.observer, self.reclassifier, publisher, self.evaluator)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
+import numpy as np
+
 from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -59,13 +61,18 @@ class Pipeline:
         return iter(self)
 
     def arriving(self, batches: Iterable[Any], seconds: float) -> Iterator[ClassifiedBatch | None]:
-        """Iterate as `over` does, over batches that are waited for: yields None each time so many seconds have passed."""
+        """Iterate as `over` does, over batches that are waited for: yields None each time so many seconds have passed.
+
+        Several processes go on together: where one has failed, all come to its error, or are ended with it.
+        """
         self.over(batches)
         while True:
             self._fill(max(1, self._depth()))
             with self._times("wait"):
                 is_here = bool(wait([self._ahead[0]], seconds).done)
-            if not is_here:
+            has_failed = is_here and self._ahead[0].exception() is not None
+            here_W, failed_W = self._store.group.gather(np.array([is_here, has_failed], np.int64)).T
+            if not (here_W.all() or failed_W.any()):
                 yield None
             elif (work := self._next()) is not None:
                 yield work

@@ -15,15 +15,18 @@ from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.live.telemetry import Quality
 from adaptive_rec.policy import StepPlan
 from adaptive_rec.saved import ANY, Saved
+from adaptive_rec.system.group import ALONE, Group
 
 MicroLosses = list[tuple[Fetched, NDArray[np.float32]]]
 """Losses and labels of micro-batches."""
 
 
 class Progressive:
-    """Losses of the samples of a window, each from before the sample was trained on."""
+    """Losses of the samples of a window, each from before the sample was trained on. Of several processes each has those of its
+    parts of the batches."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: Group = ALONE) -> None:
+        self._group = group
         self._window: MicroLosses = []
         self._before: MicroLosses = []
         """The window before this one."""
@@ -43,17 +46,20 @@ class Progressive:
         return {"window": _state_of(self._window), "before": _state_of(self._before)}
 
     def set_state(self, found: Saved) -> None:
-        self._window, self._before = _saved(found.part("window")), _saved(found.part("before"))
+        """Add what was saved, by this process or by another one."""
+        self._window += _saved(found.part("window"))
+        self._before += _saved(found.part("before"))
 
     def quality(self) -> Quality | None:
-        """Return the quality over the present window, with the one before where it has had fewer steps. None without any
-        sample."""
-        parts = self._window if len(self._window) >= len(self._before) else self._before + self._window
-        if not parts:
+        """Return the quality over the present window, with the one before where it has had fewer samples. None without any
+        sample. Ranks call it together."""
+        sizes = [sum(len(labels_S) for _, labels_S in window) for window in (self._window, self._before)]
+        samples, before = self._group.total(np.array(sizes, dtype=np.int64)).tolist()
+        if not samples + before:
             return None
-        losses = [losses_S.array()[: len(labels_S)] for losses_S, labels_S in parts]
-        labels = np.concatenate([labels_S for _, labels_S in parts])
-        return quality(labels, logits_of_losses(np.concatenate(losses), labels))
+        scored = _state_of(self._window if samples >= before else self._before + self._window)
+        labels = self._group.everyone(scored["labels"])
+        return quality(labels, logits_of_losses(self._group.everyone(scored["losses"]), labels))
 
 
 def _state_of(window: MicroLosses) -> dict[str, Any]:

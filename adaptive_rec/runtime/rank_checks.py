@@ -30,13 +30,16 @@ def check_ranks_start(group: Group, config: Config, resume: bool) -> None:
 
 
 def check_data(group: Group, source: Source, config: Config) -> None:
-    """Raise ConfigError on all ranks where one has other tables, other numbers of samples, or another first batch."""
+    """Raise ConfigError on all ranks where one has other tables, other numbers of samples, or another first batch. Data that is
+    followed has neither: rank 0 alone reads it."""
     read = source.key_batches if isinstance(source, RawIds) else source.train_batches
-    first = next(iter(read(Position(seed=config.run.seed), config.run.batch_size)), None)
+    batches = () if config.data.follow else read(Position(seed=config.run.seed), config.run.batch_size)
+    first = next(iter(batches), None)
     check_same_on_ranks(
         group,
         {
             "tables of data.source": [asdict(table) for table in source.tables],
+            "columns of data.source": [source.dense_features, *(feature.name for feature in source.features)],
             "training samples of data.source": source.train_samples,
             "held-out samples of data.source": source.test_samples,
             "the sum of the first batch's ids": zlib.crc32(first.ids_N.tobytes()) if first is not None else 0,

@@ -17,6 +17,7 @@ from adaptive_rec.cli import main
 from adaptive_rec.dense.metrics import quality
 from adaptive_rec.runtime.progressive import logits_of_losses
 from tests import forked
+from tests.cli.test_processes import ranks_of
 
 SETTINGS = ["--set", "data.max_table_rows=300", "--set", "run.batch_size=32", "--set", "eval.every_steps=5"]
 SETTINGS += ["--set", "model.bottom_mlp=[8]", "--set", "model.top_mlp=[8]", "--set", "knobs.report_every=1"]
@@ -109,6 +110,36 @@ def test_a_run_that_waits_obeys_its_clients(tmp_path: Path, wait_for: WaitFor, t
     summary = json.loads((tmp_path / "runs/a/summary.json").read_text())
     assert (summary["steps"], summary["followed"]) == (20, True)
     assert [each["samples"] for each in metrics(tmp_path, "evaluation")] == [160] * 4
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_two_processes_follow_a_file_through_a_kill_and_a_stop(
+    tmp_path: Path, wait_for: WaitFor, told: Callable[..., str]
+) -> None:
+    """Rank 1 is killed while both wait for data; started again, they train on what comes then, and obey."""
+    path, out = tmp_path / "clicks.csv", tmp_path / "runs" / "a"
+    first, later = lines(650, 1), lines(330, 2)
+    path.write_text("label,item,price\n" + first)
+    two = ["--processes", "2", "--set", "run.precision=float64", "--set", "checkpoint.every_steps=3"]
+    process = start(tmp_path, *two, "--restarts", "1", "--port", "0")
+    wait_for(lambda: newest_step(tmp_path) == 20 or process.poll() is not None)
+    os.kill(ranks_of(out)[1], signal.SIGKILL)
+    wait_for(lambda: (tmp_path / "log.txt").read_text().count("is followed") == 2 or process.poll() is not None)
+    with path.open("a") as file:
+        file.write(later)
+    wait_for(lambda: newest_step(tmp_path) == 30 or process.poll() is not None)
+    for words in (["pause"], ["resume"], ["stop"]):
+        told(*words, "--run", str(out))
+    assert process.wait(60) == 0
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["steps"], summary["processes"], summary["resumed_at_step"] > 0) == (30, 2, True)
+    scored = {each["step"]: each["samples"] for each in metrics(tmp_path, "evaluation")}
+    assert scored == dict.fromkeys(range(5, 31, 5), 160)
+
+    whole = ["--no-serve", "--out", str(tmp_path / "runs" / "whole")]
+    assert start(tmp_path, *two, *whole, "--steps", "30").wait(120) == 0
+    assert main(["checkpoint", "diff", str(out), str(tmp_path / "runs" / "whole")]) == 0
 
 
 def test_losses_lead_back_to_the_logits() -> None:

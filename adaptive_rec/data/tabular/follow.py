@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,9 @@ POLL_SECONDS = 0.25
 """Time between two looks at the files while nothing new is there."""
 MOST_PLACES = 1 << 14
 """Places that are kept between two checkpoints; of more, every second one is dropped."""
+
+Pause = Callable[[float], bool]
+"""Waits for so many seconds, or until the stream is ended, and returns whether it is; the thread that reads calls it."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,11 @@ class FollowedSource:
         self._newest = 0.0
         """When rows came last, on the monotonic clock."""
         self._is_over = False
+        self._pause: Pause = self._stopped.wait
+
+    def wrap_pauses(self, wrap: Callable[[Pause], Pause]) -> None:
+        """Replace the wait between two looks at the files by what is made of it."""
+        self._pause = wrap(self._pause)
 
     def stop(self) -> None:
         """End the stream, from any thread."""
@@ -223,7 +231,7 @@ class FollowedSource:
     def _wait(self) -> bool:
         """Wait a moment; returns whether the stream goes on."""
         is_idle = bool(self._idle_seconds) and time.monotonic() - self._newest >= self._idle_seconds
-        self._is_over = is_idle or self._stopped.wait(POLL_SECONDS)
+        self._is_over = is_idle or self._pause(POLL_SECONDS)
         return not self._is_over
 
     def _reader(self, path: Path, grows: bool) -> TabularReader:
