@@ -17,7 +17,7 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.tabular import follow
 from adaptive_rec.data.tabular.follow import FollowedSource
-from adaptive_rec.data.tabular.handed_on import HandedOn, encode_batch, decode_batch
+from adaptive_rec.data.tabular.handed_on import HandedOn, decode_batch, encode_batch
 from adaptive_rec.errors import DataError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Evaluation, Snapshot
