@@ -151,7 +151,7 @@ def restore_run_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Sav
         return
     if found.flag("begun") and same_ranks:
         parts.observer.remember(found.part("observer"), read_hot_rows(found.part("store"), state.store.space.rows))
-    elif found.flag("begun") and state.policy.tracks_popularity:
+    elif found.flag("begun") and state.policy.counts_lookups(state.knobs):
         for rank in range(ranks):
             _remember_rows_of(parts, saved_by(rank), rank, ranks)
     if policy == state.policy.name:

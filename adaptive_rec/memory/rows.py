@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config, hot_part
 from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.device import SLOT_RECORD_BYTES, all_rows_bytes, row_bytes, split_budget
@@ -23,7 +24,7 @@ from adaptive_rec.memory.plan import HotBytes, MemoryPart, Place, RowParts, Tabl
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
-from adaptive_rec.reclassify.observer import SKETCH_LIMIT_BYTES
+from adaptive_rec.reclassify.observer import SKETCH_LIMIT_BYTES, tracked_slots
 from adaptive_rec.tracking.count_min import DEPTH, width_for
 from adaptive_rec.tracking.delta import MEASURES
 from adaptive_rec.tracking.horizon import MemoryTrials
@@ -68,7 +69,8 @@ def row_parts(config: Config, source: Source, policy: Policy, fast: Place, looku
     hot = list(_hot_rows(space, rule, itemsize, sizes, slots))
     records = sum(slots) * SLOT_RECORD_BYTES
     movement = sum(pool.movement_bytes for pool in hot)
-    trackers = list(_trackers(space, policy, sum(slots), sum(in_memory), lookups))
+    tracked = tracked_slots(policy, config.knobs, space, sizes, sum(slots))
+    trackers = list(_trackers(space, policy, config.knobs, tracked, sum(in_memory), lookups))
     saved = records + movement + sum(part.bytes for part in trackers)
     judged = sum(slots) * JUDGED_BYTES if policy.tracks_movement else 0
     parts = [
@@ -163,11 +165,13 @@ def _hot_rows(space: RowSpace, rule: RowRule, itemsize: int, sizes: list[int], s
         yield HotBytes(pool.dim, pool.rows, count, count * weights, count * state, movement)
 
 
-def _trackers(space: RowSpace, policy: Policy, hot_rows: int, in_memory: int, lookups: int) -> Iterator[MemoryPart]:
+def _trackers(
+    space: RowSpace, policy: Policy, knobs: Knobs, hot_rows: int, in_memory: int, lookups: int
+) -> Iterator[MemoryPart]:
     placed = hot_rows + in_memory
     sketch = 4 * DEPTH * width_for(placed, space.rows, SKETCH_LIMIT_BYTES)
     yield MemoryPart("sketch", "host", sketch, BUDGET, of_rows=True)
-    if policy.tracks_popularity:
+    if policy.counts_lookups(knobs):
         rows = max(4 * placed, MIN_BUFFER_ROWS) + lookups
         yield MemoryPart("candidates", "host", rows * np.dtype(np.int64).itemsize, BUDGET, of_rows=True)
     if policy.adapts_memory:

@@ -47,7 +47,7 @@ class LookupCounts:
 
     def _observe(self, work: ClassifiedBatch, probe: bool) -> None:
         state, tally = self._state, self._state.tally
-        if state.policy.tracks_popularity:
+        if state.policy.counts_lookups(state.knobs):
             self._observer.count_lookups(state.step, work, state.knobs)
         if probe and state.policy.tracks_movement:
             self._observer.keep_popular_samples(work)

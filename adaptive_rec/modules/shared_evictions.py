@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,12 +20,12 @@ class SharedEvictions(Evictions):
         super().__init__(state, observer)
         self._rows = rows
 
-    def _popularity(self, table: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        store, lookups_C = self._state.store, np.zeros(len(ids))
+    def _owned(self, table: int, ids: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         here, own_C = self._rows.owned(table, ids)
-        lookups_C[here] = self._observer.tracker.estimate(store.space.table_first_row[table] + own_C, store.threads)
-        return self._rows.total(table, lookups_C, self._state.step) / self._state.knobs.sample_ratio
+        return here, self._state.store.space.table_first_row[table] + own_C
 
-    def _clear(self, table: int, ids: NDArray[np.int64]) -> None:
-        _, own_C = self._rows.owned(table, ids)
-        self._observer.forget(self._state.store.clear_rows(table, own_C))
+    def _total(self, table: int, values_C: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self._rows.total(table, values_C, self._state.step)
+
+    def _clear_rows(self, table: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._state.store.clear_rows(table, self._rows.owned(table, ids)[1])

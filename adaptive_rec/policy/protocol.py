@@ -54,7 +54,7 @@ class Policy:
     exact: ClassVar[bool] = True
     """Whether results equal plain steps on the same batches."""
     tracks_popularity: ClassVar[bool] = False
-    """Whether lookups are counted, and `place` is called at the end of each window."""
+    """Whether `place` is called at the end of each window, by the lookups that are counted."""
     adapts_memory: ClassVar[bool] = False
     """Whether windows and their decay follow the data. `reclassify_every` is then the unit of their length."""
     request_per_table: ClassVar[bool] = False
@@ -69,6 +69,10 @@ class Policy:
     """Whether it decides on phases of the stream. True for an `ArrangingPolicy`."""
     reorders_stream: ClassVar[bool] = False
     """Whether its phases change the source's order. Set by an `ArrangingPolicy`."""
+
+    def counts_lookups(self, knobs: Knobs) -> bool:
+        """Return whether lookups are counted: for this policy, or for raw ids, the least popular of which lose their rows."""
+        return self.tracks_popularity or knobs.evict_ratio > 0
 
     def budget_bytes(self, knobs: Knobs, all_rows_bytes: int) -> int:
         """Return the device memory for hot rows."""

@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.embedding.device import all_rows_bytes, split_budget
 from adaptive_rec.embedding.store import EmbeddingStore, Lookups
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.live.telemetry import StageTimes
-from adaptive_rec.placement import Migration
+from adaptive_rec.placement import Migration, RowSpace
+from adaptive_rec.policy import Policy
 from adaptive_rec.reclassify.popular_samples import PopularSamples
 from adaptive_rec.reclassify.stale_rows import StaleRows
 from adaptive_rec.reclassify.window_views import WindowRecord, access_view, movement_view
@@ -33,14 +35,23 @@ from adaptive_rec.tracking.popularity import PopularityTracker, samples, saved_c
 SKETCH_LIMIT_BYTES = 64 << 20
 
 
+def tracked_slots(policy: Policy, knobs: Knobs, space: RowSpace, row_bytes: list[int], slots: int) -> int:
+    """Return for how many hot rows popularity is tracked: for the `slots` of the device tier. Under a policy that does not go by
+    popularity, where raw ids leave by it, for those of one that does, within the same budget: so the same ids leave."""
+    if policy.tracks_popularity or not policy.counts_lookups(knobs):
+        return slots
+    return sum(split_budget(space, row_bytes, min(knobs.hot_budget_bytes, all_rows_bytes(space, row_bytes))))
+
+
 class Observer:
     """Tracks the popularity of rows (a sketch and its candidates) and keeps popular samples of probe steps."""
 
-    def __init__(self, store: EmbeddingStore, seed: int, times: StageTimes) -> None:
+    def __init__(self, store: EmbeddingStore, seed: int, times: StageTimes, hot_rows: int | None = None) -> None:
+        """`hot_rows`: for how many popularity is tracked (see `tracked_slots`); None: as many as the device tier has slots."""
         self.store = store
         self._crew = Crew(store.counting_threads, LOWEST)
         """Counts for the counting thread."""
-        rows = self._placed_rows(sum(store.device.capacities))
+        rows = self._placed_rows(sum(store.device.capacities) if hot_rows is None else hot_rows)
         self._tracker = PopularityTracker(self._sketch(rows, seed), capacity_rows=rows)
         self._seed = seed
         self.trials: MemoryTrials | None = None
@@ -175,6 +186,10 @@ class Observer:
         for estimate in self.store.device.estimate:
             estimate *= decay
         self._samples.clear()
+
+    def decay_counts(self, decay: float) -> None:
+        """Let the counts decay at the end of a window in which no row moved."""
+        self._do_later(partial(self._tracker.end_window, decay))
 
     def forget(self, rows: NDArray[np.int64]) -> None:
         """Let rows that were cleared be no candidates any more."""

@@ -20,7 +20,7 @@ from adaptive_rec.policy import AccessView, MovementView, Policy, SkippingPolicy
 from adaptive_rec.reclassify.guard_rails import plan_migration
 from adaptive_rec.reclassify.listed_rows import ListedRows
 from adaptive_rec.reclassify.memory_rows import place_in_memory
-from adaptive_rec.reclassify.observer import Observer
+from adaptive_rec.reclassify.observer import Observer, tracked_slots
 from adaptive_rec.reclassify.quality_guard import QualityGuard
 from adaptive_rec.saved import Saved
 from adaptive_rec.tracking.horizon import FIRST_MEMORY, Memory, saved_memory
@@ -141,7 +141,11 @@ class Reclassifier:
         record = self._observer.record(step, knobs, policy.tracks_popularity, skipped_ratio)
         if record.movement is not None and isinstance(policy, SkippingPolicy):
             self._judge(policy, record.movement, record.own_H)
-        return self._place(record.access, knobs, decay) if policy.tracks_popularity else NOTHING
+        if policy.tracks_popularity:
+            return self._place(record.access, knobs, decay)
+        if policy.counts_lookups(knobs):
+            self._observer.decay_counts(decay)
+        return NOTHING
 
     def window_decay(self, step: int, knobs: Knobs) -> float:
         """Return the factor of the counts of a window that ends with this step. Ranks call it together."""
@@ -256,7 +260,7 @@ class Reclassifier:
         if resized:
             stale = self._stale.rows()
             migration = store.resize(capacities, _ranked(views), monitored)
-            self._observer.resize(sum(capacities))
+            self._observer.resize(tracked_slots(self.policy, knobs, store.space, row_bytes, sum(capacities)))
             self._stale.mark_rows(stale)
         else:
             migration = self._plan(views, row_bytes, max_moved_bytes)

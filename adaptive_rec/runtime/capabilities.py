@@ -34,7 +34,6 @@ FEATURES = {
     "arranging": "policies that arrange the stream: `cdlrm`, `oracle`, `fae`, `fae_released`, `slipstream_released`",
     "per table": "policies that treat each table apart: `xdl`",
     "skipping": "policies that skip work: `slipstream`, `adaptive`, `random_skip`",
-    "no popularity": "policies that count no lookups: `hybrid`, `device_only`",
     "order": '`data.order="time"`',
     "next window": '`eval.mode="next_window"`',
     "rows of 16 bits": "`run.row_precision`",
@@ -93,9 +92,6 @@ REFUSALS = (
     Refusal("per table", "raw", NOT_RAW, "the baseline lays its tables out before ids have rows"),
     Refusal("evict ratio", "rows", "must be 0 unless data.ids=raw", RAW_ALONE, knob="evict_ratio", in_config=True),
     Refusal("evict after", "rows", "must be 0 unless data.ids=raw", RAW_ALONE, knob="evict_after", in_config=True),
-    Refusal("evict ratio", "no popularity", "must be 0 under a policy that does not track popularity",
-            "the least popular ids lose their rows, and nothing counts lookups", " under {no popularity}", "evict_ratio",
-            wanted=True),
     Refusal("keep evicted", "rows", 'data.keep_evicted must be 0 unless data.ids = "raw"', RAW_ALONE, in_config=True),
     Refusal("follow", "rows", 'data.ids must be "raw" where data is followed', "ids to come are not known", in_config=True),
     Refusal("follow", "order", 'data.order must be "file" where data is followed', "rows are trained on as they come",
@@ -207,14 +203,12 @@ def features_of_run(
 
 def of_knobs(knobs: Knobs, policy: Policy, raw: bool) -> dict[str, str]:
     """Return the features that may change while a run trains, and whether ids are `raw`."""
-    counts = policy.tracks_popularity or policy.arranges_stream or policy.request_per_table
     found = {
         "raw" if raw else "rows": "raw" if raw else "rows",
         "evict ratio": str(knobs.evict_ratio or ""),
         "evict after": str(knobs.evict_after or ""),
         "arranging": policy.name if policy.arranges_stream else "",
         "per table": policy.name if policy.request_per_table else "",
-        "no popularity": "" if counts else policy.name,
     }
     return {name: value for name, value in found.items() if value}
 

@@ -22,7 +22,7 @@ from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.recorder import Recorder
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot, StageTimes
 from adaptive_rec.policy import Policy
-from adaptive_rec.reclassify.observer import Observer
+from adaptive_rec.reclassify.observer import Observer, tracked_slots
 from adaptive_rec.reclassify.tally import Tally
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.checkpoints import Checkpoints
@@ -66,7 +66,9 @@ class Session(ABC):
         self.state = state = RunState(config, policy, store, times)
         tries = self.device.type != "cpu" and store.group.is_alone  # several ranks fetch all rows before the first micro-batch
         self.splitting = Splitting(config.run.split, tries, replaying)
-        self.observer = Observer(store, config.run.seed, state.times)
+        sizes, slots = store.row_bytes_when(policy.tracks_movement), sum(store.device.capacities)
+        tracked = tracked_slots(policy, state.knobs, store.space, sizes, slots)
+        self.observer = Observer(store, config.run.seed, state.times, tracked)
         self.reclassifier = Reclassifier(policy, store, self.observer)
         self.evictions = Evictions(state, self.observer)
         if mailbox is None:

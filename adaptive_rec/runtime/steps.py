@@ -136,9 +136,10 @@ class TrainingSteps:
         return True
 
     def observe(self, work: ClassifiedBatch, probe: bool) -> None:
-        if self._state.policy.tracks_popularity and is_sampled(self._state.step, self._state.knobs.sample_ratio):
-            self._observer.count_lookups(self._state.step, self._store.counted(work), self._state.knobs)
-        if probe and self._state.policy.tracks_movement:
+        state = self._state
+        if state.policy.counts_lookups(state.knobs) and is_sampled(state.step, state.knobs.sample_ratio):
+            self._observer.count_lookups(state.step, self._store.counted(work), state.knobs)
+        if probe and state.policy.tracks_movement:
             self._observer.keep_popular_samples(work)
         for take, losses_S in self._held:
             take(losses_S)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from adaptive_rec.cli.client import connect
+from tests.cli.test_follow import lines
 from tests.cli.test_processes import COMMAND, LONG, SAVED, ranks_of, start, summary_of, tables_that_differ
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
@@ -76,3 +77,20 @@ def test_one_process_repeats_what_two_admitted_while_a_knob_changed(
     assert summary_of(again)["keys"] == keys
     assert keys["lookups"] == steps * 128 * 4
     assert 0 < stats["keys"]["keys"] <= keys["keys"]
+
+
+def test_two_processes_of_a_baseline_have_the_same_ids_leave(tmp_path: Path) -> None:
+    data = tmp_path / "clicks.csv"
+    data.write_text("label,item,price\n" + lines(8000, 1))
+    words = ["train", "--data", str(data), "--label", "label", "--processes=2", "--no-serve", "--set=run.precision=float64"]
+    sizes = ["data.ids=raw", "data.max_table_rows=100", "run.batch_size=32", "knobs.reclassify_every=20", "knobs.admit_after=2"]
+    kept = ["--policy=hybrid"], ["--policy=hotline"], ["--policy=device_only"]
+    for number, policy in enumerate(kept):
+        out = [f"--out={tmp_path / str(number)}", "--set=knobs.evict_ratio=0.3", *(f"--set={each}" for each in sizes)]
+        subprocess.run([*COMMAND, *words, *policy, *out], check=True, timeout=120)
+    found = [summary_of(tmp_path / str(number)) for number in range(3)]
+    assert found[0]["keys"]["evicted"] > 10
+    for other in found[1:]:
+        assert (other["keys"], other["train_logloss"]) == (found[0]["keys"], found[0]["train_logloss"])
+        assert other["samples_seen"] == found[0]["samples_seen"]
+    assert found[2]["hot_rows"] > 100

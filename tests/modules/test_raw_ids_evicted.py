@@ -189,10 +189,10 @@ def test_rows_that_ids_have_left_are_free_in_a_state_of_the_module_alone(tmp_pat
         assert np.array_equal(found["weight"][[row_of[key] for key in keys.tolist()]], first)
 
 
-def accumulated(pace: Pace, depth: int | None, items_per_step: int) -> Any:
+def accumulated(pace: Pace, depth: int | None, items_per_step: int, policy: str = "hotline") -> Any:
     """Train on two lookups of a table an item, in steps of some items, with ids that replace one another."""
     knobs = {"admit_after": 2, "evict_ratio": 0.3, "prefetch_depth": depth or 0}
-    how = options(optimizer=torch.optim.Adagrad, knobs=knobs)
+    how = options(optimizer=torch.optim.Adagrad, knobs=knobs, policy=policy)
     table: Any = AdaptiveEmbeddingBag(60, DIM, mode="sum", ids="raw", dtype=torch.float64, **how)
     optimizer = torch.optim.Adagrad(table.parameters(), lr=0.1)
     count, every = max(pace(300), 40 * items_per_step), pace(60)
@@ -222,3 +222,8 @@ def test_looking_ahead_changes_nothing_where_ids_leave(pace: Pace, items_per_ste
     if items_per_step == 1:  # in line a step is a batch; gradients of two calls are summed in another order
         counts, rows, _ = accumulated(pace, None, 1)
         assert (counts, rows.keys()) == (expected[0], expected[1].keys())
+
+
+@pytest.mark.parametrize("policy", ["device_only", pytest.param("hybrid", marks=pytest.mark.slow)])
+def test_the_same_ids_leave_under_a_baseline(pace: Pace, policy: str) -> None:
+    assert accumulated(pace, 0, 1, policy) == accumulated(pace, 0, 1)

@@ -257,10 +257,6 @@ def test_what_cannot_have_raw_ids_is_refused_by_name() -> None:
         (lambda: AdaptiveEmbedding(9, 4, ids="raw", shared_rows=0, **how), "shared_rows must be a whole number, 1 or more"),
         (lambda: AdaptiveEmbedding(9, 4, 2**63, ids="raw", **how), "padding_idx must be a whole number of 64 bits, got 9223"),
         (lambda: AdaptiveEmbedding(9, 4, ids="raw", optimizer=torch.optim.Adam), "ids must not be raw under an optimizer"),
-        (
-            lambda: AdaptiveEmbedding(9, 4, ids="raw", policy="hybrid", knobs={"evict_ratio": 0.1}, **how),
-            "evict_ratio must be 0 under a policy that does not track popularity, got 0.1 under hybrid",
-        ),
         (lambda: AdaptiveEmbedding(9, 4, knobs={"evict_ratio": 0.1}, **how), 'evict_ratio must be 0 unless ids="raw", got 0.1'),
         (lambda: AdaptiveEmbedding(9, 4, knobs={"admit_after": 3}, **how), 'admit_after must be 1 unless ids="raw", got 3'),
         (lambda: AdaptiveEmbedding(9, 4, ids="raw", knobs={"admit_after": 0}, **how), "admit_after must be"),

@@ -54,7 +54,6 @@ SETTINGS: dict[str, list[str]] = {
     "evict after": ["knobs.evict_after=50"],
     "arranging": ["knobs.policy=cdlrm"],
     "per table": ["knobs.policy=xdl"],
-    "no popularity": ["knobs.policy=hybrid"],
     "order": ["data.order=time"],
     "next window": ["eval.mode=next_window", "eval.every_steps=5", "data.train_range=[0,0.8]", "data.test_range=[0.8,1]"],
     "rows of 16 bits": ["run.row_precision=bf16"],
@@ -73,7 +72,7 @@ NOT_STARTED = ("processes", "gpu processes", "compile")
 """Several processes start in tests/parity and tests/cli; to compile takes a minute (tests/dense)."""
 EXCLUSIVE = [
     {"raw", "rows"}, {"cpu", "gpu"}, {"cpu", "gpu processes"}, {"gpu", "gpu processes"}, {"processes", "gpu processes"},
-    {"arranging", "per table"}, {"arranging", "no popularity"}, {"per table", "no popularity"},
+    {"arranging", "per table"},
     {"float64", "tf32"}, {"float64", "no float32"}, {"tf32", "no float32"},
 ]  # fmt: skip
 """Values of one setting, of which a run has one."""
@@ -195,7 +194,6 @@ def test_the_names_of_policies_are_those_that_have_the_feature() -> None:
         "arranging": lambda policy: policy.arranges_stream,
         "per table": lambda policy: policy.request_per_table,
         "skipping": lambda policy: not policy.exact and not policy.arranges_stream,
-        "no popularity": lambda policy: not (policy.tracks_popularity or policy.arranges_stream or policy.request_per_table),
     }
     for name, of in has.items():
         assert set(FEATURES[name].split("`")[1::2]) == {each for each in BUILT_IN if of(load_policy(each))}, name
@@ -233,9 +231,8 @@ def test_a_loop_of_ones_own_asks_the_same_table() -> None:
 
 def test_a_change_of_knobs_asks_the_same_table() -> None:
     knobs = load_config("tiny", {}, ["data.ids=raw", "knobs.evict_ratio=0.2"]).knobs
-    assert go_together(of_knobs(knobs, load_policy("hotline"), raw=True))
+    assert all(go_together(of_knobs(knobs, load_policy(policy), raw=True)) for policy in ("hotline", "hybrid", "device_only"))
     for policy, raw, rule in [
-        ("hybrid", True, "knobs.evict_ratio must be 0 under a policy that does not track popularity, got 0.2 under hybrid"),
         ("hotline", False, "knobs.evict_ratio must be 0 unless data.ids=raw, got 0.2"),
         ("oracle", True, "data.ids must not be raw under a policy that arranges the stream or the tables, got oracle"),
     ]:

@@ -40,7 +40,7 @@ class RoomyIds(ReplacedIds):
 @pytest.fixture(autouse=True)
 def roomy_ids(pace: Pace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReplacedIds, "every", pace(ReplacedIds.every))
-    monkeypatch.setattr(assembling, "open_source", lambda config, trains, left_out: RawIds(RoomyIds(config), config))
+    monkeypatch.setattr(assembling, "open_source", lambda config, **_: RawIds(RoomyIds(config), config))
 
 
 def keys_of(runtime: Runtime, table: int) -> set[int]:
@@ -164,7 +164,7 @@ def test_ages_begin_when_the_knob_is_set_and_end_with_it(tmp_path: Path, pace: P
 
 
 def test_no_id_leaves_for_both_reasons(tmp_path: Path, pace: Pace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assembling, "open_source", lambda config, trains, left_out: RawIds(ReplacedIds(config), config))
+    monkeypatch.setattr(assembling, "open_source", lambda config, **_: RawIds(ReplacedIds(config), config))
     runtime = run_of(tmp_path, *pace.settings(200), "knobs.evict_ratio=0.5", f"knobs.evict_after={pace(AFTER)}")
     raw_ids = runtime.state.input.raw_ids
     assert raw_ids is not None

@@ -52,7 +52,7 @@ class ReturningIds(Wrapped):
 @pytest.fixture(autouse=True)
 def returning_ids(pace: Pace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReturningIds, "every", pace(ReturningIds.every))
-    monkeypatch.setattr(assembling, "open_source", lambda config, trains, left_out: RawIds(ReturningIds(config), config))
+    monkeypatch.setattr(assembling, "open_source", lambda config, **_: RawIds(ReturningIds(config), config))
     monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
     monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
 

@@ -94,6 +94,6 @@ def _load(
         rows=round(distinct),
         hot_rows=round(distinct - cold),
         cold_row_bytes=round(cold * row_bytes),
-        counted_rows=round(distinct * config.knobs.sample_ratio) if policy.tracks_popularity else 0,
+        counted_rows=round(distinct * config.knobs.sample_ratio) if policy.counts_lookups(config.knobs) else 0,
     )
     return Workload.of(config, source, space, policy, tally, multiplications(config, source, space))
