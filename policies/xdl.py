@@ -3,7 +3,8 @@
 Paper: Jiang et al., "XDL: An Industrial Deep Learning Framework for High-dimensional Sparse Data" (DLP-KDD 2019), the baseline of
 FAE, Hotline and Slipstream. As there: tables are in host memory, and every table has a request to gather and one to update, here
 in its synchronous mode; a batch is read, classified and gathered when its step begins. Left out is what has no part in a step on
-one machine: servers, networks, hashed keys, asynchronous updates. A request finds distinct rows and sums their gradients, as the
+one machine: servers, networks, hashed keys, asynchronous updates. In several processes each is a server of the rows that it owns,
+and every table has a request to each of them. A request finds distinct rows and sums their gradients, as the
 paper's server merges requests, so results equal plain steps. Compared with `hybrid` it shows what one call for all tables and
 reading ahead are worth.
 """

@@ -32,6 +32,7 @@ FEATURES = {
     "evict ratio": "`knobs.evict_ratio`",
     "evict after": "`knobs.evict_after`",
     "arranging": "policies that arrange the stream: `cdlrm`, `oracle`, `fae`, `fae_released`, `slipstream_released`",
+    "reordering": "policies that reorder the stream: `fae`, `fae_released`, `slipstream_released`",
     "per table": "policies that treat each table apart: `xdl`",
     "skipping": "policies that skip work: `slipstream`, `adaptive`, `random_skip`",
     "order": '`data.order="time"`',
@@ -102,10 +103,8 @@ REFUSALS = (
     Refusal("arranging", "order", f'{KEEPS_ORDER} (hotline, slipstream) where data.order = "time"', ARRANGED),
     Refusal("keep evicted", "processes", f"data.keep_evicted must be 0 {TOGETHER}",
             "rows that left lie with their owner, and keys with all", wanted=True),
-    Refusal("arranging", "processes", f"{KEEPS_ORDER} {TOGETHER} (hotline, slipstream)",
-            "each process would arrange a stream of its own", wanted=True),
-    Refusal("per table", "processes", f"{KEEPS_ORDER} {TOGETHER} (hotline, slipstream)",
-            "the baseline sends a request for each table and knows no owners", wanted=True),
+    Refusal("reordering", "processes", f"{KEEPS_ORDER} {TOGETHER} (hotline, slipstream)",
+            "samples are sorted by what is known of all rows, of which each process has a part", wanted=True),
     Refusal("rows of 16 bits", "processes", f"run.row_precision must be float32 {TOGETHER}", NARROW, wanted=True),
     Refusal("classify", "processes", f"run.classify must be host {TOGETHER}", "the host makes the requests to owners"),
     Refusal("cold rows", "processes", f"run.cold_rows must be staged {TOGETHER}", "cold rows come from their owners"),
@@ -208,6 +207,7 @@ def of_knobs(knobs: Knobs, policy: Policy, raw: bool) -> dict[str, str]:
         "evict ratio": str(knobs.evict_ratio or ""),
         "evict after": str(knobs.evict_after or ""),
         "arranging": policy.name if policy.arranges_stream else "",
+        "reordering": policy.name if policy.reorders_stream else "",
         "per table": policy.name if policy.request_per_table else "",
     }
     return {name: value for name, value in found.items() if value}

@@ -11,7 +11,7 @@ from adaptive_rec.batch import Batch
 from adaptive_rec.data.source import Source, untaken_batches
 from adaptive_rec.live.telemetry import ScoredWindow
 from adaptive_rec.policy.batches import take
-from adaptive_rec.runtime.parts import PartOfBatches
+from adaptive_rec.runtime.parts import parts_of, whole_of
 from adaptive_rec.state.run_state import RunState
 
 MICROSECONDS = 1e6
@@ -37,10 +37,8 @@ class NextWindow:
     def batches(self) -> Iterator[Batch]:
         """Yield the samples in batches; of several processes, each one's parts of them. The source is left as it is."""
         size = min(self._state.config.eval.batch_size, self._samples)
-        source, position = self._source, self._state.position
-        origin = source.origin if isinstance(source, PartOfBatches) else source
-        whole = self._noted(take_samples(untaken_batches(origin, position, size), self._samples))
-        return source.parts_of(whole) if isinstance(source, PartOfBatches) else whole
+        untaken = untaken_batches(whole_of(self._source), self._state.position, size)
+        return parts_of(self._source, self._noted(take_samples(untaken, self._samples)))
 
     def _noted(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Pass batches on and note which samples they have."""

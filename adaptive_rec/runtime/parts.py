@@ -27,20 +27,27 @@ class PartOfBatches(Wrapped):
         self._group = group
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
-        return self.parts_of(self._source.train_batches(position, batch_size))
+        return map(self.take_part, self._source.train_batches(position, batch_size))
 
     def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
-        return self.parts_of(self._source.test_batches(batch_size, max_samples))
+        return map(self.take_part, self._source.test_batches(batch_size, max_samples))
 
-    def parts_of(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Return this rank's parts of batches."""
-        return map(self._part, batches)
-
-    def _part(self, batch: Batch) -> Batch:
+    def take_part(self, batch: Batch) -> Batch:
+        """Return this rank's part of a batch."""
         own = self._group.part_of(batch.size)
         part = take(batch, np.arange(own.start, own.stop))
         malformed = batch.malformed_rows if self._group.rank == 0 else 0
         return replace(part, whole_samples=batch.size, first_sample=own.start, malformed_rows=malformed)
+
+
+def whole_of(source: Source) -> Source:
+    """Return the source of whole batches behind one of a rank's parts."""
+    return source.origin if isinstance(source, PartOfBatches) else source
+
+
+def parts_of(source: Source, batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Return what of some whole batches is this rank's, as in a source of its parts."""
+    return map(source.take_part, batches) if isinstance(source, PartOfBatches) else iter(batches)
 
 
 class RowsOfRank(Wrapped):

@@ -24,6 +24,7 @@ from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.evaluator import Evaluator
 from adaptive_rec.runtime.events import reclassified
+from adaptive_rec.runtime.parts import parts_of, whole_of
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.runtime.stream import ArrangedStream, Decision, StreamStopped, Stretch, batches_left, next_phase
 from adaptive_rec.saved import ANY, Saved
@@ -126,8 +127,8 @@ class Phases:
             stretch.set_limits(*self._limits)
         limits = state.config.model_copy(update={"run": state.config.run.model_copy(update={"steps": stretch.steps})})
         stream = ArrangedStream(
-            limits, self._source, state.store, stretch.position, stretch.steps_done, lambda: state.knobs,
-            lambda: state.stop_requested, stretch.epochs,
+            limits, whole_of(self._source), state.store, stretch.position, stretch.steps_done, lambda: state.knobs,
+            self._stops_reading, stretch.epochs,
         )  # fmt: skip
         if policy.reorders_stream and not again:
             state.exceed_by(state.step - stretch.steps_done + len(stream.epochs))
@@ -136,7 +137,7 @@ class Phases:
             phase = self._find_again(arranged, stream) if again else self._decide(arranged, None)
         while phase is not None and not state.stop_requested and state.policy is policy:
             self.reordered = policy.reorders_stream
-            yield phase
+            yield self._of_rank(phase)
             with state.times("arrange"):
                 phase = None if state.stop_requested else self._decide(arranged, self._outcome)
         arranged.close()
@@ -151,6 +152,16 @@ class Phases:
             self.reordered = False
             if (stretch.steps, stretch.epochs) == self._limits:
                 state.end_here()
+
+    def _stops_reading(self) -> bool:
+        """Whether readers are to end at once. Those of several processes read all batches that are under way, as they are staged
+        together."""
+        return self._state.stop_requested and self._state.store.group.is_alone
+
+    def _of_rank(self, phase: Phase) -> Phase:
+        """Return a phase of whole batches with this process's parts of them, and its own ones of the rows that are listed."""
+        rows = None if phase.hot_rows is None else self._state.store.owned(phase.hot_rows)[1]
+        return replace(phase, batches=parts_of(self._source, phase.batches), hot_rows=rows)
 
     @property
     def _limits(self) -> tuple[int, int]:
@@ -231,8 +242,8 @@ class Phases:
             yield from self.report_moves(phase.name)
 
     def report_moves(self, phase: str = "") -> Iterator[Event]:
-        """Report moved rows that were not reported yet; at a run's end under the last phase's name."""
-        if self._unreported:
+        """Report moved rows that were not reported yet; at a run's end under the last phase's name. Ranks call it together."""
+        if self._state.store.group.any_true(bool(self._unreported)):
             self._reported = phase or self._reported[0], self._state.step
             self._publisher.placement()
             yield reclassified(self._state, self._reclassifier, *self._unreported, phase=self._reported[0])

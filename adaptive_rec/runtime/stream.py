@@ -152,7 +152,7 @@ class ArrangedStream:
         epochs: int | None = None,
     ) -> None:
         """The stream ends with `config.run.steps`, or after `epochs` where the source has more."""
-        self.space = store.space
+        self.space = store.batch_space
         self.batch_size = config.run.batch_size
         self.seed = config.run.seed
         self.options = config.policy

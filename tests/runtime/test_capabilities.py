@@ -53,6 +53,7 @@ SETTINGS: dict[str, list[str]] = {
     "evict ratio": ["knobs.evict_ratio=0.1"],
     "evict after": ["knobs.evict_after=50"],
     "arranging": ["knobs.policy=cdlrm"],
+    "reordering": ["knobs.policy=fae_released"],
     "per table": ["knobs.policy=xdl"],
     "order": ["data.order=time"],
     "next window": ["eval.mode=next_window", "eval.every_steps=5", "data.train_range=[0,0.8]", "data.test_range=[0.8,1]"],
@@ -72,7 +73,7 @@ NOT_STARTED = ("processes", "gpu processes", "compile")
 """Several processes start in tests/parity and tests/cli; to compile takes a minute (tests/dense)."""
 EXCLUSIVE = [
     {"raw", "rows"}, {"cpu", "gpu"}, {"cpu", "gpu processes"}, {"gpu", "gpu processes"}, {"processes", "gpu processes"},
-    {"arranging", "per table"},
+    {"arranging", "per table"}, {"reordering", "per table"},
     {"float64", "tf32"}, {"float64", "no float32"}, {"tf32", "no float32"},
 ]  # fmt: skip
 """Values of one setting, of which a run has one."""
@@ -111,7 +112,7 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def with_needed(pair: tuple[str, str]) -> list[str]:
     """Return two features with those without which a run cannot have them."""
-    wanted = list(pair)
+    wanted = [*(["arranging"] if "reordering" in pair else []), *pair]
     if set(NEEDS_RAW) & set(pair) and "rows" not in pair:
         wanted.append("raw")
     if {"float64", "tf32"} & set(pair):
@@ -192,6 +193,7 @@ def test_every_feature_is_in_the_table_and_every_entry_has_a_reason() -> None:
 def test_the_names_of_policies_are_those_that_have_the_feature() -> None:
     has = {
         "arranging": lambda policy: policy.arranges_stream,
+        "reordering": lambda policy: policy.reorders_stream,
         "per table": lambda policy: policy.request_per_table,
         "skipping": lambda policy: not policy.exact and not policy.arranges_stream,
     }

@@ -45,8 +45,9 @@ def tables_of(checkpoint_of: Path) -> list[np.ndarray]:
     return [each for table in range(len(runtime.store.space.tables)) for each in runtime.store.export_table(table)]
 
 
-def trained(out: Path, ranks: int, *changes: str, resume: bool = False) -> dict[str, Any]:
-    """Train in `out` as the command line does, with so many ranks. Returns the summary."""
+def trained(out: Path, ranks: int, *changes: str, resume: bool = False, until: int = 0) -> dict[str, Any]:
+    """Train in `out` as the command line does, with so many ranks. Returns the summary. `until`: step after which a signal
+    comes to rank 0."""
 
     def of_rank(group: Group) -> dict[str, Any] | None:
         if group.rank:
@@ -54,7 +55,9 @@ def trained(out: Path, ranks: int, *changes: str, resume: bool = False) -> dict[
             return None
         training = TrainingRun(config(*changes), out, resume, group=group)
         training.runtime.state.pause_as_saved(reachable=group.tell(False))
-        list(training.events())
+        for report in training.events():
+            if until and isinstance(report, Snapshot) and report.step == until:
+                training.runtime.hurry()
         return training.finish()
 
     found = LateThreads.train(ranks, of_rank) if ranks > 1 else [of_rank(Alone())]
@@ -107,19 +110,23 @@ def test_one_process_writes_what_several_read(tmp_path: Path) -> None:
 SKIPPING = ["run.batch_size=24", "knobs.probe_ratio=0.5", "knobs.min_probe_touches=1", "knobs.target_skip_ratio=0.5"]
 
 
-ACTIONS = {"hotline": "freeze", "slipstream": "drop", "adaptive": "freeze", "random_skip": "subsample"}
+ACTIONS = {
+    "hotline": "freeze", "cdlrm": "freeze", "oracle": "freeze", "xdl": "freeze", "slipstream": "drop", "adaptive": "freeze",
+    "random_skip": "subsample",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("policy", "steps"), [("slipstream", 24), *(pytest.param(policy, 60, marks=pytest.mark.slow) for policy in ACTIONS)]
+    ("policy", "steps"),
+    [("slipstream", 24), ("cdlrm", 24), *(pytest.param(policy, 60, marks=pytest.mark.slow) for policy in ACTIONS)],
 )
 def test_the_same_number_of_ranks_goes_on_as_if_unbroken(policy: str, steps: int, tmp_path: Path) -> None:
     changes = [*SKIPPING, f"knobs.policy={policy}", f"knobs.action={ACTIONS[policy]}", "knobs.hot_budget_bytes=1000"]
     changes += [f"run.steps={steps}"]
     whole = trained(tmp_path / "whole", 2, *changes)
-    trained(tmp_path / "run", 2, *changes, f"run.steps={steps // 2 + 3}")
+    first = trained(tmp_path / "run", 2, *changes, until=steps // 2 + 2)
     again = trained(tmp_path / "run", 2, *changes, resume=True)
-    assert again["resumed_at_step"] == steps // 2 + 3
+    assert again["resumed_at_step"] == first["steps"] == steps // 2 + 3
     assert policy != "slipstream" or whole["samples_trained"] < whole["samples_seen"]
     for name in ("samples_trained", "row_updates", "row_updates_skipped", "hot_rows", "stale_rows", "migrated_rows", "eval"):
         assert again[name] == whole[name], name
@@ -144,6 +151,44 @@ def test_another_number_of_ranks_begins_with_the_rows_that_were_popular(saved_by
     first = (LateThreads.train(ranks, of_rank) if ranks > 1 else [of_rank(Alone())])[0]
     assert first.step == 19
     assert first.hot_lookup_ratio > 0.5
+
+
+@pytest.mark.parametrize("policy", ["oracle", *(pytest.param(each, marks=pytest.mark.slow) for each in ("cdlrm", "xdl"))])
+def test_a_policy_that_reads_ahead_goes_on_in_another_number_of_ranks(policy: str, tmp_path: Path) -> None:
+    """In the middle of a window, whose rows another number of ranks places anew."""
+    changes = [f"knobs.policy={policy}", "knobs.reclassify_every=7", "knobs.lookahead_batches=5", "knobs.hot_budget_bytes=700"]
+    whole = trained(tmp_path / "whole", 1, *changes, "run.steps=24")
+    trained(tmp_path / "run", 2, *changes, "run.steps=9")
+    for ranks, steps in ((3, 17), (1, 24)):
+        summary = trained(tmp_path / "run", ranks, *changes, f"run.steps={steps}", resume=True)
+    assert summary["samples_seen"] == whole["samples_seen"]
+    assert summary["train_logloss"] == pytest.approx(whole["train_logloss"], rel=1e-12)
+    for one, other in zip(tables_of(tmp_path / "whole"), tables_of(tmp_path / "run"), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("how", ["stop", "signal"])
+def test_ranks_that_read_ahead_stop_together(how: str) -> None:
+    """Each reads on as far as batches are under way, however far it is at the moment of the stop: none waits for another."""
+
+    def of_rank(group: Group) -> tuple[int, list[str]]:
+        changes = ["knobs.policy=cdlrm", "knobs.lookahead_batches=3", "knobs.prefetch_depth=7", "run.steps=0"]
+        runtime = assemble(config(*changes), group=group)
+        events = []
+        for report in runtime.run():
+            if isinstance(report, Event):
+                events.append(f"{report.step} {report.kind} {report.text}")
+            if isinstance(report, Snapshot) and report.step == 20:
+                if how == "signal" and group.rank == 1:
+                    runtime.hurry()
+                elif how == "stop" and group.rank == 0:
+                    runtime.mailbox.send(Command("stop", {}))
+        return runtime.step_number, events
+
+    (steps, events), *others = LateThreads.train(3, of_rank, seed=7)
+    assert 20 <= steps < 24
+    assert all(each == (steps, events) for each in others)
+    assert any("rows became hot" in text for text in events)
 
 
 class FullDisk(Disk):
@@ -335,7 +380,7 @@ def test_batches_smaller_than_the_number_of_ranks(memory_source: Any) -> None:
         np.testing.assert_allclose(several, alone, rtol=1e-12)
 
 
-@pytest.mark.parametrize("policy", ["fae_released", "cdlrm", "fae", "xdl"])
+@pytest.mark.parametrize("policy", ["fae_released", "slipstream_released", "fae"])
 def test_policies_that_several_ranks_cannot_follow_yet_are_refused_by_name(policy: str) -> None:
     with pytest.raises(ConfigError, match=f"several processes.*got {policy}"):
         LateThreads.train(2, lambda group: assemble(config(f"knobs.policy={policy}"), group=group))

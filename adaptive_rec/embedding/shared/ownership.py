@@ -25,10 +25,13 @@ class Ownership:
 
     @cached_property
     def own(self) -> RowSpace:
-        """The rows of this rank: the same tables with a part of their rows each, and a feature for each pool. Where a table's
-        rows are no multiple of the ranks, its last row may be nobody's, and is never read."""
+        """The rows of this rank: the same tables with a part of their rows each, in the same pools, and a feature for each pool.
+        Where a table's rows are no multiple of the ranks, its last row may be nobody's, and is never read."""
         tables = (TableSpec(each.name, -(-each.rows // self.ranks), each.dim) for each in self.space.tables)
-        return RowSpace.by_pool(tuple(tables), self.kinds)
+        kinds = self.kinds
+        if not kinds and len(self.space.pools) > len(self.space.dims):  # a pool for each table
+            kinds = tuple(range(len(self.space.tables)))
+        return RowSpace.by_pool(tuple(tables), kinds)
 
     @cached_property
     def _order(self) -> NDArray[np.int64]:

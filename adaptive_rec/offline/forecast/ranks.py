@@ -17,8 +17,10 @@ from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.memory.dense import optimizer_bytes, parameter_bytes
 from adaptive_rec.memory.plan import MemoryPlan
 from adaptive_rec.memory.rows import everything_bytes, row_parts, row_type
+from adaptive_rec.offline.forecast.arranged import follow
 from adaptive_rec.offline.forecast.fitting import with_settings
 from adaptive_rec.offline.forecast.hardware import Hardware
+from adaptive_rec.offline.forecast.kept import KeptSource
 from adaptive_rec.offline.forecast.lane import Lane, StepCounts
 from adaptive_rec.offline.forecast.network import NetworkSeconds, network_seconds
 from adaptive_rec.offline.forecast.passes import Progress
@@ -89,8 +91,9 @@ def forecast(
 ) -> list[Forecast]:
     """Count the first batches of a run and predict each number of processes. Raises ConfigError where several processes cannot
     train under the configuration."""
-    check_group(config, load_policy(config.knobs.policy))
-    space, layouts = RowSpace.of(source.tables, source.features), wanted.layouts()
+    policy = load_policy(config.knobs.policy)
+    check_group(config, policy)
+    space, layouts = RowSpace.of(source.tables, source.features, policy.request_per_table), wanted.layouts()
     progress("counting what ranks send", 0, 1)
     most = min(COUNTED_BATCHES, -(-COUNTED_SAMPLES // config.run.batch_size))
     batches = list(islice(stream(config, source), most))
@@ -133,10 +136,15 @@ def _work_seconds(
     everything = everything_bytes(config, space)
     budgets = [min(config.knobs.hot_budget_bytes * layout.ranks, everything) for layout in layouts]
     lanes = {budget: Lane.of(config, space, name, budget) for budget in budgets}
-    for batch in batches:
-        work = ClassifiedBatch(batch, space)
+    if load_policy(name).arranges_stream:
+        first = with_settings(config, [("run.steps", len(batches))])
         for lane in lanes.values():
-            lane.step(work)
+            follow(lane, first, KeptSource(source, space), lambda _: None)
+    else:
+        for batch in batches:
+            work = ClassifiedBatch(batch, space)
+            for lane in lanes.values():
+                lane.step(work)
     found: list[float | None] = []
     for layout, one, budget in zip(layouts, sent, budgets, strict=True):
         counts = of_rank(lanes[budget].total, layout.ranks, one.lines)
@@ -152,7 +160,7 @@ def of_rank(counts: StepCounts, ranks: int, lines: float) -> StepCounts:
     if ranks == 1:
         return counts
     served = round(lines * counts.steps)
-    parts = ("samples", "popular_samples", "counted_rows", "ranked_rows", "migrated_rows")
+    parts = ("samples", "popular_samples", "counted_rows", "ranked_rows", "listed_rows", "migrated_rows")
     return replace(
         counts,
         lookups=counts.lookups // ranks + served,
