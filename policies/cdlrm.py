@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch
 from adaptive_rec.config.knobs import MOST_STEPS, Knobs
-from adaptive_rec.errors import CheckpointError
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import ArrangingPolicy, Outcome, Phase, StreamView
 from adaptive_rec.policy.batches import rows_of
@@ -52,9 +51,7 @@ class CDLRM(ArrangingPolicy):
 
     def set_state(self, found: Saved) -> None:
         if found.has("window_batches"):  # older versions took the knob as it was when the window began
-            self._size = size = found.integer("window_batches")
-            if not 0 <= size <= MOST_STEPS:
-                raise CheckpointError(f"window_batches of the policy must lie in [0, {MOST_STEPS}], got {size}")
+            self._size = min(max(found.integer("window_batches"), 0), MOST_STEPS)
 
 
 class ReadAhead:

@@ -50,8 +50,6 @@ SKIPPING = ("slipstream", "random_skip", "adaptive")
 REFUSED: list[tuple[dict[str, tuple[Any, ...]], str]] = [
     ({"loop": ("runtime",), "ids": ("raw",), "policy": ("xdl",)}, r"data\.ids must not be raw"),
     ({"loop": ("runtime",), "ranks": (2, 3), "policy": REORDERING}, r"knobs\.policy must keep the order of the stream"),
-    ({"loop": ("runtime",), "ranks": (2, 3), "precision": ("bf16",)}, r"run\.row_precision must be float32"),
-    ({"loop": ("runtime",), "ranks": (2, 3), "device": ("late",), "home": ("disk",)}, r"run\.host_memory must be 0"),
     ({"loop": ("runtime",), "policy": ("xdl",), "home": ("disk",)}, r"run\.host_memory must be 0"),
     ({"loop": ("own",), "policy": ARRANGING}, r"policy must "),
     ({"loop": ("own",), "policy": SKIPPING, "ranks": (2, 3)}, r"policy must skip no work"),

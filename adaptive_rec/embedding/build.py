@@ -40,14 +40,16 @@ def build(
     """
     group: Group = ALONE
     first, ownership = FreshRows(seed, space.tables), None
+    rounding_seed = seed
     if ranks is not None and not ranks.group.is_alone:
         from adaptive_rec.embedding.peers.ownership import Ownership
 
         group, ownership = ranks.group, Ownership(space, ranks.group.ranks, ranks.group.rank)
         first = FreshRows(seed, space.tables, ownership.ids_of)
+        rounding_seed = seed + group.rank  # rows of two ranks may have one number, and must not share their dice
     index = RowIndex(space if ownership is None else ownership.own)
     rules = rules_of_pools(rule, len(index.space.pools))
-    parts = _StoreParts(index, rules, seed, dtype, monitored, budget_bytes, first, drawn, group)
+    parts = _StoreParts(index, rules, rounding_seed, dtype, monitored, budget_bytes, first, drawn, group)
     hot, cold, path = parts.on_cpu(disk) if device is None else parts.on_device(disk, device)
     if ownership is None:
         return EmbeddingStore(index, rules, seed, hot, cold, Peers(index, hot, path))

@@ -70,7 +70,7 @@ class Evictions:
 
     def _clear(self, table: int, ids: NDArray[np.int64]) -> None:
         rows = self._owned(table, ids)[1]
-        if not self._state.policy.tracks_popularity:
+        if not (self._state.policy.tracks_popularity or self._state.policy.arranges_stream):
             self._hot.append(rows[self._state.store.index.placement.slot_of_row[rows] != COLD])
         self._observer.forget(self._clear_rows(table, ids))
 

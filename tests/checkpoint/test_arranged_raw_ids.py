@@ -16,7 +16,7 @@ from tests.checkpoint.contents import contents
 from tests.matrix import always, each, grid
 from tests.policies.test_stop_while_reading import stopped_at
 from tests.runtime.test_raw_ids_arranged import (
-    EVICTING,
+    AGEING,
     ORDERED,
     REORDERING,
     assert_same_rows,
@@ -46,7 +46,7 @@ def resumed(policy: str, folder: Path, stop: int, settings: Sequence[str], at: d
     ("policy", "settings", "at", "stops"),
     [
         ("cdlrm", ["knobs.lookahead_batches=3"], {9: {"lookahead_batches": 12}, 25: {"lookahead_batches": 2}}, (1, 12, 30)),
-        ("oracle", ["data.keep_evicted=30", *EVICTING], {}, (61,)),
+        ("oracle", ["data.keep_evicted=30", *AGEING], {}, (61,)),
         ("fae", [], {}, (1, 14, 20)),
         ("slipstream_released", [], {}, (9, 17)),
     ],

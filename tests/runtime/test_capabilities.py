@@ -43,7 +43,6 @@ OWN = [name for name in FEATURES if name.startswith("own") or name in ("every ro
 SETTINGS: dict[str, list[str]] = {
     "processes": [],
     "gpu": ["run.device=cuda"],
-    "gpu processes": ["run.device=cuda"],
     "cpu": ["run.device=cpu"],
     "disk": ["run.host_memory=8MiB", "knobs.hot_budget_bytes=4KiB"],
     "raw": ["data.ids=raw"],
@@ -69,10 +68,10 @@ SETTINGS: dict[str, list[str]] = {
 }
 NEEDS_RAW = ("keep evicted", "evict ratio", "evict after", "follow")
 ON_GPU = ("tf32", "classify", "cold rows")
-NOT_STARTED = ("processes", "gpu processes", "compile")
+NOT_STARTED = ("processes", "compile")
 """Several processes start in tests/parity and tests/cli; to compile takes a minute (tests/dense)."""
 EXCLUSIVE = [
-    {"raw", "rows"}, {"cpu", "gpu"}, {"cpu", "gpu processes"}, {"gpu", "gpu processes"}, {"processes", "gpu processes"},
+    {"raw", "rows"}, {"cpu", "gpu"},
     {"arranging", "per table"}, {"reordering", "per table"},
     {"float64", "tf32"}, {"float64", "no float32"}, {"tf32", "no float32"},
 ]  # fmt: skip
@@ -117,9 +116,7 @@ def with_needed(pair: tuple[str, str]) -> list[str]:
         wanted.append("raw")
     if {"float64", "tf32"} & set(pair):
         wanted.append("no float32")
-    if "gpu processes" in pair:
-        wanted += ["processes", "gpu"]
-    elif not {"cpu", "gpu"} & set(pair):
+    if not {"cpu", "gpu"} & set(pair):
         wanted.append("gpu" if set(ON_GPU) & set(pair) else "cpu")
     return wanted
 
@@ -158,7 +155,7 @@ def test_a_pair_starts_or_is_refused_by_name(one: str, other: str, data: Path, t
         assert all(word in str(refused.value) for word in words), (rules, refused.value)
         return
     config = config_of(pair, data)
-    several = bool({"processes", "gpu processes"} & set(pair))
+    several = "processes" in pair
     policy, on_device = load_policy(config.knobs.policy), config.run.device == "cuda"
     used = features_of_run(config, policy, on_device, several)
     assert {one, other} <= used.keys()
@@ -234,9 +231,10 @@ def test_a_loop_of_ones_own_asks_the_same_table() -> None:
 def test_a_change_of_knobs_asks_the_same_table() -> None:
     knobs = load_config("tiny", {}, ["data.ids=raw", "knobs.evict_ratio=0.2"]).knobs
     assert all(go_together(of_knobs(knobs, load_policy(policy), raw=True)) for policy in ("hotline", "hybrid", "device_only"))
+    assert go_together(of_knobs(knobs, load_policy("cdlrm"), raw=True))
     for policy, raw, rule in [
         ("hotline", False, "knobs.evict_ratio must be 0 unless data.ids=raw, got 0.2"),
-        ("oracle", True, "knobs.evict_ratio must be 0 under a policy that arranges the stream, got 0.2 under oracle"),
+        ("fae", True, "knobs.evict_ratio must be 0 under a policy that reorders the stream, got 0.2 under fae"),
         ("xdl", True, "data.ids must not be raw under a policy that lays out tables separately, got xdl"),
     ]:
         with pytest.raises(ConfigError, match=rule):

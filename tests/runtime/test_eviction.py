@@ -20,11 +20,9 @@ from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.embedding.host import first_bound
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.kernels.fill import fill_rows
-from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.runtime import assemble as assembling
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
-from tests.doubles.late_streams import LateStreams
 from tests.runtime.conftest import Pace
 
 STEPS = 260
@@ -98,61 +96,6 @@ def test_the_same_ids_leave_however_far_is_read_ahead_and_wherever_rows_are(tmp_
     counts = expected[1]
     assert counts["evicted"] > 100
     assert counts["keys"] == sum(map(len, expected[2])), "an id that has left was counted out once"
-
-
-POLICIES = [["hybrid"], ["device_only"], ["slipstream", "knobs.target_skip_ratio=0"]]
-
-
-@pytest.mark.parametrize(
-    "policy", [pytest.param(each, marks=[] if each[0] == "device_only" else [pytest.mark.slow]) for each in POLICIES]
-)
-def test_a_baseline_that_evicts_trains_as_hotline_does(tmp_path: Path, pace: Pace, policy: list[str]) -> None:
-    """The same ids leave, though nothing goes by popularity but that; also where the run is resumed while ids leave."""
-    settings = [*pace.settings(STEPS), "knobs.sample_ratio=0.5", "knobs.admit_after=2"]
-    expected = outcome(trained(tmp_path / "hotline", *settings))
-    named = [*settings, f"knobs.policy={policy[0]}", *policy[1:]]
-    begun, stop = run_of(tmp_path / "begun", *named), pace(121)
-    reports = begun.run()
-    while begun.step_number < stop:
-        next(reports)
-    folder = checkpoint.save(begun.parts, tmp_path / "checkpoints")
-    reports.close()
-    last = run_of(tmp_path / "last", *named)
-    checkpoint.load(last.parts, folder)
-    list(last.run())
-    assert outcome(last) == expected
-    assert expected[1]["evicted"] > 100
-    hot_rows, all_rows = last.store.hot.tier.hot_rows, last.store.space.rows
-    assert policy[0] == "slipstream" or hot_rows == {"hybrid": 0, "device_only": all_rows}[policy[0]]
-
-
-@pytest.mark.parametrize("policy", ["device_only", pytest.param("hybrid", marks=pytest.mark.slow)])
-def test_ids_leave_on_a_device_as_they_do_on_a_cpu(tmp_path: Path, pace: Pace, policy: str) -> None:
-    settings = [*SETTINGS, *pace.settings(STEPS), f"knobs.policy={policy}"]
-    runtimes = [assembling.assemble(load_config("tiny", {}, settings), streams=streams) for streams in (None, LateStreams(3))]
-    for runtime in runtimes:
-        list(runtime.run())
-    (loss, counts, rows), (late_loss, late_counts, late_rows) = map(outcome, runtimes)
-    np.testing.assert_allclose(late_loss, loss, rtol=1e-12)
-    assert late_counts == counts
-    assert counts["evicted"] > 100
-    for mine, theirs in zip(late_rows, rows, strict=True):
-        assert mine.keys() == theirs.keys()
-        values = [np.frombuffer(b"".join(each[key] for key in mine)) for each in (mine, theirs)]
-        np.testing.assert_allclose(*values, rtol=0, atol=1e-11)
-    assert all(runtime.store.hot.tier.hot_rows in (0, runtime.store.space.rows) for runtime in runtimes)
-
-
-def test_ids_leave_under_a_policy_that_a_run_changes_to(tmp_path: Path, pace: Pace) -> None:
-    found = []
-    for policy in ("hybrid", "device_only"):
-        runtime = run_of(tmp_path / policy, *pace.settings(STEPS))
-        for report in runtime.run():
-            if isinstance(report, Snapshot) and report.step == pace(90):
-                runtime.mailbox.change_knobs(policy=policy)
-        found.append(outcome(runtime))
-    assert found[0] == found[1]
-    assert found[0][1]["evicted"] > 100
 
 
 @pytest.mark.parametrize(

@@ -92,15 +92,6 @@ def test_the_same_ids_leave_on_all_ranks_in_memory_on_a_disk_and_after_a_resume(
         assert trained(tmp_path / str(number), 2, *steps, *settings, stops=list(map(pace, stops))) == expected
 
 
-@pytest.mark.parametrize("policy", [pytest.param("hybrid", marks=pytest.mark.slow), "device_only"])
-def test_ranks_of_a_baseline_have_the_same_ids_leave(tmp_path: Path, pace: Pace, policy: str) -> None:
-    settings = [*pace.settings(STEPS), "knobs.admit_after=2"]
-    expected = trained(tmp_path / "hotline", 2, *settings)
-    found = trained(tmp_path / policy, 2, *settings, f"knobs.policy={policy}", stops=[pace(121)])
-    assert found == expected
-    assert expected[0][1]["evicted"] > 100
-
-
 @pytest.mark.parametrize("where", [pytest.param([], marks=pytest.mark.slow), ON_DISK], ids=["memory", "disk"])
 def test_a_row_begins_anew_with_each_id_at_its_owner(tmp_path: Path, pace: Pace, where: list[str]) -> None:
     (_, counts, _), rows = trained(tmp_path, 3, *pace.settings(190), *where, "optimizer.embedding_lr=1e-300")
