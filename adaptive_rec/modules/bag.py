@@ -193,14 +193,14 @@ def make_weight(
             rows[padding_idx] = 0
 
     if not setup.raw:
-        runtime.set_first_rows(0, fill)
+        runtime.weights.set_first_rows(0, fill)
     elif setup.padded:
         shared = np.arange(setup.shared_rows)
         runtime.rows.draw(0, shared, shared, rows - 1)  # as in a table without the row of padding
         runtime.rows.finish_draws()  # or they would overwrite rows that are loaded before the first call
-        runtime.set_rows(0, np.array([rows - 1]), torch.zeros(1, shape[1]))
+        runtime.weights.set_rows(0, np.array([rows - 1]), torch.zeros(1, shape[1]))
     made = TieredWeight(runtime, 0)
-    runtime.hold(0, made)
+    runtime.weights.hold(0, made)
     return cast("nn.Parameter", made)
 
 

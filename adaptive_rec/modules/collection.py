@@ -110,7 +110,7 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
         self._dims = [table.embedding_dim for table in tables for _ in table.feature_names]
         self.runtime.register("embedding_bags", self)
         for number, table in enumerate(tables if not setup.raw else ()):
-            self.runtime.set_first_rows(number, partial(init_rows, table))
+            self.runtime.weights.set_first_rows(number, partial(init_rows, table))
         self.embedding_bags = nn.ModuleDict(
             {
                 table.name: AdaptiveEmbeddingBag.over(TieredWeight(self.runtime, number), "mean" if is_mean(table) else "sum")
@@ -140,7 +140,7 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
             given = Keyed.of(features, weighted=True)
             parts = [self._weighted(group, given) for group in self._groups]
         else:
-            parts = self.runtime.pooled(
+            parts = self.runtime.lookups.pooled(
                 lambda: self._key(features), lambda: self._bags(features), dtype=self._output_dtype
             )
         return PooledVectors(self._names, self._dims, self._side_by_side(parts, shared))
@@ -198,7 +198,7 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
         # The bag of a lookup gives its table: rows are numbered by bags, then looked up one by one.
         numbered = group.tables.bags(found.ids_N, found.offsets, self.runtime.dtype)
         single = replace(numbered, offsets=np.arange(len(found.ids_N) + 1), in_turn=False, divisor_L1=None)
-        rows_ND = self.runtime.pooled(None, lambda: [single], dtype=self.runtime.dtype)[0]
+        rows_ND = self.runtime.lookups.pooled(None, lambda: [single], dtype=self.runtime.dtype)[0]
         pooled_LD = weighted_sums(rows_ND, found.weights_N, torch.from_numpy(found.offsets))
         divisor_L1 = numbered.divisor_L1
         if divisor_L1 is not None:

@@ -135,9 +135,9 @@ class AdaptiveEmbeddingCollection(nn.Module):
         self.embeddings = nn.ModuleDict()
         for number, table in enumerate(tables):
             if not setup.raw:
-                self.runtime.set_first_rows(number, partial(init_rows, table))
+                self.runtime.weights.set_first_rows(number, partial(init_rows, table))
             weight = TieredWeight(self.runtime, number)
-            self.runtime.hold(number, weight)
+            self.runtime.weights.hold(number, weight)
             self.embeddings[table.name] = AdaptiveEmbedding.over(weight)
         self._number_of = {table.name: number for number, table in enumerate(tables)}
         self._features = [

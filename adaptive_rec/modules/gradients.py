@@ -40,18 +40,19 @@ class Passes:
 
 
 class PooledRows(torch.autograd.Function):
-    """Pooled vectors of a call. `weight` requires a gradient, so that autograd runs `backward`; it gets what `keep` returns."""
+    """Pooled vectors of a call, which come in a list, as autograd would take an input that is returned for a view. `weight`
+    requires a gradient, so that autograd runs `backward`; it gets what `keep` returns."""
 
     @staticmethod
     def forward(
         ctx: Any,
         weight: Tensor,
+        found: list[Tensor],
         call: PoolCall,
-        gather: Callable[[PoolCall], Tensor],
         keep: Callable[[PoolCall, Tensor], Tensor | None],
     ) -> Tensor:
         ctx.call, ctx.keep = call, keep
-        return gather(call)
+        return found.pop()
 
     @staticmethod
     @once_differentiable

@@ -67,6 +67,24 @@ class AheadBatch:
             store.release(self.work)
 
 
+class Ahead:
+    """The batch that was looked up ahead for the present step of a loop, if there is one."""
+
+    def __init__(self, store: EmbeddingStore) -> None:
+        self._store = store
+        self.batch: AheadBatch | None = None
+
+    def begin(self, work: ClassifiedBatch) -> None:
+        """Know the batch of the step that begins."""
+        self.batch = AheadBatch(work)
+
+    def drop(self) -> None:
+        """Drop the batch: the loop has finished its item, a step has failed, or rows are about to be replaced."""
+        if self.batch is not None:
+            self.batch.release(self._store)
+            self.batch = None
+
+
 class PoolCall:
     """The bags of one pool that one forward call looks up."""
 

@@ -14,13 +14,14 @@ from torch.utils.hooks import RemovableHandle
 
 from adaptive_rec.errors import ConfigError, ConflictError
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
+from adaptive_rec.modules.loop_steps import LoopSteps
 from adaptive_rec.modules.rates import lr_at, row_rule_of, torch_state_names
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.row_state import RowState
 from adaptive_rec.modules.weight import TieredWeight
 
-IN_BACKWARD: WeakSet[EmbeddingRuntime] = WeakSet()
-"""Runtimes that update rows in the backward pass."""
+IN_BACKWARD: WeakSet[LoopSteps] = WeakSet()
+"""Steps of loops that update rows in the backward pass."""
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -28,7 +29,7 @@ def follow_optimizers(runtime: EmbeddingRuntime) -> None:
     """Have every optimizer update the rows of the weights that it holds in its ``step()``, or, where rows are updated in the
     backward pass, have the runtime know of its steps."""
     if runtime.updates_in_backward:
-        IN_BACKWARD.add(runtime)
+        IN_BACKWARD.add(runtime.steps)
     _register_hooks()
 
 
@@ -40,8 +41,8 @@ def _register_hooks() -> None:
     last_hooks: WeakKeyDictionary[torch.optim.Optimizer, RemovableHandle] = WeakKeyDictionary()
 
     def before(optimizer: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-        for runtime in IN_BACKWARD:
-            runtime.optimizer_stepped()
+        for steps in IN_BACKWARD:
+            steps.optimizer_stepped()
         if not holds_rows(optimizer):
             return
         if optimizer not in last_hooks:
@@ -95,20 +96,20 @@ def _update(optimizer: torch.optim.Optimizer) -> list[tuple[TieredWeight, Tensor
     begins = not optimizer.state and all(_is_nothing(gradient, group) for _, gradient, group in found)
     runtimes = {id(weight.runtime): weight.runtime for weight, _, _ in found}.values()
     for runtime in runtimes:
-        runtime.check_process()
+        runtime.tables.life.check()
     for runtime in runtimes if len(runtimes) > 1 and change is not None else ():
-        runtime.check_gradients([(weight.table, gradient) for weight, gradient, _ in found if weight.runtime is runtime])
+        runtime.steps.check_gradients([(weight.table, gradient) for weight, gradient, _ in found if weight.runtime is runtime])
     for runtime in runtimes:
         own = [(weight, gradient, group) for weight, gradient, group in found if weight.runtime is runtime]
-        for rates, group in {(id(group), w.table): (runtime.rates.of(w.table), group) for w, _, group in own}.values():
+        for rates, group in {(id(group), w.table): (runtime.tables.rates.of(w.table), group) for w, _, group in own}.values():
             rates.check_group(optimizer, group)
         for weight, _, _ in own:
             hand_over_state(optimizer, weight)
         if begins:
-            runtime.begin_states([weight.table for weight, _, _ in own])
+            runtime.states.begin([weight.table for weight, _, _ in own])
         elif change is not None:
-            number_T = runtime.steps_T + 1
-            runtime.step_rows(
+            number_T = runtime.tables.steps_T + 1
+            runtime.steps.step_rows(
                 [(w.table, change(gradient), lr_at(group, int(number_T[w.table]))) for w, gradient, group in own]
             )
     with torch._C.DisableTorchFunctionSubclass():
@@ -132,13 +133,13 @@ def hand_over_state(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> N
     Raises ConflictError where it loaded what it had before later steps, without a copy."""
     runtime, table = weight.runtime, weight.table
     state: Any = optimizer.state
-    found, current = state.get(weight), runtime.row_state(table)
+    found, current = state.get(weight), runtime.states.entry(table)
     if found is not None and found is current and not current.was_read:
         _check_writes(runtime, table)
         return
     if runtime.raw_ids is not None:
         check_state_begins_with_zeros(optimizer)
-    if found and current is None and runtime.steps_T[table] and not found.get("step", 1):
+    if found and current is None and runtime.tables.steps_T[table] and not found.get("step", 1):
         found = None  # Adagrad made it of zeros, before any step; the tiers hold a state that was loaded
     parts = _parts_of(runtime, table, found) if found else {}
     steps = int(found.get("step", 1)) if found else 0  # SGD numbers no steps: with a buffer the first one was made
@@ -151,23 +152,23 @@ def hand_over_state(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> N
         state[weight] = current
     del current
     if had_state and not is_same:
-        runtime.displace_state(table)
+        runtime.states.displace(table)
     if parts:
-        runtime.take_state(table, list(parts.values()), steps)
+        runtime.states.take(table, list(parts.values()), steps)
         for part in parts.values():  # torch would go on with this very tensor
-            runtime.state_copies[table].add(part, int(runtime.steps_T[table]))
+            runtime.states.copies[table].add(part, int(runtime.tables.steps_T[table]))
     elif had_state:
-        runtime.clear_state(table)
+        runtime.states.clear(table)
     _check_writes(runtime, table)
     if not is_same:
         state.pop(weight, None)
-        if torch_state_names(runtime.rates.rule_of(table)) and not runtime.updates_in_backward:
-            state[weight] = runtime.new_row_state(table, weight, optimizer)
+        if torch_state_names(runtime.tables.rates.rule_of(table)) and not runtime.updates_in_backward:
+            state[weight] = runtime.states.new_entry(table, weight, optimizer)
 
 
 def _parts_of(runtime: EmbeddingRuntime, table: int, found: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the parts of a row's state that an optimizer has, by torch's names."""
-    return {name: found[name] for name in torch_state_names(runtime.rates.rule_of(table)) if found.get(name) is not None}
+    return {name: found[name] for name in torch_state_names(runtime.tables.rates.rule_of(table)) if found.get(name) is not None}
 
 
 def _is_shown(current: RowState, optimizer: torch.optim.Optimizer, found: Mapping[str, Any]) -> bool:
@@ -179,10 +180,10 @@ def _check_not_outdated(
     runtime: EmbeddingRuntime, table: int, found: Mapping[str, Any] | None, parts: Mapping[str, Tensor]
 ) -> None:
     """Raise ConflictError where an optimizer has loaded parts of a state that are those of before later steps."""
-    copies, steps = runtime.state_copies[table], int(runtime.steps_T[table])
+    copies, steps = runtime.states.copies[table], int(runtime.tables.steps_T[table])
     if found is None or not any(copies.is_outdated(part, steps) for part in parts.values()):
         return
-    now = runtime.optimizer_state(table)
+    now = runtime.states.export(table)
     if int(found.get("step", steps)) != steps or any(not torch.equal(part, now[name]) for name, part in parts.items()):
         raise ConflictError(
             f"an optimizer must load a copy of an earlier state, that of table {runtime.space.tables[table].name} is what was "
@@ -193,7 +194,7 @@ def _check_not_outdated(
 
 def _check_writes(runtime: EmbeddingRuntime, table: int) -> None:
     """Raise ConflictError where somebody has written to a part of the state that was read before later steps."""
-    if runtime.state_copies[table].has_lost_writes(but_of=int(runtime.steps_T[table])):
+    if runtime.states.copies[table].has_lost_writes(but_of=int(runtime.tables.steps_T[table])):
         raise ConflictError(
             f"optimizer state of table {runtime.space.tables[table].name} that was read before the last step is a copy, and "
             "was written to: in torch that would have changed the state; to change it, read optimizer.state[weight] anew after "
@@ -209,7 +210,7 @@ def take_state_back(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> N
     group = next((group for group in optimizer.param_groups if any(one is weight for one in group["params"])), None)
     if group is None:
         return
-    if _kept_names(optimizer, group) != torch_state_names(runtime.rates.rule_of(table)):
+    if _kept_names(optimizer, group) != torch_state_names(runtime.tables.rates.rule_of(table)):
         own = optimizer.state.get(weight) or {}
         own.update((name, part.contiguous()) for name, part in own.items() if isinstance(part, Tensor))
         return  # Adagrad made sums of one value, without memory of a table's size
@@ -217,7 +218,7 @@ def take_state_back(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> N
         hand_over_state(optimizer, weight)
         return
     loaded = optimizer.state.get(weight)
-    if not (loaded and loaded.get("step", 1)) and (state := runtime.optimizer_state(table)):
+    if not (loaded and loaded.get("step", 1)) and (state := runtime.states.export(table)):
         optimizer.state[weight] = state
 
 

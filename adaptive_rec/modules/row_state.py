@@ -15,9 +15,9 @@ from torch.utils._pytree import register_pytree_node
 
 
 class KeepsState(Protocol):
-    """A runtime that has the optimizer state of rows in its tiers."""
+    """The optimizer state of rows in tiers."""
 
-    def optimizer_state(self, number: int) -> dict[str, Any]: ...
+    def export(self, number: int) -> dict[str, Any]: ...
 
     def has_begun(self, number: int) -> bool: ...
 
@@ -32,15 +32,15 @@ class RowState(dict[str, Any]):
     Copies and pickles are plain dictionaries of what is in the tiers.
     """
 
-    def __init__(self, runtime: KeepsState, table: int, weight: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, states: KeepsState, table: int, weight: Tensor, optimizer: torch.optim.Optimizer) -> None:
         super().__init__()
-        self._runtime, self._table = runtime, table
+        self._states, self._table = states, table
         self._weight, self._optimizer = weight, weakref.ref(optimizer)
         self.was_read = False
 
     def exported(self) -> dict[str, Any]:
         """Return the state, without counting as a reader."""
-        return dict(super().items()) if self.was_read else self._runtime.optimizer_state(self._table)
+        return dict(super().items()) if self.was_read else self._states.export(self._table)
 
     def read(self) -> RowState:
         """Export the state from the tiers, once."""
@@ -54,9 +54,9 @@ class RowState(dict[str, Any]):
         """Return what an optimizer's ``state_dict()`` has of it: itself, which stays the live state. Before the first step it is
         a copy, as torch has no live state then. Of several processes it is the state as it is now, which all of them export
         together, as one of them may save it later, alone."""
-        if not self._runtime.has_begun(self._table):
+        if not self._states.has_begun(self._table):
             return copy.deepcopy(self.exported())
-        return self.exported() if self._runtime.is_shared else self
+        return self.exported() if self._states.is_shared else self
 
     def forget(self) -> None:
         """Drop what was read: the tiers have another state."""

@@ -11,19 +11,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.checkpoint.run_state import counted_anew
 from adaptive_rec.embedding.placement_state import placement_state, read_hot_rows, set_placement, set_slots, set_traffic
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.modules.loop_ids import LoopIds
-from adaptive_rec.modules.own_rows import OwnRows
+from adaptive_rec.modules.tables_in_tiers import TablesInTiers
 from adaptive_rec.placement import Migration
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.saved import Saved
-from adaptive_rec.state.run_state import RunState
 
 FORMAT = 1
 
@@ -32,12 +30,7 @@ FORMAT = 1
 class LoopParts:
     """The parts of a runtime that its state dict saves and restores."""
 
-    state: RunState
-    rows: OwnRows
-    rule: str
-    """Name of the update rule."""
-    steps_T: NDArray[np.int64]
-    """Number of steps in which each table was looked up."""
+    tables: TablesInTiers
     observer: Observer
     reclassifier: Reclassifier
     raw_ids: LoopIds | None
@@ -47,18 +40,19 @@ class LoopParts:
 def collect_loop_state(parts: LoopParts) -> dict[str, Any]:
     """Return the state between two steps, of all ranks. Later steps do not change it. Which rows were hot is that of one process:
     several ones find it anew."""
-    state, store, rows, tables = parts.state, parts.state.store, parts.rows, parts.rows.space.tables
+    state, store, rows = parts.tables.state, parts.tables.store, parts.tables.rows
+    tables = rows.space.tables
     alone = rows.group.is_alone
     return _tensors(
         {
             "format": FORMAT,
-            "rule": parts.rule,
+            "rule": parts.tables.rates.name,
             "tables": {table.name: {"rows": table.rows, "dim": table.dim} for table in tables},
             "optimizer": {
                 str(number): rows.whole(number, store.export_table(number)[1], state.step) for number in range(len(tables))
             },
             "step": state.step,
-            "steps_T": parts.steps_T,
+            "steps_T": parts.tables.steps_T,
             "policy": state.policy.name,
             "budget_bytes": state.budget_bytes,
             "monitored": store.monitored,
@@ -80,7 +74,8 @@ def restore_loop_state(parts: LoopParts, given: Mapping[str, Any]) -> None:
     """
     found = Saved(_arrays(given), "the runtime's state")
     _check(parts, found)
-    state, store, optimizer, rows = parts.state, parts.state.store, found.part("optimizer"), parts.rows
+    tables, optimizer = parts.tables, found.part("optimizer")
+    state, store, rows = tables.state, tables.store, tables.rows
     rule_T = [store.rules[rows.space.table_range(number)[0]] for number in range(len(rows.space.tables))]
     states = [
         optimizer.array(str(number), store.host.dtype, table.rows, rule.state_width(table.dim))
@@ -94,7 +89,7 @@ def restore_loop_state(parts: LoopParts, given: Mapping[str, Any]) -> None:
     for number, state_RK in enumerate(states):
         store.replace_table(number, None, rows.own(number, state_RK, state.step))
     state.set_step(found.integer("step"))
-    parts.steps_T[:] = found.array("steps_T", np.int64, len(parts.steps_T))
+    tables.steps_T[:] = found.array("steps_T", np.int64, len(tables.steps_T))
     state.tally.set_state(found.part("tally"), rows.group)
     state.forget_clock()
     begun = found.flag("begun") and rows.group.is_alone
@@ -110,7 +105,7 @@ def restore_loop_state(parts: LoopParts, given: Mapping[str, Any]) -> None:
 
 
 def _set_placement(parts: LoopParts, found: Saved) -> None:
-    store = parts.state.store
+    store = parts.tables.store
     version = store.placement.version + 1
     pools = found.part("store").parts("pools", len(store.space.pools))
     set_slots(store, [len(part.array("row_of_slot", np.int64, -1)) for part in pools])
@@ -126,13 +121,13 @@ def _check(parts: LoopParts, found: Saved) -> None:
     if (format_ := found.integer("format")) != FORMAT:
         raise CheckpointError(f"format of the runtime's state must be {FORMAT}, got {format_}")
     rule, tables = found.text("rule"), found.part("tables").everything()
-    if rule != parts.rule:
-        raise CheckpointError(f"the state's update rule must be {parts.rule}, got {rule}")
+    if rule != (own_rule := parts.tables.rates.name):
+        raise CheckpointError(f"the state's update rule must be {own_rule}, got {rule}")
     saved_ids = found.maybe("raw_ids") if found.has("raw_ids") else None  # older versions had none
     if (saved_ids is None) != (parts.raw_ids is None):
         ours, theirs = ("rows" if there is None else "raw" for there in (parts.raw_ids, saved_ids))
         raise CheckpointError(f"the state's ids must be {ours}, got {theirs}")
-    own = {table.name: {"rows": table.rows, "dim": table.dim} for table in parts.rows.space.tables}
+    own = {table.name: {"rows": table.rows, "dim": table.dim} for table in parts.tables.space.tables}
     for name in own.keys() | tables.keys():
         if own.get(name) != tables.get(name):
             raise CheckpointError(f"the state's table {name} must be {own.get(name)}, got {tables.get(name)}")

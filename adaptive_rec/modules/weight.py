@@ -48,7 +48,7 @@ class TieredWeight(TieredTensor):
     @staticmethod
     def __new__(cls, runtime: EmbeddingRuntime, table: int, requires_grad: bool = True) -> TieredWeight:
         spec = runtime.space.tables[table]
-        like = torch.empty((spec.rows, spec.dim), dtype=runtime.weight_dtype, device="meta")
+        like = torch.empty((spec.rows, spec.dim), dtype=runtime.tables.weight_dtype, device="meta")
         made = cls.like(like, runtime.device, requires_grad)
         made.runtime, made.table, made._is_param = runtime, table, requires_grad
         return made
@@ -67,7 +67,7 @@ class TieredWeight(TieredTensor):
 
     def embedding(self, ids: Tensor, padding_idx: int | None = None) -> Tensor:
         """Return the rows (..., D) of ids of any shape. Rows of `padding_idx` get no gradient."""
-        vectors = self.runtime.pooled(
+        vectors = self.runtime.lookups.pooled(
             lambda: self.key(None, padding_idx, ids), lambda: [self.single_bags(ids, padding_idx)], self
         )[0]
         if padding_idx is not None and self.runtime.rows.must_read(padded := ids.reshape(-1) == padding_idx % len(self)):
@@ -87,7 +87,7 @@ class TieredWeight(TieredTensor):
         """Return pooled vectors (bags, D), with the arguments of `torch.nn.functional.embedding_bag`."""
         if weights is None:
             how = mode, include_last_offset, padding_idx
-            return self.runtime.pooled(
+            return self.runtime.lookups.pooled(
                 lambda: self.key(how, padding_idx, input, offsets), lambda: [self.bags(input, offsets, *how)], self
             )[0]
         if mode != "sum":
@@ -95,7 +95,7 @@ class TieredWeight(TieredTensor):
         found = bags_of(input, offsets, weights, include_last_offset, padding_idx)
         each = np.arange(len(found.ids_N) + 1, dtype=np.int64)
         single = replace(self._number("single", found.ids_N, each), samples=len(found.offsets) - 1)
-        rows_ND = self.runtime.pooled(None, lambda: [single], self)[0]
+        rows_ND = self.runtime.lookups.pooled(None, lambda: [single], self)[0]
         return weighted_sums(rows_ND, found.weights_N, torch.from_numpy(found.offsets))
 
     def key(self, how: Any, padding_idx: int | None, *tensors: Tensor | None) -> CallKey:
@@ -145,7 +145,7 @@ class TieredWeight(TieredTensor):
 
     def whole(self) -> Tensor:
         """Return a copy of the table (R, D)."""
-        return self.runtime.table(self.table).to(self.device) if self.kept is None else _plain(self.kept).clone()
+        return self.runtime.weights.table(self.table).to(self.device) if self.kept is None else _plain(self.kept).clone()
 
     def rows(self, row_N: NDArray[np.int64]) -> Tensor:
         """Return copies of some rows (N, D), without a gradient."""
@@ -153,21 +153,21 @@ class TieredWeight(TieredTensor):
             ids_N = torch.from_numpy(row_N)
             if self.kept is not None:
                 return _plain(self.kept)[ids_N]
-            return self.runtime.pooled(None, lambda: [self.single_bags(ids_N)], self)[0].clone()
+            return self.runtime.lookups.pooled(None, lambda: [self.single_bags(ids_N)], self)[0].clone()
 
     def set(self, values: Tensor) -> None:
         """Set all rows."""
         if self.kept is not None:
             self.kept.copy_(values)
         else:
-            self.runtime.set_table(self.table, values)
+            self.runtime.weights.set_table(self.table, values)
 
     def set_rows(self, row_N: NDArray[np.int64], values: Tensor) -> None:
         """Set some rows, by their numbers; of a row that is given twice the last value counts."""
         if self.kept is not None:
             self.kept[torch.from_numpy(row_N)] = values
         else:
-            self.runtime.set_rows(self.table, row_N, values)
+            self.runtime.weights.set_rows(self.table, row_N, values)
 
     def alias(self) -> TieredTensor:
         """Return a tensor of the same values, as `detach` does."""
@@ -195,7 +195,7 @@ class TieredWeight(TieredTensor):
         given = _plain(values)
         if handed is not None:
             handed.kept = self.whole()
-        self.runtime.row_copies[self.table].settle(self._version)
+        self.runtime.weights.copies[self.table].settle(self._version)
         self.set(given)
         self._handed_out = None
         if again is not None:
@@ -207,7 +207,7 @@ class TieredWeight(TieredTensor):
     def copy_for(self, others: Iterable[object]) -> Tensor:
         """Return a copy of the table (R, D) for a state dictionary, which is the same one for all names of the table. `others`:
         the values that the dictionary has so far."""
-        copies, version = self.runtime.row_copies[self.table], self._version
+        copies, version = self.runtime.weights.copies[self.table], self._version
         copy = copies.current_among(others, version)
         if copy is None:
             copies.add(copy := self.whole(), version)
@@ -216,7 +216,7 @@ class TieredWeight(TieredTensor):
     def check_not_outdated(self, given: Tensor, key: str) -> None:
         """Raise ConflictError where a tensor is what a state dictionary held before later steps. The dictionary's other tensors
         are parameters of the model, which have changed with these steps: the two would make a model that never was."""
-        copies = self.runtime.row_copies[self.table]
+        copies = self.runtime.weights.copies[self.table]
         if copies.is_outdated(given, self._version) and not torch.equal(given, self.whole()):
             raise ConflictError(
                 f"load_state_dict must be given a copy of an earlier state, {key} is what state_dict() returned before later "
@@ -226,7 +226,7 @@ class TieredWeight(TieredTensor):
 
     def was_loaded(self, given: Tensor) -> None:
         """Know that the table was loaded from a tensor, which may be the copy of a state dictionary."""
-        self.runtime.row_copies[self.table].loaded(given, self._version)
+        self.runtime.weights.copies[self.table].loaded(given, self._version)
 
     # As a parameter --------------------------------------------------------------------------------------------------
 

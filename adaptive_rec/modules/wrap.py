@@ -182,15 +182,15 @@ def _move(runtime: EmbeddingRuntime, number: int, table: MovableTable, holder: t
     Returns the paths of its modules."""
     weight = table.weight
     if runtime.raw_ids is None:
-        runtime.set_first_rows(number, lambda rows: rows.copy_(weight))
+        runtime.weights.set_first_rows(number, lambda rows: rows.copy_(weight))
     gradient = None if runtime.updates_in_backward or runtime.raw_ids is not None else weight.grad
     weight.grad = None
     memory: Tensor = TieredWeight(runtime, number)
     torch.utils.swap_tensors(weight, memory)
     assert isinstance(weight, TieredWeight)
-    runtime.hold(number, weight)
+    runtime.weights.hold(number, weight)
     if runtime.raw_ids is None:  # state dictionaries of before hold this memory, which steps no longer change
-        runtime.row_copies[number].add(memory, weight._version)
+        runtime.weights.copies[number].add(memory, weight._version)
     if gradient is not None:
         weight.grad = _row_gradient(weight, gradient) if gradient.is_sparse else gradient
     if holder is not None and holder.state.get(weight):  # else it has no state before its first step, as in torch
@@ -268,7 +268,7 @@ def _move_back(weight: TieredWeight, optimizers: Sequence[torch.optim.Optimizer]
     plain, gradient = nn.Parameter(weight.whole(), weight.requires_grad), weight.grad
     for optimizer in optimizers:
         take_state_back(optimizer, weight)
-    if (entry := weight.runtime.row_state(weight.table)) is not None:
+    if (entry := weight.runtime.states.entry(weight.table)) is not None:
         entry.leave()
     weight.grad = None
     torch.utils.swap_tensors(weight, plain)
@@ -285,7 +285,7 @@ def _report(runtime: EmbeddingRuntime, paths: list[str], left: list[tuple[str, s
     specs, raw = runtime.space.tables, runtime.raw_ids
     known = [f", {len(raw.keys_and_rows(number)[0]):,} with a raw id" if raw else "" for number in range(len(specs))]
     replaced = [f"{names}: {spec.rows:,} rows x {spec.dim}{ids}" for names, spec, ids in zip(paths, specs, known, strict=True)]
-    stats, rules = runtime.stats(), runtime.rates.name
+    stats, rules = runtime.stats(), runtime.tables.rates.name
     budget = ByteSize(stats.budget_bytes).human_readable()
     ranks = runtime.rows.group.ranks
     owners = "" if ranks == 1 else f", each owned by one of {ranks} ranks"

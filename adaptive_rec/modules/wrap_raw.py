@@ -47,15 +47,15 @@ class RawTable:
         raw.load_keys(number, np.stack([self.keys_K, to_K], axis=1))
         for low in range(0, len(to_K), CHUNK_ROWS):
             some = slice(low, low + CHUNK_ROWS)
-            runtime.set_rows(number, to_K[some], weight[torch.from_numpy(self.row_K[some]).to(weight.device)])
+            runtime.weights.set_rows(number, to_K[some], weight[torch.from_numpy(self.row_K[some]).to(weight.device)])
         if self.padding_idx is not None:
-            runtime.set_rows(number, np.array([last]), weight[self.padding_idx][None])
+            runtime.weights.set_rows(number, np.array([last]), weight[self.padding_idx][None])
         if holder is None or self.table.weight not in holder.state:
             return
         state: Any = holder.state[self.table.weight]
         if not len(to_K):
             holder.state.pop(self.table.weight)  # it begins anew with the rows
-        for name in torch_state_names(runtime.rates.rule_of(number)):
+        for name in torch_state_names(runtime.tables.rates.rule_of(number)):
             if (part := state.get(name)) is not None:
                 state[name] = part.new_zeros((last + 1, part.shape[1]))
                 state[name][torch.from_numpy(to_K)] = part[torch.from_numpy(self.row_K)]
