@@ -16,6 +16,7 @@ from adaptive_rec.modules.optimizer_steps import follow_optimizers
 from adaptive_rec.modules.options import Options, rates_from, setup_from
 from adaptive_rec.modules.tiered_module import TieredModule
 from adaptive_rec.modules.weight import TieredWeight
+from adaptive_rec.modules.weight_functions import embedding, embedding_bag, why_unsupported
 
 
 class AdaptiveEmbeddingBag(TieredModule, nn.EmbeddingBag):
@@ -69,11 +70,13 @@ class AdaptiveEmbeddingBag(TieredModule, nn.EmbeddingBag):
         self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
     ) -> Tensor:
         """Return pooled vectors (bags, D), as `torch.nn.EmbeddingBag` does."""
-        if self.raw_ids is None:
+        weight = self.weight_for(input)
+        if weight is None:
             return nn.EmbeddingBag.forward(self, input, offsets, per_sample_weights)
-        return nn.functional.embedding_bag(
-            self.rows_of(input, offsets, per_sample_weights), self.weight, offsets, mode=self.mode,
-            per_sample_weights=per_sample_weights, include_last_offset=self.include_last_offset, padding_idx=self.padding_row,
+        input = self.rows_of(input, offsets, per_sample_weights)
+        return embedding_bag(
+            input, weight, offsets, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.mode, self.sparse,
+            per_sample_weights, self.include_last_offset, self.padding_row,
         )  # fmt: skip
 
     @classmethod
@@ -130,9 +133,11 @@ class AdaptiveEmbedding(TieredModule, nn.Embedding):
     @torch.compiler.disable  # a compiled model calls it uncompiled
     def forward(self, input: Tensor) -> Tensor:
         """Return rows (..., D), as `torch.nn.Embedding` does."""
-        if self.raw_ids is None:
+        weight = self.weight_for(input)
+        if weight is None:
             return nn.Embedding.forward(self, input)
-        return nn.functional.embedding(self.rows_of(input), self.weight, self.padding_row)
+        how = self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse
+        return embedding(self.rows_of(input), weight, self.padding_row, *how)
 
     @classmethod
     def over(cls, weight: TieredWeight) -> AdaptiveEmbedding:
@@ -228,12 +233,3 @@ def _check_table(rows: int, dim: int, padding_idx: int | None, weight: Tensor | 
 def _positive(padding_idx: int | None, rows: int, options: Options) -> int | None:
     """Return the row of padding, counted from the first one; a raw id is itself."""
     return padding_idx if padding_idx is None or options.get("ids") == "raw" else padding_idx % rows
-
-
-def why_unsupported(mode: str, max_norm: float | None, scale_grad_by_freq: bool) -> str:
-    """Return why a module with these options is not supported, or nothing."""
-    if mode not in ("sum", "mean"):
-        return f"mode must be sum or mean, got {mode!r}"
-    if max_norm is not None:
-        return f"max_norm must be None, as rows are not renormalised, got {max_norm}"
-    return "scale_grad_by_freq must be False, as gradients are not scaled, got True" if scale_grad_by_freq else ""

@@ -42,11 +42,14 @@ class AheadBatch:
         """First and end of a pool's bags among the bags of the batch."""
         return self._ranges[pool]
 
-    def pooled(self, pool: int, version: tuple[int, int], make: Callable[[], Tensor]) -> Tensor:
-        """Pooled vectors of all bags of a pool, or rows fetched for them, made once for each version of the rows."""
-        if pool not in self._pooled or self._pooled[pool][0] != version:
-            self._pooled[pool] = version, make()
-        return self._pooled[pool][1]
+    def pooled(self, pool: int, version: tuple[int, int]) -> Tensor | None:
+        """Pooled vectors of all bags of a pool, or rows fetched for them, where they were kept for this version of the rows."""
+        kept = self._pooled.get(pool)
+        return kept[1] if kept is not None and kept[0] == version else None
+
+    def keep_pooled(self, pool: int, version: tuple[int, int], vectors: Tensor) -> None:
+        """Keep what `pooled` returns."""
+        self._pooled[pool] = version, vectors
 
     def take(self, store: EmbeddingStore) -> ClassifiedBatch:
         """Return the batch, classified under the present placement."""

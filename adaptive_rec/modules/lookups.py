@@ -74,8 +74,10 @@ class Lookups:
         if not calls:
             with times("classify"):
                 calls = [PoolCall(bags) for bags in make()]
+        found: list[Tensor] = []
         with tables.turn, times("gather"):
-            found = [tables.rows.gather(call, tables.state.step) for call in calls]
+            for call in calls:
+                found.append(tables.rows.gather(call, tables.state.step))
         source = self._anchor if weight is None else weight
         if torch.is_grad_enabled():
             keep = self._passes.add if weight is None or tables.updates_in_backward else partial(self._keep, weight)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -16,27 +18,48 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.kernels.lookups import find_row_sources
 from adaptive_rec.kernels.pooling import gather_bags
 from adaptive_rec.modules.bags import NO_CALL, BagBatch, Bags
-from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
+from adaptive_rec.modules.lookahead import PoolCall
 from adaptive_rec.modules.uploads import to_device
 
 
+class _Places(NamedTuple):
+    """What the kernel reads in host memory."""
+
+    first_bag: tuple[int, int, int]
+    """The first arguments of the kernel."""
+    offsets: NDArray[np.int64]
+    source_N: NDArray[np.int64]
+    tiers: Arrays
+
+
 def gather_pools(store: EmbeddingStore, call: PoolCall, step: int) -> Tensor:
-    """Return the pooled vectors (L, D) of a call, on the store's device. `step` is the number of updates so far."""
-    bags, ahead = call.bags, call.ahead
-    if ahead is None:
-        at_once = isinstance(store, DirectStore) and not store.on_disk
-        pooled_LD = _gather_at_once(store, bags) if at_once else _gather_staged(store, bags)
-    else:
-        first, end = ahead.bag_range(bags.pool)
-        if end - first == len(bags):
-            pooled_LD = _gather_ahead(store, ahead, bags.pool, first, end)
-        else:  # all bags of the pool at once: the kernel's start costs as much as its work
-            version = (step, store.placement.version)
-            whole_LD = ahead.pooled(bags.pool, version, lambda: _gather_ahead(store, ahead, bags.pool, first, end))
-            pooled_LD = _without_view(whole_LD, call.first - first, len(bags))
+    """Return the pooled vectors (L, D) of a call, on the store's device. `step` is the number of updates so far.
+
+    Of a batch that was looked up ahead, all bags of the pool are pooled at once: the kernel's start costs as much as its work."""
+    bags, ahead, version = call.bags, call.ahead, (step, store.placement.version)
+    first, end = (0, len(bags)) if ahead is None else ahead.bag_range(bags.pool)
+    whole_LD = None if ahead is None else ahead.pooled(bags.pool, version)
+    if whole_LD is None:
+        in_memory = isinstance(store, DirectStore)
+        work = ahead.take(store) if ahead is not None else _staged(store, bags) if _must_stage(store) else None
+        try:
+            if work is not None and not in_memory:
+                whole_LD = _gather_by_store(store, work, np.arange(first, end), bags.pool)
+            else:
+                places = _places_of_call(store, bags) if work is None else _places(store, work, bags.pool, first)
+                whole_LD = torch.empty((end - first, places.tiers[1].shape[1]), dtype=store.dtype)
+                gather_bags(
+                    *places.first_bag, places.offsets, places.source_N, *places.tiers, whole_LD.numpy(), threads=store.threads
+                )
+        finally:
+            if ahead is None and work is not None:
+                store.release(work)
+    if ahead is not None and end - first != len(bags):
+        ahead.keep_pooled(bags.pool, version, whole_LD)
+        whole_LD = _without_view(whole_LD, call.first - first, len(bags))
     if bags.divisor_L1 is not None:
-        pooled_LD /= to_device(bags.divisor_L1, pooled_LD.device)
-    return pooled_LD
+        whole_LD /= to_device(bags.divisor_L1, whole_LD.device)
+    return whole_LD
 
 
 def _without_view(whole_LD: Tensor, first: int, vectors: int) -> Tensor:
@@ -46,50 +69,31 @@ def _without_view(whole_LD: Tensor, first: int, vectors: int) -> Tensor:
     return whole_LD.new_empty(0).set_(whole_LD.untyped_storage(), place, shape, whole_LD.stride())
 
 
-def _gather_ahead(store: EmbeddingStore, ahead: AheadBatch, pool: int, first: int, end: int) -> Tensor:
-    return _gather_from(store, ahead.take(store), pool, first, end)
+def _must_stage(store: EmbeddingStore) -> bool:
+    """Return whether rows are not all in host memory, where a call can read them without finding its distinct ones."""
+    return not isinstance(store, DirectStore) or store.on_disk
 
 
-def _gather_at_once(store: EmbeddingStore, bags: Bags) -> Tensor:
-    """Read the rows of one call from both tiers in host memory, without finding its distinct rows."""
+def _staged(store: EmbeddingStore, bags: Bags) -> ClassifiedBatch:
+    """Stage the rows of one call."""
+    work = ClassifiedBatch(BagBatch.of(store.space, [(NO_CALL, bags)]), store.space)
+    store.look_up(work)
+    return work
+
+
+def _places_of_call(store: EmbeddingStore, bags: Bags) -> _Places:
+    """Return where the rows of one call are."""
     source_N, spec = np.empty(len(bags.row_N), dtype=np.int64), store.space.pools[bags.pool]
     find_row_sources(bags.row_N, store.slot_of_row[spec.first_row : spec.end_row], source_N)
     tiers = as_array(store.device.weights[bags.pool]), store.host.weights[bags.pool]
-    return _gather_by_kernel(store, tiers, len(bags), (0, 1, 0), bags.offsets, source_N)
+    return _Places((0, 1, 0), bags.offsets, source_N, tiers)
 
 
-def _gather_staged(store: EmbeddingStore, bags: Bags) -> Tensor:
-    """Stage the rows of one call, and pool them."""
-    work = ClassifiedBatch(BagBatch.of(store.space, [(NO_CALL, bags)]), store.space)
-    store.look_up(work)
-    try:
-        return _gather_from(store, work, bags.pool, 0, len(bags))
-    finally:
-        store.release(work)
-
-
-def _gather_from(store: EmbeddingStore, work: ClassifiedBatch, pool: int, first: int, end: int) -> Tensor:
-    """Pool some bags of a batch whose rows are ready."""
-    if not isinstance(store, DirectStore):
-        return _gather_by_store(store, work, np.arange(first, end), pool)
+def _places(store: EmbeddingStore, work: ClassifiedBatch, pool: int, first: int) -> _Places:
+    """Return where the rows of a batch are, whose bags are read from a first one on."""
+    assert isinstance(store, DirectStore)
     first_bag = first, len(store.space.features), pool
-    return _gather_by_kernel(
-        store, store.weights_of(work, pool), end - first, first_bag, work.batch.offsets, work.source_N
-    )
-
-
-def _gather_by_kernel(
-    store: EmbeddingStore,
-    tiers: Arrays,
-    vectors: int,
-    first_bag: tuple[int, int, int],
-    offsets: NDArray[np.int64],
-    source_N: NDArray[np.int64],
-) -> Tensor:
-    """Read both tiers in host memory. `first_bag`: the first arguments of the kernel."""
-    pooled_LD = torch.empty((vectors, tiers[1].shape[1]), dtype=store.dtype)
-    gather_bags(*first_bag, offsets, source_N, *tiers, pooled_LD.numpy(), threads=store.threads)
-    return pooled_LD
+    return _Places(first_bag, work.batch.offsets, work.source_N, store.weights_of(work, pool))
 
 
 def _gather_by_store(store: EmbeddingStore, work: ClassifiedBatch, bags: NDArray[np.int64], pool: int) -> Tensor:

@@ -82,7 +82,10 @@ class SharedRows(OwnRows):
         else:  # the rows of all its calls, once
             first, work = int(ahead.work.batch.offsets[call.first * len(space.pools)]), ahead.work
             tables = {table for _, some, _ in ahead.batch.parts if some.pool == bags.pool for table in some.tables}
-            rows_UD = ahead.pooled(bags.pool, (step, 0), lambda: self._fetch(work, bags.pool, tuple(sorted(tables)), step))
+            if (kept := ahead.pooled(bags.pool, (step, 0))) is None:
+                kept = self._fetch(work, bags.pool, tuple(sorted(tables)), step)
+                ahead.keep_pooled(bags.pool, (step, 0), kept)
+            rows_UD = kept
         place_N = work.inverse_N[first : first + len(bags.row_N)].astype(np.int64) - work.pool_range(bags.pool).start
         pooled_LD = torch.empty((len(bags), rows_UD.shape[1]), dtype=store.dtype)
         rows = rows_UD.numpy()

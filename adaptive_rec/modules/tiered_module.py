@@ -31,6 +31,13 @@ class TieredModule(TieredParameters):
         """The runtime that has the rows; None where the module holds its table as an ordinary parameter."""
         return next((weight.runtime for weight in tiered_weights(self).values()), None)
 
+    def weight_for(self, input: Tensor) -> TieredWeight | None:
+        """Return the weight for a forward call, which then need not go through torch's own function; None where it must, as the
+        table is an ordinary parameter, or torch traces the call or maps it over batches."""
+        weight = self._parameters.get("weight")
+        by_torch = torch._C._is_tracing() or torch._C._functorch.is_batchedtensor(input)
+        return weight if isinstance(weight, TieredWeight) and not by_torch else None
+
     def parts(self, given: Any) -> Iterator[tuple[CallKey, Bags]]:
         """Yield the bags of an input, for `EmbeddingRuntime.prefetch`: ids, or for bags also (ids, offsets)."""
         weight, padding_idx = next(iter(tiered_weights(self).values())), self.padding_row

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from adaptive_rec.errors import ConfigError
+from adaptive_rec.modules import weight_functions  # noqa: F401 - it registers its functions
+from adaptive_rec.modules.tiered_tensor import cannot_be
 from adaptive_rec.modules.weight import TieredWeight
-from adaptive_rec.modules.weight_functions import cannot_be
 
 
 class TieredParameters(nn.Module):

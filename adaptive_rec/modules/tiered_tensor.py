@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from torch import Tensor
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.operations import changed_arguments, flat, map_values
 from adaptive_rec.modules.row_gradient import RowGradient
-from adaptive_rec.modules.weight_functions import STAND_INS, cannot_be, no_memory
 
 aten = torch.ops.aten
 SHAPE_ONLY = {
@@ -22,6 +21,34 @@ SHAPE_ONLY = {
     aten.new_empty.default, aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.new_empty_strided.default,
 }  # fmt: skip
 """Operations that need the shape, the type and the device of a tensor only."""
+
+
+class Override(NamedTuple):
+    """What is called for a function of torch. It may return `NotImplemented`: torch's own function is then carried out on copies
+    of the rows."""
+
+    function: Callable[..., Any]
+    place: int = 0
+    """Place of the tensor among the arguments."""
+    of_rows: bool = False
+    """Whether it is for tables in tiers only: not for views, nor for an alias that kept former values."""
+
+
+STAND_INS: dict[Any, Override] = {}
+"""Overrides of functions of torch (`weight_functions.py`)."""
+
+
+def no_memory(given: Any, what: str) -> ConfigError:
+    """Return the error of a function that asks for the memory of a weight's values."""
+    return ConfigError(
+        f"{what} must not be used on the weight of table {given.name}, as its rows are in two tiers and it has no memory of "
+        "its own: use a copy (.clone()), or adaptive_rec.unwrap the model"
+    )
+
+
+def cannot_be(how: str) -> ConfigError:
+    """Return the error of a way to compile that a model cannot go."""
+    return ConfigError(f"{how} must not be given a model with tables in two tiers: adaptive_rec.unwrap it, or use torch.compile")
 
 
 class Rows(Protocol):
@@ -67,6 +94,8 @@ class TieredTensor(Tensor):
     """
 
     source: Rows
+    in_tiers = False
+    """Whether its values are those of a whole table in tiers."""
 
     @property
     def name(self) -> str:
@@ -110,12 +139,13 @@ class TieredTensor(Tensor):
         if torch._C._is_tracing():
             raise cannot_be("torch.jit.trace")
         kwargs = kwargs or {}
-        place, stand_in = STAND_INS.get(func, (0, None))
-        given = args[place] if len(args) > place else kwargs.get("input")
-        if stand_in is not None and isinstance(given, TieredTensor):
-            found = stand_in(*args, **kwargs)
-            if found is not NotImplemented:
-                return found
+        override = STAND_INS.get(func)
+        if override is not None:
+            given = args[override.place] if len(args) > override.place else kwargs.get("input")
+            if isinstance(given, TieredTensor) and (given.in_tiers or not override.of_rows):
+                found = override.function(*args, **kwargs)
+                if found is not NotImplemented:
+                    return found
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
 

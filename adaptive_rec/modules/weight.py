@@ -134,7 +134,7 @@ class TieredWeight(TieredTensor):
         return self.handed.kept if self.handed is not None else None
 
     @property
-    def in_tiers(self) -> bool:
+    def in_tiers(self) -> bool:  # type: ignore[override]
         """Whether its values are the rows in the tiers."""
         return self.kept is None
 

@@ -1,63 +1,19 @@
-"""Overrides of torch's functions that read or write single rows of a weight in tiers, by the function that they replace."""
+"""Overrides of torch's functions for tensors in tiers: lookups, indexing by rows, and what asks for memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.inputs import INTEGERS, as_ids
 from adaptive_rec.modules.operations import flat
-
-
-class RowsInTiers(Protocol):
-    """Methods of a weight (R, D) that the functions below call."""
-
-    requires_grad: bool
-
-    def __len__(self) -> int: ...
-
-    @property
-    def name(self) -> str:
-        """The table's name."""
-        ...
-
-    def embedding(self, ids: Tensor, padding_idx: int | None = None) -> Tensor:
-        """Return the rows (..., D) of ids, with their gradient."""
-        ...
-
-    def embedding_bag(
-        self,
-        input: Tensor,
-        offsets: Tensor | None,
-        mode: str,
-        weights: Tensor | None,
-        include_last_offset: bool,
-        padding_idx: int | None,
-    ) -> Tensor:
-        """Return pooled vectors (bags, D), with their gradient."""
-        ...
-
-    def whole(self) -> Tensor:
-        """Return a copy of all rows."""
-        ...
-
-    def rows(self, row_N: NDArray[np.int64]) -> Tensor:
-        """Return copies of some rows (N, D)."""
-        ...
-
-    def set(self, values: Tensor) -> None:
-        """Set all rows."""
-        ...
-
-    def set_rows(self, row_N: NDArray[np.int64], values: Tensor) -> None:
-        """Set some rows."""
-        ...
+from adaptive_rec.modules.tiered_tensor import STAND_INS, Override, no_memory
+from adaptive_rec.modules.weight import TieredWeight
 
 
 class LookedUpView(Tensor):
@@ -97,53 +53,58 @@ class LookedUpView(Tensor):
 
 
 def embedding(
-    input: Tensor, weight: RowsInTiers, padding_idx: int | None = None, max_norm: float | None = None,
+    input: Tensor, weight: TieredWeight, padding_idx: int | None = None, max_norm: float | None = None,
     norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Tensor:  # fmt: skip
     """`torch.nn.functional.embedding`."""
     if torch._C._functorch.is_batchedtensor(input):
         return NotImplemented  # under torch.vmap the whole table is read
-    _check_options(weight, max_norm, scale_grad_by_freq)
+    _check_options(weight, "sum", max_norm, scale_grad_by_freq)
     return weight.embedding(input, _positive(weight, padding_idx))
 
 
 def embedding_bag(
-    input: Tensor, weight: RowsInTiers, offsets: Tensor | None = None, max_norm: float | None = None,
+    input: Tensor, weight: TieredWeight, offsets: Tensor | None = None, max_norm: float | None = None,
     norm_type: float = 2, scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
     per_sample_weights: Tensor | None = None, include_last_offset: bool = False, padding_idx: int | None = None,
 ) -> Tensor:  # fmt: skip
     """`torch.nn.functional.embedding_bag`."""
     if torch._C._functorch.is_batchedtensor(input):
         return NotImplemented
-    if mode not in ("sum", "mean"):
-        raise ConfigError(f"mode must be sum or mean for table {weight.name}, got {mode!r}")
-    _check_options(weight, max_norm, scale_grad_by_freq)
+    _check_options(weight, mode, max_norm, scale_grad_by_freq)
     padding_idx = _positive(weight, padding_idx)
     return weight.embedding_bag(input, offsets, mode, per_sample_weights, include_last_offset, padding_idx)
 
 
-def _check_options(weight: RowsInTiers, max_norm: float | None, scale_grad_by_freq: bool) -> None:
+def _check_options(weight: TieredWeight, mode: str, max_norm: float | None, scale_grad_by_freq: bool) -> None:
+    if reason := why_unsupported(mode, max_norm, scale_grad_by_freq, f" for table {weight.name}"):
+        raise ConfigError(reason)
+
+
+def why_unsupported(mode: str, max_norm: float | None, scale_grad_by_freq: bool, where: str = "") -> str:
+    """Return why a lookup with these options is not supported, or nothing. `where`: of which table it is."""
+    if mode not in ("sum", "mean"):
+        return f"mode must be sum or mean{where}, got {mode!r}"
     if max_norm is not None:
-        raise ConfigError(f"max_norm must be None for table {weight.name}, as rows are not renormalised, got {max_norm}")
-    if scale_grad_by_freq:
-        raise ConfigError(f"scale_grad_by_freq must be False for table {weight.name}, as gradients are not scaled")
+        return f"max_norm must be None{where}, as rows are not renormalised, got {max_norm}"
+    return f"scale_grad_by_freq must be False{where}, as gradients are not scaled, got True" if scale_grad_by_freq else ""
 
 
-def _positive(weight: RowsInTiers, padding_idx: int | None) -> int | None:
+def _positive(weight: TieredWeight, padding_idx: int | None) -> int | None:
     """Return the row of padding, counted from the first one."""
     if padding_idx is not None and not -len(weight) <= padding_idx < len(weight):
         raise ConfigError(f"padding_idx must lie within the {len(weight)} rows of {weight.name}, got {padding_idx}")
     return None if padding_idx is None else padding_idx % len(weight)
 
 
-def _index_select(input: RowsInTiers, dim: int | str, index: Tensor, *, out: Tensor | None = None) -> Any:
+def _index_select(input: TieredWeight, dim: int | str, index: Tensor, *, out: Tensor | None = None) -> Any:
     return input.embedding(index) if dim in (0, -2) and index.dim() == 1 and out is None else NotImplemented
 
 
 # Indexing ------------------------------------------------------------------------------------------------------------
 
 
-def _rows_of_index(weight: RowsInTiers, index: Any) -> tuple[Tensor, tuple[Any, ...]] | None:
+def _rows_of_index(weight: TieredWeight, index: Any) -> tuple[Tensor, tuple[Any, ...]] | None:
     """Return the rows that an index selects, and what it selects of them; None where it is not by rows."""
     first, rest = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
     if any(isinstance(one, (bool, Tensor, list, tuple, range, np.ndarray)) for one in rest):
@@ -180,7 +141,7 @@ def _is_view(index: Any) -> bool:
     return isinstance(first, (int, np.integer, slice)) or (isinstance(first, Tensor) and not first.dim())
 
 
-def _get(weight: RowsInTiers, index: Any) -> Any:
+def _get(weight: TieredWeight, index: Any) -> Any:
     found = _rows_of_index(weight, index)
     if found is None:
         return NotImplemented
@@ -195,10 +156,10 @@ def _get(weight: RowsInTiers, index: Any) -> Any:
     return weight.rows(row_N).unflatten(0, ids.shape)[_of_rows(ids, rest)]
 
 
-def _put(weight: RowsInTiers, index: Any, value: Any) -> None:
+def _put(weight: TieredWeight, index: Any, value: Any) -> None:
     if weight.requires_grad and torch.is_grad_enabled():
         raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
-    torch.autograd.graph.increment_version(cast("Tensor", weight))
+    torch.autograd.graph.increment_version(weight)
     found = _rows_of_index(weight, index)
     if found is None:
         whole = weight.whole()
@@ -211,16 +172,6 @@ def _put(weight: RowsInTiers, index: Any, value: Any) -> None:
     values = flat.unflatten(0, ids.shape) if ids.dim() else flat[0]
     values[_of_rows(ids, rest)] = value
     weight.set_rows(row_N, values.reshape(flat.shape))
-
-
-def _of_weight(function: Callable[..., Any], place: int = 0) -> Callable[..., Any]:
-    """Return a function that leaves to torch what has no rows in tiers: a view, or an alias that kept former values."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        weight = args[place] if len(args) > place else kwargs["input"]
-        return function(*args, **kwargs) if getattr(weight, "in_tiers", False) else NotImplemented
-
-    return call
 
 
 # Others --------------------------------------------------------------------------------------------------------------
@@ -237,19 +188,6 @@ def _set_data(given: Any, value: Tensor) -> None:
             f"as its rows are in two tiers, got {tuple(value.shape)} of {value.dtype}"
         )
     given.replace(value)
-
-
-def no_memory(given: Any, what: str) -> ConfigError:
-    """Return the error of a function that asks for the memory of a weight's values."""
-    return ConfigError(
-        f"{what} must not be used on the weight of table {given.name}, as its rows are in two tiers and it has no memory of "
-        "its own: use a copy (.clone()), or adaptive_rec.unwrap the model"
-    )
-
-
-def cannot_be(how: str) -> ConfigError:
-    """Return the error of a way to compile that a model cannot go."""
-    return ConfigError(f"{how} must not be given a model with tables in two tiers: adaptive_rec.unwrap it, or use torch.compile")
 
 
 def _refused(func: Any) -> Callable[..., Any]:
@@ -271,17 +209,15 @@ def _as_array(func: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-STAND_INS: dict[Any, tuple[int, Callable[..., Any]]] = {
-    torch.nn.functional.embedding: (1, _of_weight(embedding, 1)),
-    torch.nn.functional.embedding_bag: (1, _of_weight(embedding_bag, 1)),
-    torch.index_select: (0, _of_weight(_index_select)),
-    Tensor.index_select: (0, _of_weight(_index_select)),
-    Tensor.__getitem__: (0, _of_weight(_get)),
-    Tensor.__setitem__: (0, _of_weight(_put)),
-    Tensor.data.__set__: (0, _set_data),  # type: ignore[attr-defined]
-    Tensor.tolist: (0, lambda given: given.whole().tolist()),
-    **{func: (0, _as_array(func)) for func in (Tensor.numpy, Tensor.__array__)},
-    **{func: (0, _refused(func)) for func in (Tensor.data_ptr, Tensor.share_memory_, Tensor.__dlpack__)},
-}
-"""Functions of torch, each with the place of the tensor among its arguments and what is called instead. That may return
-`NotImplemented`: torch's own function is then carried out on copies of the rows."""
+STAND_INS.update({
+    torch.nn.functional.embedding: Override(embedding, 1, of_rows=True),
+    torch.nn.functional.embedding_bag: Override(embedding_bag, 1, of_rows=True),
+    torch.index_select: Override(_index_select, of_rows=True),
+    Tensor.index_select: Override(_index_select, of_rows=True),
+    Tensor.__getitem__: Override(_get, of_rows=True),
+    Tensor.__setitem__: Override(_put, of_rows=True),
+    Tensor.data.__set__: Override(_set_data),  # type: ignore[attr-defined]
+    Tensor.tolist: Override(lambda given: given.whole().tolist()),
+    **{func: Override(_as_array(func)) for func in (Tensor.numpy, Tensor.__array__)},
+    **{func: Override(_refused(func)) for func in (Tensor.data_ptr, Tensor.share_memory_, Tensor.__dlpack__)},
+})

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.modules.bag import why_unsupported
 from adaptive_rec.modules.tiered_parameters import TieredParameters, tiered_weights
+from adaptive_rec.modules.weight_functions import why_unsupported
 from adaptive_rec.modules.wrap_parameters import named_parameters_of, seeming_tables, why_weight_left
 
 
