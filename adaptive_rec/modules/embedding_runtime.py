@@ -18,11 +18,12 @@ from adaptive_rec.embedding.shared.ownership import Ownership
 from adaptive_rec.errors import ConfigError, ConflictError
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.modules import gradient_rules  # noqa: F401 - it registers its rules
+from adaptive_rec.modules.data_parallel import leave_out_tables
 from adaptive_rec.modules.dense_steps import DenseSteps
 from adaptive_rec.modules.gradients import Passes
 from adaptive_rec.modules.late_sums import sum_check
 from adaptive_rec.modules.lookahead import Ahead, Sparse
-from adaptive_rec.modules.lookups import Lookups, Reads
+from adaptive_rec.modules.lookups import Reads, RowLookups
 from adaptive_rec.modules.loop_ahead import LookupModule, LoopAhead
 from adaptive_rec.modules.loop_checks import check_loop_change, check_ranks, check_same
 from adaptive_rec.modules.loop_ids import LoopIds
@@ -63,6 +64,7 @@ class EmbeddingRuntime(Session):
         ownership = Ownership(RowSpace.by_pool(tuple(tables), kinds), setup.group.ranks, setup.group.rank, kinds)
         config, policy, store = setup.build(ownership.own, rates_T, dtype)
         super().__init__(config, policy, store, ends_on_bad_loss=False)
+        leave_out_tables()
         self.control = Control(
             self.state, self.reclassifier, self.splitting, self.mailbox, self.publisher, self.reports,
             how_it_stops=self._how_it_stops,
@@ -84,7 +86,7 @@ class EmbeddingRuntime(Session):
         self.weights = TableWeights(self.tables, reads)
         self.states = RowStates(self.tables, self.weights)
         self.steps = LoopSteps(self.tables, self.observer, reads, self.weights, self._losses, self._end_step)
-        self.lookups = Lookups(self.tables, reads, Passes(self.steps.end_pass), self.start)
+        self.lookups = RowLookups(self.tables, reads, Passes(self.steps.end_pass), self.start)
         self._ahead = LoopAhead(self.tables, self.raw_ids, self.publisher, config.run)
         self._saved_parts = LoopParts(self.tables, self.observer, self.reclassifier, self.raw_ids)
 

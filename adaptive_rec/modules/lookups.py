@@ -46,7 +46,7 @@ class Reads:
         self._passes_of.pop(table, None)
 
 
-class Lookups:
+class RowLookups:
     """Reads rows from both tiers for forward calls. Gradients wait in the weight for an optimizer's step, or for the end of the
     backward pass where that is a step."""
 

@@ -18,12 +18,12 @@ from adaptive_rec.modules.tables_in_tiers import TablesInTiers
 from adaptive_rec.runtime.pipeline import Pipeline
 from adaptive_rec.runtime.publish import Publisher
 
-_READ = threading.local()
+_THREAD = threading.local()
 
 
 def _is_read_ahead() -> bool:
     """Return whether this thread reads items ahead for a loop over `prefetch`."""
-    return getattr(_READ, "ahead", False)
+    return getattr(_THREAD, "reads_ahead", False)
 
 
 class LookupModule(Protocol):
@@ -126,11 +126,11 @@ class LoopAhead:
 
     def _next_of(self, items: Iterator[Any], end: object) -> Any:
         """Return the next item, or `end`. Meanwhile other loops over `prefetch` know whether they are read ahead."""
-        before, _READ.ahead = _is_read_ahead(), threading.current_thread() is not self._loop_thread
+        before, _THREAD.reads_ahead = _is_read_ahead(), threading.current_thread() is not self._loop_thread
         try:
             return next(items, end)
         finally:
-            _READ.ahead = before
+            _THREAD.reads_ahead = before
 
     def _batch_of(self, item: Any, bags: list[tuple[CallKey, Bags]] | None, sparse: Sparse) -> BagBatch:
         return BagBatch.of(self._store.space, self._announced(sparse(item)) if bags is None else bags, item)
