@@ -73,10 +73,12 @@ class AdaptiveEmbeddingBag(TieredModule, nn.EmbeddingBag):
         weight = self.weight_for(input)
         if weight is None:
             return nn.EmbeddingBag.forward(self, input, offsets, per_sample_weights)
-        input = self.rows_of(input, offsets, per_sample_weights)
+        padding_row: Any = self.padding_idx
+        if self.raw_ids is not None:
+            input, padding_row = self.rows_of(input, offsets, per_sample_weights), self.padding_row
         return embedding_bag(
             input, weight, offsets, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.mode, self.sparse,
-            per_sample_weights, self.include_last_offset, self.padding_row,
+            per_sample_weights, self.include_last_offset, padding_row,
         )  # fmt: skip
 
     @classmethod
@@ -136,8 +138,11 @@ class AdaptiveEmbedding(TieredModule, nn.Embedding):
         weight = self.weight_for(input)
         if weight is None:
             return nn.Embedding.forward(self, input)
+        padding_row: Any = self.padding_idx
+        if self.raw_ids is not None:
+            input, padding_row = self.rows_of(input), self.padding_row
         how = self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse
-        return embedding(self.rows_of(input), weight, self.padding_row, *how)
+        return embedding(input, weight, padding_row, *how)
 
     @classmethod
     def over(cls, weight: TieredWeight) -> AdaptiveEmbedding:

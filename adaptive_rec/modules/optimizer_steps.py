@@ -101,7 +101,8 @@ def _update(optimizer: torch.optim.Optimizer) -> list[tuple[TieredWeight, Tensor
         runtime.steps.check_gradients([(weight.table, gradient) for weight, gradient, _ in found if weight.runtime is runtime])
     for runtime in runtimes:
         own = [(weight, gradient, group) for weight, gradient, group in found if weight.runtime is runtime]
-        for rates, group in {(id(group), w.table): (runtime.tables.rates.of(w.table), group) for w, _, group in own}.values():
+        followed = [(runtime.tables.rates.of(weight.table), group) for weight, _, group in own]
+        for rates, group in {(id(rates), id(group)): (rates, group) for rates, group in followed}.values():
             rates.check_group(optimizer, group)
         for weight, _, _ in own:
             hand_over_state(optimizer, weight)

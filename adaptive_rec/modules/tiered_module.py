@@ -29,7 +29,8 @@ class TieredModule(TieredParameters):
     @property
     def runtime(self) -> EmbeddingRuntime | None:
         """The runtime that has the rows; None where the module holds its table as an ordinary parameter."""
-        return next((weight.runtime for weight in tiered_weights(self).values()), None)
+        weight = self._parameters.get("weight")
+        return weight.runtime if isinstance(weight, TieredWeight) else None
 
     def weight_for(self, input: Tensor) -> TieredWeight | None:
         """Return the weight for a forward call, which then need not go through torch's own function; None where it must, as the
