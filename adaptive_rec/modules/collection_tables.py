@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.modules.options import Setup
+from adaptive_rec.modules.setup import Setup
 
 DATA_TYPES = {"FP32": torch.float32, "FP16": torch.float16, "BF16": torch.bfloat16}
 """TorchRec's names of the types that tables may have."""

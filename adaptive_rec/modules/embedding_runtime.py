@@ -18,7 +18,6 @@ from adaptive_rec.embedding.shared.ownership import Ownership
 from adaptive_rec.errors import ConfigError, ConflictError
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.modules import gradient_rules  # noqa: F401 - it registers its rules
-from adaptive_rec.modules.data_parallel import leave_out_tables
 from adaptive_rec.modules.dense_steps import DenseSteps
 from adaptive_rec.modules.gradients import Passes
 from adaptive_rec.modules.late_sums import sum_check
@@ -30,11 +29,11 @@ from adaptive_rec.modules.loop_ids import LoopIds
 from adaptive_rec.modules.loop_steps import LoopSteps
 from adaptive_rec.modules.loop_watch import LoopWatch
 from adaptive_rec.modules.losses import LoopLosses
-from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.own_rows import OwnRows
 from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.row_states import RowStates
+from adaptive_rec.modules.setup import Setup
 from adaptive_rec.modules.shared_evictions import SharedEvictions
 from adaptive_rec.modules.shared_rows import loop_rows
 from adaptive_rec.modules.state_dict import LoopParts, collect_loop_state, restore_loop_state
@@ -64,7 +63,6 @@ class EmbeddingRuntime(Session):
         ownership = Ownership(RowSpace.by_pool(tuple(tables), kinds), setup.group.ranks, setup.group.rank, kinds)
         config, policy, store = setup.build(ownership.own, rates_T, dtype)
         super().__init__(config, policy, store, ends_on_bad_loss=False)
-        leave_out_tables()
         self.control = Control(
             self.state, self.reclassifier, self.splitting, self.mailbox, self.publisher, self.reports,
             how_it_stops=self._how_it_stops,

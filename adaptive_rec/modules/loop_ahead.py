@@ -12,8 +12,8 @@ from adaptive_rec.config.run import RunConfig
 from adaptive_rec.errors import ConflictError
 from adaptive_rec.modules.bags import BagBatch, Bags, CallKey
 from adaptive_rec.modules.lookahead import Sparse
-from adaptive_rec.modules.loop_directory import LOG
 from adaptive_rec.modules.loop_ids import LoopIds
+from adaptive_rec.modules.loop_watch import LOG
 from adaptive_rec.modules.tables_in_tiers import TablesInTiers
 from adaptive_rec.runtime.pipeline import Pipeline
 from adaptive_rec.runtime.publish import Publisher

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import shlex
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -10,13 +13,43 @@ from adaptive_rec.errors import ConfigError, ConflictError
 from adaptive_rec.live.listen import ServeOptions
 from adaptive_rec.live.sidecar import Sidecar
 from adaptive_rec.live.telemetry import Event, Snapshot
-from adaptive_rec.modules.loop_directory import LOG, LoopDirectory
 from adaptive_rec.modules.tables_in_tiers import TablesInTiers
-from adaptive_rec.run.new_directory import named_directory, new_directory
+from adaptive_rec.run.description import describe_run
+from adaptive_rec.run.directory import RunDirectory
+from adaptive_rec.run.new_directory import check_run_is_new, named_directory, new_directory
 from adaptive_rec.runtime.session import Report, Session
 from adaptive_rec.tracker.feed import Trackers
 from adaptive_rec.tracker.values import SnapshotFigures
 from adaptive_rec.units import printable
+
+LOG = logging.getLogger("adaptive_rec")
+
+
+class LoopDirectory:
+    """A new run directory with the description, the journal and the figures of a user's training loop."""
+
+    def __init__(self, session: Session, out: Path) -> None:
+        """Raises UsageError where `out` is not new or cannot be written."""
+        self._state = session.state
+        check_run_is_new(out, "out", hint="")
+        self._directory = RunDirectory(out)
+        facts = describe_run(session, out.resolve().name, shlex.join(sys.argv), own_loop=True)
+        self._directory.create(session.config, facts, option="out")
+        self._note("started", f"{session.knobs.policy} on {session.device}, in a loop of the user's own")
+
+    def append(self, report: Report) -> None:
+        """Write an event to the journal, or figures to the metrics. A full disk is logged and is not an error."""
+        self._directory.append(report)
+        for text in self._directory.complaints():
+            LOG.warning(printable(text))
+
+    def close(self) -> None:
+        """Write the last event and release the directory."""
+        self._note("finished", "the loop has ended")
+        self._directory.close()
+
+    def _note(self, kind: str, text: str) -> None:
+        self.append(Event(self._state.step, kind, text))
 
 
 class LoopWatch:

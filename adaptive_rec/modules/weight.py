@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from adaptive_rec.errors import ConflictError
 from adaptive_rec.modules.bags import Bags, CallKey, PoolTables
+from adaptive_rec.modules.data_parallel import leave_out_tables
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.inputs import INTEGERS, Jagged, as_ids, bags_of
 from adaptive_rec.modules.pooling import weighted_sums
@@ -47,6 +48,7 @@ class TieredWeight(TieredTensor):
 
     @staticmethod
     def __new__(cls, runtime: EmbeddingRuntime, table: int, requires_grad: bool = True) -> TieredWeight:
+        leave_out_tables()
         spec = runtime.space.tables[table]
         like = torch.empty((spec.rows, spec.dim), dtype=runtime.tables.weight_dtype, device="meta")
         made = cls.like(like, runtime.device, requires_grad)

@@ -17,7 +17,7 @@ from adaptive_rec.modules.bag import AdaptiveEmbedding, AdaptiveEmbeddingBag
 from adaptive_rec.modules.collection import AdaptiveEmbeddingBagCollection
 from adaptive_rec.modules.data_parallel import check_not_parallel
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
-from adaptive_rec.modules.loop_directory import LOG
+from adaptive_rec.modules.loop_watch import LOG
 from adaptive_rec.modules.optimizer_steps import (
     check_state_begins_with_zeros,
     follow_optimizers,

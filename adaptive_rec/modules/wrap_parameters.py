@@ -9,7 +9,7 @@ from pydantic import ByteSize
 from torch import Tensor, nn
 
 from adaptive_rec.errors import ConfigError, did_you_mean
-from adaptive_rec.modules.options import PRECISIONS, TYPES
+from adaptive_rec.modules.setup import PRECISIONS, TYPES
 
 WEIGHT_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 CONTAINERS = (nn.ParameterList, nn.ParameterDict)
