@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import adaptive_rec
-from adaptive_rec.modules import bag, collection, embedding_collection, options, wrap
+from adaptive_rec.modules.api import bag, collection, embedding_collection, options, wrap
 from adaptive_rec.system import late_threads
 from adaptive_rec.system.group import Alone, Group
 from adaptive_rec.system.late_threads import LateThreads

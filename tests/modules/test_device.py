@@ -15,8 +15,8 @@ import torch
 from adaptive_rec.embedding.staged.device_step import DeviceStep
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import MemoryPlanError
-from adaptive_rec.modules import bag, collection, options, wrap
-from adaptive_rec.modules.step_parts import StepParts
+from adaptive_rec.modules.api import bag, collection, options, wrap
+from adaptive_rec.modules.loop.step_parts import StepParts
 
 from . import raw_keys
 from .cases import few_or_many_steps

@@ -16,8 +16,8 @@ import adaptive_rec
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.embedding.disk.disk_store import DiskStore
 from adaptive_rec.errors import ConfigError, ConflictError
-from adaptive_rec.modules.rates import named_rates
-from adaptive_rec.modules.setup import Setup
+from adaptive_rec.modules.loop.rates import named_rates
+from adaptive_rec.modules.loop.setup import Setup
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.system.group import Alone
 

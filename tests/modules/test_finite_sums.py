@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import adaptive_rec
 from adaptive_rec import AdaptiveEmbeddingBagCollection, AdaptiveEmbeddingCollection, EmbeddingBagConfig
 from adaptive_rec.errors import TrainingError
-from adaptive_rec.modules import embedding_runtime
-from adaptive_rec.modules.late_sums import LATE_STEPS, LateSums
+from adaptive_rec.modules.loop import embedding_runtime
+from adaptive_rec.modules.loop.late_sums import LATE_STEPS, LateSums
 from tests.matrix import always, grid
 
 from .cases import in_turn

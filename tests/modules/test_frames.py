@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import adaptive_rec
 from adaptive_rec.kernels import row_update
-from adaptive_rec.modules import reading
+from adaptive_rec.modules.loop import reading
 
 PACKAGE = str(Path(adaptive_rec.__file__).parent)
 FORWARD, STEP = 6, 8

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import adaptive_rec
 from adaptive_rec.errors import AdaptiveRecError
-from adaptive_rec.modules import dense_steps
-from adaptive_rec.modules.dense_steps import DenseSteps
+from adaptive_rec.modules.loop import dense_steps
+from adaptive_rec.modules.loop.dense_steps import DenseSteps
 
 from .cases import few_or_many_steps
 from .training import wrapped

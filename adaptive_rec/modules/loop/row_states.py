@@ -1,0 +1,151 @@
+"""The optimizer state of whole tables of a user's loop: in and out of the tiers, and as optimizers show it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adaptive_rec.kernels.row_update import ADAGRAD, LAZY_ADAM, MOMENTUM
+from adaptive_rec.modules.loop.handed_out import HandedOut
+from adaptive_rec.modules.loop.rates import torch_state_names
+from adaptive_rec.modules.loop.row_state import RowState, with_states_shown
+from adaptive_rec.modules.loop.table_weights import TableWeights
+from adaptive_rec.modules.loop.tables_in_tiers import TablesInTiers
+
+
+class RowStates:
+    """The optimizer state of tables in tiers."""
+
+    def __init__(self, tables: TablesInTiers, weights: TableWeights) -> None:
+        self._tables, self._store, self._weights = tables, tables.store, weights
+        self.copies = [HandedOut() for _ in tables.space.tables]
+        """Copies of the optimizer state of each table's rows that somebody has read."""
+        self._entries: dict[int, RowState] = {}
+        self._shown: WeakSet[torch.optim.Optimizer] = WeakSet()
+        """Optimizers whose ``state_dict()`` has of the state of tables what torch's would have."""
+
+    # Entries of optimizers -------------------------------------------------------------------------------------------
+
+    def entry(self, number: int) -> RowState | None:
+        """Return the entry of the optimizer whose state the tiers hold; None where no optimizer has it yet."""
+        return self._entries.get(number)
+
+    def new_entry(self, number: int, weight: Tensor, optimizer: torch.optim.Optimizer) -> RowState:
+        """Return the entry of an optimizer, whose state the tiers hold from now on."""
+        if optimizer not in self._shown:
+            optimizer.register_state_dict_post_hook(with_states_shown)
+            self._shown.add(optimizer)
+        self._entries[number] = RowState(self, number, weight, optimizer)
+        return self._entries[number]
+
+    def show(self) -> None:
+        """Have the optimizers that the runtime follows show the states in the tiers, where they have none: they were loaded."""
+        for number, weight in () if self._tables.updates_in_backward else self._weights.held():
+            rates = self._tables.rates.of(number)
+            if rates.optimizer is None or not torch_state_names(rates.rule) or not self._tables.steps_T[number]:
+                continue
+            if self.entry(number) is None and not rates.optimizer.state.get(weight):
+                rates.optimizer.state[weight] = self.new_entry(number, weight, rates.optimizer)
+
+    def displace(self, number: int) -> None:
+        """Let go of the entry of the optimizer whose state the tiers hold: they are about to hold another state. Whoever else
+        holds the entry, or what was read of it, goes on to have the state as it is, as in torch."""
+        entry = self._entries.pop(number)
+        entry.leave()
+        others = weakref.ref(entry)
+        del entry
+        if (held := others()) is not None:
+            held.read()
+        self.copies[number].settle(int(self._tables.steps_T[number]))
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several processes have the rows."""
+        return not self._tables.rows.group.is_alone
+
+    def has_begun(self, number: int) -> bool:
+        """Whether an optimizer of torch would have a state for a table: Adagrad makes it at once, others in their first step."""
+        return bool(self._tables.steps_T[number]) or self._tables.rates.rule_of(number).code == ADAGRAD
+
+    # States ----------------------------------------------------------------------------------------------------------
+
+    def begin(self, numbers: Sequence[int]) -> None:
+        """Have rows of tables that made no step have the optimizer state of one with a learning rate and gradients of 0, in which
+        all rows make the step that they then catch up on. It is no step of the loop."""
+        tables = self._tables
+        for number in () if tables.updates_in_backward else numbers:
+            rule = tables.rates.rule_of(number)
+            if rule.catches_up and torch_state_names(rule) and not tables.steps_T[number]:
+                tables.dense_steps.announce(number, 0.0, ())
+                tables.steps_T[number] += 1
+                tables.dense_steps.complete(number)
+
+    def clear(self, number: int) -> None:
+        """Set the optimizer state of a table's rows to that of an optimizer that has made no step."""
+        tables = self._tables
+        tables.life.check()
+        tables.ahead.drop()
+        tables.dense_steps.settle(number)
+        spec = self._store.space.tables[number]
+        width = tables.rates.rule_of(number).state_width(spec.dim)
+        self._store.replace_table(number, None, np.zeros((spec.rows, width), dtype=self._store.host.dtype))
+        tables.steps_T[number] = 0
+
+    def take(self, number: int, parts: Sequence[Tensor], step: int) -> None:
+        """Set the optimizer state of a table's rows, from the parts that torch keeps, and its number of steps so far.
+
+        Torch keeps a state of 16 bits for rows of 16 bits, the tiers one of 32: a number that is what theirs was exported as
+        stays as exact as it is."""
+        tables, dtype = self._tables, self._store.dtype
+        tables.life.check()
+        tables.dense_steps.catch_up(number)
+        columns = [part.detach().cpu().to(dtype) for part in parts]
+        if tables.rates.rule_of(number).catches_up:
+            columns.append(torch.full((len(columns[0]), 1), float(step), dtype=dtype))
+            tables.dense_steps.begin_anew(number)  # it begins anew at this step
+        state_RK = tables.rows.own(number, torch.cat(columns, dim=1).numpy(), tables.state.step)
+        placed, rounded = tables.state.rows_placed, tables.weight_dtype.itemsize == 2
+        held_RK = self._store.export_table(number)[1] if placed or rounded else None
+        if held_RK is not None and rounded:
+            exported_RK = torch.from_numpy(held_RK).to(tables.weight_dtype).to(dtype).numpy()
+            state_RK = np.where(state_RK == exported_RK, held_RK, state_RK)
+        if held_RK is None or not placed or not np.array_equal(state_RK, held_RK):  # else hot rows stay as they are
+            tables.ahead.drop()
+            self._store.replace_table(number, None, state_RK)
+        tables.steps_T[number] = step
+
+    def export(self, number: int) -> dict[str, Any]:
+        """Return copies of the optimizer state of a table's rows as torch keeps it: parts (rows, dim) by name, and the step."""
+        tables = self._tables
+        tables.life.check()
+        rule, steps = tables.rates.rule_of(number), int(tables.steps_T[number])
+        names = torch_state_names(rule)
+        if not names or (rule.code == MOMENTUM and not steps):
+            return {}
+        tables.dense_steps.settle(number)
+        own_RK = self._store.export_table(number)[1]
+        whole_RK = torch.from_numpy(tables.rows.whole(number, own_RK, tables.state.step))
+        state_RK = whole_RK.to(self._store.torch_device)
+        parts = state_RK[:, : state_RK.shape[1] - rule.catches_up].chunk(len(names), dim=1)
+        exported = [part.to(tables.weight_dtype).contiguous() for part in parts]
+        for part in exported:
+            self.copies[number].add(part, steps)
+        found: dict[str, Any] = dict(zip(names, exported, strict=True))
+        if rule.code == MOMENTUM:
+            return found
+        lazy = rule.code == LAZY_ADAM and not rule.catches_up
+        return {"step": steps if lazy else torch.tensor(float(steps), dtype=torch.get_default_dtype()), **found}
+
+    def were_loaded(self) -> None:
+        """Know that the tiers have other states, all of the present step."""
+        for number in range(len(self._tables.steps_T)):
+            self._tables.dense_steps.begin_anew(number)
+            if (entry := self.entry(number)) is not None:
+                entry.forget()
+        self.show()
