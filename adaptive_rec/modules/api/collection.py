@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
@@ -13,22 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from adaptive_rec.modules.api.bag import AdaptiveEmbeddingBag
-from adaptive_rec.modules.api.collection_tables import (
-    check_tables,
-    init_rows,
-    is_mean,
-    names_by_table,
-    output_type,
-    specs_of,
-    type_of_tables,
-)
-from adaptive_rec.modules.api.options import Options, rates_from, setup_from
+from adaptive_rec.modules.api.collection_tables import TableCollection, is_mean, names_by_table
+from adaptive_rec.modules.api.options import Options
 from adaptive_rec.modules.loop.bags import Bags, CallKey, PoolTables
 from adaptive_rec.modules.loop.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.loop.inputs import check_integers
 from adaptive_rec.modules.loop.keyed import Keyed, KeyedBatches, NumberedFeatures
-from adaptive_rec.modules.loop.pooling import weighted_sums
-from adaptive_rec.modules.loop.uploads import to_device
+from adaptive_rec.modules.loop.uploads import to_device, weighted_sums
 from adaptive_rec.modules.tensors.weight import TieredWeight
 
 
@@ -79,7 +69,7 @@ class _Group:
     """Places of these features among all features of the collection."""
 
 
-class AdaptiveEmbeddingBagCollection(nn.Module):
+class AdaptiveEmbeddingBagCollection(TableCollection):
     """Pools the features of a KeyedJaggedTensor, as TorchRec's EmbeddingBagCollection does.
 
     `tables` are `EmbeddingBagConfig`s, of this package or of TorchRec. The input may be any object with ``keys()``, ``values()``
@@ -98,19 +88,11 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
         output_dtype: torch.dtype | None = None,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__()
-        check_tables(tables)
-        self._output_dtype = output_type(dtype := dtype or type_of_tables(tables), output_dtype)
-        self._tables, self._is_weighted = list(tables), is_weighted
-        place = torch.device(device) if device is not None and str(device) != "meta" else torch.get_default_device()
-        rates, setup = rates_from(options), setup_from(options, place)
-        self.runtime: EmbeddingRuntime = EmbeddingRuntime(specs_of(tables, setup), setup, rates, dtype)
+        super().__init__("embedding_bags", tables, device, dtype, output_dtype, options)
+        self._is_weighted = is_weighted
         self._read = [(feature, number) for number, table in enumerate(tables) for feature in table.feature_names]
         self._names, self._groups = _groups(self._tables, self._read, self.runtime)
         self._dims = [table.embedding_dim for table in tables for _ in table.feature_names]
-        self.runtime.register("embedding_bags", self)
-        for number, table in enumerate(tables if not setup.raw else ()):
-            self.runtime.weights.set_first_rows(number, partial(init_rows, table))
         self.embedding_bags = nn.ModuleDict(
             {
                 table.name: AdaptiveEmbeddingBag.over(TieredWeight(self.runtime, number), "mean" if is_mean(table) else "sum")
@@ -123,11 +105,6 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
 
     def is_weighted(self) -> bool:
         return self._is_weighted
-
-    @property
-    def device(self) -> torch.device:
-        """The device of vectors and hot rows."""
-        return self.runtime.device
 
     @torch.compiler.disable  # a compiled model calls it uncompiled
     def forward(self, features: Any) -> PooledVectors:
@@ -159,7 +136,6 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
         return torch.cat(columns, dim=1)
 
     def parts(self, given: Any) -> Iterator[tuple[CallKey, Bags]]:
-        """Yield the bags of a KeyedJaggedTensor, for `EmbeddingRuntime.prefetch`."""
         if self.runtime.raw_ids is not None:
             given = self._numbered(given, ahead=True)
         key = self._key(given)
@@ -204,15 +180,6 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
         if divisor_L1 is not None:
             pooled_LD = pooled_LD / to_device(divisor_L1, pooled_LD.device)
         return pooled_LD.to(self._output_dtype)
-
-    # Rows in and out -------------------------------------------------------------------------------------------------
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Refuse `copy.copy`, `copy.deepcopy` and pickling, which all come here."""
-        raise TypeError(
-            f"{type(self).__name__} must be saved and copied by its state_dict() (and runtime.state_dict()), "
-            "as its rows live in the runtime's tiers"
-        )
 
     def extra_repr(self) -> str:
         return "\n".join(

@@ -1,10 +1,11 @@
-"""Table configurations of TorchRec's collections: names, types and first rows."""
+"""What TorchRec's collections have in common over tables in two tiers: configurations, names, types and first rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,9 @@ from torch import Tensor, nn
 
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConfigError
+from adaptive_rec.modules.api.options import Options, rates_from, setup_from
+from adaptive_rec.modules.loop.bags import Bags, CallKey
+from adaptive_rec.modules.loop.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.loop.setup import Setup
 
 DATA_TYPES = {"FP32": torch.float32, "FP16": torch.float16, "BF16": torch.bfloat16}
@@ -31,6 +35,42 @@ class EmbeddingBagConfig:
     """"sum" or "mean", or TorchRec's PoolingType."""
     init_fn: Callable[[Tensor], Any] | None = None
     """Sets the first rows in place. None: U(-1/sqrt(rows), 1/sqrt(rows)), as in TorchRec."""
+
+
+class TableCollection(nn.Module):
+    """Base of the collections: tables in a runtime of their own, looked up by the features of a KeyedJaggedTensor."""
+
+    def __init__(
+        self, name: str, tables: Sequence[Any], device: torch.device | str | None, dtype: torch.dtype | None,
+        output_dtype: torch.dtype | None, options: Options,
+    ) -> None:  # fmt: skip
+        """`name`: that of the module that has the tables."""
+        super().__init__()
+        check_tables(tables)
+        self._output_dtype = output_type(dtype := dtype or type_of_tables(tables), output_dtype)
+        self._tables = list(tables)
+        place = torch.device(device) if device is not None and str(device) != "meta" else torch.get_default_device()
+        rates, setup = rates_from(options), setup_from(options, place)
+        self.runtime = EmbeddingRuntime(specs_of(tables, setup), setup, rates, dtype)
+        self.runtime.register(name, self)
+        for number, table in enumerate(tables if not setup.raw else ()):
+            self.runtime.weights.set_first_rows(number, partial(init_rows, table))
+
+    @property
+    def device(self) -> torch.device:
+        """The device of vectors and hot rows."""
+        return self.runtime.device
+
+    def parts(self, given: Any) -> Iterator[tuple[CallKey, Bags]]:
+        """Yield the lookups of a KeyedJaggedTensor, for `EmbeddingRuntime.prefetch`."""
+        raise NotImplementedError
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse `copy.copy`, `copy.deepcopy` and pickling, which all come here."""
+        raise TypeError(
+            f"{type(self).__name__} must be saved and copied by its state_dict() (and runtime.state_dict()), "
+            "as its rows live in the runtime's tiers"
+        )
 
 
 def specs_of(tables: Sequence[Any], setup: Setup) -> list[TableSpec]:

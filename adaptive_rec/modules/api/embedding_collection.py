@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -13,17 +12,9 @@ from torch import Tensor, nn
 
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.api.bag import AdaptiveEmbedding
-from adaptive_rec.modules.api.collection_tables import (
-    check_tables,
-    init_rows,
-    names_by_table,
-    output_type,
-    specs_of,
-    type_of_tables,
-)
-from adaptive_rec.modules.api.options import Options, rates_from, setup_from
+from adaptive_rec.modules.api.collection_tables import TableCollection, names_by_table
+from adaptive_rec.modules.api.options import Options
 from adaptive_rec.modules.loop.bags import Bags, CallKey
-from adaptive_rec.modules.loop.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.loop.inputs import as_ids, check_integers
 from adaptive_rec.modules.loop.keyed import KeyedBatches
 from adaptive_rec.modules.loop.uploads import to_device
@@ -102,7 +93,7 @@ class _Feature(NamedTuple):
     """Name of the feature in the output: with its table where several read it."""
 
 
-class AdaptiveEmbeddingCollection(nn.Module):
+class AdaptiveEmbeddingCollection(TableCollection):
     """Looks up the features of a KeyedJaggedTensor row by row, as TorchRec's EmbeddingCollection does.
 
     `tables` are `EmbeddingBagConfig`s, or TorchRec's EmbeddingConfigs, all of one dim. The input may be any object with
@@ -121,21 +112,13 @@ class AdaptiveEmbeddingCollection(nn.Module):
         output_dtype: torch.dtype | None = None,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__()
-        check_tables(tables)
         if len(dims := {table.embedding_dim for table in tables}) > 1:
             raise ConfigError(f"embedding_dim of all tables must be the same, got {sorted(dims)}")
-        self._output_dtype = output_type(dtype := dtype or type_of_tables(tables), output_dtype)
-        self._tables, self._need_indices = list(tables), need_indices
-        place = torch.device(device) if device is not None and str(device) != "meta" else torch.get_default_device()
-        setup = setup_from(options, place)
-        self.runtime = EmbeddingRuntime(specs_of(tables, setup), setup, rates_from(options), dtype)
-        self.runtime.register("embeddings", self)
+        super().__init__("embeddings", tables, device, dtype, output_dtype, options)
+        self._need_indices = need_indices
         follow_optimizers(self.runtime)
         self.embeddings = nn.ModuleDict()
         for number, table in enumerate(tables):
-            if not setup.raw:
-                self.runtime.weights.set_first_rows(number, partial(init_rows, table))
             weight = TieredWeight(self.runtime, number)
             self.runtime.weights.hold(number, weight)
             self.embeddings[table.name] = AdaptiveEmbedding.over(weight)
@@ -159,11 +142,6 @@ class AdaptiveEmbeddingCollection(nn.Module):
     def need_indices(self) -> bool:
         return self._need_indices
 
-    @property
-    def device(self) -> torch.device:
-        """The device of vectors and hot rows."""
-        return self.runtime.device
-
     @torch.compiler.disable  # a compiled model calls it uncompiled
     def forward(self, features: Any) -> dict[str, JaggedVectors]:
         """Return the vectors of each feature. Raises ValueError where one is missing."""
@@ -174,7 +152,6 @@ class AdaptiveEmbeddingCollection(nn.Module):
         }
 
     def parts(self, given: Any) -> Iterator[tuple[CallKey, Bags]]:
-        """Yield the lookups of a KeyedJaggedTensor, for `EmbeddingRuntime.prefetch`."""
         for feature, ids, _ in self._numbered(given, ahead=True):
             weight: Any = self.embeddings[feature.table].weight
             yield weight.key(None, None, ids), weight.single_bags(ids)
@@ -214,13 +191,6 @@ class AdaptiveEmbeddingCollection(nn.Module):
         length_F = lengths.split(batches.bags_F)
         for feature, place in zip(self._features, batches.places([feature.name for feature in self._features]), strict=True):
             yield feature, values[first_F1[place] : first_F1[place + 1]], length_F[place]
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Refuse `copy.copy`, `copy.deepcopy` and pickling, which all come here."""
-        raise TypeError(
-            f"{type(self).__name__} must be saved and copied by its state_dict() (and runtime.state_dict()), "
-            "as its rows live in the runtime's tiers"
-        )
 
     def extra_repr(self) -> str:
         return "\n".join(f"{table.name}: {', '.join(table.feature_names)}" for table in self._tables)

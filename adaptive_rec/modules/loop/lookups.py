@@ -1,23 +1,31 @@
-"""Forward calls of a user's loop: rows are looked up under autograd, and their gradients kept until a step updates them."""
+"""Forward calls of a user's loop: rows are looked up under autograd, and their gradients kept until a step updates them.
+
+Where a backward pass is a step, each distinct row is updated once when the pass is over, however many calls looked rows up. A
+callback of autograd's engine reports that.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from adaptive_rec.modules.loop.bags import Bags, CallKey
-from adaptive_rec.modules.loop.gradients import Passes, PooledRows
 from adaptive_rec.modules.loop.lookahead import PoolCall
+from adaptive_rec.modules.loop.row_gradient import CallGradient
 from adaptive_rec.modules.loop.tables_in_tiers import TablesInTiers
 
 MOST_READS = 64
 """Limit of the lookups of a table that are counted in a step with a dense gradient."""
 MOST_PASSES = 1024
 """Backward passes without a step that are warned of."""
+MOST_OPEN_PASSES = 8
+"""Limit of backward passes that never ended, because an error was raised in them; beyond it the oldest is dropped."""
 
 
 class Reads:
@@ -44,6 +52,46 @@ class Reads:
         """Begin anew, after a step."""
         self._reads[table].clear()
         self._passes_of.pop(table, None)
+
+
+class Passes:
+    """Gradients of the backward passes under way. `ended` is called with those of a pass when it is over."""
+
+    def __init__(self, ended: Callable[[list[CallGradient]], None]) -> None:
+        self._ended = ended
+        self._open: dict[int, list[CallGradient]] = {}
+
+    def add(self, call: PoolCall, gradient_LD: Tensor) -> None:
+        """Keep a gradient; called within a backward pass."""
+        task = torch._C._current_graph_task_id()
+        if task not in self._open:
+            while len(self._open) >= MOST_OPEN_PASSES:
+                del self._open[min(self._open)]
+            self._open[task] = []
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.queue_callback(lambda: self._ended(self._open.pop(task, [])))
+        self._open[task].append((call, gradient_LD))
+
+
+class PooledRows(torch.autograd.Function):
+    """Pooled vectors of a call, which come in a list, as autograd would take an input that is returned for a view. `weight`
+    requires a gradient, so that autograd runs `backward`; it gets what `keep` returns."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        weight: Tensor,
+        found: list[Tensor],
+        call: PoolCall,
+        keep: Callable[[PoolCall, Tensor], Tensor | None],
+    ) -> Tensor:
+        ctx.call, ctx.keep = call, keep
+        return found.pop()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient_LD: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.keep(ctx.call, gradient_LD), None, None, None
 
 
 class RowLookups:

@@ -17,7 +17,7 @@ from adaptive_rec.errors import ConflictError
 from adaptive_rec.modules.loop.bags import Bags, CallKey, PoolTables
 from adaptive_rec.modules.loop.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.loop.inputs import INTEGERS, Jagged, as_ids, bags_of
-from adaptive_rec.modules.loop.pooling import weighted_sums
+from adaptive_rec.modules.loop.uploads import weighted_sums
 from adaptive_rec.modules.tensors.data_parallel import leave_out_tables
 from adaptive_rec.modules.tensors.tiered_tensor import TieredTensor, is_whole, not_sent
 
