@@ -6,19 +6,17 @@ A batch of keys is an item of a loop over `prefetch`, and otherwise what is look
 from __future__ import annotations
 
 import threading
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.data.raw.changes import COUNTED, NO_KEYS, Change, NewKeys
-from adaptive_rec.data.raw.eviction import NOBODY, Eviction, Leaving, Limits, Popularity
+from adaptive_rec.data.raw.changes import NO_KEYS, NewKeys
+from adaptive_rec.data.raw.eviction import NOBODY, Leaving, Popularity
 from adaptive_rec.data.raw.key_map import KeyMap
-from adaptive_rec.data.raw.last_lookups import LastLookups
-from adaptive_rec.data.raw.raw_ids import LATER, Clear, FoundKeys, Keep
-from adaptive_rec.data.raw.schedule import KnobSchedule
+from adaptive_rec.data.raw.key_rows import FoundKeys, KeyRows
+from adaptive_rec.data.raw.raw_ids import LATER, Clear, Keep
 from adaptive_rec.modules.loop.own_rows import TableIds
 from adaptive_rec.saved import Saved
 
@@ -30,22 +28,24 @@ class LoopKeys:
     def __init__(self, rows_T: Sequence[int], shared_rows: int, seed: int, admit_after: int) -> None:
         """`rows_T`: rows of each table, of which keys without a row of their own share the first `shared_rows`."""
         self._rows_T, self.shared_rows, self._seed = tuple(rows_T), shared_rows, seed
-        self._begin_with(self._new_map(), KnobSchedule(admit_after))
-        self._counts = dict.fromkeys(COUNTED, 0)
+        self._key_rows = self._new_rows(admit_after)
+        self._window_ended = -1
+        """Batches that were settled when the last window ended."""
         self._loaded: dict[int, NDArray[np.int64]] = {}
         """Keys of tables, with the numbers of their rows (K, 2), that were loaded and are not in the map yet."""
         self._lock = threading.Lock()
-        self._digest = 0
-        """A number that shows which keys were loaded, and which have lost and got which rows since then, in which order."""
 
-    def _new_map(self) -> KeyMap:
-        return KeyMap(self._rows_T, range(len(self._rows_T)), self.shared_rows, self._seed)
+    def _new_rows(self, admit_after: int) -> KeyRows:
+        return KeyRows(self._rows_T, range(len(self._rows_T)), self.shared_rows, self._seed, admit_after)
 
-    def _begin_with(self, keys: KeyMap, admit_after: KnobSchedule) -> None:
-        self._keys, self._admit_after = keys, admit_after
-        self._eviction = self._new_eviction(keys)
-        self._window_ended = -1
-        """Batches that were settled when the last window ended."""
+    def _begin_with(self, rows: KeyRows, window_ended: int = -1) -> None:
+        """Go on with other keys."""
+        self._key_rows, self._window_ended, self._loaded = rows, window_ended, {}
+        rows.restart_digest()
+
+    @property
+    def _keys(self) -> KeyMap:
+        return self._key_rows.map
 
     def _known(self) -> dict[str, int]:
         """Return what processes that train together must have alike before they take keys, by name."""
@@ -53,12 +53,9 @@ class LoopKeys:
         return {
             "seed": self._seed,
             "steps with raw ids": self._keys.taken,
-            "knobs.admit_after": self._admit_after.at(self._keys.taken),
-            "the digest of raw ids with rows": self._digest,
+            "knobs.admit_after": self._key_rows.admit_after.at(self._keys.taken),
+            "the digest of raw ids with rows": self._key_rows.digest,
         }
-
-    def _new_eviction(self, keys: KeyMap) -> Eviction:
-        return Eviction(keys, LastLookups(self._rows_T, range(len(self._rows_T))), len(self._rows_T))
 
     # Batches ---------------------------------------------------------------------------------------------------------
 
@@ -73,8 +70,7 @@ class LoopKeys:
         """Return the rows of keys of the next batch, and what they have changed. `last`: whether the batch has no more keys."""
         with self._lock:
             self._put_loaded()
-            admit_after = self._admit_after.at(self._keys.taken)
-            id_N, new = self._keys.take(*self._joined(ids), admit_after, last=last)
+            id_N, new = self._key_rows.take(*self._joined(ids), last=last)
         return _split(id_N, ids), new
 
     def _joined(self, ids: TableIds) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -92,12 +88,7 @@ class LoopKeys:
         """Have everybody see what taking keys has changed."""
         with self._lock:
             for new in news:
-                change = self._keys.settle(new)
-                self._eviction.settle(new, change)
-                left_L = NO_KEYS if change is None else change.key_L
-                new.count_into(self._counts, len(left_L))
-                if len(left_L) or len(new.key_A):
-                    self._digest = zlib.crc32(np.concatenate([left_L, new.key_A, new.id_A]).tobytes(), self._digest)
+                self._key_rows.settle(new)
 
     def end_window(
         self, evict_ratio: float, evict_after: int, decay: float, popularity: Popularity, clear: Clear, keep: Keep
@@ -109,17 +100,13 @@ class LoopKeys:
             if self._keys.settled == self._window_ended:
                 return NOBODY
             self._window_ended, later = self._keys.settled, self._keys.settled + LATER
-            left = self._eviction.take_left()
+            left = self._key_rows.eviction.take_left()
         for table, ids in left:
             clear(table, ids)
         with self._lock:
             for table, ids in left:
                 self._keys.free(table, ids, later)
-            leaving = self._eviction.choose(Limits(evict_ratio, evict_after, self._admit_after.newest), popularity)
-            if evict_ratio or evict_after:
-                aged = int(np.count_nonzero(leaving.aged_L))
-                self._keys.change(Change(later, leaving.key_L, leaving.table_L, leaving.id_L, decay, aged))
-        return leaving
+            return self._key_rows.leave(evict_ratio, evict_after, decay, popularity, later)
 
     # Keys ------------------------------------------------------------------------------------------------------------
 
@@ -128,14 +115,13 @@ class LoopKeys:
         lookups, those of shared rows."""
         with self._lock:
             self._put_loaded()
-            return dict(self._counts)
+            return dict(self._key_rows.counts)
 
     def find(self, table: int, key_N: NDArray[np.int64]) -> FoundKeys:
         """Return where keys of a table are. Any thread may call it."""
         with self._lock:
             self._put_loaded()
-            id_N = self._keys.look_up(*self._joined([(table, key_N)]))
-            return FoundKeys(id_N, id_N >= self.shared_rows, self._keys.counted(table, key_N))
+            return self._key_rows.find(table, *self._joined([(table, key_N)]))
 
     def keys_and_rows(self, table: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the keys of a table that have a row of their own (K), and the numbers of these rows (K), rising."""
@@ -174,19 +160,10 @@ class LoopKeys:
         """Have a new map with the keys that were loaded, and those of other tables, all at once: nothing is counted in it."""
         if not self._loaded:
             return
-        made, keys = self._new_map(), 0
+        made = self._new_rows(self._key_rows.admit_after.newest)
         for table in range(len(self._rows_T)):
-            keys_K2 = self._loaded[table] if table in self._loaded else self._pairs(table)
-            made.begin_with(table, *keys_K2.T)
-            keys += len(keys_K2)
-        self._begin_with(made, KnobSchedule(self._admit_after.newest))
-        self._loaded, self._counts = {}, dict.fromkeys(self._counts, 0) | {"keys": keys}
-        self._digest = self._digest_of_all()
-
-    def _digest_of_all(self) -> int:
-        """Return a number that shows which keys have rows, and what was counted."""
-        counts, pairs = np.array(list(self._counts.values())), map(self._pairs, range(len(self._rows_T)))
-        return zlib.crc32(np.concatenate([counts, *(each.reshape(-1) for each in pairs)]).tobytes())
+            made.begin_with(table, *(self._loaded[table] if table in self._loaded else self._pairs(table)).T)
+        self._begin_with(made)
 
     # Kept in a state dict --------------------------------------------------------------------------------------------
 
@@ -194,28 +171,13 @@ class LoopKeys:
         """Return the keys and counts of all that is settled."""
         with self._lock:
             self._put_loaded()
-            return {
-                "map": self._keys.state(),
-                "counts": dict(self._counts),
-                "admit_after": self._admit_after.array(),
-                "eviction": self._eviction.state(),
-                "window_ended": self._window_ended,
-            }
+            return {"map": self._keys.state(), **self._key_rows.state(), "window_ended": self._window_ended}
 
     def set_state(self, found: Saved) -> None:
         """Restore a state. Raises CheckpointError, and changes nothing, where it does not fit. Knobs stay as they are."""
-        counts = found.part("counts")
-        new_counts = {name: counts.integer(name) for name in self._counts}
-        made, admit_after, now = self._new_map(), KnobSchedule(1), self._admit_after.newest
-        made.set_state(found.part("map"))
-        admit_after.set_array(found, "admit_after", made.settled)
-        admit_after.change(now, made.settled, made.settled)
-        eviction, window_ended = self._new_eviction(made), found.integer("window_ended")
-        eviction.set_state(found.part("eviction"))
-        self._begin_with(made, admit_after)
-        self._eviction, self._window_ended = eviction, window_ended
-        self._loaded, self._counts = {}, new_counts
-        self._digest = self._digest_of_all()
+        made = self._new_rows(self._key_rows.admit_after.newest)
+        made.set_state(found, found.part("map"), later=0)
+        self._begin_with(made, found.integer("window_ended"))
 
 
 def _split(id_N: NDArray[np.int64], ids: TableIds) -> list[NDArray[np.int64]]:
