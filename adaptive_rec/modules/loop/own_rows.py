@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -52,6 +53,10 @@ class OwnRows:
     def collect(self, parts: list[StepPart], seen: list[Bags], lr_of_table: Mapping[int, float], step: int) -> Gradients:
         """Return the gradients and lookups of the rows that are owned here, of all processes."""
         return parts, seen
+
+    def norm(self, table: int, id_U: Tensor, values_UD: Tensor, order: float, dtype: torch.dtype | None) -> Tensor:
+        """Return the norm of the average of the gradients that all processes have of a table, by the ids of its rows."""
+        return torch.linalg.vector_norm(values_UD, order, dtype=dtype)
 
     def must_read(self, flags: Tensor) -> bool:
         """Return whether what is flagged must be read: where something is, or where other processes might have flagged it."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from adaptive_rec.errors import ConfigError
+from adaptive_rec.modules.loop.own_rows import OwnRows
 from adaptive_rec.modules.loop.row_gradient import RULES, RowGradient
 
 aten = torch.ops.aten
@@ -21,20 +22,12 @@ LINEAR = {
 NORMS = {aten.linalg_vector_norm.default, aten.norm.Scalar, aten._foreach_norm.Scalar}
 
 
-class AveragesGradients(Protocol):
-    """The rows of several ranks."""
-
-    def norm(self, table: int, id_U: Tensor, values_UD: Tensor, order: float, dtype: torch.dtype | None) -> Tensor:
-        """Return the norm of the average of the gradients that all ranks have of a table."""
-        ...
-
-
 class PartGradient(RowGradient):
     """The gradient that one rank's part of a batch has left. The step averages those of all ranks, so they are added and scaled
     as they are. A norm is that of the average, which the ranks compute together. An operation that would differ from rank to rank
     is refused: clipping by value, ``GradScaler``."""
 
-    ranks: AveragesGradients
+    ranks: OwnRows
     table: int
 
     @classmethod

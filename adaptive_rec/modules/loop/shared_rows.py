@@ -155,7 +155,6 @@ class SharedRows(OwnRows):
         return self._tables[table].bags(id_N, np.arange(len(id_N) + 1), self._store.dtype)
 
     def norm(self, table: int, id_U: Tensor, values_UD: Tensor, order: float, dtype: torch.dtype | None) -> Tensor:
-        """Return the norm of the average of the gradients that all ranks have of a table, by the ids of its rows."""
         rank_call = RankCall(NORM, (table,), digest=shared_digest([order]))
         asked = self._exchange.ask(rank_call, id_U.numpy() + self.space.table_first_row[table])
         received_MD = torch.from_numpy(asked.send(values_UD.contiguous().numpy())) / self.group.ranks

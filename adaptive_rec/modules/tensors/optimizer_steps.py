@@ -16,7 +16,7 @@ from adaptive_rec.errors import ConfigError, ConflictError
 from adaptive_rec.modules.loop.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.loop.rates import lr_at, row_rule_of, torch_state_names
 from adaptive_rec.modules.loop.row_gradient import RowGradient
-from adaptive_rec.modules.loop.row_state import RowState
+from adaptive_rec.modules.loop.row_states import RowState
 from adaptive_rec.modules.loop.steps import LoopSteps
 from adaptive_rec.modules.tensors.weight import TieredWeight
 
