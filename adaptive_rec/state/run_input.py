@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Position
 from adaptive_rec.data.raw.eviction import Leaving, Popularity
-from adaptive_rec.data.raw.key_rows import FoundKeys
+from adaptive_rec.data.raw.keys_in_use import FoundKeys
 from adaptive_rec.data.raw.raw_ids import Clear, Keep, RawIds
 from adaptive_rec.data.tabular.follow import FollowedSource
 from adaptive_rec.data.tabular.stream import TabularSource

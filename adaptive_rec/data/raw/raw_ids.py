@@ -17,7 +17,7 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.data.raw.changes import COUNTED, NO_KEYS, NewKeys, row_names
 from adaptive_rec.data.raw.eviction import Leaving, Popularity
 from adaptive_rec.data.raw.kept_keys import KeptKeys
-from adaptive_rec.data.raw.key_rows import FoundKeys, KeyRows
+from adaptive_rec.data.raw.keys_in_use import FoundKeys, KeysInUse
 from adaptive_rec.data.source import Source, Wrapped, untaken_batches
 from adaptive_rec.errors import CheckpointError, DataError
 from adaptive_rec.saved import Saved
@@ -54,8 +54,8 @@ class RawIds(Wrapped):
         shared_rows = config.data.shared_rows
         self.tables = tuple(replace(table, rows=table.rows + shared_rows) for table in source.tables)
         rows_T, table_F = [table.rows for table in self.tables], [feature.table for feature in self.features]
-        own = KeyRows(rows_T, table_F, shared_rows, config.run.seed, config.knobs.admit_after, COUNTED_IN_RUNS)
-        self._rows, self.keys, self._eviction = own, own.map, own.eviction
+        in_use = KeysInUse(rows_T, table_F, shared_rows, config.run.seed, config.knobs.admit_after, COUNTED_IN_RUNS)
+        self._in_use, self.keys, self._eviction = in_use, in_use.map, in_use.eviction
         self._ahead: deque[tuple[Position, NewKeys]] = deque()
         """What batches have changed whose steps may be yet to come."""
         self._lock = threading.Lock()
@@ -69,7 +69,7 @@ class RawIds(Wrapped):
         most = config.data.keep_evicted
         self.kept = KeptKeys(most, len(rows_T)) if most else None
         """The keys that have left and may come back with their values."""
-        self.most_bytes = self.keys.most_bytes + (own.last.most_bytes if config.knobs.evict_after else 0)
+        self.most_bytes = self.keys.most_bytes + (in_use.last.most_bytes if config.knobs.evict_after else 0)
         """The most memory that keys take."""
         if self.kept is not None:
             self.most_bytes += self.kept.most_bytes
@@ -83,7 +83,7 @@ class RawIds(Wrapped):
         does the same with the same batches."""
         with self._lock:
             self._settle(self._position())
-            self._rows.admit_after.change(lookups, self.keys.settled, self._later)
+            self._in_use.admit_after.change(lookups, self.keys.settled, self._later)
 
     @property
     def _later(self) -> int:
@@ -101,23 +101,23 @@ class RawIds(Wrapped):
             self._settle(self._position())
             left = self._eviction.take_left()
             if self.kept is not None:
-                self._rows.counts["dropped"] += self.kept.forget_ended(self.keys.settled)
+                self._in_use.counts["dropped"] += self.kept.forget_ended(self.keys.settled)
         for table, ids in left:
             if self.kept is not None:
                 with self._lock:
                     kept_ids, places = self.kept.keep(table, ids, self._later)
                 keep(table, kept_ids, places)
-                self._rows.counts["kept"] += len(places)
+                self._in_use.counts["kept"] += len(places)
             clear(table, ids)
         with self._lock:
             self._again = [np.unique(np.concatenate([NO_KEYS, *self._again]))]
             for table, ids in left:
                 self.keys.free(table, ids, self._later)
-            leaving = self._rows.leave(evict_ratio, evict_after, decay, popularity, self._later)
+            leaving = self._in_use.leave(evict_ratio, evict_after, decay, popularity, self._later)
             if self.kept is not None:
                 for table in np.unique(leaving.table_L).tolist():
                     key_L, id_L = (part[leaving.table_L == table] for part in (leaving.key_L, leaving.id_L))
-                    self._rows.counts["dropped"] += self.kept.leave(table, key_L, id_L, self._later)
+                    self._in_use.counts["dropped"] += self.kept.leave(table, key_L, id_L, self._later)
         return leaving
 
     def key_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
@@ -153,7 +153,7 @@ class RawIds(Wrapped):
     def _with_rows(self, batch: Batch) -> Batch:
         with self._lock:
             self._settle(self._position())
-            ids_N, new = self._rows.take(batch.ids_N, batch.offsets, self.kept)
+            ids_N, new = self._in_use.take(batch.ids_N, batch.offsets, self.kept)
             self._ahead.append((batch.position, new))
             if len(self._ahead) > LATER:
                 self._settle_oldest()
@@ -172,22 +172,22 @@ class RawIds(Wrapped):
 
     def _settle_oldest(self) -> None:
         _, new = self._ahead.popleft()
-        change = self._rows.settle(new)
+        change = self._in_use.settle(new)
         again = new.id_A < self._saved_T[new.table_A]
         if again.any():
             self._again.append(row_names(new.table_A[again], new.id_A[again]))
-        self._rows.counts["evicted_by_age"] += 0 if change is None else change.aged
+        self._in_use.counts["evicted_by_age"] += 0 if change is None else change.aged
         if self.kept is not None:
             back = new.place_A >= 0
             self.kept.settle_back(new.key_A[back], new.table_A[back])
-            self._rows.counts["came_back"] += int(np.count_nonzero(back))
+            self._in_use.counts["came_back"] += int(np.count_nonzero(back))
 
     def counts(self) -> dict[str, int]:
         """Return the keys that have a row now, and over all steps so far: keys that lost theirs, keys that were refused one,
         lookups, those of shared rows."""
         with self._lock:
             self._settle(self._position())
-            return dict(self._rows.counts)
+            return dict(self._in_use.counts)
 
     def find(self, table: int, key_N: NDArray[np.int64]) -> FoundKeys:
         """Return where keys of a table are after the last step. Any thread may call it."""
@@ -195,7 +195,7 @@ class RawIds(Wrapped):
         offsets = np.where(np.arange(len(self.features) + 1) > feature, len(key_N), 0)  # a sample with all keys in one bag
         with self._lock:
             self._settle(self._position())
-            return self._rows.find(table, key_N, offsets)
+            return self._in_use.find(table, key_N, offsets)
 
     def begin_with(self, table: int, key_K: NDArray[np.int64]) -> None:
         """Give keys the first rows of their own of a table, in order, before any batch is taken. Raises CheckpointError where
@@ -205,14 +205,14 @@ class RawIds(Wrapped):
             rule = f"table {self.tables[table].name!r} must have a row for each of the {len(key_K):,} ids that it begins with"
             raise CheckpointError(f"{rule}, got {own:,} (data.table_rows, data.max_table_rows)")
         with self._lock:
-            self._rows.begin_with(table, key_K)
+            self._in_use.begin_with(table, key_K)
 
     def check_alike(self, group: Group, step: int) -> None:
         """Raise DataError where ranks that read different samples have given keys different rows by this step. Ranks must call it
         together."""
         with self._lock:
             self._settle(self._position())
-            own = self._rows.digest
+            own = self._in_use.digest
         digests = group.gather(np.array([own]))[:, 0].tolist()
         for rank, found in enumerate(digests):
             if found != digests[0]:
@@ -235,13 +235,13 @@ class RawIds(Wrapped):
             self._settle(self._position())
             return {
                 **self.keys.state(),
-                **self._rows.state(),
+                **self._in_use.state(),
                 "kept": None if self.kept is None else self.kept.state(),
             }
 
     def set_state(self, found: Saved) -> None:
         """Restore the keys of a checkpoint. Raises CheckpointError."""
-        self._rows.set_state(found, found, LATER)
+        self._in_use.set_state(found, found, LATER)
         self._saved_T, kept = self.keys.end_T, found.maybe("kept")
         if self.kept is not None and kept is not None:
             self.kept.set_state(kept)

@@ -67,7 +67,7 @@ class LoopIds(LoopKeys):
         """Set `knobs.admit_after`: from the next step on, or from an item on that no loop over `prefetch` has read yet."""
         with self._lock:
             settled = self._keys.settled
-            self._key_rows.admit_after.change(lookups, settled, settled + (LATER if self._looks_ahead else 0))
+            self._in_use.admit_after.change(lookups, settled, settled + (LATER if self._looks_ahead else 0))
 
     # Calls -----------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from adaptive_rec.data.raw.changes import NO_KEYS, NewKeys
 from adaptive_rec.data.raw.eviction import NOBODY, Leaving, Popularity
 from adaptive_rec.data.raw.key_map import KeyMap
-from adaptive_rec.data.raw.key_rows import FoundKeys, KeyRows
+from adaptive_rec.data.raw.keys_in_use import FoundKeys, KeysInUse
 from adaptive_rec.data.raw.raw_ids import LATER, Clear, Keep
 from adaptive_rec.modules.loop.own_rows import TableIds
 from adaptive_rec.saved import Saved
@@ -28,24 +28,24 @@ class LoopKeys:
     def __init__(self, rows_T: Sequence[int], shared_rows: int, seed: int, admit_after: int) -> None:
         """`rows_T`: rows of each table, of which keys without a row of their own share the first `shared_rows`."""
         self._rows_T, self.shared_rows, self._seed = tuple(rows_T), shared_rows, seed
-        self._key_rows = self._new_rows(admit_after)
+        self._in_use = self._new_keys(admit_after)
         self._window_ended = -1
         """Batches that were settled when the last window ended."""
         self._loaded: dict[int, NDArray[np.int64]] = {}
         """Keys of tables, with the numbers of their rows (K, 2), that were loaded and are not in the map yet."""
         self._lock = threading.Lock()
 
-    def _new_rows(self, admit_after: int) -> KeyRows:
-        return KeyRows(self._rows_T, range(len(self._rows_T)), self.shared_rows, self._seed, admit_after)
+    def _new_keys(self, admit_after: int) -> KeysInUse:
+        return KeysInUse(self._rows_T, range(len(self._rows_T)), self.shared_rows, self._seed, admit_after)
 
-    def _begin_with(self, rows: KeyRows, window_ended: int = -1) -> None:
+    def _begin_with(self, keys: KeysInUse, window_ended: int = -1) -> None:
         """Go on with other keys."""
-        self._key_rows, self._window_ended, self._loaded = rows, window_ended, {}
-        rows.restart_digest()
+        self._in_use, self._window_ended, self._loaded = keys, window_ended, {}
+        keys.restart_digest()
 
     @property
     def _keys(self) -> KeyMap:
-        return self._key_rows.map
+        return self._in_use.map
 
     def _known(self) -> dict[str, int]:
         """Return what processes that train together must have alike before they take keys, by name."""
@@ -53,8 +53,8 @@ class LoopKeys:
         return {
             "seed": self._seed,
             "steps with raw ids": self._keys.taken,
-            "knobs.admit_after": self._key_rows.admit_after.at(self._keys.taken),
-            "the digest of raw ids with rows": self._key_rows.digest,
+            "knobs.admit_after": self._in_use.admit_after.at(self._keys.taken),
+            "the digest of raw ids with rows": self._in_use.digest,
         }
 
     # Batches ---------------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class LoopKeys:
         """Return the rows of keys of the next batch, and what they have changed. `last`: whether the batch has no more keys."""
         with self._lock:
             self._put_loaded()
-            id_N, new = self._key_rows.take(*self._joined(ids), last=last)
+            id_N, new = self._in_use.take(*self._joined(ids), last=last)
         return _split(id_N, ids), new
 
     def _joined(self, ids: TableIds) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -88,7 +88,7 @@ class LoopKeys:
         """Have everybody see what taking keys has changed."""
         with self._lock:
             for new in news:
-                self._key_rows.settle(new)
+                self._in_use.settle(new)
 
     def end_window(
         self, evict_ratio: float, evict_after: int, decay: float, popularity: Popularity, clear: Clear, keep: Keep
@@ -100,13 +100,13 @@ class LoopKeys:
             if self._keys.settled == self._window_ended:
                 return NOBODY
             self._window_ended, later = self._keys.settled, self._keys.settled + LATER
-            left = self._key_rows.eviction.take_left()
+            left = self._in_use.eviction.take_left()
         for table, ids in left:
             clear(table, ids)
         with self._lock:
             for table, ids in left:
                 self._keys.free(table, ids, later)
-            return self._key_rows.leave(evict_ratio, evict_after, decay, popularity, later)
+            return self._in_use.leave(evict_ratio, evict_after, decay, popularity, later)
 
     # Keys ------------------------------------------------------------------------------------------------------------
 
@@ -115,13 +115,13 @@ class LoopKeys:
         lookups, those of shared rows."""
         with self._lock:
             self._put_loaded()
-            return dict(self._key_rows.counts)
+            return dict(self._in_use.counts)
 
     def find(self, table: int, key_N: NDArray[np.int64]) -> FoundKeys:
         """Return where keys of a table are. Any thread may call it."""
         with self._lock:
             self._put_loaded()
-            return self._key_rows.find(table, *self._joined([(table, key_N)]))
+            return self._in_use.find(table, *self._joined([(table, key_N)]))
 
     def keys_and_rows(self, table: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the keys of a table that have a row of their own (K), and the numbers of these rows (K), rising."""
@@ -160,7 +160,7 @@ class LoopKeys:
         """Have a new map with the keys that were loaded, and those of other tables, all at once: nothing is counted in it."""
         if not self._loaded:
             return
-        made = self._new_rows(self._key_rows.admit_after.newest)
+        made = self._new_keys(self._in_use.admit_after.newest)
         for table in range(len(self._rows_T)):
             made.begin_with(table, *(self._loaded[table] if table in self._loaded else self._pairs(table)).T)
         self._begin_with(made)
@@ -171,11 +171,11 @@ class LoopKeys:
         """Return the keys and counts of all that is settled."""
         with self._lock:
             self._put_loaded()
-            return {"map": self._keys.state(), **self._key_rows.state(), "window_ended": self._window_ended}
+            return {"map": self._keys.state(), **self._in_use.state(), "window_ended": self._window_ended}
 
     def set_state(self, found: Saved) -> None:
         """Restore a state. Raises CheckpointError, and changes nothing, where it does not fit. Knobs stay as they are."""
-        made = self._new_rows(self._key_rows.admit_after.newest)
+        made = self._new_keys(self._in_use.admit_after.newest)
         made.set_state(found, found.part("map"), later=0)
         self._begin_with(made, found.integer("window_ended"))
 

@@ -29,7 +29,7 @@ class FoundKeys(NamedTuple):
     """Lookups of a key while it had no row of its own, as the sketch remembers them; 0 where none were counted."""
 
 
-class KeyRows:
+class KeysInUse:
     """The map of keys, what is counted, and the keys that leave. One thread at a time may call it."""
 
     def __init__(
