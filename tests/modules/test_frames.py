@@ -14,7 +14,9 @@ from torch.nn import functional
 
 import adaptive_rec
 from adaptive_rec.kernels import row_update
+from adaptive_rec.modules.api.wrap import WrappedRuntime
 from adaptive_rec.modules.loop import reading
+from adaptive_rec.runtime.session import Session
 
 PACKAGE = str(Path(adaptive_rec.__file__).parent)
 FORWARD, STEP = 6, 8
@@ -72,3 +74,8 @@ def test_few_functions_stand_between_a_loop_and_the_kernels(
     assert len(gathers.found) >= 3 <= len(updates.found)
     assert [names for names in gathers.found if not 0 < len(names) <= FORWARD] == []
     assert [names for names in updates.found if not 0 < len(names) <= STEP] == []
+
+
+def test_the_runtime_of_a_loop_is_a_session_with_parts() -> None:
+    """One class makes the parts; it is not cut into a chain of classes with one `self`."""
+    assert WrappedRuntime.__mro__[:3] == (WrappedRuntime, adaptive_rec.EmbeddingRuntime, Session)

@@ -58,6 +58,20 @@ class WrappedRuntime(EmbeddingRuntime):
 
     report: WrapReport
 
+    def report_tables(self, paths: list[str], left: list[tuple[str, str]]) -> None:
+        """Make the report of the tables that were moved, by the paths of their modules, and of those that were left."""
+        specs, raw, ranks = self.space.tables, self.raw_ids, self.rows.group.ranks
+        known = [f", {len(raw.keys_and_rows(number)[0]):,} with a raw id" if raw else "" for number in range(len(specs))]
+        named = zip(paths, specs, known, strict=True)
+        replaced = [f"{names}: {spec.rows:,} rows x {spec.dim}{ids}" for names, spec, ids in named]
+        stats, owners = self.stats(), "" if ranks == 1 else f", each owned by one of {ranks} ranks"
+        summary = (
+            f"{len(replaced)} table{'s' if len(replaced) > 1 else ''}, {self.space.rows:,} rows in two tiers{owners}: "
+            f"policy {stats.policy}, updates {self.tables.rates.name}, "
+            f"up to {ByteSize(stats.budget_bytes).human_readable()} of hot rows on {self.device}"
+        )
+        self.report = WrapReport(tuple(replaced), tuple(left), summary)
+
 
 def wrap(
     model: nn.Module,
@@ -127,7 +141,7 @@ def wrap(
     for number, each in enumerate(raw):
         each.move(runtime, number, holder_T[number])
     paths = [_move(runtime, number, table, holder_T[number]) for number, table in enumerate(movable)]
-    runtime.report = _report(runtime, paths, left)
+    runtime.report_tables(paths, left)
     return runtime
 
 
@@ -279,19 +293,3 @@ def _move_back(weight: TieredWeight, optimizers: Sequence[torch.optim.Optimizer]
             )
             gradient = summed.coalesce() if sparse else summed.to_dense()
         weight.grad = gradient
-
-
-def _report(runtime: EmbeddingRuntime, paths: list[str], left: list[tuple[str, str]]) -> WrapReport:
-    specs, raw = runtime.space.tables, runtime.raw_ids
-    known = [f", {len(raw.keys_and_rows(number)[0]):,} with a raw id" if raw else "" for number in range(len(specs))]
-    replaced = [f"{names}: {spec.rows:,} rows x {spec.dim}{ids}" for names, spec, ids in zip(paths, specs, known, strict=True)]
-    stats, rules = runtime.stats(), runtime.tables.rates.name
-    budget = ByteSize(stats.budget_bytes).human_readable()
-    ranks = runtime.rows.group.ranks
-    owners = "" if ranks == 1 else f", each owned by one of {ranks} ranks"
-    summary = (
-        f"{len(replaced)} table{'s' if len(replaced) > 1 else ''}, {runtime.space.rows:,} rows in two tiers{owners}: "
-        f"policy {stats.policy}, updates {rules}, "
-        f"up to {budget} of hot rows on {runtime.device}"
-    )
-    return WrapReport(tuple(replaced), tuple(left), summary)
