@@ -20,7 +20,7 @@ from adaptive_rec.modules.loop.reading import gather_pools
 from adaptive_rec.modules.loop.row_gradient import RowGradient
 from adaptive_rec.modules.loop.step_parts import StepPart
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.system.group import Alone, Group
+from adaptive_rec.system.group import Group
 
 TableIds = Sequence[tuple[int, NDArray[np.int64]]]
 """Tables, by their numbers, each with ids that are looked up in it."""
@@ -34,10 +34,11 @@ class OwnRows:
 
     gradient_type: type[RowGradient] = RowGradient
 
-    def __init__(self, space: RowSpace, store: EmbeddingStore, dense_steps: DenseSteps, catches_up: bool) -> None:
+    def __init__(
+        self, group: Group, space: RowSpace, store: EmbeddingStore, dense_steps: DenseSteps, catches_up: bool
+    ) -> None:
         """`space`: the row space of the model's tables. `catches_up`: whether rows may have missed steps."""
-        self.space = space
-        self.group: Group = Alone()
+        self.group, self.space = group, space
         self._store, self._dense_steps, self._catches_up = store, dense_steps, catches_up
 
     # A step ----------------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def loop_rows(
 ) -> OwnRows:
     """Return the rows of a loop, by whether it has several processes. `catches_up`: whether rows may have missed steps."""
     if group.is_alone:
-        return OwnRows(ownership.space, store, dense_steps, catches_up)
+        return OwnRows(group, ownership.space, store, dense_steps, catches_up)
     return SharedRows(group, ownership, store, dense_steps, catches_up)
 
 
@@ -67,8 +67,7 @@ class SharedRows(OwnRows):
     def __init__(
         self, group: Group, ownership: Ownership, store: EmbeddingStore, dense_steps: DenseSteps, catches_up: bool
     ) -> None:
-        super().__init__(ownership.space, store, dense_steps, catches_up)
-        self.group = group
+        super().__init__(group, ownership.space, store, dense_steps, catches_up)
         self._exchange = RowExchange(group, ownership)
         self._tables = [PoolTables.of(store.space, [table], [False]) for table in range(len(store.space.tables))]
 
