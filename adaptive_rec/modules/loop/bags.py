@@ -38,7 +38,10 @@ class CallKey:
 def _signature(tensor: Tensor | None) -> Any:
     if tensor is None:
         return None
-    version = None if tensor.is_inference() else tensor._version
+    try:
+        version = tensor._version
+    except RuntimeError:  # tensors of torch.inference_mode have none
+        version = None
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, version
 
 

@@ -130,7 +130,8 @@ class RowLookups:
         if torch.is_grad_enabled():
             keep = self._passes.add if weight is None or tables.updates_in_backward else partial(self._keep, weight)
             found = [PooledRows.apply(source, [vectors], call, keep) for vectors, call in zip(found, calls, strict=True)]
-        return [vectors_LD.to(dtype or tables.weight_dtype) for vectors_LD in found]
+        wanted = dtype or tables.weight_dtype
+        return [vectors_LD if vectors_LD.dtype == wanted else vectors_LD.to(wanted) for vectors_LD in found]
 
     def _keep(self, weight: Tensor, call: PoolCall, gradient_LD: Tensor) -> Tensor:
         """Return the gradient of a weight, for autograd to add to its ``grad``."""
