@@ -16,42 +16,42 @@ if TYPE_CHECKING:
 
     from adaptive_rec.errors import AdaptiveRecError as AdaptiveRecError
     from adaptive_rec.errors import ConfigError as ConfigError
-    from adaptive_rec.modules.bag import AdaptiveEmbedding as AdaptiveEmbedding
-    from adaptive_rec.modules.bag import AdaptiveEmbeddingBag as AdaptiveEmbeddingBag
-    from adaptive_rec.modules.collection import AdaptiveEmbeddingBagCollection as AdaptiveEmbeddingBagCollection
-    from adaptive_rec.modules.collection import PooledVectors as PooledVectors
-    from adaptive_rec.modules.collection_tables import EmbeddingBagConfig as EmbeddingBagConfig
-    from adaptive_rec.modules.embedding_collection import AdaptiveEmbeddingCollection as AdaptiveEmbeddingCollection
-    from adaptive_rec.modules.embedding_collection import JaggedVectors as JaggedVectors
-    from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime as EmbeddingRuntime
-    from adaptive_rec.modules.options import Options as Options
-    from adaptive_rec.modules.raw_id_modules import RawIdEmbedding as RawIdEmbedding
-    from adaptive_rec.modules.raw_id_modules import RawIdEmbeddingBag as RawIdEmbeddingBag
-    from adaptive_rec.modules.row_gradient import RowGradient as RowGradient
-    from adaptive_rec.modules.stats import RuntimeStats as RuntimeStats
-    from adaptive_rec.modules.weight import TieredWeight as TieredWeight
-    from adaptive_rec.modules.wrap import unwrap as unwrap
-    from adaptive_rec.modules.wrap import wrap as wrap
+    from adaptive_rec.modules.api.bag import AdaptiveEmbedding as AdaptiveEmbedding
+    from adaptive_rec.modules.api.bag import AdaptiveEmbeddingBag as AdaptiveEmbeddingBag
+    from adaptive_rec.modules.api.collection import AdaptiveEmbeddingBagCollection as AdaptiveEmbeddingBagCollection
+    from adaptive_rec.modules.api.collection import PooledVectors as PooledVectors
+    from adaptive_rec.modules.api.collection_tables import EmbeddingBagConfig as EmbeddingBagConfig
+    from adaptive_rec.modules.api.embedding_collection import AdaptiveEmbeddingCollection as AdaptiveEmbeddingCollection
+    from adaptive_rec.modules.api.embedding_collection import JaggedVectors as JaggedVectors
+    from adaptive_rec.modules.api.options import Options as Options
+    from adaptive_rec.modules.api.raw_id_modules import RawIdEmbedding as RawIdEmbedding
+    from adaptive_rec.modules.api.raw_id_modules import RawIdEmbeddingBag as RawIdEmbeddingBag
+    from adaptive_rec.modules.api.wrap import unwrap as unwrap
+    from adaptive_rec.modules.api.wrap import wrap as wrap
+    from adaptive_rec.modules.loop.embedding_runtime import EmbeddingRuntime as EmbeddingRuntime
+    from adaptive_rec.modules.loop.row_gradient import RowGradient as RowGradient
+    from adaptive_rec.modules.loop.stats import RuntimeStats as RuntimeStats
+    from adaptive_rec.modules.tensors.weight import TieredWeight as TieredWeight
 
 _PUBLIC = {
-    "AdaptiveEmbedding": "modules.bag",
-    "AdaptiveEmbeddingBag": "modules.bag",
-    "AdaptiveEmbeddingBagCollection": "modules.collection",
-    "AdaptiveEmbeddingCollection": "modules.embedding_collection",
+    "AdaptiveEmbedding": "modules.api.bag",
+    "AdaptiveEmbeddingBag": "modules.api.bag",
+    "AdaptiveEmbeddingBagCollection": "modules.api.collection",
+    "AdaptiveEmbeddingCollection": "modules.api.embedding_collection",
     "AdaptiveRecError": "errors",
     "ConfigError": "errors",
-    "EmbeddingBagConfig": "modules.collection_tables",
-    "EmbeddingRuntime": "modules.embedding_runtime",
-    "JaggedVectors": "modules.embedding_collection",
-    "Options": "modules.options",
-    "PooledVectors": "modules.collection",
-    "RawIdEmbedding": "modules.raw_id_modules",
-    "RawIdEmbeddingBag": "modules.raw_id_modules",
-    "RowGradient": "modules.row_gradient",
-    "RuntimeStats": "modules.stats",
-    "TieredWeight": "modules.weight",
-    "unwrap": "modules.wrap",
-    "wrap": "modules.wrap",
+    "EmbeddingBagConfig": "modules.api.collection_tables",
+    "EmbeddingRuntime": "modules.loop.embedding_runtime",
+    "JaggedVectors": "modules.api.embedding_collection",
+    "Options": "modules.api.options",
+    "PooledVectors": "modules.api.collection",
+    "RawIdEmbedding": "modules.api.raw_id_modules",
+    "RawIdEmbeddingBag": "modules.api.raw_id_modules",
+    "RowGradient": "modules.loop.row_gradient",
+    "RuntimeStats": "modules.loop.stats",
+    "TieredWeight": "modules.tensors.weight",
+    "unwrap": "modules.api.wrap",
+    "wrap": "modules.api.wrap",
 }
 """Names for a training loop of one's own, and where they are: found when they are asked for, as torch takes a second to load."""
 

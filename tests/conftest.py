@@ -244,6 +244,6 @@ def closed_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[type], 
 @pytest.fixture
 def closed_runtimes(closed_behind: Callable[[type], None]) -> None:
     """Runtimes of a test's own loops are closed behind it: other tests look for threads of theirs among all there are."""
-    from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
+    from adaptive_rec.modules.loop.embedding_runtime import EmbeddingRuntime
 
     closed_behind(EmbeddingRuntime)

@@ -150,6 +150,15 @@ def test_imports_go_down_the_layers() -> None:
     assert not wrong, "these modules may not import these"
 
 
+def test_the_rooms_of_modules_stand_on_each_other() -> None:
+    """The loop knows no tensors in tiers, and neither knows what users call."""
+    above = {"loop": {"tensors", "api"}, "tensors": {"api"}}
+    names = {name: name.split(".")[1] for name in SOURCES if room(name) == "modules" and "." in name}
+    assert {"loop", "tensors", "api"} == set(names.values())
+    pairs = [(name, other) for name in names for other in MODULES[name] & names.keys()]
+    assert not [pair for pair in pairs if names[pair[1]] in above.get(names[pair[0]], ())]
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Imports in functions and for types count, but for two readers of data that are opened by name."""
     assert not circles(MODULES)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from adaptive_rec.errors import CheckpointError, UsageError
-from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
-from adaptive_rec.modules.lookahead import Sparse
-from adaptive_rec.modules.stats import LoopFigures
+from adaptive_rec.modules.loop.embedding_runtime import EmbeddingRuntime
+from adaptive_rec.modules.loop.lookahead import Sparse
+from adaptive_rec.modules.loop.stats import LoopFigures
 
 if TYPE_CHECKING or "pytorch_lightning" in sys.modules:
     from pytorch_lightning import Callback, LightningModule, Trainer

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import adaptive_rec
 from adaptive_rec.errors import AdaptiveRecError
-from adaptive_rec.modules.weight import TieredWeight
+from adaptive_rec.modules.tensors.weight import TieredWeight
 from tests.clients.client import Client
 
 STEPS = 20

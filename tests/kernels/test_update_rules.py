@@ -13,7 +13,7 @@ from adaptive_rec.config.model import OptimizerConfig
 from adaptive_rec.config.reference import choices
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.kernels.update_rules import NAMED_RULES, RULE_OF_CODE, UPDATE_RULES, TorchOptimizer, as_markdown
-from adaptive_rec.modules.rates import named_rates, row_rule_of
+from adaptive_rec.modules.loop.rates import named_rates, row_rule_of
 
 MODELS = Path(__file__).parents[2] / "docs" / "models.md"
 OPTIMIZERS = [pytest.param(one, id=f"{one.name} {one.option}".strip()) for rule in UPDATE_RULES for one in rule.torch]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import adaptive_rec
-from adaptive_rec.modules import bag, collection, embedding_collection, options, wrap
+from adaptive_rec.modules.api import bag, collection_tables, options, wrap
 from adaptive_rec.system.group import Alone, Group
 from tests.doubles import late_threads
 from tests.doubles.late_threads import LateThreads
@@ -34,7 +34,7 @@ def patch_ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
     def with_group(given: Any, place: torch.device) -> options.Setup:
         return replace(plain(given, place), group=getattr(current, "group", Alone()))
 
-    for module in (bag, collection, embedding_collection, wrap):
+    for module in (bag, collection_tables, wrap):
         monkeypatch.setattr(module, "setup_from", with_group)
 
     def train(ranks: int, work: Callable[[Group], T], seed: int = 0) -> list[T]:

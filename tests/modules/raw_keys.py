@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from adaptive_rec.data.raw import raw_ids
 from adaptive_rec.kernels.reference.fill import fill_rows
-from adaptive_rec.modules import loop_ids, loop_keys
+from adaptive_rec.modules.loop import ids as loop_ids
+from adaptive_rec.modules.loop import keys as loop_keys
 
 from .training import QUICK_WINDOWS
 

@@ -12,7 +12,7 @@ from adaptive_rec.batch import TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.kernels import jit
 from adaptive_rec.kernels.jit import usable_threads
-from adaptive_rec.modules.bags import NO_CALL, BagBatch, Bags, PoolTables
+from adaptive_rec.modules.loop.bags import NO_CALL, BagBatch, Bags, PoolTables
 from adaptive_rec.placement import RowSpace
 
 from .cases import failures

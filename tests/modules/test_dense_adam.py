@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import adaptive_rec
 from adaptive_rec.embedding.adam_steps import FIRST_SERIES_STEP
 from adaptive_rec.errors import AdaptiveRecError, ConfigError
-from adaptive_rec.modules.dense_steps import DenseSteps
+from adaptive_rec.modules.loop.dense_steps import DenseSteps
 
 from .cases import few_or_many_steps
 from .training import QUICK_WINDOWS, wrapped

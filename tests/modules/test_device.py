@@ -14,8 +14,8 @@ import torch
 
 from adaptive_rec.embedding.staged.device_step import DeviceStep
 from adaptive_rec.errors import MemoryPlanError
-from adaptive_rec.modules import bag, collection, options, wrap
-from adaptive_rec.modules.step_parts import StepParts
+from adaptive_rec.modules.api import bag, collection_tables, options, wrap
+from adaptive_rec.modules.loop.step_parts import StepParts
 from tests.doubles.late_streams import LateStreams
 
 from . import raw_keys
@@ -41,7 +41,7 @@ def _device(monkeypatch: pytest.MonkeyPatch) -> None:
     def on_device(given: Any, place: torch.device) -> options.Setup:
         return replace(plain(given, place), streams=ReadableStreams(seed=3))
 
-    for module in (bag, collection, wrap):
+    for module in (bag, collection_tables, wrap):
         monkeypatch.setattr(module, "setup_from", on_device)
 
 

@@ -15,8 +15,8 @@ from torch import nn
 import adaptive_rec
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConfigError, ConflictError
-from adaptive_rec.modules.options import Setup
-from adaptive_rec.modules.rates import named_rates
+from adaptive_rec.modules.loop.rates import named_rates
+from adaptive_rec.modules.loop.setup import Setup
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.system.group import Alone
 

@@ -16,7 +16,8 @@ import adaptive_rec
 from adaptive_rec import AdaptiveEmbeddingBagCollection, AdaptiveEmbeddingCollection, EmbeddingBagConfig
 from adaptive_rec.errors import TrainingError
 from adaptive_rec.kernels.update_rules import NAMED_RULES
-from adaptive_rec.modules.late_sums import LATE_STEPS, LateSums
+from adaptive_rec.modules.loop import embedding_runtime
+from adaptive_rec.modules.loop.late_sums import LATE_STEPS, LateSums
 from tests.matrix import always, grid
 
 from .cases import in_turn
@@ -306,12 +307,13 @@ def test_rows_that_travel_to_a_device(prefetch: bool) -> None:
 @pytest.mark.usefixtures("_device")
 @pytest.mark.parametrize("prefetch", [True, False])
 @pytest.mark.parametrize("rule", ["sgd", "adagrad"])
-def test_on_a_device_that_no_step_waits_for_rows_stay_and_the_error_comes_later(rule: str, prefetch: bool) -> None:
+def test_on_a_device_that_no_step_waits_for_rows_stay_and_the_error_comes_later(
+    rule: str, prefetch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on a GPU, by the made-up device: the steps before and after are those of a loop without the faulty one."""
+    monkeypatch.setattr(embedding_runtime, "sum_check", LateSums)
     loops = [wrapped(rule) for _ in range(2)]
     for model, _ in loops:
-        runtime = model.items.weight.runtime  # type: ignore[union-attr]
-        runtime._late_sums = LateSums(runtime.store)
         with torch.no_grad():
             model.dense.weight.zero_()  # dense layers make the faulty step: they are torch's
     for number, (model, optimizer) in enumerate(loops):

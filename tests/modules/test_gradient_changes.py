@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import adaptive_rec
-from adaptive_rec.modules.row_gradient import FOLDED_CALLS, RowGradient
+from adaptive_rec.modules.loop.row_gradient import FOLDED_CALLS, RowGradient
 
 ROWS, DIM = 50, 4
 IDS = torch.arange(8)

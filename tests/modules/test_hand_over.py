@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import adaptive_rec
-from adaptive_rec.modules.row_state import RowState
+from adaptive_rec.modules.loop.row_states import RowState
 
 from .training import CASES, QUICK_WINDOWS, RULES, Loop, assert_moved, assert_same, data, tables_of, wrapped
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from adaptive_rec import AdaptiveEmbeddingBagCollection, AdaptiveEmbeddingCollection, EmbeddingBagConfig
-from adaptive_rec.modules import collection as modules
-from adaptive_rec.modules import options
+from adaptive_rec.modules.api import collection_tables as modules
+from adaptive_rec.modules.api import options
 from tests.matrix import grid
 
 from .jagged import Jagged

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import adaptive_rec
-from adaptive_rec.modules import step_parts
+from adaptive_rec.modules.loop import step_parts
 
 STEPS, BATCH, TABLES = 12, 8, 3
 

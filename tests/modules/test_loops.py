@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import adaptive_rec
-from adaptive_rec.modules import reading
+from adaptive_rec.modules.loop import reading
 
 from .cases import few_or_many_steps
 from .training import CASES, RULES, Case, Loop, assert_moved, assert_same, data, plain

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import adaptive_rec
-from adaptive_rec.modules.row_state import RowState
+from adaptive_rec.modules.loop.row_states import RowState
 from tests.matrix import always, grid
 
 MAKERS: dict[str, Any] = {

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import adaptive_rec
 from adaptive_rec.errors import AdaptiveRecError
-from adaptive_rec.modules import dense_steps
-from adaptive_rec.modules.dense_steps import DenseSteps
+from adaptive_rec.modules.loop import dense_steps
+from adaptive_rec.modules.loop.dense_steps import DenseSteps
 
 from .cases import few_or_many_steps
 from .training import wrapped
@@ -299,7 +299,7 @@ def test_the_memory_of_steps_is_bounded(name: str, longest: int, steps: int, mon
     theirs, ours = Run(name, adaptive=False), Run(name, adaptive=True)
     assert ours.train(range(steps)) == pytest.approx(theirs.train(range(steps)), rel=1e-10, abs=1e-12)
     assert_same(ours, theirs)
-    assert all(len(missed) <= longest for missed in ours.runtime.dense_steps._missed.values())
+    assert all(len(missed) <= longest for missed in ours.runtime.tables.dense_steps._missed.values())
 
 
 def test_a_learning_rate_that_is_set_on_the_runtime_is_that_of_the_optimizer() -> None:

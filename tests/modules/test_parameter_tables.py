@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import adaptive_rec
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.modules.weight import TieredWeight
+from adaptive_rec.modules.tensors.weight import TieredWeight
 
 from .training import QUICK_WINDOWS, assert_moved
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import adaptive_rec
-from adaptive_rec.modules import wrap
+from adaptive_rec.modules.api import wrap
 
 from .test_device import ReadableStreams
 from .training import RULES

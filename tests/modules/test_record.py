@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec.modules.loop_directory import LoopDirectory
 from adaptive_rec.offline.report.run_report import write_report
 
 from .training import CASES, Loop
@@ -23,7 +22,7 @@ def snapshots(out: Path) -> list[dict[str, Any]]:
 def recorded(out: Path, when: str) -> list[float]:
     """Train, with losses recorded after the backward pass, before it, or not at all. Returns the losses."""
     loop = Loop(CASES["dlrm"], "adagrad", {"report_every": 5, "update": "backward"})
-    loop.runtime._directory = LoopDirectory(loop.runtime, out)
+    loop.runtime._watch.record(out)
 
     def step(model: Any, batch: Any, own: Loop) -> Any:
         loss = own.case.loss(model, batch)

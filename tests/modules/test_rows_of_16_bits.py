@@ -101,10 +101,10 @@ def test_a_loop_resumes_bit_by_bit_in_whichever_order_its_parts_are_loaded(dtype
 def test_a_state_that_somebody_changes_is_taken() -> None:
     model, optimizer, runtime = made(torch.bfloat16, torch.optim.Adagrad)
     trained(model, optimizer, batches(5))
-    before = runtime.optimizer_state(0)["sum"]
+    before = runtime.states.export(0)["sum"]
     optimizer.state[model.items.weight]["sum"][3] = 7.0
     trained(model, optimizer, [(torch.full((4, 2), 5), torch.full((4, 2), 5))])
-    after = runtime.optimizer_state(0)["sum"]
+    after = runtime.states.export(0)["sum"]
     assert bool((after[3] == 7.0).all())
     assert torch.equal(after[6:], before[6:])
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import adaptive_rec
 from adaptive_rec.errors import ConfigError, DataError
-from adaptive_rec.modules.weight import TieredWeight
+from adaptive_rec.modules.tensors.weight import TieredWeight
 
 pytest.importorskip("expecttest", reason="torch's sample inputs need the package expecttest")
 

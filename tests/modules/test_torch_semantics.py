@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import adaptive_rec
 from adaptive_rec.errors import AdaptiveRecError
-from adaptive_rec.modules.row_gradient import RowGradient
+from adaptive_rec.modules.loop.row_gradient import RowGradient
 from tests.matrix import always, grid
 
 from .cases import few_or_many_steps, in_turn

@@ -10,9 +10,9 @@ from torch import nn
 
 import adaptive_rec
 from adaptive_rec.errors import AdaptiveRecError, ConfigError
-from adaptive_rec.modules import loop_checks
-from adaptive_rec.modules.row_gradient import RowGradient
-from adaptive_rec.modules.weight import TieredWeight
+from adaptive_rec.modules.loop import checks as loop_checks
+from adaptive_rec.modules.loop.row_gradient import RowGradient
+from adaptive_rec.modules.tensors.weight import TieredWeight
 
 from .cases import few_or_many_steps
 from .training import CASES, RULES, Loop, assert_same, data, wrapped

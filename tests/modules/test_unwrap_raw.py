@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import adaptive_rec
 from adaptive_rec import AdaptiveEmbedding
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.modules.raw_id_modules import RawIdEmbedding, RawIdEmbeddingBag
+from adaptive_rec.modules.api.raw_id_modules import RawIdEmbedding, RawIdEmbeddingBag
 
 from .raw_keys import KEYS, drawn, keys_at, options
 from .test_resume import through_file

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import adaptive_rec
 from adaptive_rec.errors import AdaptiveRecError
-from adaptive_rec.modules.weight import TieredWeight
+from adaptive_rec.modules.tensors.weight import TieredWeight
 
 from .cases import failures
 from .training import QUICK_WINDOWS, wrapped

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import adaptive_rec
 from adaptive_rec import AdaptiveEmbedding, AdaptiveEmbeddingBag
 from adaptive_rec.errors import AdaptiveRecError
-from adaptive_rec.modules.weight import TieredWeight
+from adaptive_rec.modules.tensors.weight import TieredWeight
 
 from .training import CASES, RULES, Loop, assert_moved, data, tables_of, wrapped
 

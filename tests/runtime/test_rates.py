@@ -14,7 +14,7 @@ from adaptive_rec.dense.eager import scale_down
 from adaptive_rec.embedding.optimizer import schedule
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot
-from adaptive_rec.modules.bag import AdaptiveEmbeddingBag
+from adaptive_rec.modules.api.bag import AdaptiveEmbeddingBag
 from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime

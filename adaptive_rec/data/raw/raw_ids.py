@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,12 +14,10 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.knobs import MOST_AHEAD
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.raw.calls import Clear, Draw, FoundKeys, Keep, Restore
-from adaptive_rec.data.raw.changes import COUNTED, NO_KEYS, Change, NewKeys, row_names
-from adaptive_rec.data.raw.eviction import Eviction, Leaving, Limits, Popularity
+from adaptive_rec.data.raw.changes import COUNTED, NO_KEYS, NewKeys, row_names
+from adaptive_rec.data.raw.eviction import Leaving, Popularity
 from adaptive_rec.data.raw.kept_keys import KeptKeys
-from adaptive_rec.data.raw.key_map import KeyMap
-from adaptive_rec.data.raw.last_lookups import LastLookups
-from adaptive_rec.data.raw.schedule import KnobSchedule
+from adaptive_rec.data.raw.keys_in_use import KeysInUse
 from adaptive_rec.data.raw.taken_batches import TakenBatches
 from adaptive_rec.data.source import Source, Wrapped, untaken_batches
 from adaptive_rec.errors import CheckpointError, DataError, TrainingError
@@ -46,8 +43,8 @@ class RawIds(Wrapped):
         shared_rows = config.data.shared_rows
         self.tables = tuple(replace(table, rows=table.rows + shared_rows) for table in source.tables)
         rows_T, table_F = [table.rows for table in self.tables], [feature.table for feature in self.features]
-        self.keys = KeyMap(rows_T, table_F, shared_rows, config.run.seed)
-        self._admit_after = KnobSchedule(config.knobs.admit_after)
+        in_use = KeysInUse(rows_T, table_F, shared_rows, config.run.seed, config.knobs.admit_after, COUNTED_IN_RUNS)
+        self._in_use, self.keys, self._eviction = in_use, in_use.map, in_use.eviction
         self._ahead = TakenBatches()
         self._readers = 0
         """How often reading has begun; the newest reader alone may take batches."""
@@ -59,18 +56,13 @@ class RawIds(Wrapped):
         """The end of the ids of each table that keys had, or shared, in the last state."""
         self._again: list[NDArray[np.int64]] = []
         """The names of rows below this that keys got since then."""
-        last = LastLookups(rows_T, table_F)
-        self._eviction = Eviction(self.keys, last, len(rows_T))
         most = config.data.keep_evicted
         self.kept = KeptKeys(most, len(rows_T)) if most else None
         """The keys that have left and may come back with their values."""
-        self._counts = dict.fromkeys(COUNTED_IN_RUNS, 0)
-        self.most_bytes = self.keys.most_bytes + (last.most_bytes if config.knobs.evict_after else 0)
+        self.most_bytes = self.keys.most_bytes + (in_use.last.most_bytes if config.knobs.evict_after else 0)
         """The most memory that keys take."""
         if self.kept is not None:
             self.most_bytes += self.kept.most_bytes
-        self._digest = 0
-        """A number that shows which keys have lost and got which rows, in which order, since this object was made."""
 
     def attach(self, draw: Draw, position: Callable[[], Position], restore: Restore | None = None) -> None:
         """Have rows drawn and kept values restored from now on; `position` returns the one after the last step that was made."""
@@ -81,7 +73,7 @@ class RawIds(Wrapped):
         does the same with the same batches."""
         with self._lock:
             self._settle(self._position())
-            self._admit_after.change(lookups, self.keys.settled, self._later)
+            self._in_use.admit_after.change(lookups, self.keys.settled, self._later)
 
     def look_ahead(self, batches: int) -> None:
         """Let a policy read so many batches ahead of those under way; what takes effect later does so behind them."""
@@ -124,27 +116,23 @@ class RawIds(Wrapped):
             self._settle(self._position())
             left = self._eviction.take_left()
             if self.kept is not None:
-                self._counts["dropped"] += self.kept.forget_ended(self.keys.settled)
+                self._in_use.counts["dropped"] += self.kept.forget_ended(self.keys.settled)
         for table, ids in left:
             if self.kept is not None:
                 with self._lock:
                     kept_ids, places = self.kept.keep(table, ids, self._later)
                 keep(table, kept_ids, places)
-                self._counts["kept"] += len(places)
+                self._in_use.counts["kept"] += len(places)
             clear(table, ids)
         with self._lock:
             self._again = [np.unique(np.concatenate([NO_KEYS, *self._again]))]
             for table, ids in left:
                 self.keys.free(table, ids, self._later)
-            limits = Limits(evict_ratio, evict_after, self._admit_after.newest)
-            leaving = self._eviction.choose(limits, popularity)
+            leaving = self._in_use.leave(evict_ratio, evict_after, decay, popularity, self._later)
             if self.kept is not None:
                 for table in np.unique(leaving.table_L).tolist():
                     key_L, id_L = (part[leaving.table_L == table] for part in (leaving.key_L, leaving.id_L))
-                    self._counts["dropped"] += self.kept.leave(table, key_L, id_L, self._later)
-            if evict_ratio or evict_after:
-                aged = int(np.count_nonzero(leaving.aged_L))
-                self.keys.change(Change(self._later, leaving.key_L, leaving.table_L, leaving.id_L, decay, aged))
+                    self._in_use.counts["dropped"] += self.kept.leave(table, key_L, id_L, self._later)
         return leaving
 
     def key_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
@@ -194,8 +182,7 @@ class RawIds(Wrapped):
                 rule = "knobs.policy must read what is new of the stream by one reader where data.ids=raw"
                 raise TrainingError(f"{rule}, another began before this one had ended")
             self._settle(self._position())
-            admit_after = self._admit_after.at(self.keys.taken)
-            ids_N, new = self.keys.take(batch.ids_N, batch.offsets, admit_after, self.kept)
+            ids_N, new = self._in_use.take(batch.ids_N, batch.offsets, self.kept)
             self._ahead.add(batch.position, new)
             self._check_ahead()
             if batch.position.order <= self._ahead.drawn_to.order:
@@ -224,26 +211,22 @@ class RawIds(Wrapped):
             self._settle_batch(new)
 
     def _settle_batch(self, new: NewKeys) -> None:
-        change = self.keys.settle(new)
-        self._eviction.settle(new, change)
+        change = self._in_use.settle(new)
         again = new.id_A < self._saved_T[new.table_A]
         if again.any():
             self._again.append(row_names(new.table_A[again], new.id_A[again]))
-        left_L = NO_KEYS if change is None else change.key_L
-        new.count_into(self._counts, len(left_L))
-        self._counts["evicted_by_age"] += 0 if change is None else change.aged
+        self._in_use.counts["evicted_by_age"] += 0 if change is None else change.aged
         if self.kept is not None:
             back = new.place_A >= 0
             self.kept.settle_back(new.key_A[back], new.table_A[back])
-            self._counts["came_back"] += int(np.count_nonzero(back))
-        self._digest = zlib.crc32(np.concatenate([left_L, new.key_A, new.id_A]).tobytes(), self._digest)
+            self._in_use.counts["came_back"] += int(np.count_nonzero(back))
 
     def counts(self) -> dict[str, int]:
         """Return the keys that have a row now, and over all steps so far: keys that lost theirs, keys that were refused one,
         lookups, those of shared rows."""
         with self._lock:
             self._settle(self._position())
-            return dict(self._counts)
+            return dict(self._in_use.counts)
 
     def find(self, table: int, key_N: NDArray[np.int64]) -> FoundKeys:
         """Return where keys of a table are after the last step. Any thread may call it."""
@@ -251,8 +234,7 @@ class RawIds(Wrapped):
         offsets = np.where(np.arange(len(self.features) + 1) > feature, len(key_N), 0)  # a sample with all keys in one bag
         with self._lock:
             self._settle(self._position())
-            id_N = self.keys.look_up(key_N, offsets)
-            return FoundKeys(id_N, id_N >= self.keys.shared_T[table], self.keys.counted(table, key_N))
+            return self._in_use.find(table, key_N, offsets)
 
     def begin_with(self, table: int, key_K: NDArray[np.int64]) -> None:
         """Give keys the first rows of their own of a table, in order, before any batch is taken. Raises CheckpointError where
@@ -262,15 +244,14 @@ class RawIds(Wrapped):
             rule = f"table {self.tables[table].name!r} must have a row for each of the {len(key_K):,} ids that it begins with"
             raise CheckpointError(f"{rule}, got {own:,} (data.table_rows, data.max_table_rows)")
         with self._lock:
-            self.keys.begin_with(table, key_K)
-            self._counts["keys"] += len(key_K)
+            self._in_use.begin_with(table, key_K)
 
     def check_alike(self, group: Group, step: int) -> None:
         """Raise DataError where ranks that read different samples have given keys different rows by this step. Ranks must call it
         together."""
         with self._lock:
             self._settle(self._position())
-            own = self._digest
+            own = self._in_use.digest
         digests = group.gather(np.array([own]))[:, 0].tolist()
         for rank, found in enumerate(digests):
             if found != digests[0]:
@@ -296,27 +277,21 @@ class RawIds(Wrapped):
             self._settle(self._position())
             return {
                 **self.keys.state(),
-                "counts": dict(self._counts),
-                "admit_after": self._admit_after.array(),
-                "eviction": self._eviction.state(),
+                **self._in_use.state(),
                 "ahead": self._ahead.state(),
                 "kept": None if self.kept is None else self.kept.state(),
             }
 
     def set_state(self, found: Saved) -> None:
         """Restore the keys of a checkpoint. Raises CheckpointError."""
-        self.keys.set_state(found)
-        self._eviction.set_state(found.part("eviction"))
         if found.has("ahead"):  # older versions read nothing twice
             self._ahead.set_state(found.part("ahead"))
-        kept = found.maybe("kept")
+        self._in_use.set_state(found, found, self._most_ahead)
+        self._saved_T, kept = self.keys.end_T, found.maybe("kept")
         if self.kept is not None and kept is not None:
             self.kept.set_state(kept)
-        self._saved_T, counts = self.keys.end_T, found.part("counts")
-        self._counts = {name: counts.integer(name) for name in self._counts}
-        now = self._admit_after.newest
-        self._admit_after.set_array(found, "admit_after", self.keys.settled)
-        self.admit_after(now)
+        with self._lock:
+            self._settle(self._position())
 
 
 def raw_ids_of(source: Source) -> RawIds | None:

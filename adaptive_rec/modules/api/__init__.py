@@ -1,0 +1,1 @@
+"""What a user calls: `wrap`, modules, collections and their options."""

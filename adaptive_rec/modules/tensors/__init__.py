@@ -1,0 +1,1 @@
+"""Tensors whose values lie in tiers, what torch's functions and optimizers do with them."""
