@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from adaptive_rec.cli import COMMANDS
+from adaptive_rec.cli.commands import COMMANDS, add_all_commands
 from adaptive_rec.cli.parser import Parser
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.errors import did_you_mean
 
 
-def commands() -> list[str]:
+def test_the_table_of_commands_has_what_their_modules_add() -> None:
     subparsers = Parser(prog="adaptive-rec").add_subparsers()
-    for module in COMMANDS:
-        module.add_commands(subparsers)
-    return list(subparsers.choices)
+    add_all_commands(subparsers)
+    assert list(subparsers.choices) == list(COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +21,7 @@ def commands() -> list[str]:
     [("help", ""), ("trian", "train"), ("stat", "status"), ("evaluate", "eval"), ("quit", ""), ("version", ""), ("list", "")],
 )
 def test_a_command_is_suggested_where_it_is_near(typed: str, meant: str) -> None:
-    assert did_you_mean(typed, commands()) == (f"; did you mean {meant}?" if meant else "")
+    assert did_you_mean(typed, COMMANDS) == (f"; did you mean {meant}?" if meant else "")
 
 
 @pytest.mark.parametrize(

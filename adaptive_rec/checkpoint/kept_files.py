@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from adaptive_rec.checkpoint.files import Files
 from adaptive_rec.checkpoint.generation import read_manifest
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, array_type
-from adaptive_rec.embedding.disk.kept_rows import KeptRows
 from adaptive_rec.embedding.shard_arrays import OPTIMIZER_STATE, ROW, WEIGHT
 from adaptive_rec.errors import CheckpointError, DiskError
+
+if TYPE_CHECKING:
+    from adaptive_rec.embedding.disk.kept_rows import KeptRows
 
 _NAME = re.compile(r"kept-[0-9]{5,9}\.safetensors")
 

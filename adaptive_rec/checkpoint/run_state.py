@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from adaptive_rec.checkpoint.flatten import Copies
-from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.finite import StepCheck
-from adaptive_rec.embedding.peers.ownership import Ownership
 from adaptive_rec.embedding.placement_state import placement_state, read_hot_rows, set_placement, set_slots, set_traffic
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.reclassify.observer import Observer
@@ -23,6 +21,9 @@ from adaptive_rec.state.run_state import RunState
 from adaptive_rec.state.saved_run import read_knobs
 from adaptive_rec.tracking.count_min import of_older_version, saved_sketch
 from adaptive_rec.tracking.popularity import saved_candidates
+
+if TYPE_CHECKING:
+    from adaptive_rec.data.raw.raw_ids import RawIds
 
 
 class SavedPart(Protocol):
@@ -191,6 +192,8 @@ def _set_keys(keys: RawIds | None, found: Saved, saved_by: Callable[[int], Saved
 
 def _remember_rows_of(parts: RunParts, found: Saved, rank: int, ranks: int) -> None:
     """Restore what one of several ranks had counted of its rows, as far as they are this rank's now."""
+    from adaptive_rec.embedding.peers.ownership import Ownership
+
     store, saved = parts.state.store, Ownership(parts.state.store.peers.batch_space, ranks, rank)
     space, tracker = store.peers.batch_space if ranks == 1 else saved.own, found.part("observer").part("tracker")
     rows = np.union1d(saved_candidates(tracker, space.rows), read_hot_rows(found.part("store"), space.rows))

@@ -10,25 +10,7 @@ import re
 import signal
 import sys
 
-from adaptive_rec.cli import (
-    branch,
-    calibrate,
-    compare,
-    control,
-    data,
-    doctor,
-    export,
-    knobs,
-    placement,
-    plan,
-    predict,
-    profile,
-    rollback,
-    runs,
-    simulate,
-    status,
-    train,
-)
+from adaptive_rec.cli.commands import COMMANDS, add_all_commands, add_commands_beside
 from adaptive_rec.cli.output import say
 from adaptive_rec.cli.parser import Parser
 from adaptive_rec.config.trust import OPTION, TRUST, settings_in, taken_out
@@ -46,14 +28,7 @@ from adaptive_rec.system.openmp import wait_briefly
 from adaptive_rec.system.version import __version__
 from adaptive_rec.units import readable
 
-COMMANDS = (
-    train, branch, data, status, knobs, placement, control, rollback, runs, predict, export, profile, plan, compare, simulate,
-    calibrate, doctor,
-)  # fmt: skip
-"""The modules of the commands, in the order of the help."""
-
-EPILOG = f"""\
-{train.EXAMPLES}{data.EXAMPLE}
+WHILE_UNDER_WAY = """
 while a run is under way, from any shell of the same user:
   adaptive-rec status --watch                            its progress
   adaptive-rec knobs set alpha=0.8 hot_budget_bytes=64MiB
@@ -132,26 +107,27 @@ def answered(error: OSError) -> int | None:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """Return a command line as a namespace; its `command` executes it. Raises UsageError."""
+    words = taken_out(argv)
+    name = next((word for word in words if not word.startswith("-")), None)
+    if name is not None and name not in COMMANDS:
+        raise UsageError(f"unknown command {name}{did_you_mean(name, COMMANDS)} (commands: {', '.join(COMMANDS)})")
     parser = Parser(
         prog="adaptive-rec",
         description="Train recommendation models whose embedding tables do not fit in GPU memory, "
         "and see and steer them while they train.",
-        epilog=EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"adaptive-rec {__version__}")
     trusted = "import the classes that files name, such as the policy of a run; with =NAME,... only these (any command)"
     parser.add_argument(OPTION, nargs="?", metavar="NAME", help=trusted)
     subparsers = parser.add_subparsers(metavar="COMMAND", title="commands")
-    for module in COMMANDS:
-        module.add_commands(subparsers)
-    commands: dict[str, Parser] = subparsers.choices
-    words = taken_out(argv)
-    name = next((word for word in words if not word.startswith("-")), None)
-    if name is not None and name not in commands:
-        raise UsageError(f"unknown command {name}{did_you_mean(name, commands)} (commands: {', '.join(commands)})")
+    if name is not None and words[0] == name:
+        add_commands_beside(name, subparsers)
+    else:  # its help may be printed
+        add_all_commands(subparsers)
+        parser.epilog = examples()
     args, unknown = parser.parse_known_args(words)
     if unknown:
-        options = [*commands[name].options, OPTION] if name else parser.options
+        options = [*subparsers.choices[name].options, OPTION] if name else parser.options
         option = next((word for word in unknown if word.startswith("-")), unknown[0]).partition("=")[0]
         if option in options:
             raise UsageError(f"options must come before --, after which all words are values, got {option} after it")
@@ -161,3 +137,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
         raise UsageError("give a command (adaptive-rec --help lists them)")
     args.argv = argv
     return args
+
+
+def examples() -> str:
+    """Return the examples below the help."""
+    from adaptive_rec.cli import data, train
+
+    return f"{train.EXAMPLES}{data.EXAMPLE}{WHILE_UNDER_WAY}"

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import say, waiting
-from adaptive_rec.cli.own_data import add_schema_options, with_prepared_data
+from adaptive_rec.cli.own_data import with_prepared_data
 from adaptive_rec.cli.parser import (
     DATA_HELP,
     add_command,
+    add_schema_options,
     add_settings,
     configuration,
     create_folder,

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from adaptive_rec.cli.output import pairs, print_json, printable_path, say, show, waiting
-from adaptive_rec.cli.own_data import add_schema_options, files_with_rows, found_files, schema_to_use
-from adaptive_rec.cli.parser import Parser, add_command
+from adaptive_rec.cli.own_data import files_with_rows, found_files, schema_to_use
+from adaptive_rec.cli.parser import Parser, add_command, add_schema_options
 from adaptive_rec.data.prepare.recipe import formats, recipes
 from adaptive_rec.data.tabular.files import DataFiles
 from adaptive_rec.errors import UsageError
@@ -143,12 +143,12 @@ def verify_folder(folder: Path, stream: TextIO) -> None:
 def verify_source(source: str, stream: TextIO) -> None:
     """Check the prepared folder that a run reads. Raises UsageError where it reads something else."""
     from adaptive_rec.data.open import check_file
-    from adaptive_rec.data.prepare.meta import META
+    from adaptive_rec.data.prepare.place import is_prepared
 
     folder = Path(source)
     if source == "synthetic" or os.path.isfile(folder):
         raise UsageError(f"--verify needs a prepared folder as --data, which has checksums; got {source}")
-    if not os.path.isfile(folder / META):
+    if not is_prepared(folder):
         check_file(folder)
     verify_folder(folder, stream)
 

@@ -10,12 +10,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from adaptive_rec.cli.output import printable_path, say
-from adaptive_rec.cli.own_time import add_time_option, in_time, inferred_in_time, timed
+from adaptive_rec.cli.own_time import in_time, inferred_in_time, timed
 from adaptive_rec.cli.parser import text_settings
-from adaptive_rec.data.tabular.files import DataFiles, find_files, followed
 from adaptive_rec.errors import UsageError
 from adaptive_rec.run.new_directory import replace_text
 from adaptive_rec.units import counted, printable, readable, whole
@@ -24,21 +23,10 @@ if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
     from adaptive_rec.data.prepare.job import Request
     from adaptive_rec.data.prepare.meta import Meta
+    from adaptive_rec.data.tabular.files import DataFiles
     from adaptive_rec.data.tabular.first_rows import Reading
     from adaptive_rec.data.tabular.infer import Inferred
     from adaptive_rec.data.tabular.schema import FileSchema, Schema
-
-
-def add_schema_options(parser: Any) -> None:
-    """--label and --schema, which say that files are CSV, TSV or Parquet files."""
-    labelled = (
-        "CSV, TSV or Parquet: the column of 0 and 1, or a comparison such as 'rating >= 4' or 'answer == yes'; "
-        "the schema is inferred"
-    )
-    parser.add_argument("--label", metavar="COLUMN", help=labelled)
-    described = "CSV, TSV or Parquet: TOML file that names label and columns, as a first run with --label writes it"
-    parser.add_argument("--schema", metavar="FILE", type=Path, help=described)
-    add_time_option(parser)
 
 
 def with_prepared_data(
@@ -66,6 +54,7 @@ def with_prepared_data(
 def describe_own_data(args: argparse.Namespace, runs: Path, config: Config, stream: TextIO) -> tuple[str, str]:
     """Return `--data`, which is trained on as it is, and a copy of its schema that later edits leave as it is."""
     from adaptive_rec.data.prepare.formats import array_name
+    from adaptive_rec.data.tabular.files import DataFiles, followed
     from adaptive_rec.data.tabular.first_rows import Reading
     from adaptive_rec.data.tabular.schema_text import schema_toml
 
@@ -225,6 +214,8 @@ def found_schema(
 
 def found_files(data: Path, stream: TextIO) -> DataFiles:
     """Return the files of --data; what of a folder is left out is said."""
+    from adaptive_rec.data.tabular.files import find_files
+
     found = find_files(data)
     if found.left_out:
         say(f"note: not read of {printable_path(data)}: {found.left_out}", stream)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from adaptive_rec.errors import DataError, UsageError, did_you_mean
 
@@ -16,11 +15,6 @@ if TYPE_CHECKING:
     from adaptive_rec.data.tabular.schema import Schema
 
 IN_TIME = ("data.order=time", "data.shuffle=false")
-
-
-def add_time_option(parser: Any) -> None:
-    named = "CSV, TSV or Parquet: the column of the rows' times; they are read in its order, and the newest are held out"
-    parser.add_argument("--time", metavar="COLUMN", help=named)
 
 
 def in_time(args: argparse.Namespace) -> argparse.Namespace:
@@ -35,9 +29,10 @@ def in_time(args: argparse.Namespace) -> argparse.Namespace:
 
 def check_folder(column: str, data: str | None) -> None:
     """Raise UsageError unless --data is a prepared folder whose rows have the times of a column."""
-    from adaptive_rec.data.prepare.meta import META, load_meta
+    from adaptive_rec.data.prepare.meta import load_meta
+    from adaptive_rec.data.prepare.place import is_prepared
 
-    if data is None or not os.path.isfile(Path(data) / META):
+    if data is None or not is_prepared(data):
         raise UsageError("--time names a column of CSV, TSV or Parquet files: give --label COLUMN or --schema FILE with it")
     schema = load_meta(Path(data)).columns_schema
     found = schema.time.column if schema is not None else ""

@@ -120,6 +120,19 @@ def add_client_options(parser: Parser, url: bool = True) -> None:
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
 
 
+def add_schema_options(parser: Parser) -> None:
+    """--label, --schema and --time, which say that files are CSV, TSV or Parquet files."""
+    labelled = (
+        "CSV, TSV or Parquet: the column of 0 and 1, or a comparison such as 'rating >= 4' or 'answer == yes'; "
+        "the schema is inferred"
+    )
+    parser.add_argument("--label", metavar="COLUMN", help=labelled)
+    described = "CSV, TSV or Parquet: TOML file that names label and columns, as a first run with --label writes it"
+    parser.add_argument("--schema", metavar="FILE", type=Path, help=described)
+    named = "CSV, TSV or Parquet: the column of the rows' times; they are read in its order, and the newest are held out"
+    parser.add_argument("--time", metavar="COLUMN", help=named)
+
+
 def add_serve_options(parser: Parser) -> None:
     """The address of the HTTP service."""
     add = parser.add_argument_group("dashboard and API").add_argument

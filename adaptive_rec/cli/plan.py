@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.forecast import add_forecast_options, processes_of, shown_forecast, shown_homes
 from adaptive_rec.cli.output import columns, pairs, print_json, show, text, waiting
-from adaptive_rec.cli.own_data import add_schema_options, with_prepared_data
+from adaptive_rec.cli.own_data import with_prepared_data
 from adaptive_rec.cli.parser import (
     CONFIG_HELP,
     DATA_HELP,
     add_command,
+    add_schema_options,
     add_settings,
     configuration,
     text_settings,

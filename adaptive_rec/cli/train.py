@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli import processes
-from adaptive_rec.cli.detach import detach
 from adaptive_rec.cli.launcher import Wanted, launch
 from adaptive_rec.cli.output import say
-from adaptive_rec.cli.own_data import add_schema_options
 from adaptive_rec.cli.parser import (
     DATA_HELP,
     add_command,
+    add_schema_options,
     add_settings,
     given_serve_options,
     on_terminal,
@@ -153,6 +152,8 @@ def train_elsewhere(args: argparse.Namespace, config: Config, wanted: Wanted, ou
     if not processes.are_under_way():
         check_start(args, config, out)
     if args.detach:
+        from adaptive_rec.cli.detach import detach
+
         return detach(args.argv, out, args.resume, serving.options is not None, args.json)
     if wanted.processes > 1 and not processes.are_under_way():
         return launch(args.argv, wanted, config, out)
@@ -224,18 +225,24 @@ def begin(
 ) -> TrainingRun:
     """Build the run: load torch, read or draw the data, allocate the tables."""
     screen.status("loading torch")
-    from adaptive_rec.offline.report.run_report import write_report
     from adaptive_rec.run.training_run import TrainingRun
 
     source = config.data.source
     reading = "" if source == "synthetic" else f"reading {Path(source).name}, "
     screen.status(f"{reading}building tables")
     named = overridden(args)
-    training = TrainingRun(config, out, args.resume, args.replay, args.argv, named, write_report, group)
+    training = TrainingRun(config, out, args.resume, args.replay, args.argv, named, write_report_page, group)
     if group is not None:
         group.report_to(lambda text: training.log.note("failed", text))
     screen.begin(training.runtime)
     return training
+
+
+def write_report_page(directory: Path) -> object:
+    """Write the report page of a run directory."""
+    from adaptive_rec.offline.report.run_report import write_report
+
+    return write_report(directory)
 
 
 def finish(training: TrainingRun, screen: Screen, signals: StopSignals) -> dict[str, Any]:

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adaptive_rec.cli import processes
-from adaptive_rec.cli.data import verify_source
 from adaptive_rec.cli.launcher import Wanted
 from adaptive_rec.cli.output import say, waiting
-from adaptive_rec.cli.own_data import with_prepared_data
 from adaptive_rec.cli.parser import configuration, number_settings, text_settings
 from adaptive_rec.errors import ConfigError, UsageError, did_you_mean
 from adaptive_rec.run.external_paths import check_named_file, check_rows_are_inside
@@ -33,6 +31,8 @@ def prepare_own_data(args: argparse.Namespace) -> tuple[argparse.Namespace, Conf
     if args.data is not None and not processes.are_silent():
         waiting(f"reading {args.data}")
     stream = io.StringIO() if processes.are_silent() else sys.stderr if args.json or args.print_config else sys.stdout
+    from adaptive_rec.cli.own_data import with_prepared_data
+
     return with_prepared_data(args, check_begins, args.out.parent if args.out else RUNS, stream)
 
 
@@ -56,7 +56,6 @@ def check_begins(args: argparse.Namespace) -> Config:
 def load_checked(args: argparse.Namespace) -> Config:
     """Return the checked configuration, before the seconds that torch takes to load. Raises UsageError or ConfigError."""
     from adaptive_rec.policy.find import load_policy
-    from adaptive_rec.tracker import load_tracker
 
     if args.resume and args.out is None:
         raise UsageError("--resume needs --out DIR, the run directory to continue")
@@ -80,6 +79,8 @@ def load_checked(args: argparse.Namespace) -> Config:
     check_named_file(args.config, config, overrides(args), os.environ)
     load_policy(config.knobs.policy)
     for name in config.run.track:
+        from adaptive_rec.tracker import load_tracker
+
         load_tracker(name)
     return config
 
@@ -125,6 +126,8 @@ def check_start(args: argparse.Namespace, config: Config, out: Path) -> None:
         check_run_is_new(out)
     check_inputs(config)
     if args.verify:
+        from adaptive_rec.cli.data import verify_source
+
         verify_source(config.data.source, sys.stderr if args.json else sys.stdout)
 
 
@@ -180,18 +183,19 @@ def no_run(out: Path) -> str:
 def check_inputs(config: Config) -> None:
     """Check data and device as far as it needs no torch, which takes seconds to load. Raises UsageError or DataError."""
     from adaptive_rec.data.open import check_file
-    from adaptive_rec.data.prepare.formats import check_source
-    from adaptive_rec.data.prepare.meta import META
-    from adaptive_rec.data.tabular.files import files_of
-    from adaptive_rec.data.tabular.schema import load_schema
+    from adaptive_rec.data.prepare.place import is_prepared
     from adaptive_rec.system.cuda_driver import NO_CUDA, may_have_cuda
 
     source = config.data.source
     if config.data.schema_file:
+        from adaptive_rec.data.prepare.formats import check_source
+        from adaptive_rec.data.tabular.files import files_of
+        from adaptive_rec.data.tabular.schema import load_schema
+
         load_schema(Path(config.data.schema_file), "data.schema_file")
         for path in files_of(Path(source)):
             check_source(path)
-    elif source != "synthetic" and not os.path.isfile(Path(source) / META):
+    elif source != "synthetic" and not is_prepared(source):
         check_file(Path(source))
     if config.run.device == "cuda" and not may_have_cuda():
         raise ConfigError(NO_CUDA)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +14,17 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.criteo import MemorySource, StreamSource
-from adaptive_rec.data.loaded_samples import LoadedSamples
-from adaptive_rec.data.prepare.meta import Meta
-from adaptive_rec.data.prepared import PreparedSource
-from adaptive_rec.data.prepared_arrays import FolderArrays
 from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.data.split_facts import Labels, Looked, Part
-from adaptive_rec.data.tabular.stream import TabularSource
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MISSING_ID
+
+if TYPE_CHECKING:
+    from adaptive_rec.data.loaded_samples import LoadedSamples
+    from adaptive_rec.data.prepare.meta import Meta
+    from adaptive_rec.data.prepared import PreparedSource
+    from adaptive_rec.data.prepared_arrays import FolderArrays
+    from adaptive_rec.data.tabular.stream import TabularSource
 
 BLOCK_ROWS = 128
 MOST_BLOCKS = 96
@@ -53,10 +56,6 @@ def looked_at(source: Source, config: Config) -> Looked | None:
 
 
 def _looked_at(source: Source, config: Config) -> Looked | None:
-    if isinstance(source, PreparedSource):
-        return _of_folder(source, config)
-    if isinstance(source, TabularSource):
-        return _of_files(source, config)
     if isinstance(source, MemorySource):
         train, held_out = (Labels.of(source.labels_R[rows.start : rows.stop], len(rows)) for rows in source.ranges)
         return Looked((train, held_out))
@@ -64,7 +63,14 @@ def _looked_at(source: Source, config: Config) -> Looked | None:
         train = Labels.of(_first_labels(source.train_batches(Position(), STREAM_ROWS)), source.train_samples)
         held_out = Labels.of(_first_labels(source.test_batches(STREAM_ROWS, STREAM_ROWS)), source.test_samples)
         return Looked((train, held_out))
-    return None
+    if config.data.source == "synthetic":
+        return None
+    from adaptive_rec.data.prepared import PreparedSource
+    from adaptive_rec.data.tabular.stream import TabularSource
+
+    if isinstance(source, PreparedSource):
+        return _of_folder(source, config)
+    return _of_files(source, config) if isinstance(source, TabularSource) else None
 
 
 def _first_labels(batches: Iterator[Batch]) -> NDArray[np.float32]:
@@ -124,6 +130,8 @@ def _part(rows: range, pieces: list[LoadedSamples]) -> Part:
     """Return a part of which these pieces are looked at."""
     if not pieces:
         return Part(len(rows), np.empty(0, np.int32))
+    from adaptive_rec.data.loaded_samples import LoadedSamples
+
     samples = LoadedSamples.joined(pieces)
     return Part(len(rows), samples.labels_B, samples.ids_BC.astype(np.int64), samples.dense_BX)
 

@@ -10,15 +10,11 @@ from pathlib import Path
 
 from adaptive_rec.batch import Position
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.criteo import open_criteo
 from adaptive_rec.data.file_kind import NAMES, kind_of
 from adaptive_rec.data.left_out import WithoutParts
 from adaptive_rec.data.lines import line_blocks
-from adaptive_rec.data.prepare.meta import META
-from adaptive_rec.data.prepared import PreparedSource
-from adaptive_rec.data.raw.raw_ids import RawIds
+from adaptive_rec.data.prepare.place import META, is_prepared
 from adaptive_rec.data.source import Source
-from adaptive_rec.data.synthetic import SyntheticSource
 from adaptive_rec.errors import ConfigError, DataError
 from adaptive_rec.system.group import ALONE, Group
 
@@ -41,7 +37,11 @@ def open_source(
         raise ConfigError("data.follow needs CSV, TSV or Parquet files: give --data PATH, and --label COLUMN or --schema FILE")
     source = _open(config, group)
     source = WithoutParts(source, left_out) if left_out else source
-    return RawIds(source, config) if config.data.ids == "raw" else source
+    if config.data.ids != "raw":
+        return source
+    from adaptive_rec.data.raw.raw_ids import RawIds
+
+    return RawIds(source, config)
 
 
 def _open(config: Config, group: Group) -> Source:
@@ -56,12 +56,18 @@ def _open(config: Config, group: Group) -> Source:
         return followed if group.is_alone else HandedOn(followed, group)
     if config.data.source == "synthetic":
         check_no_clock(config, "the synthetic stream")
+        from adaptive_rec.data.synthetic import SyntheticSource
+
         return SyntheticSource(config)
     path = Path(config.data.source)
-    if os.path.isfile(path / META):  # Path.is_file raises for a name that is too long
+    if is_prepared(path):
+        from adaptive_rec.data.prepared import PreparedSource
+
         return PreparedSource(config)
     check_file(path)
     check_no_clock(config, "a Criteo TSV file")
+    from adaptive_rec.data.criteo import open_criteo
+
     return open_criteo(config)
 
 

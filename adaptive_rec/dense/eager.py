@@ -25,6 +25,8 @@ class DensePart:
 
     group: Group = ALONE
     """The processes that train together."""
+    is_replayed = False
+    """Whether steps are recorded and replayed on a device, so that updates do not wait for checks."""
 
     def __init__(
         self,

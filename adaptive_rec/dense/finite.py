@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -23,12 +23,14 @@ from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.watch_rule import WatchRule
 from adaptive_rec.dense.eager import DensePart
-from adaptive_rec.dense.replayed import ReplayedDense
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError, NotFiniteError, TrainingError
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.placement import RowSpace
+
+if TYPE_CHECKING:
+    from adaptive_rec.dense.replayed import ReplayedDense
 
 IN_A_ROW_LIMIT = 10
 """Number of batches left out in a row at which the run ends, as the fault is not in the batches."""
@@ -50,7 +52,7 @@ def step_check(
 ) -> StepCheck:
     """Return the check of a run. `rules`: what the watchdog does where a loss is not finite; a rule that does more than warn acts
     after the step, whose batch is left out. Raises ConfigError where a device run is to leave batches out."""
-    if not isinstance(dense, ReplayedDense):
+    if not dense.is_replayed:
         leaves_out = on_nan == "skip_batch" or any(rule.action != "warn" for rule in rules)
         return CheckedBefore(dense, store.peers.batch_space, leaves_out, word)
     for rule in rules:
@@ -64,6 +66,9 @@ def step_check(
             f"run.on_nan must be stop on a device, where updates do not wait for the check, got {on_nan}; "
             "set run.device=cpu"
         )
+    from adaptive_rec.dense.replayed import ReplayedDense
+
+    assert isinstance(dense, ReplayedDense)
     return CheckedLate(dense, store, word)
 
 

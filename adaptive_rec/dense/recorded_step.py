@@ -6,14 +6,16 @@ An eager step of a small model on a device is some twenty launches from Python, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adaptive_rec.embedding.staged.streams import Streams
+if TYPE_CHECKING:
+    from adaptive_rec.embedding.staged.streams import Streams
+
 
 CONSTANT_STEPS = 8
 """Steps with the same rates before one is recorded: a schedule that changes them at every step would record in vain."""

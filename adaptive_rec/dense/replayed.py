@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +14,10 @@ from torch import Tensor, nn
 from adaptive_rec.dense.eager import DensePart, scale_down
 from adaptive_rec.dense.recorded_step import RecordedStep
 from adaptive_rec.embedding.records import MicroBatch
-from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.placement import RowSpace
+
+if TYPE_CHECKING:
+    from adaptive_rec.embedding.staged.streams import Streams
 
 BUCKETS = 8
 """Number of sizes that are recorded: eighths of the largest batch, so that at most an eighth of it is padding."""
@@ -38,6 +41,8 @@ class ReplayedDense(DensePart):
     A graph reads and writes the same memory at every replay. So inputs and gradients have fixed buffers, and the next `inputs`
     reuses the memory of the last. Device memory is used only in `streams.launch`: these methods queue computation.
     """
+
+    is_replayed = True
 
     def __init__(
         self,

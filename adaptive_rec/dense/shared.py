@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -10,8 +10,10 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from adaptive_rec.dense.eager import DensePart, scale_down
 from adaptive_rec.dense.replayed import ReplayedDense
-from adaptive_rec.embedding.staged.link import Link
 from adaptive_rec.system.group import Group
+
+if TYPE_CHECKING:
+    from adaptive_rec.embedding.staged.link import Link
 
 
 class SharedDense(DensePart):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.system.group import Group
+
+if TYPE_CHECKING:
+    from adaptive_rec.embedding.staged.streams import Streams
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from adaptive_rec.embedding.cold.log import INDEX_BYTES
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.memory.plan import MemoryPlan
 from adaptive_rec.memory.rows import COPIES
@@ -23,6 +22,8 @@ def checkpoint_bytes(plan: MemoryPlan) -> int:
     what is known of hot rows and popularity."""
     rows = sum(table.rows for table in plan.tables)
     if any(part.place == "disk" for part in plan.parts):  # the rows are there already
+        from adaptive_rec.embedding.cold.log import INDEX_BYTES
+
         return rows * INDEX_BYTES + sum(part.bytes for part in plan.parts if part.name in OTHERS)
     number_bytes = 4 if rows <= 1 << 32 else 8
     others = sum(part.bytes for part in plan.parts if part.name in OTHERS)

@@ -20,16 +20,9 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.run import processes_here
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.packed import CHUNK_BYTES
-from adaptive_rec.data.prepared import BLOCK_ROWS, GROUP_BLOCKS, PreparedSource
-from adaptive_rec.data.raw.raw_ids import RawIds, raw_ids_of
+from adaptive_rec.data.prepare.place import is_prepared
 from adaptive_rec.data.source import Source, Wrapped
-from adaptive_rec.data.tabular.arrow_files import BLOCK_ROWS as BLOCK_ROWS_READ
-from adaptive_rec.data.tabular.follow import FollowedSource
-from adaptive_rec.data.tabular.stream import TabularSource
 from adaptive_rec.embedding.snapshot import SHARD_BYTES
-from adaptive_rec.embedding.staged.device_hot import HEADROOM_BYTES
-from adaptive_rec.embedding.staged.moves import SLOTS, chunk_rows
-from adaptive_rec.embedding.staged.write_back import RETURNING_LIMIT
 from adaptive_rec.memory.dense import MakeOptimizer, living_bytes, optimizer_bytes, parameter_bytes
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan, Place
 from adaptive_rec.memory.rows import BUDGET, array_bytes, kept_parts, row_parts, row_rule, row_type, space_of
@@ -107,6 +100,8 @@ def plan_memory(
     if fast == "device" and batch is not None:
         parts += _device_parts(config, source, policy, batch)
     if fast == "device":
+        from adaptive_rec.embedding.staged.device_hot import HEADROOM_BYTES
+
         used = sum(part.bytes for part in parts if part.place == fast and part.keys in (BATCHES, BATCH))
         parts.append(MemoryPart("kept free for graphs and libraries", fast, max(0, HEADROOM_BYTES - used), BUDGET))
     return MemoryPlan(str(device), config.knobs.policy, rows.tables, rows.hot, parts, available_bytes, lookups)
@@ -179,27 +174,47 @@ def _data_parts(config: Config, source: Source, batch: Batch | None) -> Iterator
         origin = origin.origin
     if config.data.source != "synthetic" and (held := array_bytes(origin)):
         yield MemoryPart("data", "host", held, DATA, held=True)
-    if (raw_ids := raw_ids_of(source)) is not None:
-        yield MemoryPart("raw ids and their rows", "host", raw_ids.most_bytes, "data.max_table_rows")
+    if config.data.ids == "raw":
+        yield from _raw_parts(source, origin, batch)
     if batch is None:
         return
-    if isinstance(origin, TabularSource | FollowedSource):
-        most = BLOCK_ROWS_READ if isinstance(origin, FollowedSource) else min(BLOCK_ROWS_READ, source.train_samples)
-        samples = array_bytes(batch) // max(1, batch.size)
-        blocks = READ_COPIES * samples * most + READ_COPIES * CHUNK_BYTES
-        yield MemoryPart("data being read", "host", blocks, "")
-    if isinstance(origin, PreparedSource) and config.data.shuffle:
-        rows = 2 * min(GROUP_BLOCKS * BLOCK_ROWS, source.train_samples)
-        samples = batch.dense_BX.nbytes + batch.labels_B.nbytes + batch.ids_N.nbytes // 2  # 32 bits each in the folder
-        yield MemoryPart("data being shuffled", "host", rows * samples // max(1, batch.size), "data.shuffle=false")
+    if config.data.shuffle and not config.data.schema_file and is_prepared(config.data.source):
+        yield _shuffled_part(source, batch)
     ahead = (config.knobs.prefetch_depth + 1) * (
         array_bytes(batch) + 5 * batch.lookups * np.dtype(np.int64).itemsize  # the most that classifying adds
     )
     yield MemoryPart("batches ahead", "host", ahead, BATCHES)
 
 
+def _raw_parts(source: Source, origin: Source, batch: Batch | None) -> Iterator[MemoryPart]:
+    """Yield the parts of raw ids, and of a user's own files that are read as they are."""
+    from adaptive_rec.data.raw.raw_ids import raw_ids_of
+    from adaptive_rec.data.tabular.arrow_files import BLOCK_ROWS
+    from adaptive_rec.data.tabular.follow import FollowedSource
+    from adaptive_rec.data.tabular.stream import TabularSource
+
+    if (raw_ids := raw_ids_of(source)) is not None:
+        yield MemoryPart("raw ids and their rows", "host", raw_ids.most_bytes, "data.max_table_rows")
+    if batch is not None and isinstance(origin, TabularSource | FollowedSource):
+        most = BLOCK_ROWS if isinstance(origin, FollowedSource) else min(BLOCK_ROWS, source.train_samples)
+        samples = array_bytes(batch) // max(1, batch.size)
+        blocks = READ_COPIES * samples * most + READ_COPIES * CHUNK_BYTES
+        yield MemoryPart("data being read", "host", blocks, "")
+
+
+def _shuffled_part(source: Source, batch: Batch) -> MemoryPart:
+    """Return the part of a prepared folder whose rows are shuffled."""
+    from adaptive_rec.data.prepared import BLOCK_ROWS, GROUP_BLOCKS
+
+    rows = 2 * min(GROUP_BLOCKS * BLOCK_ROWS, source.train_samples)
+    samples = batch.dense_BX.nbytes + batch.labels_B.nbytes + batch.ids_N.nbytes // 2  # 32 bits each in the folder
+    return MemoryPart("data being shuffled", "host", rows * samples // max(1, batch.size), "data.shuffle=false")
+
+
 def _device_parts(config: Config, source: Source, policy: Policy, batch: Batch) -> Iterator[MemoryPart]:
     """Yield what staging takes on both sides, and what the device needs to classify batches, where it does."""
+    from adaptive_rec.embedding.staged.write_back import RETURNING_LIMIT
+
     staging, features = _staging_bytes(config, source, policy, batch), len(source.features)
     skips, lists = isinstance(policy, SkippingPolicy), {"host": 0, "device": 0}
     config.run.cold_rows_of(processes_here())  # what training refuses is refused here, too
@@ -219,6 +234,8 @@ def _device_parts(config: Config, source: Source, policy: Policy, batch: Batch) 
 def _changing_bytes(config: Config, source: Source, policy: Policy) -> int:
     """Return the bytes of the slots through which rows change their tier, each as large as the widest pool's chunks, with the
     number of each row's slot."""
+    from adaptive_rec.embedding.staged.moves import SLOTS, chunk_rows
+
     rule, itemsize = row_rule(config), row_type(config).itemsize
     of_pools = list[int]()
     for spec in space_of(source, policy).pools:
@@ -232,11 +249,22 @@ def slot_bytes(requested: int) -> int:
     return requested + requested // 4
 
 
+def _with_own_rows(config: Config, source: Source) -> Source:
+    """Return the source whose tables have the rows that batches name; a rank's own tables have fewer."""
+    if config.data.ids == "raw":
+        from adaptive_rec.data.raw.raw_ids import RawIds
+
+        if isinstance(source, RawIds):
+            return source
+    return getattr(source, "_source", source)
+
+
 def _staging_bytes(config: Config, source: Source, policy: Policy, batch: Batch) -> int:
     """Return the bytes of the staging slots: of batches ahead, of the training one, of those whose rows return; all rows cold.
     All ranks together request about as many rows of one of them as its own part of a batch reads."""
-    # A rank's tables have fewer rows than its batches name.
-    space = space_of(source if isinstance(source, RawIds) else getattr(source, "_source", source), policy)
+    from adaptive_rec.embedding.staged.write_back import RETURNING_LIMIT
+
+    space = space_of(_with_own_rows(config, source), policy)
     rule, itemsize = row_rule(config), row_type(config).itemsize
     work = ClassifiedBatch(batch, space)
     rows_bytes = 0

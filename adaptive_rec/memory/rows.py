@@ -15,9 +15,7 @@ import torch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config, hot_part
 from adaptive_rec.data.source import Source
-from adaptive_rec.embedding.cold import memory_slots
 from adaptive_rec.embedding.device import SLOT_RECORD_BYTES, all_rows_bytes, row_bytes, split_budget
-from adaptive_rec.embedding.disk.row_log import ADDRESS_BYTES, MOST_SPACE, PLACE_BYTES, log_memory_bytes, spare_bytes
 from adaptive_rec.embedding.host import SLOT_BYTES
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.memory.plan import HotBytes, MemoryPart, Place, RowParts, TableBytes
@@ -64,8 +62,7 @@ def row_parts(config: Config, source: Source, policy: Policy, fast: Place, looku
     sizes = hot_row_bytes(config, space, policy.tracks_movement)
     slots = split_budget(space, sizes, policy.budget_bytes(config.knobs, all_rows_bytes(space, sizes)))
     in_memory = slots_in_memory(config, space) if fast == "device" and config.run.host_memory else []
-    place = PLACE_BYTES if config.run.host_memory else SLOT_BYTES
-    tables = list(_tables(space, rule, itemsize, place + (memory_slots.PLACE_BYTES if in_memory else 0)))
+    tables = list(_tables(space, rule, itemsize, _place_bytes(config, bool(in_memory))))
     hot = list(_hot_rows(space, rule, itemsize, sizes, slots))
     records = sum(slots) * SLOT_RECORD_BYTES
     movement = sum(pool.movement_bytes for pool in hot)
@@ -85,6 +82,16 @@ def row_parts(config: Config, source: Source, policy: Policy, fast: Place, looku
     return RowParts(tables, hot, parts)
 
 
+def _place_bytes(config: Config, in_memory: bool) -> int:
+    """Return the host memory of the place of a row. `in_memory`: some of the cold rows on a disk are also in memory."""
+    if not config.run.host_memory:
+        return SLOT_BYTES
+    from adaptive_rec.embedding.cold import memory_slots
+    from adaptive_rec.embedding.disk.row_log import PLACE_BYTES
+
+    return PLACE_BYTES + (memory_slots.PLACE_BYTES if in_memory else 0)
+
+
 def _cold_rows(
     config: Config, space: RowSpace, rule: RowRule, itemsize: int, tables: list[TableBytes]
 ) -> Iterator[MemoryPart]:
@@ -93,6 +100,8 @@ def _cold_rows(
     if not config.run.host_memory:
         yield MemoryPart("tables", "host", rows_bytes + placement, TABLES, of_rows=True)
         return
+    from adaptive_rec.embedding.disk.row_log import MOST_SPACE, log_memory_bytes, spare_bytes
+
     buffers = spare = 0
     for pool in space.pools:
         sizes = pool.rows, *_row_sizes(rule, pool.dim, itemsize)
@@ -107,6 +116,8 @@ def kept_parts(config: Config, source: Source) -> Iterator[MemoryPart]:
     """Yield the memory for rows of raw ids that leave and are kept on the disk, besides that of the ids."""
     if not config.data.keep_evicted:
         return
+    from adaptive_rec.embedding.disk.row_log import ADDRESS_BYTES, log_memory_bytes
+
     rule, itemsize, memory = row_rule(config), row_type(config).itemsize, 0
     tables = Counter(table.dim for table in source.tables)
     for dim, count in tables.items():
@@ -121,8 +132,12 @@ def slots_in_memory(config: Config, space: RowSpace) -> list[int]:
 
 
 def _rows_in_memory(config: Config, space: RowSpace, slots_P: list[int]) -> Iterator[MemoryPart]:
+    if not slots_P:
+        return
+    from adaptive_rec.embedding.cold.memory_slots import SLOT_BYTES as SLOT_IN_MEMORY_BYTES
+
     sizes = hot_row_bytes(config, space, monitored=False)
-    held = sum(slots * (size + memory_slots.SLOT_BYTES) for slots, size in zip(slots_P, sizes, strict=False))
+    held = sum(slots * (size + SLOT_IN_MEMORY_BYTES) for slots, size in zip(slots_P, sizes, strict=False))
     if held:
         yield MemoryPart(IN_MEMORY, "host", held, "run.host_memory", of_rows=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, NamedTuple
 
 from adaptive_rec.config.plugins import find_plugin
 from adaptive_rec.errors import ConfigError
@@ -14,6 +14,10 @@ BUILT_IN = (
     "slipstream_released", "xdl",
 )  # fmt: skip
 
+ARRANGING = ("cdlrm", "fae", "fae_released", "oracle", "slipstream_released")
+"""Those of them that arrange the stream, and those below that need one pool for each table, named so that a list of policies
+loads none."""
+PER_TABLE = ("xdl",)
 
 PLACES = {name: f"adaptive_rec.policies.{name}:POLICY" for name in BUILT_IN}
 
@@ -52,7 +56,15 @@ def _with_bases(found: type[Policy]) -> type[Policy]:
     return type(found.__name__, (found, *lacking), own)
 
 
-def why_not_live(policy: Policy, present: Policy) -> str:
+class Listed(NamedTuple):
+    """What a list says of a built-in policy."""
+
+    name: str
+    arranges_stream: bool
+    request_per_table: bool
+
+
+def why_not_live(policy: Policy | Listed, present: Policy) -> str:
     """Return why a run under `present` cannot change to a policy while it trains; empty where it can."""
     if present.reorders_stream:
         return f"the run's policy {present.name} reorders the stream, so it stays to the end"
@@ -67,9 +79,10 @@ def policy_choices(present: str) -> list[dict[str, Any]]:
     """Return the policies by name, the present one included: whether a run may change to each while it trains, and why not."""
     plugins = [point.name for point in entry_points(group="adaptive_rec.policies")]
     found, now = [], load_policy(present)
+    built_in = {name: Listed(name, name in ARRANGING, name in PER_TABLE) for name in BUILT_IN}
     for name in dict.fromkeys((*BUILT_IN, *plugins, present)):
         try:
-            reason = why_not_live(load_policy(name), now) if name != present else ""
+            reason = why_not_live(built_in.get(name) or load_policy(name), now) if name != present else ""
         except ConfigError as error:
             reason = str(error)
         found.append({"name": name, "live": not reason, "reason": reason})

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.embedding.cold.memory_slots import MemorySlots
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.placement import Migration
 from adaptive_rec.reclassify.guard_rails import plan_migration
 from adaptive_rec.reclassify.observer import Observer
+
+if TYPE_CHECKING:
+    from adaptive_rec.embedding.cold.memory_slots import MemorySlots
 
 
 def place_in_memory(store: EmbeddingStore, observer: Observer, knobs: Knobs) -> None:

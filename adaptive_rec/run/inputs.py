@@ -9,7 +9,8 @@ from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.generation import generations, names_in
 from adaptive_rec.config.data import DataConfig
 from adaptive_rec.config.tree import load_config
-from adaptive_rec.data.prepare.meta import META, load_meta
+from adaptive_rec.data.prepare.meta import load_meta
+from adaptive_rec.data.prepare.place import is_prepared
 from adaptive_rec.errors import UsageError
 
 
@@ -58,7 +59,7 @@ def reads_criteo(data: DataConfig) -> bool:
 
 def is_folder(data: DataConfig) -> bool:
     """Return whether a run's data is a prepared folder."""
-    return not data.schema_file and os.path.isfile(Path(data.source) / META)
+    return not data.schema_file and is_prepared(data.source)
 
 
 def of_other_data(run: Path, source: str) -> UsageError:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adaptive_rec import checkpoint
 from adaptive_rec.batch import Position
@@ -18,13 +18,11 @@ from adaptive_rec.checkpoint.settings import check_model, check_saved_settings, 
 from adaptive_rec.config.tree import Config, given_knobs, load_config
 from adaptive_rec.config.watch import WatchConfig
 from adaptive_rec.data.source import Source
-from adaptive_rec.embedding.disk.scratch import ScratchFolder
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Evaluation
 from adaptive_rec.policy.find import load_policy, why_not_live
 from adaptive_rec.run import journal
-from adaptive_rec.run.changed_settings import changed_settings
 from adaptive_rec.run.external_paths import own_folders
 from adaptive_rec.run.parent import ParentRun
 from adaptive_rec.runtime.assemble import assemble
@@ -33,6 +31,9 @@ from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.start_checks import check_admission
 from adaptive_rec.saved import Saved
 from adaptive_rec.system.group import Group
+
+if TYPE_CHECKING:
+    from adaptive_rec.embedding.disk.scratch import ScratchFolder
 
 SCORED_ANYWHERE = ["run.device=auto", "run.compile=false", "run.classify=auto", "run.cold_rows=auto"]
 """Settings with which a run is scored on whatever there is: none of them changes what it has learnt."""
@@ -87,6 +88,8 @@ def resume_run(
     Where a run cannot change to them while it trains, it starts with them.
     Raises CheckpointError where the checkpoint does not fit, UsageError where the run has made more steps than configured.
     """
+    from adaptive_rec.run.changed_settings import changed_settings
+
     check_admission(config)
     generation = found.generation
     assert generation is not None
@@ -224,6 +227,8 @@ def _check_fits(config: Config, generation: Path) -> int:
 
 def _scratch_for(run: Path, config: Config, rows: Path) -> ScratchFolder:
     """Return a folder beside the rows of a rank; in the run's directory where they lie in one that nobody has given for it."""
+    from adaptive_rec.embedding.disk.scratch import ScratchFolder
+
     folder = next(iter(own_folders(run, config, [rows.parent.resolve()])), run)
     try:
         return ScratchFolder(folder, "read-")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.errors import first_line
 from adaptive_rec.live.recorder import NO_TIME, LoopTime
@@ -12,14 +12,12 @@ from adaptive_rec.live.telemetry import Evaluation, Event
 from adaptive_rec.run.current_run import CurrentRun
 from adaptive_rec.run.directory import RunDirectory
 from adaptive_rec.runtime.session import Report
-from adaptive_rec.tracker.feed import CLOSE_SECONDS, Trackers
-from adaptive_rec.tracker.values import SnapshotFigures, of_evaluation
+
+if TYPE_CHECKING:
+    from adaptive_rec.run.tracked import Tracking
 
 HURRIED_REPORT_BYTES = 16 << 20
 """Size of the metrics up to which the report page is written after a signal, as that takes well under a second."""
-
-HURRIED_TRACKING_SECONDS = 0.5
-"""Time that trackers have left after a signal."""
 
 
 class RunLog:
@@ -34,9 +32,8 @@ class RunLog:
     ) -> None:
         """`trackers`: their names. `write_report` writes the report page of a run directory. Raises UsageError where a tracker
         cannot be made."""
-        self._directory, self._present, self._names, self._write_report = directory, present, trackers, write_report
-        self._figures = self._new_figures()
-        self._trackers = Trackers(trackers, directory.path, present.state.step)
+        self._directory, self._present, self._write_report = directory, present, write_report
+        self._tracking = _tracking(trackers, directory, present) if trackers else None
         self.last_words: list[Event] = []
         """Warnings that came after the last report."""
 
@@ -49,33 +46,29 @@ class RunLog:
     def add(self, report: Report, took: LoopTime = NO_TIME) -> None:
         """Write a report: an event to the journal, figures to the metrics. An evaluation is stamped with what the loop `took`."""
         self._directory.append(report, took)
-        if isinstance(report, Event):
-            self._trackers.event(report.step, report.kind, report.text)
-            return
-        values = of_evaluation(report) if isinstance(report, Evaluation) else self._figures.of_snapshot(report)
-        self._trackers.log(report.step, values)
+        if self._tracking is not None:
+            self._tracking.add(report)
         if isinstance(report, Evaluation):
             self.note("evaluation", f"AUC {report.quality.auc:.4f}, logloss {report.quality.logloss:.4f}")
 
     def complaints(self) -> Iterator[Event]:
         """Warn of lines that wait for the disk, and of trackers."""
-        for text in (*self._directory.complaints(), *self._trackers.complaints()):
+        tracked = () if self._tracking is None else self._tracking.trackers.complaints()
+        for text in (*self._directory.complaints(), *tracked):
             yield self.note("warning", text)
 
     def go_back(self, event: Event) -> None:
         """Write that the run went back to the step of an event."""
         self._directory.go_back(event.step)
-        self._figures = self._new_figures()
+        if self._tracking is not None:
+            self._tracking.begin_figures()
         self.add(event)
 
     def restart_trackers(self) -> Iterator[Event]:
         """Have trackers begin again at the present step, to which the run went back."""
-        for text in self._trackers.restart(self._names, self._directory.path, self._present.state.step):
-            yield self.note("warning", text)
-
-    def _new_figures(self) -> SnapshotFigures:
-        assert self._present.runtime is not None
-        return SnapshotFigures([table.name for table in self._present.runtime.store.peers.batch_space.tables])
+        if self._tracking is not None:
+            for text in self._tracking.restart():
+                yield self.note("warning", text)
 
     # After the last report -------------------------------------------------------------------------------------------
 
@@ -94,9 +87,9 @@ class RunLog:
 
     def end_tracking(self) -> None:
         """Let trackers log what they still have, and warn of what is lost."""
-        self._trackers.close(HURRIED_TRACKING_SECONDS if self._present.state.hurried else CLOSE_SECONDS)
-        for text in self._trackers.complaints():
-            self.warn(text)
+        if self._tracking is not None:
+            for text in self._tracking.end():
+                self.warn(text)
 
     def report(self) -> None:
         """Write the report page. A failure is a warning, and after a signal it must not take long."""
@@ -113,3 +106,9 @@ class RunLog:
         """Warn at the end of lines that wait for the disk, or could not be written."""
         for text in (*self._directory.complaints(), *self._directory.unwritten()):
             self.warn(text)
+
+
+def _tracking(trackers: Sequence[str], directory: RunDirectory, present: CurrentRun) -> Tracking:
+    from adaptive_rec.run.tracked import Tracking
+
+    return Tracking(trackers, directory.path, present)

@@ -13,10 +13,7 @@ from typing import Any
 from adaptive_rec import checkpoint
 from adaptive_rec.checkpoint.rollback_target import newer_than
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.dense_scale import remark
-from adaptive_rec.data.looked_at import looked_at
-from adaptive_rec.data.prepared import value_files
-from adaptive_rec.data.split_facts import lines
+from adaptive_rec.data.prepare.place import is_prepared
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConflictError, UsageError, first_line
 from adaptive_rec.live.recorder import LoopTime
 from adaptive_rec.live.rollback import Rollback
@@ -28,16 +25,13 @@ from adaptive_rec.run.directory import RunDirectory
 from adaptive_rec.run.new_directory import check_run_is_new, replace_text
 from adaptive_rec.run.parent import parent_of
 from adaptive_rec.run.resume import Resumed, begin_run, resume_run
-from adaptive_rec.run.rollback import go_back
 from adaptive_rec.run.run_log import RunLog
 from adaptive_rec.run.summary import read_summary, summary_of
 from adaptive_rec.runtime.events import with_note
 from adaptive_rec.runtime.loop import Runtime
-from adaptive_rec.runtime.rank_checks import check_directory
 from adaptive_rec.runtime.session import Report
 from adaptive_rec.runtime.start_checks import check_scored
 from adaptive_rec.system.group import Alone, Group
-from adaptive_rec.tracker import load_tracker
 from adaptive_rec.units import counted
 
 
@@ -66,6 +60,8 @@ class TrainingRun:
         if not resume:
             check_run_is_new(out)
         for name in config.run.track:
+            from adaptive_rec.tracker import load_tracker
+
             load_tracker(name)  # a run that cannot be tracked does not begin
         self.out = out
         self.group = group or Alone()
@@ -106,7 +102,7 @@ class TrainingRun:
         check_scored(self.config, self.runtime.source)
         self.started_at_step = self.runtime.step_number
         words = shlex.join(["adaptive-rec", *command] if command else [])
-        facts = describe_run(self.runtime, Path(os.path.abspath(out)).name, words, values=value_files(self.runtime.source))
+        facts = describe_run(self.runtime, Path(os.path.abspath(out)).name, words, values=self._value_files())
         if self._parent is not None:
             facts["parent"] = self._parent.model_dump()
         self._went_back = False
@@ -118,6 +114,14 @@ class TrainingRun:
             text = f"goes on with other settings: {changes_in_words(self._resumed.settings)}"
             self._directory.append(Event(self.started_at_step, "settings", text, {"settings": self._resumed.settings}))
         self._directory.create(self.config, facts)  # late: a run that cannot be resumed leaves its directory as it was
+
+    def _value_files(self) -> dict[str, Path]:
+        """Return the files of the values that ids stand for, where the run reads a prepared folder."""
+        if not is_prepared(self.config.data.source):
+            return {}
+        from adaptive_rec.data.prepared import value_files
+
+        return value_files(self.runtime.source)
 
     @property
     def _stands(self) -> bool:
@@ -134,7 +138,10 @@ class TrainingRun:
     def _begin_log(self, again: bool, write_report: Callable[[Path], object] | None) -> RunLog:
         """Open what the run reports to. Where that cannot be done, a directory that was made for it goes."""
         try:
-            check_directory(self.group, self.out)
+            if not self.group.is_alone:
+                from adaptive_rec.runtime.rank_checks import check_directory
+
+                check_directory(self.group, self.out)
             return RunLog(self._directory, self.present, self.config.run.track, write_report)
         except UsageError:
             if not again:
@@ -195,12 +202,22 @@ class TrainingRun:
     def _remarks(self) -> list[str]:
         """Return what is to be said of the data before it is trained on."""
         source = self.runtime.source
+        remarks = list[str]()
+        if self.config.data.source == "synthetic":
+            return remarks
+        from adaptive_rec.data.looked_at import looked_at
+        from adaptive_rec.data.split_facts import lines
+
+        if is_prepared(self.config.data.source):
+            from adaptive_rec.data.dense_scale import remark
+
+            remarks += filter(None, [remark(source)])
         looked = looked_at(source, self.config)
         if looked is None:
-            return [text] if (text := remark(source)) else []
+            return remarks
         if looked.held_out_one_class:
             self.runtime.evaluator.one_class_is_known()
-        return [*filter(None, [remark(source)]), *lines(looked)]
+        return [*remarks, *lines(looked)]
 
     @contextmanager
     def _noting_failure(self) -> Iterator[None]:
@@ -232,6 +249,8 @@ class TrainingRun:
 
     def _go_back(self, rollback: Rollback) -> Iterator[Event]:
         """Go on from a checkpoint."""
+        from adaptive_rec.run.rollback import go_back
+
         try:
             replay, name = self._replay, rollback.checkpoint
             replayed = journal.left_to_replay(replay, self.out, name) if replay else None

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,14 +18,10 @@ from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.linear import linear_layers, loses_by_compiling
 from adaptive_rec.dense.models.build import build_model
-from adaptive_rec.dense.replayed import ReplayedDense
-from adaptive_rec.dense.shared import SharedDense, SharedReplayed
 from adaptive_rec.dense.tf32 import use_tf32
 from adaptive_rec.embedding.build import build
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.optimizer import RowRule, rules_of_pools
-from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
-from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.embedding.store_settings import AmongRanks, OnDevice, OnDisk
 from adaptive_rec.errors import ConfigError, MemoryPlanError, first_line
@@ -40,14 +37,19 @@ from adaptive_rec.runtime.dense_optimizer import build_dense_optimizer
 from adaptive_rec.runtime.events import knob_text
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.parts import PartOfBatches, RowsOfRank
-from adaptive_rec.runtime.rank_checks import check_data
-from adaptive_rec.runtime.rows_on_disk import check_hot_rows, make_kept_rows, place_of_rows, rows_folder
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.start_checks import check_admission, check_rows, check_settings
 from adaptive_rec.system.cuda_driver import NO_CUDA
 from adaptive_rec.system.group import ALONE, Group
 from adaptive_rec.system.host_memory import available_bytes, keep_freed_memory
 from adaptive_rec.system.limits import check_threads
+
+if TYPE_CHECKING:
+    from adaptive_rec.embedding.disk.kept_rows import KeptRows
+    from adaptive_rec.embedding.staged.streams import Streams
+
+DenseParts = tuple[torch.nn.Module, torch.optim.Optimizer, str, torch.dtype, torch.device, RowSpace, int]
+"""What every dense part is made of."""
 
 NO_ROOM = "each rank's device must hold its rows; lower knobs.hot_budget_bytes"
 
@@ -77,12 +79,16 @@ def assemble(
     several = group is not None and not group.is_alone
     check_settings(config, policy, on_device, several, options.trains)
     if group is not None and several:
+        from adaptive_rec.runtime.rank_checks import check_data
+
         check_gpus(config, processes_here())
         check_data(group, source, config)
         source = PartOfBatches(source, group)
     if streams is None and (device := choose_device(config)).type == "cuda":
         if group is not None and not group.is_alone:
             torch.cuda.set_device(rank_here())
+        from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
+
         streams = CudaStreams(device, config.run.cuda_graphs)
     use_tf32(config.run.precision == "tf32")
     while True:
@@ -140,6 +146,8 @@ def _join(
     device = torch.device("cpu") if streams is None else streams.device
     free: dict[Place, int] = {"host": _share_of_host(group)}
     if config.run.host_memory:
+        from adaptive_rec.runtime.rows_on_disk import place_of_rows
+
         free["disk"] = free_room(place_of_rows(config, options)) // ranks
     if streams is not None:
         free["device"] = streams.free_bytes()
@@ -147,7 +155,7 @@ def _join(
     plan.check()
     if options.checkpoints is not None and (notice := check_room(options.checkpoints, ranks * checkpoint_bytes(plan))):
         options = replace(options, notices=[*options.notices, notice])
-    rows = rows_folder(config, options, group) if config.run.host_memory else None
+    rows = _folder_of_rows(config, options, group) if config.run.host_memory else None
     bags = config.run.batch_size * len(space.features)
     store = build_store(
         config, space, policy, streams, group=group, rows=rows,
@@ -158,20 +166,48 @@ def _join(
     optimizer = build_dense_optimizer(config, model)
     parts = (model, optimizer, config.run.precision, store.dtype, store.torch_device, space, source.dense_features)
     if streams is None:
-        dense = DensePart(*parts) if group is None or group.is_alone else SharedDense(group, *parts)
+        dense = _dense_part(group, parts)
         dense.run_linear_layers_in(linear_layers(config.run.linear, config.run.compile, config.run.batch_size))
         if config.run.compile:
             dense.compile(config.run.batch_size)
             if notice := loses_by_compiling(config.run.linear, config.run.precision):
                 options = replace(options, notices=[*options.notices, notice])
     else:
-        lines = config.run.batch_size
-        if store.peers.link is not None:
-            dense = SharedReplayed(store.group, store.peers.link, *parts, streams, -(-lines // store.group.ranks))
-        else:
-            dense = ReplayedDense(*parts, streams, lines)
-    kept_rows = make_kept_rows(config, store, options) if config.data.keep_evicted and options.trains else None
+        dense = _replayed_part(store, parts, streams, config.run.batch_size)
+    kept_rows = _kept_rows(config, store, options) if config.data.keep_evicted and options.trains else None
     return Runtime(config, source, policy, store, dense, options, kept_rows)
+
+
+def _folder_of_rows(config: Config, options: RunOptions, group: Group | None) -> Path:
+    from adaptive_rec.runtime.rows_on_disk import rows_folder
+
+    return rows_folder(config, options, group)
+
+
+def _kept_rows(config: Config, store: EmbeddingStore, options: RunOptions) -> KeptRows:
+    from adaptive_rec.runtime.rows_on_disk import make_kept_rows
+
+    return make_kept_rows(config, store, options)
+
+
+def _dense_part(group: Group | None, parts: DenseParts) -> DensePart:
+    """Make the dense part of a run on a CPU."""
+    if group is None or group.is_alone:
+        return DensePart(*parts)
+    from adaptive_rec.dense.shared import SharedDense
+
+    return SharedDense(group, *parts)
+
+
+def _replayed_part(store: EmbeddingStore, parts: DenseParts, streams: Streams, lines: int) -> DensePart:
+    """Make the dense part of a run on a device, for batches of so many lines in all ranks."""
+    if store.peers.link is not None:
+        from adaptive_rec.dense.shared import SharedReplayed
+
+        return SharedReplayed(store.group, store.peers.link, *parts, streams, -(-lines // store.group.ranks))
+    from adaptive_rec.dense.replayed import ReplayedDense
+
+    return ReplayedDense(*parts, streams, lines)
 
 
 def _share_of_host(group: Group | None) -> int:
@@ -253,6 +289,8 @@ def build_store(
         rule, memory_bytes = rules_of_pools(rule, 1)[0], hot_part(config.run.host_memory)
         device = OnDevice(streams, config.run.thread_budget(stages_ahead=True).copy, classifies, cold_rows)
     elif rows is not None and ranks is None:  # what a rank's own rows take was checked before
+        from adaptive_rec.runtime.rows_on_disk import check_hot_rows
+
         check_hot_rows(config.run.host_memory, policy, budget)
     return build(
         space, rule, config.run.seed, dtype, budget, policy.tracks_movement, drawn,

@@ -10,7 +10,7 @@ from adaptive_rec.state.run_state import DISK, RunState
 
 
 class DiskFigures:
-    """Makes the part of a report that is about rows on a disk."""
+    """Makes the part of a report that is about rows on a disk, of a run that has some there."""
 
     def __init__(self, state: RunState) -> None:
         self._state = state
@@ -20,12 +20,10 @@ class DiskFigures:
         """Count from here on: a resumed run has counts of earlier processes."""
         self._last = self._known(self._state.counts())
 
-    def report(self, counts: Mapping[str, float], interim: bool) -> dict[str, float] | None:
-        """Return the figures of the steps since the last report that was due, by the counts of the run so far; None where all
-        rows are in memory. `interim`: this one is not due."""
+    def report(self, counts: Mapping[str, float], interim: bool) -> dict[str, float]:
+        """Return the figures of the steps since the last report that was due, by the counts of the run so far. `interim`:
+        this one is not due."""
         store = self._state.store
-        if not store.cold.on_disk:
-            return None
         now = self._known(counts)
         gain = {name: value - self._last[name] for name, value in now.items()}
         if not interim:

@@ -6,16 +6,19 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.evaluate import score_batches
 from adaptive_rec.live.telemetry import Evaluation, Event
-from adaptive_rec.runtime.next_window import NextWindow
-from adaptive_rec.runtime.progressive import Progressive
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.state.run_state import RunState
 from adaptive_rec.units import whole
+
+if TYPE_CHECKING:
+    from adaptive_rec.runtime.next_window import NextWindow
+    from adaptive_rec.runtime.progressive import Progressive
 
 WINDOW_STEPS = 100
 """Steps of a window of progressive validation, where `eval.every_steps` is 0."""
@@ -80,7 +83,7 @@ class Evaluator:
         """Score the held-out range, the next window of the stream, or the present window. Returns None where a signal interrupted
         it, or the present window has no sample."""
         state, settings = self._state, self._state.config.eval
-        window = NextWindow(state, self._source) if settings.mode == "next_window" else None
+        window = self._next_window() if settings.mode == "next_window" else None
         if self._progressive is not None:
             quality = self._progressive.quality()
         else:
@@ -93,6 +96,11 @@ class Evaluator:
         evaluation = Evaluation(state.step, quality, None if window is None else window.scored, **seen)
         state.set_evaluation(evaluation)
         return evaluation
+
+    def _next_window(self) -> NextWindow:
+        from adaptive_rec.runtime.next_window import NextWindow
+
+        return NextWindow(self._state, self._source)
 
     def phase_logloss(self) -> float | None:
         """Return the logloss of `policy.schedule_samples` held-out samples. None where a signal interrupted it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.checkpoint.run_state import RunParts
@@ -12,12 +13,9 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.left_out import samples_between, steps_to_come
-from adaptive_rec.data.raw.raw_ids import raw_ids_of
 from adaptive_rec.data.source import Source
-from adaptive_rec.data.tabular.follow import files_of_source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.finite import Word, step_check
-from adaptive_rec.embedding.disk.kept_rows import KeptRows
 from adaptive_rec.embedding.optimizer import LearningRates
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -30,7 +28,6 @@ from adaptive_rec.runtime.evaluator import Evaluator
 from adaptive_rec.runtime.knob_checks import check_admit_after
 from adaptive_rec.runtime.phases import Phases
 from adaptive_rec.runtime.pipeline import Pipeline
-from adaptive_rec.runtime.progressive import Progressive
 from adaptive_rec.runtime.rollbacks import Rollbacks
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.session import Report, Session
@@ -38,6 +35,9 @@ from adaptive_rec.runtime.short_memory import OnShortMemory
 from adaptive_rec.runtime.steps import TrainingSteps
 from adaptive_rec.runtime.stream import batches_left
 from adaptive_rec.runtime.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from adaptive_rec.embedding.disk.kept_rows import KeptRows
 
 WAIT_SECONDS = 0.25
 """Time between two looks at commands and signals while data that is followed does not come."""
@@ -63,14 +63,15 @@ class Runtime(Session):
         super().__init__(config, policy, store, replaying=replaying, times=options.times, mailbox=options.mailbox)
         self.source = source
         state, publisher = self.state, self.publisher
-        if (raw_ids := raw_ids_of(source)) is not None:
-            look_ahead = policy.window_batches(state.knobs)
-            state.input.read_keys_of(raw_ids, kept_rows, state.knobs.admit_after, look_ahead)
-        if (files := files_of_source(source)) is not None:
-            state.input.read_files_of(files)
+        if config.data.ids == "raw":
+            self._read_keys(kept_rows)
         self.followed = state.input.followed
         """The stream's source, where it is followed."""
-        self.progressive = None if self.followed is None else Progressive(store.group)
+        self.progressive: Progressive | None = None
+        if self.followed is not None:
+            from adaptive_rec.runtime.progressive import Progressive
+
+            self.progressive = Progressive(store.group)
         self.expect_steps()
         self.evaluator = Evaluator(state, source, dense, publisher, self.progressive)
         self.phases = Phases(state, source, self.observer, self.reclassifier, publisher, self.evaluator)
@@ -103,6 +104,18 @@ class Runtime(Session):
         """Warnings that are given when the run starts."""
         self.pipeline: Pipeline | None = None
         """Prepares batches, once the run has started."""
+
+    def _read_keys(self, kept_rows: KeptRows | None) -> None:
+        """Have the run follow the raw keys of its source, and the files of the user's own that it reads."""
+        from adaptive_rec.data.raw.raw_ids import raw_ids_of
+        from adaptive_rec.data.tabular.follow import FollowedSource, files_of_source
+
+        state = self.state
+        if (raw_ids := raw_ids_of(self.source)) is not None:
+            look_ahead = self.policy.window_batches(state.knobs)
+            state.input.read_keys_of(raw_ids, kept_rows, state.knobs.admit_after, look_ahead)
+        if (files := files_of_source(self.source)) is not None:
+            state.input.read_files_of(files, files if isinstance(files, FollowedSource) else None)
 
     @property
     def steps_total(self) -> int:

@@ -9,7 +9,6 @@ import numpy as np
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.data.source import Source, Wrapped
-from adaptive_rec.embedding.peers.ownership import Ownership
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.batches import take
 from adaptive_rec.system.group import Group
@@ -54,5 +53,7 @@ class RowsOfRank(Wrapped):
     """A source whose tables have as many rows as a rank owns of them. The ids of its batches are those of all ranks."""
 
     def __init__(self, source: Source, ranks: int) -> None:
+        from adaptive_rec.embedding.peers.ownership import Ownership
+
         super().__init__(source)
         self.tables = Ownership(RowSpace.of(source.tables, source.features), ranks, 0).own.tables

@@ -12,7 +12,6 @@ import numpy as np
 
 from adaptive_rec.batch import Position
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.source import Source
 from adaptive_rec.errors import ConfigError, UsageError
 from adaptive_rec.system.group import Group
@@ -32,6 +31,8 @@ def check_ranks_start(group: Group, config: Config, resume: bool) -> None:
 def check_data(group: Group, source: Source, config: Config) -> None:
     """Raise ConfigError on all ranks where one has other tables, other numbers of samples, or another first batch. Data that is
     followed has neither: rank 0 alone reads it."""
+    from adaptive_rec.data.raw.raw_ids import RawIds
+
     read = source.key_batches if isinstance(source, RawIds) else source.train_batches
     batches = () if config.data.follow else read(Position(seed=config.run.seed), config.run.batch_size)
     first = next(iter(batches), None)

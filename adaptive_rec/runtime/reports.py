@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,11 +15,13 @@ from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
-from adaptive_rec.runtime.disk_figures import DiskFigures
-from adaptive_rec.runtime.key_figures import KeyFigures
 from adaptive_rec.runtime.publish import Publisher
-from adaptive_rec.runtime.ranks import Ranks
 from adaptive_rec.state.run_state import RunState
+
+if TYPE_CHECKING:
+    from adaptive_rec.runtime.disk_figures import DiskFigures
+    from adaptive_rec.runtime.key_figures import KeyFigures
+    from adaptive_rec.runtime.ranks import Ranks
 
 
 class Reports:
@@ -50,16 +52,18 @@ class Reports:
         self._learning_rates = learning_rates
         self._ends_on_bad_loss = ends_on_bad_loss
         self._due: tuple[dict[str, float], dict[str, Any], Fetched, bool] | None = None
-        self._ranks = Ranks(state)
-        self._disk = DiskFigures(state)
-        self._keys = KeyFigures(state)
+        self._ranks = None if state.store.group.is_alone else _ranks_of(state)
+        self._disk = _disk_of(state) if state.store.cold.on_disk else None
 
     def start(self) -> None:
         """Start the run's clock and what reports are counted from."""
         self._state.recorder.start(self.totals())
-        self._ranks.start()
-        self._disk.start()
-        self._keys.start()
+        if self._ranks is not None:
+            self._ranks.start()
+        if self._disk is not None:
+            self._disk.start()
+        if self._state.input.keys is not None:
+            _keys_of(self._state).start()
 
     def totals(self) -> dict[str, float]:
         """Return all counts with the sum of all losses, for which it waits."""
@@ -101,7 +105,7 @@ class Reports:
         by_table = [state.tally.lookups_T, state.tally.hot_lookups_T, store.index.hot_rows_T, self._observer.stale.rows_T]
         lookups, lookups_hot, hot_rows, stale_rows = store.group.total(np.stack(by_table)).tolist()
         rates = self._learning_rates()
-        ranks, straggler = ((), None) if store.group.is_alone else self._ranks.report()
+        ranks, straggler = ((), None) if self._ranks is None else self._ranks.report()
         return {
             "step": state.step,
             "steps_total": state.steps_total,
@@ -117,6 +121,24 @@ class Reports:
             },
             "ranks": ranks,
             "straggler": straggler,
-            "disk": self._disk.report(counts, interim),
-            "keys": self._keys.report(interim),
+            "disk": None if self._disk is None else self._disk.report(counts, interim),
+            "keys": None if state.input.keys is None else _keys_of(state).report(interim),
         }
+
+
+def _ranks_of(state: RunState) -> Ranks:
+    from adaptive_rec.runtime.ranks import Ranks
+
+    return Ranks(state)
+
+
+def _disk_of(state: RunState) -> DiskFigures:
+    from adaptive_rec.runtime.disk_figures import DiskFigures
+
+    return DiskFigures(state)
+
+
+def _keys_of(state: RunState) -> KeyFigures:
+    from adaptive_rec.runtime.key_figures import KeyFigures
+
+    return KeyFigures(state)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.checkpoint import saved_knobs
 from adaptive_rec.checkpoint.rollback_target import checked_checkpoint
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.errors import AdaptiveRecError, ConflictError
@@ -57,6 +56,8 @@ class Rollbacks:
         if self._folder is None:
             raise ConflictError("this run has no folder for checkpoints, so it cannot go back")
         name = checked_checkpoint(self._folder, checkpoint, to_step)
+        from adaptive_rec.checkpoint import saved_knobs
+
         before = saved_knobs(self._folder / name)
         after = before.changed(knobs)
         if after.policy != before.policy:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from adaptive_rec.config.tree import Config
-from adaptive_rec.embedding.disk.kept_rows import KeptRows
 from adaptive_rec.embedding.disk.saved_segments import rank_folder, segment_files
-from adaptive_rec.embedding.disk.scratch import ScratchFolder
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError, UsageError
 from adaptive_rec.policy import Policy
@@ -17,6 +16,9 @@ from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.durable import make_folders
 from adaptive_rec.system.group import Group
 from adaptive_rec.units import exact_size
+
+if TYPE_CHECKING:
+    from adaptive_rec.embedding.disk.kept_rows import KeptRows
 
 
 def rows_folder(config: Config, options: RunOptions, group: Group | None = None) -> Path:
@@ -40,6 +42,9 @@ def rows_folder(config: Config, options: RunOptions, group: Group | None = None)
 
 def make_kept_rows(config: Config, store: EmbeddingStore, options: RunOptions) -> KeptRows:
     """Make room on the disk for rows of raw ids that leave. Raises UsageError."""
+    from adaptive_rec.embedding.disk.kept_rows import KeptRows
+    from adaptive_rec.embedding.disk.scratch import ScratchFolder
+
     path = place_of_rows(config, options)
     if path is None:
         raise ConfigError("run.disk must name a folder where data.keep_evicted is set and the run has no directory")

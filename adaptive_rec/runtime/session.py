@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,13 +28,14 @@ from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.checkpoints import Checkpoints
 from adaptive_rec.runtime.control import Control
 from adaptive_rec.runtime.events import reclassified, split_chosen
-from adaptive_rec.runtime.evictions import Evictions
 from adaptive_rec.runtime.knob_checks import check_change
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.runtime.reports import Reports
-from adaptive_rec.runtime.shared_mailbox import SharedMailbox
 from adaptive_rec.runtime.splitting import Splitting
 from adaptive_rec.state.run_state import RunState
+
+if TYPE_CHECKING:
+    from adaptive_rec.runtime.evictions import Evictions
 
 Report = Snapshot | Evaluation | Event
 
@@ -70,11 +71,11 @@ class Session(ABC):
         tracked = tracked_slots(policy, state.knobs, store.space, sizes, slots)
         self.observer = Observer(store, config.run.seed, state.times, tracked)
         self.reclassifier = Reclassifier(policy, store, self.observer)
-        self.evictions = Evictions(state, self.observer)
-        if mailbox is None:
-            mailbox = Mailbox(state.knobs) if store.group.is_alone else SharedMailbox(store.group, state)
-        elif isinstance(mailbox, SharedMailbox):
-            mailbox.follow(state)
+        self.evictions: Evictions | None = None
+        """Made at the end of the first window in which there are raw keys."""
+        if not store.group.is_alone:
+            mailbox = _shared(mailbox, state)
+        mailbox = mailbox or Mailbox(state.knobs)
         mailbox.take_over(state.knobs, self.check_knobs)
         self.mailbox = mailbox
         self.publisher = Publisher(state, self.observer, self.mailbox)
@@ -143,6 +144,16 @@ class Session(ABC):
             yield from self.saving.when_due()
         yield from self.end_boundary()
 
+    def _evict(self, decay: float) -> Event | None:
+        """Have raw keys lose their rows at the end of a window, whose counts were multiplied by `decay`."""
+        if self.state.input.keys is None:
+            return None
+        if self.evictions is None:
+            from adaptive_rec.runtime.evictions import Evictions
+
+            self.evictions = Evictions(self.state, self.observer)
+        return self.evictions.end_window(decay)
+
     def end_boundary(self) -> Iterator[Report]:
         """Do what the present boundary still owes: end windows that are over, report, evaluate. What a signal interrupts stays
         owed, and a resumed run does it first."""
@@ -160,7 +171,7 @@ class Session(ABC):
             with self.times("reclassify"):
                 decay = self.reclassifier.window_decay(step, knobs)
                 moved = self.reclassifier.end_window(step, knobs, self.state.counts())
-                evicted = None if self.reclassifier.window.first else self.evictions.end_window(decay)
+                evicted = None if self.reclassifier.window.first else self._evict(decay)
                 self.publisher.placement()
             if self.policy.tracks_popularity:
                 yield reclassified(self.state, self.reclassifier, moved)
@@ -225,3 +236,14 @@ class Session(ABC):
     @property
     def tally(self) -> Tally:
         return self.state.tally
+
+
+def _shared(mailbox: Mailbox | None, state: RunState) -> Mailbox:
+    """Return the mailbox of a run of several processes: a new one, or that of the run which this one takes over from."""
+    from adaptive_rec.runtime.shared_mailbox import SharedMailbox
+
+    if mailbox is None:
+        return SharedMailbox(state.store.group, state)
+    if isinstance(mailbox, SharedMailbox):
+        mailbox.follow(state)
+    return mailbox

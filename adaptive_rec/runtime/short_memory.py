@@ -6,7 +6,6 @@ from types import TracebackType
 
 import torch
 
-from adaptive_rec.embedding.staged.device_step import TOO_SMALL
 from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
 
 
@@ -38,6 +37,8 @@ class AfterUpdate:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if isinstance(error, RuntimeError) and is_out_of_memory(error):
+            from adaptive_rec.embedding.staged.device_step import TOO_SMALL
+
             raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
 
 

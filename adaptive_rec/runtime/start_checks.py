@@ -15,7 +15,6 @@ from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.runtime.capabilities import check_features, features_of_run
 from adaptive_rec.runtime.knob_checks import check_admit_after, check_change
-from adaptive_rec.runtime.rows_on_disk import check_hot_rows
 
 
 def check_settings(config: Config, policy: Policy, on_device: bool, several: bool = False, trains: bool = True) -> None:
@@ -37,6 +36,8 @@ def check_rows(
     rows_bytes = all_rows_bytes(space, sizes)
     limit = 0 if on_device else config.run.host_memory
     if limit:
+        from adaptive_rec.runtime.rows_on_disk import check_hot_rows
+
         check_hot_rows(limit, policy, policy.budget_bytes(config.knobs, rows_bytes))
 
     def change(after: Knobs) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.source import Source, saved_position
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError
@@ -21,6 +20,9 @@ from adaptive_rec.policy.batches import check_against_space, take
 from adaptive_rec.saved import ANY, Saved, parts_by_number
 from adaptive_rec.state.run_state import RunState
 from adaptive_rec.state.saved_run import read_knobs
+
+if TYPE_CHECKING:
+    from adaptive_rec.data.raw.raw_ids import RawIds
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from adaptive_rec.live.mailbox import Answer, Command, Mailbox
 from adaptive_rec.live.rollback import rollback_command
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot
 from adaptive_rec.memory.disk import free_bytes
-from adaptive_rec.runtime.past_rollbacks import rollbacks_past
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.session import Report
 from adaptive_rec.runtime.temporary_knobs import TemporaryKnobs
@@ -137,6 +136,8 @@ class Watchdog:
 
     def _roll_back(self, breach: Breach) -> None:
         """Go back to the newest checkpoint from before the breach; give up where that was done too often."""
+        from adaptive_rec.runtime.past_rollbacks import rollbacks_past
+
         rule, knobs, limit = breach.rule, self._state.knobs, self._settings.max_rollbacks
         try:
             changes = {change.name: change.of(knobs) for change in rule.knobs}

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Position
-from adaptive_rec.data.raw.calls import Clear, FoundKeys, Keep
-from adaptive_rec.data.raw.eviction import Leaving, Popularity
-from adaptive_rec.data.raw.raw_ids import RawIds
-from adaptive_rec.data.tabular.follow import FollowedSource
-from adaptive_rec.data.tabular.stream import TabularSource
-from adaptive_rec.embedding.disk.kept_rows import KeptRows
 from adaptive_rec.embedding.store import EmbeddingStore
+
+if TYPE_CHECKING:
+    from adaptive_rec.data.raw.calls import Clear, FoundKeys, Keep
+    from adaptive_rec.data.raw.eviction import Leaving, Popularity
+    from adaptive_rec.data.raw.raw_ids import RawIds
+    from adaptive_rec.data.tabular.follow import FollowedSource
+    from adaptive_rec.data.tabular.stream import TabularSource
+    from adaptive_rec.embedding.disk.kept_rows import KeptRows
 
 
 class RawKeys(Protocol):
@@ -72,10 +74,9 @@ class RunInput:
         """Have the keys of a user's loop follow the knobs, and be reported."""
         self.keys = keys
 
-    def read_files_of(self, source: TabularSource | FollowedSource) -> None:
-        """Have checkpoints keep what scoring other files takes, and where a source that is followed stands."""
-        self.files = source
-        self.followed = source if isinstance(source, FollowedSource) else None
+    def read_files_of(self, source: TabularSource | FollowedSource, followed: FollowedSource | None) -> None:
+        """Have checkpoints keep what scoring other files takes, and where a source stands that is `followed`."""
+        self.files, self.followed = source, followed
 
     def admit_after(self, lookups: int) -> None:
         """Set the knob of this name, where there are raw keys."""

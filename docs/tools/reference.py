@@ -144,7 +144,7 @@ def whole_parser() -> argparse.ArgumentParser:
     built: list[Any] = []
     with patch.object(cli.Parser, "parse_known_args", lambda parser, *_: built.append(parser) or exit()):
         try:
-            cli.parse(["train"])
+            cli.parse(["--help"])
         except SystemExit:
             pass
     return built[0]

@@ -24,7 +24,7 @@ from adaptive_rec.errors import AdaptiveRecError, ConfigError, ConflictError, Da
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.rollback import rollback_command
 from adaptive_rec.live.telemetry import Event, Snapshot
-from adaptive_rec.run import training_run
+from adaptive_rec.run import rollback
 from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.runtime.loop import Runtime
 from tests import forked
@@ -259,14 +259,14 @@ def test_skipped_data_is_refused_where_the_stream_is_arranged(tmp_path: Path) ->
 def test_a_signal_on_the_way_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes while no runtime trains."""
     run, client = begin(tmp_path / "run", EVERY_5, SHORT), Client(step12={})
-    go_back = training_run.go_back
+    go_back = rollback.go_back
 
     def interrupted(present: Any, *rest: Any) -> Any:
         let_go = present.let_go
         monkeypatch.setattr(type(present), "let_go", lambda self: (let_go(), present.hurry()))
         return go_back(present, *rest)
 
-    monkeypatch.setattr(training_run, "go_back", interrupted)
+    monkeypatch.setattr(rollback, "go_back", interrupted)
     events = client.train(run)
     run.finish()
     assert kinds(events, "rolled_back") == [("rolled_back", 10)]

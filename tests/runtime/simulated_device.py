@@ -3,8 +3,9 @@
 import torch
 
 import tests.tiny_segments  # noqa: F401
+from adaptive_rec.embedding.staged import cuda_streams
 from adaptive_rec.runtime import assemble
 from tests.doubles.late_streams import LateStreams
 
 assemble.choose_device = lambda config: torch.device("cuda")
-assemble.CudaStreams = lambda *_: LateStreams(3)  # type: ignore[assignment, misc]
+cuda_streams.CudaStreams = lambda *_: LateStreams(3)  # type: ignore[assignment, misc]

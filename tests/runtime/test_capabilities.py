@@ -104,7 +104,7 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         assembling, "choose_device", lambda config: torch.device("cpu" if config.run.device == "cpu" else "cuda")
     )
-    monkeypatch.setattr(assembling, "CudaStreams", lambda *_: LateStreams(3))
+    monkeypatch.setattr("adaptive_rec.embedding.staged.cuda_streams.CudaStreams", lambda *_: LateStreams(3))
     monkeypatch.setattr(assembling, "use_tf32", lambda _: None)
     monkeypatch.setattr(assembling.torch.cuda, "mem_get_info", lambda *_: (8 << 30, 8 << 30))
 

@@ -38,7 +38,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Have this machine four GPUs, which are late devices. Returns the numbers of those that ranks take."""
     seeds, taken = itertools.count(), []
     monkeypatch.setattr("adaptive_rec.runtime.assemble.choose_device", lambda config: torch.device("cuda"))
-    monkeypatch.setattr("adaptive_rec.runtime.assemble.CudaStreams", lambda device, graphs: LateStreams(next(seeds)))
+    monkeypatch.setattr("adaptive_rec.embedding.staged.cuda_streams.CudaStreams", lambda device, graphs: LateStreams(next(seeds)))
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)

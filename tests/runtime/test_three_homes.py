@@ -42,7 +42,7 @@ def simulated_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         assembling, "choose_device", lambda config: torch.device("cpu" if config.run.device == "cpu" else "cuda")
     )
-    monkeypatch.setattr(assembling, "CudaStreams", lambda *_: LateStreams(3))
+    monkeypatch.setattr("adaptive_rec.embedding.staged.cuda_streams.CudaStreams", lambda *_: LateStreams(3))
     monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
     monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
 

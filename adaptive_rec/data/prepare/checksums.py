@@ -11,7 +11,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Literal
 
-from adaptive_rec.data.prepare.meta import META, Meta
+from adaptive_rec.data.prepare.meta import Meta
+from adaptive_rec.data.prepare.place import META
 from adaptive_rec.data.prepared_arrays import FolderArrays
 from adaptive_rec.errors import DataError
 from adaptive_rec.units import counted

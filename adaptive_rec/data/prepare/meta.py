@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 
 from adaptive_rec.config.faults import describe_faults
 from adaptive_rec.config.knobs import Frozen
+from adaptive_rec.data.prepare.place import META
 from adaptive_rec.data.prepare.raw import SequenceColumns
 from adaptive_rec.data.prepare.recipe import rows_are_lines, rows_version
 from adaptive_rec.data.tabular.schema import Schema
@@ -20,7 +21,6 @@ from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MAX_COUNT, MISSING_ID
 from adaptive_rec.units import whole
 
-META = "meta.json"
 MAX_META_BYTES = 64 << 20
 MAX_TABLE_ROWS = (1 << 31) - 1
 """Ids are stored in 32 bits."""

@@ -22,7 +22,6 @@ from adaptive_rec.data.prepare.describe import describe_content
 from adaptive_rec.data.prepare.formats import ReadOptions, open_readers
 from adaptive_rec.data.prepare.job import Request, as_user_errors, check_same_job, is_stale, make_job, only_one
 from adaptive_rec.data.prepare.meta import (
-    META,
     ColumnMeta,
     Job,
     Meta,
@@ -31,6 +30,7 @@ from adaptive_rec.data.prepare.meta import (
     sparse_file,
 )
 from adaptive_rec.data.prepare.numbering import SLOT_BYTES, KeyFile, Numbering
+from adaptive_rec.data.prepare.place import META
 from adaptive_rec.data.prepare.raw import RawReader
 from adaptive_rec.data.prepare.read import ReadSource, keys_file, read_source
 from adaptive_rec.data.prepare.recipe import rows_are_lines

@@ -7,7 +7,6 @@ from torch import nn
 from adaptive_rec.batch import SequenceSpec
 from adaptive_rec.config.tree import Config
 from adaptive_rec.dense.models.dlrm import DLRM, Interaction
-from adaptive_rec.dense.models.tbsm import TBSM
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.placement import RowSpace
 
@@ -26,4 +25,6 @@ def build_model(
             f"model.name tbsm needs data whose samples have a history (prepare it with data prepare --format globo_sequence or "
             f"taobao), got data.source {config.data.source!r}"
         )
+    from adaptive_rec.dense.models.tbsm import TBSM
+
     return TBSM(space, dense_features, sequence, *shape, wanted.attention_mlp, wanted.final_mlp, seed, interaction)

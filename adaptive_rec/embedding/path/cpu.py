@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,7 +15,6 @@ from adaptive_rec.embedding.cold.home import ColdHome
 from adaptive_rec.embedding.host import Arrays
 from adaptive_rec.embedding.hot import HotRows
 from adaptive_rec.embedding.index import RowIndex
-from adaptive_rec.embedding.missed_steps import MissedSteps
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.path.row_path import RowPath
 from adaptive_rec.embedding.records import BagReads, MicroBatch, RowUpdate
@@ -23,6 +23,9 @@ from adaptive_rec.errors import TrainingError
 from adaptive_rec.kernels import pooling, row_update
 from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.kernels.staging import touched_rows
+
+if TYPE_CHECKING:
+    from adaptive_rec.embedding.missed_steps import MissedSteps
 
 
 class CpuPath(RowPath):
