@@ -136,8 +136,6 @@ REFUSALS = (
             "; it needs adaptive-rec train"),
     Refusal("per table", "own loop", "policy must leave tables and stream to the loop", "the tables are the model's",
             "; it needs adaptive-rec train"),
-    Refusal("own gpu", "disk", "device must be cpu where host_memory is given", "the loop stages no rows from a disk yet",
-            wanted=True),
     Refusal("own gpu", "own processes", f"device must be cpu {TOGETHER}",
             "rows of other owners do not get to a device in a loop of your own yet", wanted=True),
     Refusal("rows of 16 bits", "own gpu", f"{OF_32_BITS} on a device in a loop of your own",

@@ -7,11 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from adaptive_rec.embedding.cold.cascade import Cascade
 from adaptive_rec.embedding.staged.device_step import DeviceStep
 from adaptive_rec.errors import MemoryPlanError
 from adaptive_rec.modules.api import bag, collection_tables, options, wrap
@@ -20,7 +22,7 @@ from tests.doubles.late_streams import LateStreams
 
 from . import raw_keys
 from .cases import few_or_many_steps
-from .training import CASES, Loop, assert_moved, assert_same, plain
+from .training import CASES, QUICK_WINDOWS, Loop, assert_moved, assert_same, fewer_rows, plain
 
 
 class ReadableStreams(LateStreams):
@@ -246,3 +248,24 @@ def test_raw_ids_on_a_device_train_as_in_memory(
     assert found[1][1].keys() == found[0][1].keys()
     for key, row in found[0][1].items():
         torch.testing.assert_close(found[1][1][key], row, rtol=0, atol=1e-11)
+
+
+@pytest.mark.usefixtures("_device", "small_segments")
+@few_or_many_steps(
+    FEW, MANY, model=[("dlrm", "adagrad"), ("two_tower", "sparse_adam"), ("kjt", "sgd")], prefetch=[True, False]
+)
+def test_rows_on_a_disk_behind_a_device_are_those_in_memory(
+    model: tuple[str, str], prefetch: bool, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fewer_rows(monkeypatch)
+    case, rule = model
+    on_disk = {"host_memory": "4KiB", "disk": tmp_path / "rows", "budget": "2KiB"}
+    ours = Loop(CASES[case], rule, {**on_disk, **QUICK_WINDOWS}, prefetch=prefetch).run(steps)
+    theirs = Loop(CASES[case], rule, {"budget": "2KiB", **QUICK_WINDOWS}, prefetch=prefetch).run(steps)
+    assert ours.losses == theirs.losses
+    mine, others = ours.model.state_dict(), theirs.model.state_dict()
+    assert all(torch.equal(mine[name], others[name]) for name in others)
+    store = ours.runtime.store
+    assert isinstance(store.cold, Cascade)
+    assert store.cold.memory.rows > 0
+    assert ours.runtime.stats().disk["rows_written"] > 0

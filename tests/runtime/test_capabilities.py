@@ -218,7 +218,6 @@ def test_a_loop_of_ones_own_asks_the_same_table() -> None:
         (loop("slipstream", every_row="Adam"), "policy must be exact .* got slipstream; SGD, Adagrad, SparseAdam"),
         (loop(raw="yes", every_row="Adam"), "ids must not be raw under an optimizer that moves every row .* got Adam"),
         (loop(device="cuda:0", every_row="Adam"), "device must be cpu under Adam, which moves .* got cuda:0"),
-        (loop(device="cuda:0", disk="8"), "device must be cpu where host_memory is given, got cuda:0"),
         (loop(device="cuda:0", several=True), "device must be cpu where several processes train together, got cuda:0"),
         (loop(dtype="torch.float16", device="cuda:0"), "float64 on a device in a loop of your own, got torch.float16"),
         (loop(dtype="torch.bfloat16", several=True), "where several processes train together, got torch.bfloat16"),

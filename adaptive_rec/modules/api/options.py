@@ -24,8 +24,8 @@ class Options(TypedDict, total=False):
     budget: int | str
     """Device memory for hot rows and their optimizer state: bytes, or a text such as "2GiB"."""
     host_memory: int | str
-    """On a CPU, memory of each process for rows with their optimizer state; cold rows then lie on a disk. Seven eighths of it
-    hold hot rows, unless `budget` is given."""
+    """Memory of each process for rows with their optimizer state; other rows then lie on a disk. On a CPU seven eighths of it
+    hold hot rows, unless `budget` is given; on a GPU, cold ones."""
     disk: str | Path
     """Folder for the cold rows, where `host_memory` is given. They have a folder of their own in it, which is removed when the
     runtime is no longer in use."""

@@ -89,7 +89,8 @@ class Setup:
         if self.raw:
             self._check_raw(space)
         host_memory = _bytes_of("host_memory", self.host_memory)
-        budget = self.budget if self.budget is not None else (hot_part(host_memory) or DEFAULT_BUDGET)
+        on_cpu = self.streams is None and self.device.type == "cpu"
+        budget = self.budget if self.budget is not None else (hot_part(host_memory) * on_cpu or DEFAULT_BUDGET)
         of_disk = ON_DISK if host_memory else {}
         knobs = Knobs().changed({"action": "freeze", **of_disk, **self.knobs, "policy": self.policy})
         knobs = knobs.changed({"hot_budget_bytes": _bytes_of("budget", budget)})
@@ -101,7 +102,7 @@ class Setup:
         check_knobs_of_ids(knobs, self.raw)
         config = validate({"run": run, "knobs": knobs.model_dump(), "data": data})
         policy = load_policy(self.policy)
-        place = "cpu" if self.streams is None and self.device.type == "cpu" else str(self.device)
+        place = "cpu" if on_cpu else str(self.device)
         size = str(host_memory) if host_memory else ""
         moving, several = moving_of(rates), not self.group.is_alone
         check_features(of_loop(config.knobs, policy, self.raw, several, moving, str(dtype), place, size))
@@ -121,7 +122,7 @@ class Setup:
             )
         keep_freed_memory()
         if host_memory or self.disk is not None:
-            return config, policy, _build_on_disk(config, space, policy, rules, self._folder_on_disk(host_memory))
+            return config, policy, _build_on_disk(config, space, policy, streams, rules, self._folder_on_disk(host_memory))
         return config, policy, build_store(config, space, policy, streams, drawn=self.raw, rule=rules)
 
     @property
@@ -145,7 +146,9 @@ class Setup:
         return Path(self.disk)
 
 
-def _build_on_disk(config: Config, space: RowSpace, policy: Policy, rules: Sequence[RowRule], disk: Path) -> EmbeddingStore:
+def _build_on_disk(
+    config: Config, space: RowSpace, policy: Policy, streams: Streams | None, rules: Sequence[RowRule], disk: Path
+) -> EmbeddingStore:
     """Build a store whose cold rows lie in a new folder within `disk`, which is removed with the store: what a loop saves has the
     rows themselves. Raises ConfigError."""
     try:
@@ -154,6 +157,6 @@ def _build_on_disk(config: Config, space: RowSpace, policy: Policy, rules: Seque
     except OSError as error:
         raise ConfigError(f"disk must be a folder that can be written to, {disk} is not: {error.strerror}") from None
     with folder:
-        store = build_store(config, space, policy, None, rule=rules, rows=folder.path)
+        store = build_store(config, space, policy, streams, rule=rules, rows=folder.path)
         folder.keep_for(store)
     return store
