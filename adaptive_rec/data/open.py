@@ -34,7 +34,10 @@ def open_source(
             "data.follow must be false but for a run that trains, got true; without it, the data is taken as it is now"
         )
     if config.data.follow and not config.data.schema_file:
-        raise ConfigError("data.follow needs CSV, TSV or Parquet files: give --data PATH, and --label COLUMN or --schema FILE")
+        raise ConfigError(
+            f"data.follow needs CSV, TSV or Parquet files with named columns, got {config.data.source} data; give --data PATH "
+            "with --label COLUMN or --schema FILE"
+        )
     source = _open(config, group)
     source = WithoutParts(source, left_out) if left_out else source
     if config.data.ids != "raw":

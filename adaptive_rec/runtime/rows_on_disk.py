@@ -66,5 +66,5 @@ def check_hot_rows(host_memory: int, policy: Policy, budget: int) -> None:
     if budget > host_memory:
         raise ConfigError(
             f"hot rows must fit in run.host_memory={exact_size(host_memory)}, policy {policy.name} wants "
-            f"{exact_size(budget)} for them; lower knobs.hot_budget_bytes or take another policy"
+            f"{exact_size(budget)} for them; raise run.host_memory, lower knobs.hot_budget_bytes or take another policy"
         )
