@@ -20,6 +20,7 @@ from adaptive_rec.data.prepare.raw import MISSING_KEY, RawBlock, RawReader, Spar
 from adaptive_rec.data.prepare.recipe import recipes
 from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.data.prepared import PreparedSource
+from adaptive_rec.data.prepared_arrays import mapped
 from adaptive_rec.data.source import HeldOutRows, Wrapped
 from adaptive_rec.data.tabular.file_rows import loaded, of_other_columns
 from adaptive_rec.data.tabular.files import partition_values
@@ -188,9 +189,18 @@ def keys_of_values(values: TableValues) -> NDArray[np.uint64]:
 
 def folder_keys(meta: Meta, folder: Path) -> dict[str, NDArray[np.uint64] | NDArray[np.uint32]]:
     """Return the keys of the ids of a folder's tables, which was prepared from a public log. Raises UsageError where it has
-    none."""
+    none, DataError where a file of keys is damaged."""
     meta.check_has_values(folder)
-    return {each.table: np.load(folder / each.name, allow_pickle=False) for each in meta.values}
+    ids_of = {table.name: table.rows - FIRST_ID for table in meta.tables}
+    return {each.table: _table_keys(folder / each.name, ids_of[each.table]) for each in meta.values}
+
+
+def _table_keys(path: Path, ids: int) -> NDArray[np.uint64] | NDArray[np.uint32]:
+    """Return the keys of a table's ids, of 4 or 8 bytes each. Raises DataError."""
+    try:
+        return np.array(mapped(path, np.uint32, (ids,)))
+    except DataError:
+        return np.array(mapped(path, np.uint64, (ids,)))
 
 
 def folder_values(source: PreparedSource) -> dict[str, TableValues]:

@@ -17,7 +17,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_rec.data.new_rows import KeyedIds
+from adaptive_rec.data.new_rows import KeyedIds, keys_of_values
 from adaptive_rec.data.prepare.job import Request
 from adaptive_rec.data.prepare.meta import load_meta
 from adaptive_rec.data.prepare.prepare import prepare_folder
@@ -180,7 +180,7 @@ def test_every_id_leads_back_to_its_value(
         present = [value for value in told if value is not None]
         keys = keys_of(pa.array(present, table.type)) if len(table) else np.empty(0, np.uint64)
         rows = [row for value, row in zip(told, ids[:, column].tolist(), strict=True) if value is not None]
-        assert not len(keys) or KeyedIds(table).ids(keys).tolist() == rows
+        assert not len(keys) or KeyedIds(keys_of_values(table)).ids(keys).tolist() == rows
 
 
 def test_standard_is_the_mean_and_deviation_of_the_training_rows() -> None:

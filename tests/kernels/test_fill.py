@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adaptive_rec.batch import TableSpec
 from adaptive_rec.embedding import host
+from adaptive_rec.embedding.first_values import FreshRows
 from adaptive_rec.kernels.fill import fill_uniform
 from adaptive_rec.kernels.reference.fill import fill_uniform as plain_fill_uniform
 from adaptive_rec.kernels.reference.rows16 import widened
@@ -43,7 +45,7 @@ def test_chunks_and_threads_change_nothing(dim: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(host, "_CHUNK_ROWS", 64)
     monkeypatch.setattr(host.os, "sched_getaffinity", lambda _: range(7))
     parts = np.empty_like(whole)
-    host._initialise(parts, 1, 4)
+    FreshRows(1, (TableSpec("t", 1000, dim),) * 5).fill(4, parts)
     np.testing.assert_array_equal(parts, whole)
 
 
