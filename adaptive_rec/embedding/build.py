@@ -41,7 +41,7 @@ def build(
     group: Group = ALONE
     first, ownership = FreshRows(seed, space.tables), None
     rounding_seed = seed
-    if ranks is not None and not ranks.group.is_alone:
+    if ranks is not None:
         from adaptive_rec.embedding.peers.ownership import Ownership
 
         group, ownership = ranks.group, Ownership(space, ranks.group.ranks, ranks.group.rank)
@@ -51,12 +51,12 @@ def build(
     rules = rules_of_pools(rule, len(index.space.pools))
     parts = _StoreParts(index, rules, rounding_seed, dtype, monitored, budget_bytes, first, drawn, group)
     hot, cold, path = parts.on_cpu(disk) if device is None else parts.on_device(disk, device)
-    if ownership is None:
+    if ranks is None or ownership is None:
         return EmbeddingStore(index, rules, seed, hot, cold, Peers(index, hot, path))
     from adaptive_rec.embedding.peers.rank_peers import RankPeers
 
     transport = parts.host_transport(space, path) if device is None else parts.device_transport(space, path, device)
-    peers = RankPeers(index, hot, path, group, ownership, transport, ranks is not None and ranks.rounded)
+    peers = RankPeers(index, hot, path, group, ownership, transport, ranks.rounded)
     return EmbeddingStore(index, rules, seed, hot, cold, peers)
 
 

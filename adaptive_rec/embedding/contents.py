@@ -11,14 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.embedding.cold.home import ColdHome
-from adaptive_rec.embedding.host import Arrays, GivenRows, first_bound
+from adaptive_rec.embedding.host import COPIED_ROWS, Arrays, GivenRows, first_bound, room_like
 from adaptive_rec.embedding.hot import HotRows
 from adaptive_rec.embedding.index import RowIndex
 from adaptive_rec.embedding.peers.peers import Peers
 from adaptive_rec.kernels.fill import fill_rows
 from adaptive_rec.placement import COLD, Migration
-
-_CHUNK_ROWS = 1 << 18
 
 NO_ROWS: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
@@ -55,8 +53,8 @@ class TableContents:
         pool, low, high = self._space.table_range(table)
         weights, state = self._room(pool, high - low)
         slot_R = self._index.slots_of_pool(pool)[low:high]
-        for first in range(0, high - low, _CHUNK_ROWS):
-            is_absent = self._hot.absent(pool, slot_R[first : first + _CHUNK_ROWS])
+        for first in range(0, high - low, COPIED_ROWS):
+            is_absent = self._hot.absent(pool, slot_R[first : first + COPIED_ROWS])
             cold, hot = first + np.flatnonzero(is_absent), first + np.flatnonzero(~is_absent)
             weights[cold], state[cold] = self._read_cold(pool, low + cold)
             if len(hot):
@@ -141,8 +139,7 @@ class TableContents:
 
     def _room(self, pool: int, rows: int) -> Arrays:
         """Return zeros for some rows of a pool."""
-        weights, state = (np.zeros((rows, like.shape[1]), like.dtype) for like in self._cold.arrays(pool))
-        return weights, state
+        return room_like(self._cold.arrays(pool), rows)
 
     def clear_rows(self, table: int, row_C: NDArray[np.int64]) -> NDArray[np.int64]:
         """Set rows of a table, by their numbers in it, and their optimizer state to zero, and make them cold. No batch that is

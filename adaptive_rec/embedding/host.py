@@ -17,6 +17,10 @@ from adaptive_rec.kernels.rows16 import PATTERNS
 from adaptive_rec.placement import RowSpace
 
 _CHUNK_ROWS = 1 << 16
+
+COPIED_ROWS = 1 << 18
+"""Limit of rows that are copied between tiers at a time."""
+
 SLOT_BYTES = np.dtype(np.int32).itemsize + 2
 """Host memory of a row besides weights and optimizer state: its slot, and two flags for rows that changed and are to be saved."""
 
@@ -47,6 +51,12 @@ class ColdTier:
     def arrays(self, pool: int) -> Arrays:
         """Return a pool's rows and optimizer state."""
         return self.weights[pool], self.state[pool]
+
+
+def room_like(arrays: Arrays, rows: int) -> Arrays:
+    """Return zeros for some rows like others, with their optimizer state."""
+    weights, state = (np.zeros((rows, like.shape[1]), like.dtype) for like in arrays)
+    return weights, state
 
 
 def first_bound(rows: int) -> float:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.embedding.device import DeviceTier, row_bytes
-from adaptive_rec.embedding.host import Arrays
+from adaptive_rec.embedding.host import COPIED_ROWS, Arrays, room_like
 from adaptive_rec.embedding.index import RowIndex
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import Fetched
@@ -19,8 +19,6 @@ from adaptive_rec.tracking.rules import RowMovement
 
 if TYPE_CHECKING:
     from adaptive_rec.embedding.snapshot import Tiers
-
-_CHUNK_ROWS = 1 << 18
 
 
 class Home(Protocol):
@@ -87,17 +85,17 @@ class HotRows:
         """Copy rows, by their numbers within the pool, and their optimizer state from their home into slots."""
         cold.keep(pool, host_rows, slots)
         tier = self.tier.arrays(pool)
-        for first in range(0, len(slots), _CHUNK_ROWS):
-            some = slice(first, first + _CHUNK_ROWS)
-            packed = _room_like(tier, len(slots[some]))
+        for first in range(0, len(slots), COPIED_ROWS):
+            some = slice(first, first + COPIED_ROWS)
+            packed = room_like(tier, len(slots[some]))
             cold.read(pool, host_rows[some], packed)
             for hot, values in zip(tier, packed, strict=True):
                 hot[slots[some]] = values
 
     def down(self, pool: int, slots: NDArray[np.int64], take: Callable[[slice, Arrays], None]) -> None:
         """Copy slots down. `take` is given some of them and their weights and optimizer state, valid until it returns."""
-        for first in range(0, len(slots), _CHUNK_ROWS):
-            some = slice(first, first + _CHUNK_ROWS)
+        for first in range(0, len(slots), COPIED_ROWS):
+            some = slice(first, first + COPIED_ROWS)
             take(some, self.read(pool, slots[some]))
 
     def leave(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64], cold: Home) -> None:
@@ -184,9 +182,3 @@ class HotRows:
     def movement_record(self, pool: int) -> NDArray[Any]:
         """Return the present record of a pool's monitor."""
         return self.fetch(self.tier.monitors[pool].record_HR)
-
-
-def _room_like(arrays: Arrays, rows: int) -> Arrays:
-    """Return room for some rows like others."""
-    weights, state = (np.empty((rows, like.shape[1]), like.dtype) for like in arrays)
-    return weights, state

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.embedding.device import DeviceTier
-from adaptive_rec.embedding.host import Arrays, ColdTier
+from adaptive_rec.embedding.host import Arrays, ColdTier, room_like
 from adaptive_rec.embedding.hot import Home, HotRows
 from adaptive_rec.embedding.index import RowIndex
 from adaptive_rec.embedding.optimizer import RowRule
@@ -63,7 +63,7 @@ class DeviceHotRows(HotRows):
         self.moves.down(pool, slots, take)
 
     def read(self, pool: int, slots: NDArray[np.int64]) -> Arrays:
-        weights, state = (np.empty((len(slots), like.shape[1]), like.dtype) for like in self._types.arrays(pool))
+        weights, state = room_like(self._types.arrays(pool), len(slots))
 
         def take(some: slice, packed: Arrays) -> None:
             weights[some], state[some] = packed

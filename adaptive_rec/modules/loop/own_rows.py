@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from adaptive_rec.embedding.host import room_like
 from adaptive_rec.embedding.row_types import as_tensor
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.modules.loop.bags import Bags
@@ -104,7 +105,7 @@ class OwnRows:
         if not self._store.cold.on_disk:
             yield as_tensor(self._store.cold.types.weights[pool][low:high])
             return
-        weights, state = (np.zeros((high - low, like.shape[1]), like.dtype) for like in self._store.cold.arrays(pool))
+        weights, state = room_like(self._store.cold.arrays(pool), high - low)
         yield as_tensor(weights)
         self._store.contents.replace_table(table, weights, state)
 
