@@ -22,7 +22,7 @@ from adaptive_rec.policy import (
     StepPlan,
     StreamView,
 )
-from adaptive_rec.policy.find import load_policy
+from adaptive_rec.policy.find import ARRANGING, BUILT_IN, PER_TABLE, load_policy
 
 
 class OnlyPlans(Policy):
@@ -91,3 +91,9 @@ def test_a_class_with_its_bases_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch
 def test_a_class_that_is_no_policy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"must name a subclass of adaptive_rec\.policy\.Policy, got"):
         load(dict, monkeypatch)
+
+
+def test_the_lists_that_spare_loading_policies_are_what_policies_say() -> None:
+    policies = [load_policy(name) for name in BUILT_IN]
+    assert set(ARRANGING) == {policy.name for policy in policies if policy.arranges_stream}
+    assert set(PER_TABLE) == {policy.name for policy in policies if policy.request_per_table}
