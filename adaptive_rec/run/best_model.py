@@ -27,6 +27,8 @@ def score_best(present: CurrentRun, config: Config, out: Path, group: Group) -> 
     """
     runtime = present.runtime
     assert runtime is not None
+    if runtime.state.hurried:
+        return None, ""
     best, folder = runtime.state.trend.best, out / "checkpoints"
     if best is None or best.step == runtime.step_number:
         return runtime.evaluate(), ""
