@@ -67,6 +67,7 @@ def trained(
 def outcome(out: Path) -> dict[str, Any]:
     """All that a run has come to: its evaluations, which one was the best, the score of its end, the last and the best model."""
     summary = json.loads((out / "summary.json").read_text())
+    assert summary["eval"] is not None
     names = ("steps", "eval", "eval_step", "best_eval", "best_metric", "stopped_early", "samples_seen", "row_updates")
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     clocks = ("seconds", "processor_seconds")
