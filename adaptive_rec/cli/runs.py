@@ -131,8 +131,6 @@ def evaluate(args: argparse.Namespace) -> int:
     check_trained(args.directory)
     files = None if args.data is None else inputs_of(args.directory, args.data)
     waiting(f"loading {args.directory}")
-    from dataclasses import asdict
-
     from adaptive_rec.live.telemetry import to_json
     from adaptive_rec.run.resume import evaluate_run
     from adaptive_rec.run.scoring import Scorer
@@ -150,11 +148,12 @@ def evaluate(args: argparse.Namespace) -> int:
         warn_of_strangers(found)
     if math.isnan(result.quality.auc):
         warn("all rows have the same label: there is no AUC and no normalized entropy")
-    figures = {"step": result.step, **asdict(result.quality)}
+    figures = {"step": result.step, **result.quality.as_dict()}
     if args.json:
         print(to_json({**figures, **ratios(shared)}))
         return 0
-    for name, value in figures.items():
+    ranking = figures.pop("ranking", {})
+    for name, value in (*figures.items(), *ranking.items(), *ranking.pop("metrics", {}).items()):
         print(f"{name.replace('_', ' '):<20}", f"{value:,}" if isinstance(value, int) else f"{value:.4f}")
     for name, of in shared.items():
         print(f"{name:<20}", unknown_in_words(name, of))

@@ -32,8 +32,8 @@ def plain(name: str, group: Group) -> float:
         place = 0
         for tie in ties:
             if count := sum(tie):
-                chances = [Fraction(math.comb(len(tie) - j, count - 1), math.comb(len(tie), count)) for j in range(1, len(tie) + 1)]
-                return float(sum(chance / (place + j) for j, chance in enumerate(chances, 1)))
+                ways = [math.comb(len(tie) - j, count - 1) for j in range(1, len(tie) + 1)]
+                return float(sum(Fraction(way, sum(ways)) / (place + j) for j, way in enumerate(ways, 1)))
             place += len(tie)
     kind, k = name.split("@")
     gain_at = [1.0 if kind == "recall" else 1 / math.log2(place + 2) for place in range(int(k))]
