@@ -89,7 +89,7 @@ class Evaluator:
         else:
             held_out = self._source.test_batches(settings.batch_size, settings.max_samples)
             batches = held_out if window is None else window.batches()
-            quality = score_batches(batches, state.store, self._dense, lambda: state.hurried)
+            quality = score_batches(batches, state.store, self._dense, lambda: state.hurried, settings.metrics)
         if quality is None:
             return None
         seen = state.store.group.totals({"samples_seen": state.tally.counters.samples_seen})
