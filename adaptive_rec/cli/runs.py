@@ -15,8 +15,10 @@ from adaptive_rec.cli.parser import (
     LINK_HINT,
     add_client_options,
     add_command,
+    add_metrics_option,
     add_serve_options,
     given_serve_options,
+    metric_names,
     on_terminal,
     serve_options,
 )
@@ -48,6 +50,7 @@ def add_commands(subparsers: Any) -> None:
         "other rows with labels: CSV, TSV or Parquet with the columns of the training data (default: the held-out rows)"
     )
     parser.add_argument("--data", metavar="PATH", type=Path, help=other)
+    add_metrics_option(parser, "default: eval.metrics of the run")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser = add_command(subparsers, "report", report, "write the report of a run, finished or not, as one HTML file")
     parser.add_argument("directory", metavar="RUN", type=Path, help="run directory")
@@ -128,6 +131,7 @@ def evaluate(args: argparse.Namespace) -> int:
     """Score a run's newest checkpoint."""
     from adaptive_rec.run.inputs import check_trained
 
+    metrics = metric_names(args.metrics)
     check_trained(args.directory)
     files = None if args.data is None else inputs_of(args.directory, args.data)
     waiting(f"loading {args.directory}")
@@ -140,9 +144,9 @@ def evaluate(args: argparse.Namespace) -> int:
 
     shared: dict[str, dict[str, Unknown]] = {}
     if files is None:
-        result = evaluate_run(args.directory, warn)
+        result = evaluate_run(args.directory, warn, metrics)
     else:
-        scorer = Scorer(args.directory, files, labelled=True, warn=warn)
+        scorer = Scorer(args.directory, files, labelled=True, warn=warn, metrics=metrics)
         result, found = scorer.quality(), strangers(scorer)
         shared = {name: of for name, of in found.items() if name == "shared"}
         warn_of_strangers(found)

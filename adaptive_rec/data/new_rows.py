@@ -55,6 +55,8 @@ class NumberedRows(Wrapped):
             self._maps = {name: KeyedIds(keys_of_values(each)) for name, each in folder_values(source).items()}
             self._readers = files = open_files(paths, columns, labelled)
             self.lacking = [*notes, *(note for reader in files[:1] for note in reader.lacking)]
+        self.has_groups = self.schema is not None and bool(self.schema.group.column)
+        """Whether rows have groups, within which they are ranked."""
         self._columns = meta.columns
         self.unknown = {column.name: Unknown() for column in meta.columns}
 
@@ -84,6 +86,8 @@ class KeyedRows(HeldOutRows):
         """Raises DataError where a file does not fit the columns, UsageError where the checkpoint is of a run without rows."""
         columns, notes = beside_known(with_folders(columns, paths), paths, labelled)
         self.schema = schema = columns.schema
+        self.has_groups = bool(schema.group.column)
+        """Whether rows have groups, within which they are ranked."""
         self._standard = columns.figures()
         self._readers = open_files(paths, columns, labelled)
         self.lacking = [*notes, *(note for reader in self._readers[:1] for note in reader.lacking)]
