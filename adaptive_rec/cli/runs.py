@@ -157,7 +157,8 @@ def evaluate(args: argparse.Namespace) -> int:
         print(to_json({**figures, **ratios(shared)}))
         return 0
     ranking = figures.pop("ranking", {})
-    for name, value in (*figures.items(), *ranking.items(), *ranking.pop("metrics", {}).items()):
+    ranked = ranking.pop("metrics", {})
+    for name, value in {**figures, **ranking, **ranked}.items():
         print(f"{name.replace('_', ' '):<20}", f"{value:,}" if isinstance(value, int) else f"{value:.4f}")
     for name, of in shared.items():
         print(f"{name:<20}", unknown_in_words(name, of))
