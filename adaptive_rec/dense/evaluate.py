@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.dense.eager import DensePart
-from adaptive_rec.dense.metrics import quality
+from adaptive_rec.dense.metrics import quality, scores_of_logits
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import DataError, MemoryPlanError, first_line
 from adaptive_rec.live.telemetry import Quality
@@ -64,7 +64,7 @@ class ScoredPart:
     @property
     def scores_B(self) -> NDArray[np.float32]:
         """The predicted probability of label 1."""
-        return (0.5 * (1 + np.tanh(0.5 * self.logits_B.astype(np.float64)))).astype(np.float32)
+        return scores_of_logits(self.logits_B)
 
 
 def quality_of_parts(parts: Sequence[ScoredPart], metrics: Sequence[str] = (), group: Group = ALONE) -> Quality:
