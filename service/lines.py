@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 from pydantic import Field, create_model
 
 from adaptive_rec.config.figures import Part, of_part
+from adaptive_rec.config.metrics import MOST_METRICS
 from adaptive_rec.service.hello import LAST_SECOND, Count, Values
 from adaptive_rec.system.regular_files import bounded_lines, open_regular
 from adaptive_rec.system.strict_json import LinesLeftOut, StrictShape, parsed
@@ -95,7 +96,7 @@ class RankingLine(StrictShape):
     groups: Count
     groups_with_positive: Count
     groups_with_both: Count
-    metrics: dict[Name, Number | None]
+    metrics: Annotated[dict[Name, Number | None], Field(max_length=MOST_METRICS)]
 
 
 class EvaluationLine(StrictShape):

@@ -7,10 +7,8 @@ from typing import Literal
 from pydantic import Field, PositiveInt, field_validator
 
 from adaptive_rec.config.knobs import Frozen, Knobs, knob
-from adaptive_rec.config.metrics import ranking_metric
+from adaptive_rec.config.metrics import MOST_METRICS, ranking_metric
 from adaptive_rec.errors import ConfigError
-
-MOST_METRICS = 20
 
 
 class EvalConfig(Frozen):
