@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from adaptive_rec.live.recorder import LoopTime
-from adaptive_rec.live.telemetry import Evaluation, ratio
+from adaptive_rec.live.telemetry import Evaluation, ratio, weight_of_losses
 from adaptive_rec.memory.parts import peak_bytes
 from adaptive_rec.run.parent import ParentRun
 from adaptive_rec.runtime.loop import Runtime
@@ -52,7 +52,7 @@ def summary_of(
         "seconds": seconds,
         "processor_seconds": processor_seconds,
         "samples_per_second": ratio(samples, seconds),
-        "train_logloss": ratio(totals["loss_sum"], totals["samples_trained"]),
+        "train_logloss": ratio(totals["loss_sum"], weight_of_losses(totals)),
         "followed": runtime.followed is not None,
         "eval": asdict(evaluation.quality) if evaluation else None,
         "eval_mode": config.eval.mode,
