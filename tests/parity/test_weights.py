@@ -33,7 +33,7 @@ Change = Callable[[Batch, NDArray[np.float32]], Batch]
 
 
 class Changed(Wrapped):
-    """A source whose batches are changed by the weights of samples: 1 to 3, with `zeros` 0 too, with `none` 0 for some batches."""
+    """A source whose batches are changed by weights: 1 to 3; with `zeros` 0 too; with `none` some batches have 0 alone."""
 
     change: Change
     zeros = none = False
