@@ -20,7 +20,8 @@ from adaptive_rec.data.tabular.follow import files_of_source
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.data.unknown import Unknown
-from adaptive_rec.dense.evaluate import ScoredPart, logits_of, quality_of_parts
+from adaptive_rec.dense.evaluate import logits_of
+from adaptive_rec.dense.scored import Scored
 from adaptive_rec.errors import DataError
 from adaptive_rec.live.telemetry import Evaluation
 from adaptive_rec.run.inputs import is_folder, of_other_data, reads_criteo
@@ -66,14 +67,14 @@ class Scorer:
         rows = self._rows.origin if isinstance(self._rows, RawIds) else self._rows
         return rows.schema if isinstance(rows, (NumberedRows, KeyedRows)) else None
 
-    def scored(self) -> Iterator[ScoredPart]:
+    def scored(self) -> Iterator[Scored]:
         """Yield all rows in order, some at a time."""
         runtime = self._runtime
         for batch in self._rows.test_batches(runtime.config.eval.batch_size):
             self.rows += batch.size
             if isinstance(self._rows, RawIds):
                 self._count_shared(batch, self._rows)
-            yield ScoredPart.of(batch, logits_of(batch, runtime.store, runtime.dense))
+            yield Scored.of(batch, logits_of(batch, runtime.store, runtime.dense))
 
     def _count_shared(self, batch: Batch, keys: RawIds) -> None:
         bag_lengths, features = np.diff(batch.offsets), len(keys.features)
@@ -89,7 +90,7 @@ class Scorer:
         parts = list(self.scored())
         if not parts:
             raise DataError("the data to score must hold at least one row, it has none")
-        return Evaluation(self.step, quality_of_parts(parts, self._runtime.config.eval.metrics))
+        return Evaluation(self.step, Scored.joined(parts).quality(self._runtime.config.eval.metrics))
 
 
 def lacking_columns(rows: NumberedRows | CriteoRows | RawIds) -> list[str]:
