@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.dense.ranking import ranking
 from adaptive_rec.live.telemetry import Quality
 
 _TINY = 1e-12
@@ -31,6 +30,8 @@ def quality(
     (`dense/ranking.py`) by the scores that `predict` writes."""
     ranked = None
     if metrics and groups is not None:
+        from adaptive_rec.dense.ranking import ranking
+
         ranked = ranking(metrics, labels, scores_of_logits(logits), groups, weights)
     labels, logits = labels.astype(np.float64), logits.astype(np.float64)
     weights = weights if weights is None else weights.astype(np.float64)
