@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from adaptive_rec.batch import Batch, Position
+from adaptive_rec.batch import BESIDE, Batch, Position
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.run import processes_here
 from adaptive_rec.config.tree import Config
