@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from adaptive_rec.cli import processes
 from adaptive_rec.cli.launcher import Wanted
 from adaptive_rec.cli.output import say, waiting
-from adaptive_rec.cli.own_beside import are_given
 from adaptive_rec.cli.parser import configuration, metric_names, number_settings, text_settings
 from adaptive_rec.errors import ConfigError, UsageError, did_you_mean
 from adaptive_rec.run.external_paths import check_named_file, check_rows_are_inside
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 def prepare_own_data(args: argparse.Namespace) -> tuple[argparse.Namespace, Config]:
     """Return the command line and its configuration, after CSV, TSV or Parquet files of --data were prepared beside the run."""
     config = load_checked(args)
-    if args.label is None and args.schema is None and args.time is None and not are_given(args):
+    if all(each is None for each in (args.label, args.schema, args.time, args.weight, args.group)):
         return args, config
     if args.out is not None and not args.resume:
         check_run_is_new(args.out)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import sum_of_weights
 from adaptive_rec.data.source import Source, Wrapped
-from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.errors import DataError
 from adaptive_rec.units import counted, readable
+
+if TYPE_CHECKING:
+    from adaptive_rec.data.tabular.schema import Schema
 
 
 @dataclass(frozen=True)

@@ -176,6 +176,7 @@ def test_a_schema_without_them_has_the_same_text_and_job(tmp_path: Path) -> None
         ({"class_weight": {"0": float("nan")}}, "must be a finite number"),
         ({"class_weight": {"2": 1.0}}, "class_weight"),
         ({"group": {"column": "q", "type": "date"}}, "group.type"),
+        ({"group": "label"}, "group must be another column"),
     ],
 )
 def test_bad_schemas_are_refused(values: dict[str, Any], words: str) -> None:
@@ -212,6 +213,7 @@ def test_options_name_the_columns(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("--weight must be a column of", ["--weight", "ww"]),
         ("--group must be a column of", ["--group", "nobody"]),
         ("--weight must be another column than the label", ["--weight", "label"]),
+        ("--group must be another column than the label", ["--group", "label"]),
     ):
         out = tmp_path / f"not-{option[1]}"
         assert main(["data", "prepare", str(path), "--out", str(out), "--label", "label", *option]) == 2

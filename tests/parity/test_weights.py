@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +16,18 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.data import open as opening
 from adaptive_rec.data.source import Wrapped
+from adaptive_rec.dense.metrics import quality
 from adaptive_rec.embedding.records import Fetched
+from adaptive_rec.live.recorder import LoopTime
 from adaptive_rec.policy import StepPlan
 from adaptive_rec.policy.batches import take
 from adaptive_rec.policy.skipping import weigh
 from adaptive_rec.reclassify.quality_guard import QualityGuard
+from adaptive_rec.run.summary import summary_of
+from adaptive_rec.runtime.progressive import Progressive
 from adaptive_rec.runtime.steps import scales_of
 from adaptive_rec.saved import Saved
+from adaptive_rec.system.group import ALONE
 from tests.cells import Trained, plain_cell, train
 from tests.matrix import Case
 
@@ -85,23 +92,27 @@ def assert_equal(one: Trained, other: Trained) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-11)
 
 
-def named(values: Case) -> str:
-    return "-".join(map(str, values.values()))
+def cases(quick: list[Case], slow: list[Case]) -> pytest.MarkDecorator:
+    """Parametrize a test by cases, of which some run in `make check` only."""
+    marked = [(each, []) for each in quick] + [(each, [pytest.mark.slow]) for each in slow]
+    named = [pytest.param(each, id="-".join(map(str, each.values())), marks=marks) for each, marks in marked]
+    return pytest.mark.parametrize("values", named)
 
 
-EXACT = [
-    {"policy": "hotline", "bags": "sum", "optimizer": "rowwise_adagrad"},
-    {"policy": "hotline", "ranks": 3, "optimizer": "lazy_adam", "bags": "mean"},
-    {"policy": "device_only", "device": "late", "optimizer": "adagrad"},
-    {"policy": "hotline", "device": "late", "ranks": 2, "bags": "sum"},
-    {"policy": "hotline", "home": "disk", "ids": "raw", "bags": "mean"},
-    {"policy": "xdl", "optimizer": "sgd"},
-    {"policy": "cdlrm", "optimizer": "lazy_adam"},
-    {"policy": "oracle", "ranks": 2},
-]
-
-
-@pytest.mark.parametrize("values", EXACT, ids=named)
+@cases(
+    [
+        {"policy": "hotline", "bags": "sum", "optimizer": "rowwise_adagrad"},
+        {"policy": "device_only", "device": "late", "optimizer": "adagrad"},
+        {"policy": "hotline", "ranks": 2, "optimizer": "lazy_adam", "bags": "mean"},
+        {"policy": "cdlrm", "optimizer": "lazy_adam"},
+        {"policy": "xdl", "optimizer": "sgd"},
+    ],
+    [
+        {"policy": "hotline", "device": "late", "ranks": 3, "bags": "sum"},
+        {"policy": "hotline", "home": "disk", "ids": "raw", "bags": "mean"},
+        {"policy": "oracle", "ranks": 2},
+    ],
+)
 def test_whole_weights_equal_repeated_samples(values: Case, weighing: Weighing) -> None:
     zeros = values.get("ids") != "raw"  # a sample that is not there gives its ids no rows
     ours = weighing.train(values, weighted, zeros=zeros)
@@ -116,17 +127,14 @@ def test_whole_weights_equal_repeated_samples(values: Case, weighing: Weighing) 
         assert found == pytest.approx(wanted, rel=1e-11)
 
 
-@pytest.mark.parametrize(
-    "values",
+@cases(
+    [{"policy": "slipstream", "device": "late", "home": "disk"}, {"policy": "fae", "device": "late"}],
     [
         {"policy": "slipstream", "ranks": 2},
-        {"policy": "slipstream", "device": "late", "home": "disk"},
         {"policy": "random_skip", "ranks": 3, "bags": "sum"},
         {"policy": "adaptive", "device": "late", "ranks": 2},
         {"policy": "adaptive", "home": "disk"},
-        {"policy": "fae", "device": "late"},
     ],
-    ids=named,
 )
 def test_policies_that_skip_or_reorder_weigh_alike_everywhere(values: Case, weighing: Weighing) -> None:
     elsewhere = {**plain_cell({**CASE, **values}), "all_hot": True}
@@ -135,11 +143,7 @@ def test_policies_that_skip_or_reorder_weigh_alike_everywhere(values: Case, weig
     assert ours.totals["weight_trained"] == pytest.approx(plain.totals["weight_trained"], rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    "values",
-    [{"policy": "hotline", "ranks": 3}, {"policy": "device_only", "device": "late"}, {"device": "late", "ranks": 2}],
-    ids=named,
-)
+@cases([{"policy": "device_only", "device": "late"}], [{"policy": "hotline", "ranks": 3}, {"device": "late", "ranks": 2}])
 def test_a_batch_whose_weights_are_0_changes_nothing(values: Case, weighing: Weighing) -> None:
     settings: Case = {"optimizer": "lazy_adam", "bags": "sum"}
     ours, plain = (weighing.train({**settings, **each}, weighted, zeros=True, none=True) for each in (values, {}))
@@ -149,7 +153,7 @@ def test_a_batch_whose_weights_are_0_changes_nothing(values: Case, weighing: Wei
     assert ours.totals["samples_trained"] == plain.totals["samples_trained"] < 14 * 24
 
 
-@pytest.mark.parametrize("values", [{"policy": "adaptive"}, {"policy": "hotline", "ranks": 2}], ids=named)
+@cases([{"policy": "adaptive"}], [{"policy": "hotline", "ranks": 2}])
 def test_a_resumed_run_weighs_on(values: Case, weighing: Weighing) -> None:
     whole, resumed = (weighing.train(values, weighted, stops, zeros=True) for stops in ((), (4, 9)))
     np.testing.assert_array_equal(whole.losses[9:], resumed.losses)
@@ -194,3 +198,37 @@ def test_the_guards_loss_is_weighted() -> None:
     plain.add(Fetched(losses), np.arange(4))
     one, other = alike.end_window(knobs), plain.end_window(knobs)
     assert (one.logloss, one.standard_error) == (pytest.approx(other.logloss), pytest.approx(other.standard_error))
+
+
+def test_samples_scored_in_their_own_step_are_weighted() -> None:
+    labels, weights = np.array([0, 1, 1, 0], np.float32), np.array([3, 1, 2, 0], np.float32)
+    logits = np.array([-1.0, 0.5, -0.25, 2.0])
+    losses = np.logaddexp(0, logits) - labels * logits
+    work: Any = SimpleNamespace(batch=SimpleNamespace(labels_B=labels, weights_B=weights, groups_B=None))
+    scores = Progressive()
+    for samples in (np.array([2, 0]), np.array([1, 3])):
+        scores.observe(work, StepPlan(()), samples)(Fetched(losses[samples]))
+    again = Progressive()
+    again.set_state(Saved(scores.state(), "scores"))
+    wanted = asdict(quality(labels, logits, weights))
+    for each in (scores, again):
+        assert asdict(each.quality() or quality(labels, logits)) == pytest.approx(wanted, rel=1e-9)
+    work.batch.weights_B = None
+    plain = Progressive()
+    plain.observe(work, StepPlan(()), np.arange(4))(Fetched(losses))
+    assert "weights" not in plain.state()["window"]
+
+
+def test_a_run_without_weights_saves_what_it_saved_before(weighing: Weighing) -> None:
+    state = weighing.train({"policy": "adaptive"}, lambda batch, _: batch).runtime
+    assert set(state.tally.state(ALONE)) == {"counters", "lookups_T", "hot_lookups_T"}
+    assert set(state.reclassifier.guard.state()) == {"samples", "sum", "squares"}
+    assert "weight_trained" not in state.state.counts()
+    assert dict(summary_of(state, 0, LoopTime(1.0, 1.0), None)).keys().isdisjoint({"weights", "weight_trained"})
+
+
+def test_the_training_loss_is_weighted(weighing: Weighing) -> None:
+    runtime = weighing.train({}, weighted).runtime
+    loss = runtime.reports.totals()["loss_sum"] / runtime.reports.totals()["weight_trained"]
+    assert 0.1 < loss < 2
+    assert summary_of(runtime, 0, LoopTime(1.0, 1.0), None)["train_logloss"] == loss
