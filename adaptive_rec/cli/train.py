@@ -18,6 +18,7 @@ from adaptive_rec.cli.output import say
 from adaptive_rec.cli.parser import (
     DATA_HELP,
     add_command,
+    add_metrics_option,
     add_schema_options,
     add_settings,
     given_serve_options,
@@ -59,6 +60,7 @@ def add_commands(subparsers: Any) -> None:
     add("--policy", metavar="NAME", help=policies)
     add("--data", metavar="PATH", help=DATA_HELP)
     add_schema_options(parser)
+    add_metrics_option(parser, "setting eval.metrics")
     add("--steps", metavar="N", help="mini-batches to train on; 0: all")
     add("--seed", metavar="N", help="seed of everything random")
     patience = (

@@ -7,7 +7,6 @@ import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -365,7 +364,7 @@ class TrainingRun:
             quality = evaluation.quality
             found = f"held out: AUC {quality.auc:.4f}, logloss {quality.logloss:.4f}"
             text = f"{found}, by the model of step {evaluation.step:,}"
-            self.log.note("scored", text, model_step=evaluation.step, **asdict(quality))
+            self.log.note("scored", text, model_step=evaluation.step, **quality.as_dict())
         return evaluation
 
     def _fail(self, error: Exception) -> None:

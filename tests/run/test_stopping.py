@@ -123,7 +123,7 @@ def test_a_run_stops_and_scores_the_held_out_samples_by_its_best_model_alone(
     for wanted, step in ((None, BEST), ("best", BEST), ("newest", END), (str(END), END), (f"step-{BEST:09}", BEST)):
         found, chosen = evaluate_run(out, wanted=wanted)
         assert (found.step, f"step-{step:09}") == (step, chosen.generation.name)
-        assert (json.loads(json.dumps(vars(found.quality))) == summary["eval"]) == (step == BEST)
+        assert (json.loads(json.dumps(found.quality.as_dict())) == summary["eval"]) == (step == BEST)
     with pytest.raises(UsageError, match="--checkpoint must be best, newest, or the step or the name .* got 18"):
         evaluate_run(out, wanted="18")
 
