@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.generation import generations, names_in, newest_of_step
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.synthetic import SyntheticSource
-from adaptive_rec.errors import UsageError
+from adaptive_rec.errors import ConflictError, UsageError
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.offline.report.record import read_run
 from adaptive_rec.offline.report.run_report import run_page
+from adaptive_rec.run import best_model
 from adaptive_rec.run.branching import make_branch
 from adaptive_rec.run.chosen_checkpoint import chosen_checkpoint
 from adaptive_rec.run.follower import Follower
@@ -268,6 +270,29 @@ def test_a_run_without_patience_chooses_the_best_and_trains_all_passes(tmp_path:
     assert (summary["steps"], summary["stopped_early"], summary["eval_step"]) == (57, None, BEST)
     last = trained(tmp_path / "few", "eval.patience=0", "run.steps=15", "eval.per_epoch=0")
     assert last["eval_step"] == last["best_eval"]["step"] == 15, "the end is evaluated where nothing else is said"
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_the_tables_of_the_last_model_are_freed_before_those_of_the_best_are_made(
+    tmp_path: Path, straight: Path, monkeypatch: pytest.MonkeyPatch, resumed: bool
+) -> None:
+    out = tmp_path / "run"
+    if resumed:
+        trained(out, lost_at=30)
+    kept = load_config(str(out / "config.toml"), {}) if resumed else load_config("tiny", {}, OVERFITS)
+    run = TrainingRun(kept, out, resume=resumed)
+    list(run.events())
+    store, assembled = weakref.ref(run.runtime.store), best_model.assemble
+
+    def watched(*args: Any, **options: Any) -> Any:
+        assert store() is None
+        return assembled(*args, **options)
+
+    monkeypatch.setattr(best_model, "assemble", watched)
+    assert run.finish()["eval_step"] == BEST
+    assert run.present.state.phase == "finished"
+    with pytest.raises(ConflictError, match="the run has ended"):
+        run.present.find_keys(0, [1])
 
 
 def test_another_metric_after_a_resume_is_in_the_journal_and_more_patience_is_not(tmp_path: Path, straight: Path) -> None:
