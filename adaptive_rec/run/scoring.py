@@ -24,8 +24,9 @@ from adaptive_rec.dense.evaluate import logits_of
 from adaptive_rec.dense.scored import Scored
 from adaptive_rec.errors import DataError
 from adaptive_rec.live.telemetry import Evaluation
+from adaptive_rec.run.chosen_checkpoint import chosen_checkpoint
 from adaptive_rec.run.inputs import is_folder, of_other_data, reads_criteo
-from adaptive_rec.run.resume import newest_generation, runtime_of
+from adaptive_rec.run.resume import runtime_of
 from adaptive_rec.runtime.start_checks import check_groups
 
 
@@ -38,16 +39,19 @@ class Scorer:
         paths: Sequence[Path],
         labelled: bool,
         warn: Callable[[str], None] = lambda text: None,
+        wanted: str | None = None,
         metrics: Sequence[str] | None = None,
     ) -> None:
-        """Load the newest whole checkpoint of a run. `metrics`: those that rank, by default the run's, where the rows have
-        groups. Raises UsageError, DataError, CheckpointError or ConfigError."""
-        with newest_generation(run, warn) as generation:
-            rows = new_rows(run, generation, paths, labelled)
+        """Load a checkpoint of a run; `wanted` and `warn` are those of `chosen_checkpoint`, `metrics` those that rank, by default
+        the run's, where the rows have groups. Raises UsageError, DataError, CheckpointError or ConfigError."""
+        with chosen_checkpoint(run, wanted, warn) as chosen:
+            rows = new_rows(run, chosen.generation, paths, labelled)
             for note in lacking_columns(rows):
                 warn(note)
             check_groups(metrics or (), has_groups(rows), ", ".join(map(str, paths)))
-            self._runtime = runtime_of(run, generation, rows, metrics)
+            self._runtime = runtime_of(run, chosen.generation, rows, metrics)
+        self.chosen = chosen
+        """The checkpoint that was read."""
         self._rows = rows
         self.rows = 0
         """Rows that were scored so far."""
