@@ -26,7 +26,7 @@ class EvalConfig(Frozen):
         "logloss",
         "name",
         "Figure by which the best evaluation is chosen, with mode validation or patience: logloss, auc, accuracy, "
-        "normalized_entropy or calibration.",
+        "normalized_entropy, calibration, or one of eval.metrics.",
     )
     patience: int = knob(
         0,
