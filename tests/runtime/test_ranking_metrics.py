@@ -148,8 +148,9 @@ def test_a_followed_run_goes_on_with_the_groups_of_its_window(clicks: Path, tmp_
 
 
 def test_the_best_model_may_be_chosen_by_one(clicks: Path) -> None:
-    by = ["eval.mode=validation", "eval.validation_ratio=0.4", "eval.metric=gauc", "eval.every_steps=2", "run.steps=10", "optimizer.embedding=rowwise_adagrad"]
-    runtime = assemble(load_config(None, {}, [*COMMON, *settings_of(clicks, "prepared"), *by]))
+    by = ["eval.mode=validation", "eval.validation_ratio=0.4", "eval.metric=gauc", "eval.every_steps=2"]
+    more = ["run.steps=10", "optimizer.embedding=rowwise_adagrad"]
+    runtime = assemble(load_config(None, {}, [*COMMON, *settings_of(clicks, "prepared"), *by, *more]))
     found = [each for each in runtime.run() if isinstance(each, Evaluation)]
     best = max(found, key=lambda each: each.quality.value("gauc"))
     assert runtime.state.trend.best is not None
