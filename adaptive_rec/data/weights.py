@@ -74,7 +74,5 @@ def in_words(weight: float) -> str:
 
 def weights_of(source: Source) -> WeightFacts | None:
     """Return what is known of the weights of a source's samples; None where all weigh 1."""
-    while isinstance(source, Wrapped):
-        source = source.origin
     found: WeightFacts | None = getattr(source, "weights", None)
-    return found
+    return weights_of(source.origin) if found is None and isinstance(source, Wrapped) else found
