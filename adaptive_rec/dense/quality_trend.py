@@ -83,10 +83,7 @@ class QualityTrend:
         return None if self.best is None else self.best.step
 
     def add(self, evaluation: Evaluation, loss_sum: float, samples: float) -> None:
-        """Take an evaluation; one without a figure, as all weights are 0, changes nothing. `loss_sum` and `samples`: losses and
-        trained samples of the run so far, as last reported, or the sum of their weights."""
-        if math.isnan(evaluation.quality.logloss):
-            return
+        """Take an evaluation. `loss_sum` and `samples`: losses and trained samples of the run so far, as last reported."""
         found = ScoredStep(evaluation.step, evaluation.quality.auc, evaluation.quality.logloss)
         if not math.isnan(found.auc) and (self.best is None or found.auc > self.best.auc):
             self.best = found
@@ -94,6 +91,8 @@ class QualityTrend:
         if samples > before[1]:
             self._training = (loss_sum - before[0]) / (samples - before[1])
             self._reported = now
+        if math.isnan(found.logloss):  # all samples scored have weight 0
+            return
         if self._least is None or found.logloss < self._least.logloss:
             self._least, self._least_training = found, self._training
             self._worse, self.overfit, self._new = 0, None, False

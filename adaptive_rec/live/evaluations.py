@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from adaptive_rec.errors import CheckpointError
@@ -27,15 +27,14 @@ class WindowScores:
     last_auc: float = math.nan
 
     def with_one(self, evaluation: Evaluation) -> WindowScores:
-        """Return the sums with one more evaluation; a window without a figure, all of whose weights are 0, is not counted."""
-        if math.isnan(evaluation.quality.logloss):
-            return replace(self, last_auc=math.nan)
+        """Return the sums with one more evaluation; a window all of whose weights are 0 is not counted."""
+        logloss, has_weight = evaluation.quality.logloss, not math.isnan(evaluation.quality.logloss)
         auc, known = evaluation.quality.auc, not math.isnan(evaluation.quality.auc)
         return WindowScores(
-            self.count + 1,
+            self.count + has_weight,
             self.with_auc + known,
             self.auc_sum + (auc if known else 0.0),
-            self.logloss_sum + evaluation.quality.logloss,
+            self.logloss_sum + (logloss if has_weight else 0.0),
             auc,
         )
 
