@@ -70,9 +70,9 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     before = s.get("followed", False) or s.get("windows") is not None
     scored = quality_text(quality, BEFORE if before else HELD_OUT) if quality else ""
     yield "quality", Text(scored, style="bold green") if scored else "not scored, the run was stopped"
+    yield from chosen_lines(s)
     if quality and (ranking := quality.get("ranking")):
         yield "ranking", ranking_text(ranking)
-    yield from chosen_lines(s)
     if windows := s.get("windows"):
         auc, logloss = (f"{math.nan if windows[name] is None else windows[name]:.4f}" for name in ("auc_mean", "logloss_mean"))
         ranked = "".join(f", mean {text}" for text in ranked_texts(windows.get("metrics_mean", {})))

@@ -51,8 +51,8 @@ def add_commands(subparsers: Any) -> None:
         "other rows with labels: CSV, TSV or Parquet with the columns of the training data (default: the held-out rows)"
     )
     parser.add_argument("--data", metavar="PATH", type=Path, help=other)
-    add_metrics_option(parser, "default: eval.metrics of the run")
     add_checkpoint_option(parser)
+    add_metrics_option(parser, "default: eval.metrics of the run")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser = add_command(subparsers, "report", report, "write the report of a run, finished or not, as one HTML file")
     parser.add_argument("directory", metavar="RUN", type=Path, help="run directory")

@@ -13,7 +13,6 @@ from adaptive_rec.cli import processes
 from adaptive_rec.cli.launcher import Wanted
 from adaptive_rec.cli.output import say, waiting
 from adaptive_rec.cli.parser import configuration, metric_names, number_settings, text_settings
-from adaptive_rec.cli.stopping import stopping_settings
 from adaptive_rec.errors import ConfigError, UsageError, did_you_mean
 from adaptive_rec.run.external_paths import check_named_file, check_rows_are_inside
 from adaptive_rec.run.new_directory import RUNS, check_run_is_new, check_written, named_directory
@@ -103,6 +102,10 @@ def resolve_run(args: argparse.Namespace) -> Config:
     known = kept is not None and (kept / "config.toml").is_file()
     named = args.config or (str(kept / "config.toml") if known else None)
     settings = overrides(args)
+    if all(each is None for each in (args.patience, args.label, args.schema)):
+        return configuration(named, args.data, settings)
+    from adaptive_rec.cli.stopping import stopping_settings
+
     return configuration(named, args.data, [*stopping_settings(args, named, settings), *settings])
 
 

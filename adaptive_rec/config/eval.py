@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveInt, field_validator
 
 from adaptive_rec.config.knobs import Frozen, Knobs, knob
-from adaptive_rec.config.metrics import BY_AUC, MOST_METRICS, EvalMetric, eval_metric, is_ranking_metric, ranking_metric
+from adaptive_rec.config.metrics import MOST_METRICS, EvalMetric, eval_metric, ranking_metric
 from adaptive_rec.errors import ConfigError, DataError
 
 
@@ -25,8 +25,8 @@ class EvalConfig(Frozen):
     metric: str = knob(
         "logloss",
         "name",
-        "Figure by which the best evaluation is chosen, with mode validation or patience: logloss, auc, accuracy, "
-        "normalized_entropy, calibration, or one of eval.metrics.",
+        "Metric by which the best evaluation is chosen, with mode validation or patience: logloss, auc, accuracy, "
+        "normalized_entropy, or one of metrics.",
     )
     patience: int = knob(
         0,
@@ -71,16 +71,9 @@ class EvalConfig(Frozen):
     @classmethod
     def _check_metric(cls, name: str) -> str:
         try:
-            return eval_metric(name).name
+            return name if eval_metric(name).is_more_better else name
         except ConfigError as error:
-            raise ValueError(str(error).removeprefix("a metric ")) from None
-
-    @model_validator(mode="after")
-    def _check_metric_is_computed(self) -> EvalConfig:
-        if is_ranking_metric(self.metric) and self.metric not in self.metrics:
-            named = list(self.metrics)
-            raise ValueError(f"metrics must name {self.metric}, by which the best evaluation is chosen, got {named}")
-        return self
+            raise ValueError(str(error)) from None
 
     @property
     def validates(self) -> bool:
@@ -95,7 +88,7 @@ class EvalConfig(Frozen):
     @property
     def by(self) -> EvalMetric:
         """The metric of the best evaluation."""
-        return eval_metric(self.metric) if self.keeps_best else BY_AUC
+        return eval_metric(self.metric if self.keeps_best else "auc")
 
     def validation_samples(self, samples: int) -> int:
         """Return the size of the validation slice of a training range of so many samples, one at the least; 0 where none is

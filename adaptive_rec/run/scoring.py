@@ -42,8 +42,8 @@ class Scorer:
         wanted: str | None = None,
         metrics: Sequence[str] | None = None,
     ) -> None:
-        """Load a checkpoint of a run; `wanted` and `warn` are those of `chosen_checkpoint`, `metrics` those that rank, by default
-        the run's, where the rows have groups. Raises UsageError, DataError, CheckpointError or ConfigError."""
+        """Load a checkpoint of a run; `wanted` and `warn` are those of `chosen_checkpoint`. `metrics`: those that rank, by
+        default the run's, where the rows have groups. Raises UsageError, DataError, CheckpointError or ConfigError."""
         with chosen_checkpoint(run, wanted, warn) as chosen:
             rows = new_rows(run, chosen.generation, paths, labelled)
             for note in lacking_columns(rows):

@@ -86,18 +86,18 @@ def summary_of(
     }
 
 
-def _weights(runtime: Runtime, totals: Mapping[str, float]) -> dict[str, Any]:
-    """Return what weighted the samples of a run, and how much those trained weigh; nothing where all count alike."""
-    facts = weights_of(runtime.source)
-    trained = {"weight_trained": totals["weight_trained"]} if "weight_trained" in totals else {}
-    return {} if facts is None else {"weights": facts.figures(), **trained}
-
-
 def scores_of(evaluation: Evaluation | None) -> dict[str, Any]:
     """Return the figures of a run's last score, and the step of the model that has it."""
     if evaluation is None:
         return {"eval": None, "eval_step": None}
     return {"eval": evaluation.quality.as_dict(), "eval_step": evaluation.step}
+
+
+def _weights(runtime: Runtime, totals: Mapping[str, float]) -> dict[str, Any]:
+    """Return what weighted the samples of a run, and how much those trained weigh; nothing where all count alike."""
+    facts = weights_of(runtime.source)
+    trained = {"weight_trained": totals["weight_trained"]} if "weight_trained" in totals else {}
+    return {} if facts is None else {"weights": facts.figures(), **trained}
 
 
 def read_summary(path: Path, step: int) -> dict[str, Any]:
