@@ -22,20 +22,20 @@ class EvalMetric:
     name: str
     label: str
     """Name in tables and plots."""
-    better: Literal["higher", "lower", "near"]
-    """Which of two values is better; `near`: the one that is nearer to `target`."""
+    better: Literal["higher", "lower", ""]
+    """Which of two values is better; empty where the best value lies between others."""
     kind: Literal["", "gauc", "recall", "ndcg", "mrr"] = ""
     """What it is where it ranks the samples of groups; empty where each sample counts by itself."""
     ranks: int = 0
     """The k of recall@k and NDCG@k."""
-    target: float = 0.0
-    """The best value where neither higher nor lower ones are better."""
 
-    def gain(self, value: float) -> float:
-        """Return a number that is the greater the better the value is."""
-        if self.better == "near":
-            return -abs(value - self.target)
-        return value if self.better == "higher" else -value
+    @property
+    def is_more_better(self) -> bool:
+        """Whether the greater of two values is better. Raises ConfigError for a metric of which neither is."""
+        if not self.better:
+            known = ", ".join(metric.name for metric in BY_SAMPLE if metric.better)
+            raise ConfigError(f"a metric to judge by must be one of {known} or a ranking metric, got {self.name}")
+        return self.better == "higher"
 
 
 BY_SAMPLE = (
@@ -43,11 +43,9 @@ BY_SAMPLE = (
     EvalMetric("logloss", "log loss", "lower"),
     EvalMetric("accuracy", "accuracy", "higher"),
     EvalMetric("normalized_entropy", "normalized entropy", "lower"),
-    EvalMetric("calibration", "calibration", "near", target=1.0),
+    EvalMetric("calibration", "calibration", ""),
 )
 """Metrics of every evaluation."""
-BY_AUC = BY_SAMPLE[0]
-"""The metric of the best evaluation where `eval.metric` has no say."""
 LABELS = {"gauc": "grouped AUC", "mrr": "MRR", "recall": "recall@{}", "ndcg": "NDCG@{}"}
 RANKING_NAMES = "gauc, mrr, recall@K and ndcg@K"
 _AT_K = re.compile(r"(recall|ndcg)@([1-9]\d{0,6})", re.ASCII)

@@ -187,9 +187,9 @@ def test_a_metric_is_found_by_its_name_in_a_quality() -> None:
     found = quality(labels, logits, groups=np.array([0, 0, 1, 1]), metrics=["gauc", "recall@1"])
     assert (found.value("auc"), found.value("gauc"), found.value("recall@1")) == (found.auc, 0.5, 0.5)
     assert math.isnan(found.value("mrr"))
-    better = {"auc": (0.7, 0.6), "logloss": (0.4, 0.5), "recall@1": (0.7, 0.6), "calibration": (1.1, 0.8)}
-    for name, (one, other) in better.items():
-        assert eval_metric(name).gain(one) > eval_metric(name).gain(other), name
+    assert [eval_metric(name).is_more_better for name in ("auc", "logloss", "recall@1")] == [True, False, True]
+    with pytest.raises(ConfigError, match="got calibration"):
+        _ = eval_metric("calibration").is_more_better
 
 
 @pytest.mark.parametrize("name", ["", "recall", "recall@0", "recall@020", "ndcg@1000001", "ndcg@٣", "GAUC", "mrr@5", "ndcg@20 "])

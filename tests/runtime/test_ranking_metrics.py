@@ -156,7 +156,7 @@ def test_the_best_model_may_be_chosen_by_one(clicks: Path) -> None:
     assert runtime.state.trend.best is not None
     assert (runtime.state.trend.best.step, runtime.state.trend.best.value) == (best.step, best.quality.value("gauc"))
     assert len({each.quality.value("gauc") for each in found}) > 1
-    with pytest.raises(ConfigError, match="metrics must name mrr, by which the best evaluation is chosen"):
+    with pytest.raises(ConfigError, match="eval.metrics must name mrr, by which eval.metric chooses the best model"):
         load_config(None, {}, ["eval.metrics=['gauc']", "eval.metric=mrr"])
 
 
