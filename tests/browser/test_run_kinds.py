@@ -59,7 +59,8 @@ EVALUATIONS: list[dict[str, Any]] = [
     for at, auc, loss in ((1, 0.7, 0.5), (2, 0.8, 0.46), (3, None, 0.4), (4, 0.75, 0.45))
 ]
 EVALUATIONS[-1]["ranking"] = {
-    "groups": 1200, "groups_with_positive": 800, "groups_with_both": 0, "metrics": {"gauc": None, "recall@20": 0.25, HOSTILE: 0.5},
+    "groups": 1200, "groups_with_positive": 800, "groups_with_both": 0,
+    "metrics": {"gauc": None, "recall@20": 0.25, HOSTILE: 0.5},
 }  # fmt: skip
 
 
