@@ -171,15 +171,15 @@ class Here:
 
 @contextmanager
 def training_here(
-    args: argparse.Namespace, config: Config, out: Path, serving: Serving, group: TorchGroup | None
+    args: argparse.Namespace, config: Config, out: Path, serving: Serving, group: TorchGroup | None, screen: Screen | None = None
 ) -> Iterator[Here]:
     """Begin a run in this process, the only one of the run or rank 0 of several; the body trains. Then score it, print the
-    summary and close what the run has open."""
+    summary and close what the run has open. `screen`: that of a program that goes on after the run."""
     from adaptive_rec.cli.console import Screen
     from adaptive_rec.cli.progress import compiling_shown
 
-    screen = Screen(to_stderr=args.json)
-    with StopSignals(screen, launched=processes.are_launched()) as signals, ExitStack() as stack:
+    goes_on, screen = screen is not None, screen or Screen(to_stderr=args.json)
+    with StopSignals(screen, launched=processes.are_launched(), goes_on=goes_on) as signals, ExitStack() as stack:
         with screen:
             with compiling_shown(screen):
                 training = begin(config, out, args, screen, group)
