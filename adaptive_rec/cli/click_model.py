@@ -1,4 +1,4 @@
-"""`ClickModel`: the commands train, predict and export for programs with rows in memory, as a classifier of scikit-learn's kind."""
+"""`ClickModel`: the commands train, predict and export for programs with rows in memory, with scikit-learn's methods."""
 
 from __future__ import annotations
 
@@ -115,6 +115,8 @@ class ClickModel:
         begin_use()
         if sample_weight is not None:
             raise ArgumentError("sample_weight must be None, rows have no weights; repeat rows instead")
+        if label is not None and not isinstance(label, str):
+            raise ArgumentError(f"label must be one label, the name of a column, got {label!r}; train a model for each")
         with ONE_AT_A_TIME:
             if is_path(X):
                 if y is not None:
@@ -271,7 +273,7 @@ def target(frame: Frame, y: Any, label: str | None) -> tuple[NDArray[Any] | None
         warnings.warn("a column-vector y was passed, a value for each row is taken of it", stacklevel=3)
         y_R = y_R.ravel()
     if y_R.ndim != 1:
-        raise ArgumentError(f"y must be a value for each row of X, got an array of shape {y_R.shape}")
+        raise ArgumentError(f"y must be one label, a value for each row of X, got an array of shape {y_R.shape}")
     if y_R.dtype.kind == "f" and not np.isfinite(y_R).all():
         raise ArgumentError("y must hold no missing or infinite values: Input y contains NaN or infinity")
     if y_R.dtype.kind == "O" and any(value is None or value != value for value in y_R):

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.cli.frames import Frame, write_frame
-from adaptive_rec.errors import ConflictError, TrainingError
+from adaptive_rec.errors import ConflictError, DataError, TrainingError, UsageError
 from adaptive_rec.run.new_directory import named_directory, new_directory
 from adaptive_rec.system.drafts import draft_file, make_shared_folder
 
@@ -79,10 +79,20 @@ def frame_in_file(frame: Frame, runs: Path, added: Mapping[str, NDArray[Any]]) -
                 path = place / f"frame-{digest}.parquet"
                 draft.replace(path)
                 try:
-                    yield path
+                    with named_as_rows(path):
+                        yield path
                 finally:
                     if not (place / KEPT).exists():
                         shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def named_as_rows(path: Path) -> Iterator[None]:
+    """Have errors about the file of a frame say X, as the user has called it."""
+    try:
+        yield
+    except (DataError, UsageError) as error:
+        raise type(error)(str(error).replace(str(path), "X").replace(path.name, "X")) from None
 
 
 KEPT = "kept"
@@ -174,7 +184,8 @@ def scores_of_frame(run: Path, frame: Frame) -> NDArray[np.float32]:
     with tempfile.TemporaryDirectory(prefix="adaptive-rec-") as folder:
         path = Path(folder) / "rows.parquet"
         write_frame(frame, path)
-        return scores_of_files(run, path)
+        with named_as_rows(path):
+            return scores_of_files(run, path)
 
 
 # What is hot ---------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def prepare_own_data(args: argparse.Namespace) -> tuple[argparse.Namespace, Config]:
     """Return the command line and its configuration, after CSV, TSV or Parquet files of --data were prepared beside the run."""
-    config = load_checked(args)
+    config = check_begins(args)
     if args.label is None and args.schema is None and args.time is None:
         return args, config
     if args.out is not None and not args.resume:
@@ -37,9 +37,9 @@ def prepare_own_data(args: argparse.Namespace) -> tuple[argparse.Namespace, Conf
 
 
 def check_begins(args: argparse.Namespace) -> Config:
-    """Return the checked configuration of a run before its data is prepared. Pairs of settings that a device of this machine
-    would not take either are refused here, and not only by the run itself: preparing may take hours. Raises UsageError or
-    ConfigError."""
+    """Return the checked configuration of a run before its data is read. Pairs of settings that a device of this machine would
+    not take either are refused here, and not only by the run itself: preparing may take hours, and a dry run refuses the same.
+    Raises UsageError or ConfigError."""
     from adaptive_rec.policy.find import load_policy
     from adaptive_rec.runtime.capabilities import check_features as check_pairs
     from adaptive_rec.runtime.capabilities import features_of_run
