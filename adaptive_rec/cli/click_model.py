@@ -57,7 +57,7 @@ class ClickModel:
         self, budget: str | int | None = None, *, policy: str | None = None, epochs: int | None = None,
         patience: int | None = None, seed: int | None = None, device: str | None = None,
         schema: str | os.PathLike[str] | None = None, time: str | None = None, settings: Mapping[str, Any] | None = None,
-        out: str | os.PathLike[str] | None = None, runs: str | os.PathLike[str] = RUNS, serve: bool = False,
+        out: str | os.PathLike[str] | None = None, runs: str | os.PathLike[str] = str(RUNS), serve: bool = False,
         verbose: bool = True,
     ) -> None:  # fmt: skip
         self.budget, self.policy, self.epochs, self.patience = budget, policy, epochs, patience
@@ -224,7 +224,8 @@ class ClickModel:
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the likelier class of each row, by scikit-learn's convention; `predict_proba` has probabilities."""
-        return np.asarray(self.classes_[(self._scores(X) > 0.5).astype(int)])
+        scores_B = self._scores(X)
+        return np.asarray(self.classes_[(scores_B > 0.5).astype(int)])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of rows whose class is predicted. For clicks, which are rare, `scoring="roc_auc"` says more."""
@@ -270,7 +271,8 @@ def target(frame: Frame, y: Any, label: str | None) -> tuple[NDArray[Any] | None
         raise ArgumentError(f"y must be a value for each row of X, got {y!r}; a column of X is label={y!r}")
     y_R = np.asarray(y)
     if y_R.ndim == 2 and y_R.shape[1] == 1:
-        warnings.warn("a column-vector y was passed, a value for each row is taken of it", stacklevel=3)
+        kind = getattr(sys.modules.get("sklearn.exceptions"), "DataConversionWarning", UserWarning)
+        warnings.warn("A column-vector y was passed when a 1d array was expected; its values are taken", kind, stacklevel=3)
         y_R = y_R.ravel()
     if y_R.ndim != 1:
         raise ArgumentError(f"y must be one label, a value for each row of X, got an array of shape {y_R.shape}")
@@ -281,7 +283,7 @@ def target(frame: Frame, y: Any, label: str | None) -> tuple[NDArray[Any] | None
     classes, codes_R = np.unique(y_R, return_inverse=True)
     if len(classes) != 2:
         unlike = "Unknown label type: continuous; " * bool(y_R.dtype.kind == "f" and (y_R != np.floor(y_R)).any())
-        hint = "Only binary classification is supported" if len(classes) > 2 else "there is nothing to learn"
+        hint = "Only binary classification is supported." if len(classes) > 2 else "there is nothing to learn"
         raise ArgumentError(f"y must have two classes, got {len(classes)} class{'es' * (len(classes) != 1)}; {unlike}{hint}")
     return classes, {label_name(frame, y, label): codes_R.astype(np.int8)}
 

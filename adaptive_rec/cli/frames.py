@@ -79,16 +79,18 @@ def _found(X: Any, names: Sequence[str] | None) -> Frame:
         return Frame(X.schema, (X.slice(start, BLOCK_ROWS) for start in range(0, max(1, X.num_rows), BLOCK_ROWS)))
     if (pandas := sys.modules.get("pandas")) is not None and isinstance(X, pandas.DataFrame):
         return _of_pandas(X)
-    if isinstance(X, Mapping):
+    if isinstance(X, Mapping) and not hasattr(X, "toarray"):
         return _found(pa.table({str(name): _column(values) for name, values in X.items()}), None)
     if hasattr(X, "__arrow_c_stream__"):  # polars, duckdb and others
         reader = pa.RecordBatchReader.from_stream(X)
         return Frame(reader.schema, _cut(reader))
-    if hasattr(X, "toarray") or hasattr(X, "collect") or np.ndim(X) != 2:
-        shape = f" of shape {np.shape(X)}" if isinstance(X, np.ndarray) else ""
-        hint = "; Reshape your data: rows and columns" if isinstance(X, np.ndarray) else ""
-        raise ArgumentError(f"X must be {TAKEN}, got {type(X).__name__}{shape}{hint}")
-    return _of_array(np.asarray(X), names)
+    array = np.empty(0) if hasattr(X, "toarray") or hasattr(X, "collect") else np.asarray(X)
+    if array.ndim != 2:
+        hint = "; sparse input is not supported, call toarray() first" if hasattr(X, "toarray") else ""
+        hint = "; collect() it first" if hasattr(X, "collect") else hint
+        hint = f" of shape {array.shape}; Reshape your data: rows and columns" if isinstance(X, np.ndarray) else hint
+        raise ArgumentError(f"X must be {TAKEN}, got {type(X).__name__}{hint}")
+    return _of_array(array, names)
 
 
 def _of_pandas(X: Any) -> Frame:

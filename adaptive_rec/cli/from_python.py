@@ -207,14 +207,14 @@ def hot_tables(run: Path) -> list[dict[str, Any]]:
         ids = (row_H[best] - table["first_row"]).tolist()
         most = [
             {"id": id_, "value": value, "lookups": estimate}
-            for id_, value, estimate in zip(ids, values_of_ids(table["values"], ids), estimate_H[best].tolist(), strict=True)
+            for id_, value, estimate in zip(ids, values_of_ids(table.get("values"), ids), estimate_H[best].tolist(), strict=True)
         ]
         sizes = {name: table[name] for name in ("rows", "dim")}
         found.append({"table": table["name"], **sizes, "hot_rows": hot, "stale_rows": stale, "most_popular": most})
     return found
 
 
-def values_of_ids(file: str, ids: list[int]) -> list[Any]:
+def values_of_ids(file: str | None, ids: list[int]) -> list[Any]:
     """Return the values that ids of a table stand for; None for those of missing and rare values, and where there is no file."""
     from adaptive_rec.kernels.number_keys import FIRST_ID
 

@@ -187,8 +187,8 @@ def check_label(path: Path, label: str, samples: dict[str, Sample], most_bad_rat
 
 
 def check_one_label(path: Path, label: str, samples: dict[str, Sample]) -> None:
-    """Raise UsageError where --label lists columns of a file, or comparisons of some. It says which of them tell another one: as a
-    feature of the run for that one, such a column would be known only with the label."""
+    """Raise UsageError where --label lists columns of a file, or comparisons of some. It says which of them tell another one:
+    as a feature of the run for that one, such a column would be known only with the label."""
     listed = [part for each in label.split(",") if (part := each.strip())]
     if len(listed) < 2 or any(parse_label(part).column not in samples for part in listed):
         return
