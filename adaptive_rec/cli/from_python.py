@@ -55,7 +55,7 @@ def begin_use() -> None:
         check_libraries()
 
 
-def words_of(values: Mapping[str, Any]) -> list[str]:
+def options_as_words(values: Mapping[str, Any]) -> list[str]:
     """Return options of a command line, without those whose value is None."""
     return [f"--{name}={value}" for name, value in values.items() if value is not None]
 

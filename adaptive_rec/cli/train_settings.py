@@ -100,7 +100,8 @@ def resolve_run(args: argparse.Namespace) -> Config:
     if args.replay and not (args.replay / "config.toml").is_file():
         raise UsageError(f"--replay RUN must be a run directory, {args.replay} has no config.toml")
     known = kept is not None and (kept / "config.toml").is_file()
-    return configuration(args.config or (str(kept / "config.toml") if known else None), args.data, overrides(args))
+    named = args.config or (str(kept / "config.toml") if known else None)
+    return configuration(named or getattr(args, "preset", None), args.data, overrides(args))
 
 
 def overrides(args: argparse.Namespace) -> list[str]:

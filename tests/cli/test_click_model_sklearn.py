@@ -12,6 +12,7 @@ import pytest
 import adaptive_rec
 from tests.cli.test_click_model import ROWS, model
 
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_scikit_learn_clones_validates_and_chains_it(tmp_path: Path) -> None:
     base = pytest.importorskip("sklearn.base", reason="scikit-learn is not installed")
