@@ -145,7 +145,8 @@ class ClickModel:
         shown = bool(self.verbose)
         options = {"label": label, "schema": self.schema, "time": self.time, "policy": self.policy, "seed": self.seed,
                    "device": self.device}  # fmt: skip
-        words = [*options_as_words(options), *(f"--set={setting}" for setting in self._settings()), *["--no-serve"] * (not self.serve)]
+        words = [*options_as_words(options), *(f"--set={setting}" for setting in self._settings())]
+        words += ["--no-serve"] * (not self.serve)
         with TRUST.only([*words, *settings_in(os.environ)]):
             if isinstance(data, str):
                 args, config = prepared_for([f"--data={data}", *words], runs, shown)
