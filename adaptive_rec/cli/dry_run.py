@@ -17,11 +17,12 @@ from adaptive_rec.cli import processes
 from adaptive_rec.cli.dry_run_screen import Described, DryRunScreen
 from adaptive_rec.cli.launcher import Wanted
 from adaptive_rec.cli.output import pairs, print_json, printable_path, show, waiting
+from adaptive_rec.cli.own_beside import check_folder
 from adaptive_rec.cli.own_data import describe_own_data, request_of
 from adaptive_rec.cli.own_time import in_time
 from adaptive_rec.cli.parser import SMALL_FILE_BYTES, text_settings
 from adaptive_rec.cli.plan import DRY_RUN_NOTE, FOLLOWED_NOTE, ONE_LOOK_SECONDS, fit_verdict, plan_rank
-from adaptive_rec.cli.train_settings import check_begins, check_past, replays
+from adaptive_rec.cli.train_settings import check_begins, check_past, names_columns, replays
 from adaptive_rec.errors import AdaptiveRecError, first_line
 from adaptive_rec.run.new_directory import RUNS, check_run_is_new
 
@@ -51,7 +52,7 @@ def dry_run(args: argparse.Namespace, wanted: Wanted) -> int:
 def describe(args: argparse.Namespace, scratch: Path) -> Described:
     """Return what a run would read; checks are those of its start, in the same order. Raises UsageError or DataError."""
     config = check_begins(args)
-    if args.label is None and args.schema is None and args.time is None:
+    if not names_columns(args):
         return Described(config)
     if args.out is not None and not args.resume:
         check_run_is_new(args.out)
@@ -60,6 +61,7 @@ def describe(args: argparse.Namespace, scratch: Path) -> Described:
     args = in_time(args)
     config = check_begins(args)
     if args.label is None and args.schema is None:
+        check_folder(args)
         return Described(config)
     runs, said = args.out.parent if args.out else RUNS, io.StringIO()
     if config.data.ids == "raw":

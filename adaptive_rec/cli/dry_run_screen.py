@@ -69,6 +69,7 @@ class DryRunScreen:
         used = None if schema is None else {
             "label": schema.label, "sparse": [each.column for each in schema.sparse],
             "dense": [each.column for each in schema.dense], "time": schema.time.column or None,
+            "weight": schema.weight or None, "group": schema.group.column or None,
         }  # fmt: skip
         return {
             "columns": used, "unused": self.described.unused, "train_samples": self.source.train_samples,
@@ -87,7 +88,7 @@ class DryRunScreen:
             yield "label", schema.label + self._shares_of_one()
             for what, columns in (("categories", schema.sparse), ("numbers", schema.dense)):
                 yield what, _named([each.column for each in columns])
-            yield "time", schema.time.column
+            yield from (("time", schema.time.column), ("weight", schema.weight), ("group", schema.group.column))
         unused = list(self.described.unused.items())
         for name, why in unused[:SHOWN_UNUSED]:
             yield "unused", f"{readable(name, word=60)}: {why}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from adaptive_rec.cli import own_beside
 from adaptive_rec.cli.output import printable_path, say
 from adaptive_rec.cli.own_time import in_time, inferred_in_time, timed
 from adaptive_rec.cli.parser import text_settings
@@ -39,6 +40,7 @@ def with_prepared_data(
     args = in_time(args)
     config = resolve(args)
     if args.label is None and args.schema is None:
+        own_beside.check_folder(args)
         return args, config
     load_policy(config.knobs.policy)  # an error here comes before the time that preparing takes
     if config.data.ids == "raw":
@@ -171,16 +173,17 @@ def schema_to_use(
     numbered: bool = True,
 ) -> Schema:
     """Return the schema of --schema, the one that an earlier run has written to `kept`, or one that is inferred and written
-    there, with the column of --time. `numbered`: values will be numbered, for which `min_count` counts. Of files that are
-    followed the first one is read."""
+    there, with the columns of --time, --weight and --group. `numbered`: values will be numbered, for which `min_count` counts.
+    Of files that are followed the first one is read."""
     schema = found_schema(args, found, kept, reading, stream, numbered)
-    return timed(schema, args.time, found.files[0], args.schema or kept, reading)
+    where = found.files[0], args.schema or kept, reading
+    return own_beside.with_beside(timed(schema, args.time, *where), args, *where)
 
 
 def found_schema(
     args: argparse.Namespace, found: DataFiles, kept: Path, reading: Reading, stream: TextIO, numbered: bool
 ) -> Schema:
-    """Return as `schema_of` does; only a schema that is inferred here has the column of --time."""
+    """Return as `schema_of` does; only a schema that is inferred here has the columns of the options."""
     from adaptive_rec.data.tabular.infer import infer
     from adaptive_rec.data.tabular.schema import FileSchema, load_schema, schema_of_toml
     from adaptive_rec.data.tabular.schema_text import schema_toml
@@ -208,7 +211,9 @@ def found_schema(
     others = [] if reading.grows else sources[1:]
     inferred = infer(sources[0], args.label or (known.label if known else ""), reading, others, file)
     inferred = inferred_in_time(inferred, args.time, sources[0], kept, reading)
+    inferred = own_beside.inferred_with_beside(inferred, args, sources[0], kept, reading)
     same = known is not None and args.label in (None, known.label) and args.time in (None, known.time.column)
+    same = same and known is not None and own_beside.is_beside(known, args)
     is_fit = known is not None and (getattr(args, "resume", False) or reading.skip_bad_rows or inferred.fits(known))
     if known is not None and same and is_fit and not of_other and not new_columns(inferred, text):
         say(f"schema      {printable_path(kept)}{EARLIER}", stream)  # a file that has grown would be read otherwise
@@ -288,6 +293,8 @@ def show_inferred(inferred: Inferred, kept: Path, stream: TextIO, numbered: bool
     rows = [("label", schema.label, "")]
     unit = schema.time.unit
     rows += [("time", schema.time.column, f"in {unit}" * (unit not in ("", "s")))] if schema.time.column else []
+    rows += [("weight", schema.weight, "")] if schema.weight else []
+    rows += [("group", schema.group.column, "")] if schema.group.column else []
     rows += [("sparse", column.column, inferred.remarks[column.column]) for column in schema.sparse]
     rows += [
         ("dense", column.column, f"{inferred.remarks[column.column]}, {column.transform}") for column in schema.dense

@@ -131,7 +131,7 @@ class GivenOnce(argparse.Action):
 
 
 def add_schema_options(parser: Parser) -> None:
-    """--label, --schema and --time, which say that files are CSV, TSV or Parquet files."""
+    """--label, --schema and others, which say what the columns of CSV, TSV or Parquet files are."""
     labelled = (
         "CSV, TSV or Parquet: the column of 0 and 1, or a comparison such as 'rating >= 4' or 'answer == yes'; "
         "the schema is inferred"
@@ -141,6 +141,10 @@ def add_schema_options(parser: Parser) -> None:
     parser.add_argument("--schema", metavar="FILE", type=Path, help=described)
     named = "CSV, TSV or Parquet: the column of the rows' times; they are read in its order, and the newest are held out"
     parser.add_argument("--time", metavar="COLUMN", help=named)
+    weighted = "CSV, TSV or Parquet: the column that says how much each row counts, a number of at least 0; it is no feature"
+    parser.add_argument("--weight", metavar="COLUMN", help=weighted)
+    grouped = "CSV, TSV or Parquet: the column of groups, such as users, within which rows are ranked; it may be a feature too"
+    parser.add_argument("--group", metavar="COLUMN", help=grouped)
 
 
 def add_serve_options(parser: Parser) -> None:

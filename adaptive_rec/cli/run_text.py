@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from adaptive_rec.data.weights import in_words
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.units import clock, count, counted, percent, printable, size, whole
 
@@ -63,7 +64,8 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     best = s.get("best_eval")
     if quality and best and best["step"] < s["steps"]:
         yield "best", f"AUC {best['auc']:.4f}  logloss {best['logloss']:.4f}  at step {whole(best['step'])}"
-    yield "trained", f"{count(trained)} of {count(seen)} samples seen, {counted(s['steps'], 'step')}"
+    weight = f", of weight {in_words(s['weight_trained'])} in all" if s.get("weight_trained") is not None else ""
+    yield "trained", f"{count(trained)} of {count(seen)} samples seen{weight}, {counted(s['steps'], 'step')}"
     yield "speed", f"{count(s['samples_per_second'])} samples/s, {clock(s['seconds'])}"
     popular = f"{percent(s['popular_sample_ratio'])} of samples are popular (every lookup hot)"
     yield "hot", f"{percent(s['hot_lookup_ratio'])} of lookups, {popular}"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def prepare_own_data(args: argparse.Namespace) -> tuple[argparse.Namespace, Config]:
     """Return the command line and its configuration, after CSV, TSV or Parquet files of --data were prepared beside the run."""
     config = check_begins(args)
-    if args.label is None and args.schema is None and args.time is None:
+    if not names_columns(args):
         return args, config
     if args.out is not None and not args.resume:
         check_run_is_new(args.out)
@@ -34,6 +34,11 @@ def prepare_own_data(args: argparse.Namespace) -> tuple[argparse.Namespace, Conf
     from adaptive_rec.cli.own_data import with_prepared_data
 
     return with_prepared_data(args, check_begins, args.out.parent if args.out else RUNS, stream)
+
+
+def names_columns(args: argparse.Namespace) -> bool:
+    """Whether a command line says what columns of --data are."""
+    return any(each is not None for each in (args.label, args.schema, args.time, args.weight, args.group))
 
 
 def check_begins(args: argparse.Namespace) -> Config:

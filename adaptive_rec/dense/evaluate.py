@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.dense.eager import DensePart
-from adaptive_rec.dense.metrics import quality
+from adaptive_rec.dense.scored import Scored
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import DataError, MemoryPlanError, first_line
 from adaptive_rec.live.telemetry import Quality
@@ -25,20 +25,19 @@ def score_batches(
 ) -> Quality | None:
     """Score held-out batches. Returns None where it was given up. Raises MemoryPlanError where the device is too small."""
     traffic = replace(store.index.traffic)
-    labels, logits = [], []
+    parts: list[Scored] = []
     try:
         for work in _looked_ahead(batches, store):
             if given_up():
                 return None
-            labels.append(work.batch.labels_B)
-            logits.append(_logits(work, store, dense))
+            parts.append(Scored.of(work.batch, _logits(work, store, dense)))
     except torch.OutOfMemoryError as error:
         raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
     finally:
         store.index.set_traffic(traffic)  # it counts training only
-    if not labels:
+    if not parts:
         raise DataError("the held-out range must hold at least one sample, got 0; widen data.test_range")
-    return quality(store.group.everyone(np.concatenate(labels)), store.group.everyone(np.concatenate(logits)))
+    return Scored.joined(parts).of_all_ranks(store.group).quality()
 
 
 def logits_of(batch: Batch, store: EmbeddingStore, dense: DensePart) -> NDArray[np.floating]:

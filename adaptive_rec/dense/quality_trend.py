@@ -83,7 +83,10 @@ class QualityTrend:
         return None if self.best is None else self.best.step
 
     def add(self, evaluation: Evaluation, loss_sum: float, samples: float) -> None:
-        """Take an evaluation. `loss_sum` and `samples`: losses and trained samples of the run so far, as last reported."""
+        """Take an evaluation; one without a figure, as all weights are 0, changes nothing. `loss_sum` and `samples`: losses and
+        trained samples of the run so far, as last reported, or the sum of their weights."""
+        if math.isnan(evaluation.quality.logloss):
+            return
         found = ScoredStep(evaluation.step, evaluation.quality.auc, evaluation.quality.logloss)
         if not math.isnan(found.auc) and (self.best is None or found.auc > self.best.auc):
             self.best = found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from adaptive_rec.errors import CheckpointError
@@ -27,7 +27,9 @@ class WindowScores:
     last_auc: float = math.nan
 
     def with_one(self, evaluation: Evaluation) -> WindowScores:
-        """Return the sums with one more evaluation."""
+        """Return the sums with one more evaluation; a window without a figure, all of whose weights are 0, is not counted."""
+        if math.isnan(evaluation.quality.logloss):
+            return replace(self, last_auc=math.nan)
         auc, known = evaluation.quality.auc, not math.isnan(evaluation.quality.auc)
         return WindowScores(
             self.count + 1,

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from adaptive_rec.batch import Batch, Position
+from adaptive_rec.batch import BESIDE, Batch, Position
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.run import processes_here
 from adaptive_rec.config.tree import Config
@@ -214,7 +214,8 @@ def _shuffled_part(source: Source, batch: Batch) -> MemoryPart:
     from adaptive_rec.data.prepared import BLOCK_ROWS, GROUP_BLOCKS
 
     rows = 2 * min(GROUP_BLOCKS * BLOCK_ROWS, source.train_samples)
-    samples = batch.dense_BX.nbytes + batch.labels_B.nbytes + batch.ids_N.nbytes // 2  # 32 bits each in the folder
+    beside = sum(getattr(batch, name).nbytes for name in BESIDE if getattr(batch, name) is not None)
+    samples = batch.dense_BX.nbytes + batch.labels_B.nbytes + beside + batch.ids_N.nbytes // 2  # 32 bits each in the folder
     return MemoryPart("data being shuffled", "host", rows * samples // max(1, batch.size), "data.shuffle=false")
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch
 from adaptive_rec.checkpoint.saved_columns import saved_columns
@@ -22,25 +20,11 @@ from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.data.unknown import Unknown
 from adaptive_rec.dense.evaluate import logits_of
-from adaptive_rec.dense.metrics import quality
+from adaptive_rec.dense.scored import Scored
 from adaptive_rec.errors import DataError
-from adaptive_rec.live.telemetry import Evaluation, Quality
+from adaptive_rec.live.telemetry import Evaluation
 from adaptive_rec.run.inputs import is_folder, of_other_data, reads_criteo
 from adaptive_rec.run.resume import newest_generation, runtime_of
-
-
-@dataclass
-class Scored:
-    """Rows and their scores."""
-
-    labels_B: NDArray[np.float32]
-    """All 0 where the rows have no labels."""
-    logits_B: NDArray[np.floating]
-
-    @property
-    def scores_B(self) -> NDArray[np.float32]:
-        """The predicted probability of label 1."""
-        return (0.5 * (1 + np.tanh(0.5 * self.logits_B.astype(np.float64)))).astype(np.float32)
 
 
 class Scorer:
@@ -81,7 +65,7 @@ class Scorer:
             self.rows += batch.size
             if isinstance(self._rows, RawIds):
                 self._count_shared(batch, self._rows)
-            yield Scored(batch.labels_B, logits_of(batch, runtime.store, runtime.dense))
+            yield Scored.of(batch, logits_of(batch, runtime.store, runtime.dense))
 
     def _count_shared(self, batch: Batch, keys: RawIds) -> None:
         bag_lengths, features = np.diff(batch.offsets), len(keys.features)
@@ -97,9 +81,7 @@ class Scorer:
         parts = list(self.scored())
         if not parts:
             raise DataError("the data to score must hold at least one row, it has none")
-        labels_B = np.concatenate([part.labels_B for part in parts])
-        found: Quality = quality(labels_B, np.concatenate([part.logits_B for part in parts]))
-        return Evaluation(self.step, found)
+        return Evaluation(self.step, Scored.joined(parts).quality())
 
 
 def lacking_columns(rows: NumberedRows | CriteoRows | RawIds) -> list[str]:

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from adaptive_rec.data.weights import weights_of
 from adaptive_rec.live.recorder import LoopTime
-from adaptive_rec.live.telemetry import Evaluation, ratio
+from adaptive_rec.live.telemetry import Evaluation, ratio, weight_of_losses
 from adaptive_rec.memory.parts import peak_bytes
 from adaptive_rec.run.parent import ParentRun
 from adaptive_rec.runtime.loop import Runtime
@@ -52,7 +53,8 @@ def summary_of(
         "seconds": seconds,
         "processor_seconds": processor_seconds,
         "samples_per_second": ratio(samples, seconds),
-        "train_logloss": ratio(totals["loss_sum"], totals["samples_trained"]),
+        "train_logloss": ratio(totals["loss_sum"], weight_of_losses(totals)),
+        **_weights(runtime, totals),
         "followed": runtime.followed is not None,
         "eval": asdict(evaluation.quality) if evaluation else None,
         "eval_mode": config.eval.mode,
@@ -78,6 +80,13 @@ def summary_of(
         "ranks": [asdict(rank) for rank in newest.ranks] if newest else [],
         "seconds_by_stage": {name: round(value, 4) for name, value in stages.items()},
     }
+
+
+def _weights(runtime: Runtime, totals: Mapping[str, float]) -> dict[str, Any]:
+    """Return what weighted the samples of a run, and how much those trained weigh; nothing where all count alike."""
+    facts = weights_of(runtime.source)
+    trained = {"weight_trained": totals["weight_trained"]} if "weight_trained" in totals else {}
+    return {} if facts is None else {"weights": facts.figures(), **trained}
 
 
 def read_summary(path: Path, step: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.evaluate import score_batches
-from adaptive_rec.live.telemetry import Evaluation, Event
+from adaptive_rec.live.telemetry import Evaluation, Event, Quality
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.state.run_state import RunState
 from adaptive_rec.units import whole
@@ -68,7 +68,7 @@ class Evaluator:
         made = self._state.evaluation
         if made is not None and math.isnan(made.quality.auc) and not self._one_class_told:
             self._one_class_told = True
-            yield Event(self._state.step, "warning", one_class(made.quality.samples, self._progressive is not None))
+            yield Event(self._state.step, "warning", why_no_auc(made.quality, self._progressive is not None))
         same_samples = self._progressive is None and self._state.config.eval.mode != "next_window"
         if same_samples and (overfit := self._state.trend.take_warning()) is not None:
             yield Event(self._state.step, "overfit", str(overfit), asdict(overfit))
@@ -111,9 +111,12 @@ class Evaluator:
         return None if quality is None else quality.logloss
 
 
-def one_class(samples: int, trained: bool) -> str:
-    """Return a warning that samples that were scored, and `trained` on where data is followed, have one class of labels."""
-    of = "trained on since the last evaluation" if trained else "scored"
+def why_no_auc(quality: Quality, trained: bool) -> str:
+    """Return a warning that samples that were scored, and `trained` on where data is followed, have one class of labels, or no
+    weight."""
+    of, samples = "trained on since the last evaluation" if trained else "scored", quality.samples
+    if math.isnan(quality.logloss):
+        return f"all {whole(samples)} samples {of} have weight 0: there are no figures of quality; rows that count are needed"
     return (
         f"all {whole(samples)} samples {of} have one label: AUC is not defined, and there is nothing to learn or to compare; "
         "rows of both labels are needed"

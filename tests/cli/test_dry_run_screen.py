@@ -104,7 +104,8 @@ def test_raw_ids_leave_the_schema_alone_too(folder: Path, capsys: pytest.Capture
 def test_a_schema_of_the_user_is_shown_with_what_it_leaves_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "own.toml").write_text('label = "clicked"\nsparse = ["user"]\n')
     found = dry(capsys, "--schema", "own.toml")["data"]
-    assert found["columns"] == {"label": "clicked", "sparse": ["user"], "dense": [], "time": None}
+    beside = dict.fromkeys(("time", "weight", "group"))
+    assert found["columns"] == {"label": "clicked", "sparse": ["user"], "dense": [], **beside}
     assert found["unused"] == dict.fromkeys(["id", "item", "kinds", "price", "when"], "not in the schema")
     assert files(folder) == {"clicks.csv", "own.toml"}
 
