@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.cli.frame_labels import labels_beside
+from adaptive_rec.cli.frame_labels import labels_beside, weights_beside
 from adaptive_rec.cli.frames import ArgumentError, Frame, frame_of, is_path
 from adaptive_rec.cli.from_python import (
     ONE_AT_A_TIME,
@@ -43,8 +43,9 @@ class ClickModel:
     of two classes by scikit-learn's conventions.
 
     `budget`: bytes of rows on the device, such as "64MiB" (`knobs.hot_budget_bytes`). `policy`, `seed`, `device`, `schema` (a
-    file) and `time` (a column) are the options of `train` of these names, `epochs` and `patience` the keys `data.epochs` and
-    `eval.patience`. `settings`: any other keys, such as `{"run.batch_size": 1024}`. None leaves a setting as the command has it.
+    file), `time`, `weight` and `group` (columns) are the options of `train` of these names, `epochs` and `patience` the keys
+    `data.epochs` and `eval.patience`. `settings`: any other keys, such as `{"run.batch_size": 1024}`. None leaves a setting as
+    the command has it.
 
     `out`: the run's directory, which must be new; by default one in the folder `runs`, named after time and policy. `serve`:
     serve dashboard and API while it trains. `verbose`: print what the command prints; otherwise its warnings are Python's.
@@ -57,12 +58,14 @@ class ClickModel:
     def __init__(
         self, budget: str | int | None = None, *, policy: str | None = None, epochs: int | None = None,
         patience: int | None = None, seed: int | None = None, device: str | None = None,
-        schema: str | os.PathLike[str] | None = None, time: str | None = None, settings: Mapping[str, Any] | None = None,
+        schema: str | os.PathLike[str] | None = None, time: str | None = None, weight: str | None = None,
+        group: str | None = None, settings: Mapping[str, Any] | None = None,
         out: str | os.PathLike[str] | None = None, runs: str | os.PathLike[str] = str(RUNS), serve: bool = False,
         verbose: bool = True,
     ) -> None:  # fmt: skip
         self.budget, self.policy, self.epochs, self.patience = budget, policy, epochs, patience
-        self.seed, self.device, self.schema, self.time = seed, device, schema, time
+        self.seed, self.device, self.schema = seed, device, schema
+        self.time, self.weight, self.group = time, weight, group
         self.settings, self.out, self.runs, self.serve, self.verbose = settings, out, runs, serve, verbose
 
     # Parameters ------------------------------------------------------------------------------------------------------
@@ -106,27 +109,30 @@ class ClickModel:
 
         `X`: a pandas or polars frame, an Arrow table or record batch, a dictionary of columns, a NumPy array of rows and columns,
         or the path of a file or folder. `label`: a column of X with 0 and 1, or a comparison of one, such as "rating >= 4"; or
-        `y`: a value of two for each row, where the second in order is what is predicted. The command's defaults hold: the last
-        tenth of the rows is held out for the score.
+        `y`: a value of two for each row, where the second in order is what is predicted. `sample_weight`: how much each row
+        counts, a number of at least 0. The command's defaults hold: the last tenth of the rows is held out for the score.
 
         Raises ArgumentError, which is a UsageError and a ValueError, for other arguments, and what ends the command: ConfigError,
         DataError, MemoryPlanError, CheckpointError, TrainingError. Ctrl-C stops the run after a step, with a checkpoint, and
         raises KeyboardInterrupt then; a second one raises it at once.
         """
         begin_use()
-        if sample_weight is not None:
-            raise ArgumentError("sample_weight must be None, rows have no weights; repeat rows instead")
         if label is not None and not isinstance(label, str):
             raise ArgumentError(f"label must be one label, the name of a column, got {label!r}; train a model for each")
         with ONE_AT_A_TIME:
             if is_path(X):
-                if y is not None:
-                    raise ArgumentError("y must be None where X is a path; give label, a column of the file")
-                self._fit(os.fspath(X), label, None)
+                for name, given, other in (("y", y, "label"), ("sample_weight", sample_weight, "the parameter weight")):
+                    if given is not None:
+                        raise ArgumentError(f"{name} must be None where X is a path; give {other}, a column of the file")
+                self._fit(os.fspath(X), label, self.weight)
                 return self
             frame = frame_of(X)
-            classes, added = labels_beside(frame, y, self._named_label(label))
-            self._fit(frame, label if y is None else next(iter(added)), classes, added)
+            label = self._named_label(label)
+            classes, labels = labels_beside(frame, y, label)
+            weights = weights_beside(frame, sample_weight, list(labels))
+            if weights and self.weight is not None:
+                raise ArgumentError(f"sample_weight must be None where weight names a column, got weight={self.weight!r}")
+            self._fit(frame, next(iter(labels), label), next(iter(weights), self.weight), classes, {**labels, **weights})
         return self
 
     def _named_label(self, label: str | None) -> str | None:
@@ -138,13 +144,18 @@ class ClickModel:
         return load_schema(Path(self.schema)).label
 
     def _fit(
-        self, data: str | Frame, label: str | None, classes: NDArray[Any] | None, added: Mapping[str, NDArray[Any]] | None = None
+        self,
+        data: str | Frame,
+        label: str | None,
+        weight: str | None,
+        classes: NDArray[Any] | None = None,
+        added: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
         out = None if self.out is None else Path(self.out)
         runs = (Path(self.runs) if out is None else out.parent).absolute()
         shown = bool(self.verbose)
-        options = {"label": label, "schema": self.schema, "time": self.time, "policy": self.policy, "seed": self.seed,
-                   "device": self.device}  # fmt: skip
+        options = {"label": label, "weight": weight, "group": self.group, "schema": self.schema, "time": self.time,
+                   "policy": self.policy, "seed": self.seed, "device": self.device}  # fmt: skip
         words = [*options_as_words(options), *(f"--set={setting}" for setting in self._settings())]
         words += ["--no-serve"] * (not self.serve)
         with TRUST.only([*words, *settings_in(os.environ)]):
@@ -160,8 +171,8 @@ class ClickModel:
         self.classes_ = np.array([0, 1]) if classes is None else classes
         vars(self).pop("feature_names_in_", None)
         if not isinstance(data, str):
-            column = None if label is None else parse_label(label).column
-            names = [name for name in data.names if name != column]
+            no_features = (None if label is None else parse_label(label).column, weight)
+            names = [name for name in data.names if name not in no_features]
             self.n_features_in_ = len(names)
             if data.is_named:
                 self.feature_names_in_ = np.array(names, dtype=object)

@@ -1,9 +1,10 @@
-"""Labels that a program gives beside a frame, as a column of 0 and 1."""
+"""Labels and weights that a program gives beside a frame, as columns of it."""
 
 from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,29 @@ def label_name(frame: Frame, y: Any, label: str | None) -> str:
         if label in frame.names or parse_label(label).column != label:
             raise ArgumentError(f"label must be left out where y is given and X has that column, got {label!r}")
         return label
-    names = [own] if isinstance(own, str) and own and parse_label(own).column == own else []
-    numbered = ("label" if n == 1 else f"label_{n}" for n in range(1, len(frame.names) + 3))
-    return next(name for name in (*names, *numbered) if name not in frame.names)
+    is_plain = isinstance(own, str) and own and parse_label(own).column == own and own not in frame.names
+    return str(own) if is_plain else new_name("label", frame.names)
+
+
+def new_name(name: str, taken: Sequence[str]) -> str:
+    """Return a name, with a number behind it where it is taken."""
+    numbered = (name if n == 1 else f"{name}_{n}" for n in range(1, len(taken) + 2))
+    return next(each for each in numbered if each not in taken)
+
+
+def weights_beside(frame: Frame, sample_weight: Any, taken: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """Return the column of weights; none where there are no weights. `taken`: names of columns beside the frame's. Raises
+    ArgumentError."""
+    if sample_weight is None:
+        return {}
+    try:
+        weights_R = np.asarray(sample_weight, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ArgumentError("sample_weight must be a number of at least 0 for each row of X, got other values") from None
+    if weights_R.ndim != 1:
+        raise ArgumentError(f"sample_weight must be a number for each row of X, got an array of shape {weights_R.shape}")
+    if not (np.isfinite(weights_R).all() and (weights_R >= 0).all()):
+        raise ArgumentError("sample_weight must be finite and at least 0 for each row of X, got other values")
+    if not weights_R.any():
+        raise ArgumentError("sample_weight must not be zero for all rows: there is nothing to learn from")
+    return {new_name("weight", [*frame.names, *taken]): weights_R}

@@ -97,6 +97,9 @@ def _of_pandas(X: Any) -> Frame:
     """Return a pandas frame with the types that its `to_parquet` gives it. Its index is no column."""
     import pyarrow as pa
 
+    if not all(isinstance(name, str) for name in X.columns):
+        X = X.copy(deep=False)
+        X.columns = [str(name) for name in X.columns]
     schema = pa.Schema.from_pandas(X, preserve_index=False)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -167,4 +170,4 @@ def check_lengths(rows: int, lengths: Mapping[str, int]) -> None:
     """Raise ArgumentError where a column beside a frame has another number of values than it has rows."""
     for name, length in lengths.items():
         if length != rows:
-            raise ArgumentError(f"{name} must have a value for each of the {whole(rows)} rows of X, got {whole(length)}")
+            raise ArgumentError(f"{name} must have a value for each of the {whole(rows)} rows of X, got {whole(length)} values")

@@ -20,6 +20,7 @@ import pytest
 
 import adaptive_rec
 from adaptive_rec.cli import from_python, main
+from adaptive_rec.cli.frames import frame_of
 from adaptive_rec.errors import ConfigError, ConflictError, DataError, UsageError
 from adaptive_rec.run.inputs import check_trained
 
@@ -97,6 +98,13 @@ def as_pandas() -> Any:
     return pandas.DataFrame({name: ROWS[name].to_pandas() for name in ROWS.column_names}).set_index(np.arange(900) * 7 % 900)
 
 
+def test_columns_of_pandas_are_called_by_their_texts() -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed: the rows of its frames are tested as Arrow's")
+    frame = frame_of(pandas.DataFrame({0: [1, 2], ("a", 1): ["x", None]}, index=[7, 3]))
+    assert frame.names == ["0", "('a', 1)"]
+    assert [batch.to_pydict() for batch in frame.batches] == [{"0": [1, 2], "('a', 1)": ["x", None]}]
+
+
 def as_polars() -> Any:
     polars = pytest.importorskip("polars", reason="polars is not installed: the rows of its frames are tested as Arrow's")
     return polars.from_arrow(ROWS)
@@ -128,6 +136,17 @@ def test_y_is_a_label_of_any_two_classes(trained: adaptive_rec.ClickModel, tmp_p
     for again in (adaptive_rec.ClickModel.load(found.run), pickle.loads(pickle.dumps(found))):  # noqa: S301
         assert (again.run, again.classes_.tolist(), again.n_features_in_) == (found.run, ["no", "yes"], 3)
         assert again.predict_proba(ROWS).tobytes() == trained.predict_proba(ROWS).tobytes()
+
+
+def test_weights_beside_the_rows_are_those_of_a_column(tmp_path: Path) -> None:
+    heavy = np.random.default_rng(2).integers(0, 4, len(ROWS)).astype(float)
+    weighted = ROWS.append_column("heavy", pa.array(heavy))
+    run, scores = by_command(tmp_path, weighted, "--weight", "heavy")
+    beside = model(tmp_path).fit(ROWS, label="click", sample_weight=heavy)
+    named = model(tmp_path, weight="heavy").fit(weighted, label="click")
+    assert weights(beside.run) == weights(named.run) == weights(run)
+    assert beside.predict_proba(ROWS)[:, 1].tobytes() == scores.tobytes()
+    assert named.feature_names_in_.tolist() == beside.feature_names_in_.tolist() == ["user", "item", "price"]
 
 
 def test_an_array_has_numbered_columns(tmp_path: Path) -> None:
@@ -202,7 +221,11 @@ REFUSED: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Except
     ({}, (ROWS,), {"label": "click,item"}, UsageError, "--label must be one label, got 'click,item', 2 columns of X"),
     ({}, (ROWS,), {"label": "clik"}, UsageError, "did you mean click"),
     ({}, (ROWS.slice(0, 0),), {"label": "click"}, ValueError, "X must have a row"),
-    ({}, (ROWS,), {"label": "click", "sample_weight": np.ones(900)}, ValueError, "sample_weight must be None"),
+    ({}, (ROWS,), {"label": "click", "sample_weight": np.ones(9)}, ValueError, "weight must have a value for each of the 900"),
+    ({}, (ROWS,), {"label": "click", "sample_weight": -np.ones(900)}, ValueError, "sample_weight must be finite and at least 0"),
+    ({}, (ROWS,), {"label": "click", "sample_weight": np.zeros(900)}, ValueError, "must not be zero for all rows"),
+    ({}, ("rows.csv",), {"label": "a", "sample_weight": [1]}, ValueError, "sample_weight must be None where X is a path"),
+    ({"weight": "price"}, (ROWS,), {"label": "click", "sample_weight": np.ones(900)}, ValueError, "where weight names a column"),
     ({}, (3,), {"label": "click"}, ValueError, "X must be a pandas or polars frame, .* got int"),
     ({}, ({"a": [1], "b": [1, 2]},), {"label": "a"}, ValueError, "X must have columns that Arrow can hold"),
     ({}, ("nowhere.csv",), {"label": "a"}, DataError, "nowhere.csv"),

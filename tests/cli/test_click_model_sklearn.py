@@ -39,8 +39,10 @@ def test_scikit_learn_clones_validates_and_chains_it(tmp_path: Path) -> None:
 
 
 DO_NOT_APPLY = {
-    "sample_weight": "rows have no weights",
+    "check_sample_weight_equivalence": "a row of weight 2 and two rows are in different batches",
     "check_dtype_object": "numbers with fractions are no categories, and a model needs one",
+    "check_sample_weights_not_an_array": "numbers with fractions are no categories",
+    "check_sample_weights_pandas_series": "numbers with fractions are no categories",
     "check_estimators_pickle": "numbers with fractions are no categories",
     "check_classifier_data_not_an_array": "numbers with fractions are no categories",
     "check_classifiers_train": "numbers with fractions are no categories",
