@@ -42,9 +42,9 @@ class ClickModel:
     """A model of clicks with tables in two tiers, trained and used as by the commands `train` and `predict`. It is a classifier
     of two classes by scikit-learn's conventions.
 
-    `budget`: bytes of rows on the device, such as "64MiB" (`knobs.hot_budget_bytes`). `policy`, `seed`, `device`, `schema` (a
-    file), `time`, `weight` and `group` (columns) are the options of `train` of these names, `epochs` and `patience` the keys
-    `data.epochs` and `eval.patience`. `settings`: any other keys, such as `{"run.batch_size": 1024}`. None leaves a setting as
+    `budget`: bytes of rows on the device, such as "64MiB" (`knobs.hot_budget_bytes`). `policy`, `seed`, `device`, `patience`,
+    `schema` (a file), `time`, `weight` and `group` (columns) are the options of `train` of these names, `epochs` the key
+    `data.epochs`. `settings`: any other keys, such as `{"run.batch_size": 1024}`. None leaves a setting as
     the command has it.
 
     `out`: the run's directory, which must be new; by default one in the folder `runs`, named after time and policy. `serve`:
@@ -155,7 +155,7 @@ class ClickModel:
         runs = (Path(self.runs) if out is None else out.parent).absolute()
         shown = bool(self.verbose)
         options = {"label": label, "weight": weight, "group": self.group, "schema": self.schema, "time": self.time,
-                   "policy": self.policy, "seed": self.seed, "device": self.device}  # fmt: skip
+                   "policy": self.policy, "seed": self.seed, "device": self.device, "patience": self.patience}  # fmt: skip
         words = [*options_as_words(options), *(f"--set={setting}" for setting in self._settings())]
         words += ["--no-serve"] * (not self.serve)
         with TRUST.only([*words, *settings_in(os.environ)]):
@@ -183,7 +183,7 @@ class ClickModel:
 
     def _settings(self) -> list[str]:
         """Return the keys of the configuration that parameters give, as KEY=VALUE."""
-        named = {"knobs.hot_budget_bytes": self.budget, "data.epochs": self.epochs, "eval.patience": self.patience}
+        named = {"knobs.hot_budget_bytes": self.budget, "data.epochs": self.epochs}
         given = {**{key: value for key, value in named.items() if value is not None}, **(self.settings or {})}
         try:
             return text_settings(given)

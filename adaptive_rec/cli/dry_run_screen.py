@@ -138,8 +138,11 @@ class DryRunScreen:
         return f"{_named(shown, counted_too=False)} of the held-out rows have a value that training rows lack{some}"
 
     def _passes(self) -> str:
-        passes = self.source.epochs
-        return f"{passes} pass{'es' * (passes > 1)} over the training rows at the most, {counted(self.steps or 0, 'step')}"
+        passes, settings = self.source.epochs, self.described.config.eval
+        most = f"{passes} pass{'es' * (passes > 1)} over the training rows, {counted(self.steps or 0, 'step')}"
+        if not (patience := getattr(settings, "patience", 0)):
+            return most
+        return f"at most {most}; stops after {counted(patience, 'evaluation')} in a row without a better one"
 
     def _step_time(self) -> str:
         return f"{counted(self.steps or 0, 'step')} of {1000 * (self.step_seconds or 0):.1f} ms, timed with small tables"

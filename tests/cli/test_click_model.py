@@ -58,9 +58,10 @@ def by_command(folder: Path, table: pa.Table, *words: str) -> tuple[Path, np.nda
 
 
 def weights(run: Path) -> dict[str, bytes]:
-    """The files of a run's checkpoint that hold what was learned."""
-    (checkpoint,) = (run / "checkpoints").glob("step-*")
-    return {path.name: path.read_bytes() for path in checkpoint.glob("*.safetensors") if path.name != "state.safetensors"}
+    """The files of a run's checkpoints that hold what was learned."""
+    found = [path for name in ("dense", "rows-*") for path in (run / "checkpoints").glob(f"*/{name}.safetensors")]
+    assert found
+    return {str(path.relative_to(run)): path.read_bytes() for path in found}
 
 
 def test_fit_and_predict_equal_the_commands_on_the_same_rows(trained: adaptive_rec.ClickModel, tmp_path: Path) -> None:
