@@ -97,11 +97,11 @@ def _of_pandas(X: Any) -> Frame:
     """Return a pandas frame with the types that its `to_parquet` gives it. Its index is no column."""
     import pyarrow as pa
 
-    schema, names = pa.Schema.from_pandas(X, preserve_index=False), [str(name) for name in X.columns]
+    schema = pa.Schema.from_pandas(X, preserve_index=False)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for start in range(0, max(1, len(X)), BLOCK_ROWS):
-            rows = X.iloc[start : start + BLOCK_ROWS].set_axis(names, axis=1)
+            rows = X.iloc[start : start + BLOCK_ROWS].set_axis(schema.names, axis=1)
             yield pa.RecordBatch.from_pandas(rows, schema=schema, preserve_index=False)
 
     return Frame(schema, batches())
