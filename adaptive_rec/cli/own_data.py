@@ -48,7 +48,7 @@ def with_prepared_data(
         settings = [*args.set, *text_settings({"data.schema_file": schema})]
         args = argparse.Namespace(**{**vars(args), "data": data, "set": settings})
         return args, resolve(args)
-    folder = prepared(args, runs, config.data.on_bad_row == "skip", stream, config.data.order == "time")
+    folder = prepared(args, runs, config, stream)
     args = argparse.Namespace(**{**vars(args), "data": folder})
     return args, resolve(args)
 
@@ -70,6 +70,7 @@ def describe_own_data(
     schema = schema_to_use(args, found, kept, reading, stream, numbered=False)
     if config.data.order == "time":
         check_time(schema, args.schema or kept)
+    check_is_grouped(schema, args.schema or kept, config)
     if schema.min_count > 1:
         say(f"  min_count {schema.min_count} of the schema is not used: ids are raw, see knobs.admit_after", stream)
     text = schema_toml(schema)
@@ -104,9 +105,18 @@ def check_time(schema: Schema, file: Path) -> None:
         )
 
 
-def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: TextIO, by_time: bool = False) -> str:
-    """Return `--data`, or the folder that is prepared from it where it is a CSV, TSV or Parquet file or a folder of them.
-    `by_time`: rows must have times.
+def check_is_grouped(schema: Schema, file: Path, config: Config) -> None:
+    """Raise UsageError where rows are to be ranked within groups and their schema names no column of groups."""
+    if config.eval.metrics and not schema.group.column:
+        raise UsageError(
+            f"eval.metrics ({', '.join(config.eval.metrics)}) needs the column of the rows' groups, such as users: add "
+            f'--group COLUMN, or group = "COLUMN" to {file}, above [file] if it has that part, and run the same command again'
+        )
+
+
+def prepared(args: argparse.Namespace, runs: Path, config: Config, stream: TextIO) -> str:
+    """Return `--data`, or the folder that is prepared from it where it is a CSV, TSV or Parquet file or a folder of them, as
+    `config` wants its rows.
 
     Schema and folder are written beside the run, into `runs`. The same data and schema are prepared once.
     """
@@ -126,9 +136,11 @@ def request_of(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream
     found = found_files(check_given(args), stream)
     name = array_name(Path(os.path.abspath(args.data)))
     kept = runs / f"{name}.schema.toml"
+    skip_bad_rows = config.data.on_bad_row == "skip"
     schema = schema_to_use(args, found, kept, Reading(skip_bad_rows), stream)
-    if by_time:
+    if config.data.order == "time":
         check_time(schema, args.schema or kept)
+    check_is_grouped(schema, args.schema or kept, config)
     sources = files_with_rows(found, schema, stream)
     request = Request(tuple(sources), runs, schema=schema, on_bad_row="skip" if skip_bad_rows else "error")
     fingerprint = digest(make_job(request).model_dump_json())

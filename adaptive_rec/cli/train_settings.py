@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from adaptive_rec.cli import processes
 from adaptive_rec.cli.launcher import Wanted
 from adaptive_rec.cli.output import say, waiting
-from adaptive_rec.cli.parser import configuration, number_settings, text_settings
+from adaptive_rec.cli.parser import configuration, metric_names, number_settings, text_settings
 from adaptive_rec.errors import ConfigError, UsageError, did_you_mean
 from adaptive_rec.run.external_paths import check_named_file, check_rows_are_inside
 from adaptive_rec.run.new_directory import RUNS, check_run_is_new, check_written, named_directory
@@ -106,12 +106,18 @@ def resolve_run(args: argparse.Namespace) -> Config:
         raise UsageError(f"--replay RUN must be a run directory, {args.replay} has no config.toml")
     known = kept is not None and (kept / "config.toml").is_file()
     named = args.config or (str(kept / "config.toml") if known else None)
-    return configuration(named or getattr(args, "preset", None), args.data, overrides(args))
+    settings, chosen = overrides(args), named or getattr(args, "preset", None)
+    if all(each is None for each in (args.patience, args.label, args.schema)):
+        return configuration(chosen, args.data, settings)
+    from adaptive_rec.cli.stopping import stopping_settings
+
+    return configuration(chosen, args.data, [*stopping_settings(args, named, settings), *settings])
 
 
 def overrides(args: argparse.Namespace) -> list[str]:
     """Return the settings of the command line, flags included, as KEY=VALUE."""
     texts = {"knobs.policy": args.policy, "data.source": args.data, "run.device": args.device, "run.track": args.track}
+    texts["eval.metrics"] = metric_names(args.metrics)
     numbers = {"run.steps": args.steps, "run.seed": args.seed}
     raw, followed = (["data.ids=raw"], ["data.follow=true"]) if args.follow else ([], [])
     return [*raw, *args.set, *followed, *text_settings(texts), *number_settings(numbers)]

@@ -55,10 +55,12 @@ class NumberedRows(Wrapped):
             self._maps = {name: KeyedIds(keys_of_values(each)) for name, each in folder_values(source).items()}
             self._readers = files = open_files(paths, columns, labelled)
             self.lacking = [*notes, *(note for reader in files[:1] for note in reader.lacking)]
+        self.has_groups = self.schema is not None and bool(self.schema.group.column)
+        """Whether rows have groups, within which they are ranked."""
         self._columns = meta.columns
         self.unknown = {column.name: Unknown() for column in meta.columns}
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
         """Yield all rows. Raises DataError for a malformed one."""
         for samples in cut_into_batches(map(self._samples, blocks_of(self._readers)), batch_size):
             yield self._folder.batch_of(samples)
@@ -84,6 +86,8 @@ class KeyedRows(HeldOutRows):
         """Raises DataError where a file does not fit the columns, UsageError where the checkpoint is of a run without rows."""
         columns, notes = beside_known(with_folders(columns, paths), paths, labelled)
         self.schema = schema = columns.schema
+        self.has_groups = bool(schema.group.column)
+        """Whether rows have groups, within which they are ranked."""
         self._standard = columns.figures()
         self._readers = open_files(paths, columns, labelled)
         self.lacking = [*notes, *(note for reader in self._readers[:1] for note in reader.lacking)]
@@ -93,7 +97,7 @@ class KeyedRows(HeldOutRows):
         self.dense_features = max(1, len(schema.dense))
         self._columns = columns_of(column_C)
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
         """Yield all rows. Raises DataError for a malformed one."""
         for samples in cut_into_batches(map(loaded, blocks_of(self._readers)), batch_size):
             batch = to_batch([samples], self._columns, Position())

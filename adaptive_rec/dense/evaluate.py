@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,23 +21,28 @@ TOO_SMALL = "the device's memory must hold an evaluation; lower eval.batch_size 
 
 
 def score_batches(
-    batches: Iterable[Batch], store: EmbeddingStore, dense: DensePart, given_up: Callable[[], bool] = lambda: False
+    batches: Iterable[Batch],
+    store: EmbeddingStore,
+    dense: DensePart,
+    given_up: Callable[[], bool] = lambda: False,
+    metrics: Sequence[str] = (),
 ) -> Quality | None:
-    """Score held-out batches. Returns None where it was given up. Raises MemoryPlanError where the device is too small."""
+    """Score held-out batches, by `metrics` that rank, too. Returns None where it was given up. Raises MemoryPlanError where the
+    device is too small."""
     traffic = replace(store.index.traffic)
     parts: list[Scored] = []
     try:
         for work in _looked_ahead(batches, store):
             if given_up():
                 return None
-            parts.append(Scored.of(work.batch, _logits(work, store, dense)))
+            parts.append(Scored.of(work.batch, _logits(work, store, dense), bool(metrics)))
     except torch.OutOfMemoryError as error:
         raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
     finally:
         store.index.set_traffic(traffic)  # it counts training only
     if not parts:
         raise DataError("the held-out range must hold at least one sample, got 0; widen data.test_range")
-    return Scored.joined(parts).of_all_ranks(store.group).quality()
+    return Scored.joined(parts).of_all_ranks(store.group).quality(metrics)
 
 
 def logits_of(batch: Batch, store: EmbeddingStore, dense: DensePart) -> NDArray[np.floating]:

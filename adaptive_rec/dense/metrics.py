@@ -6,6 +6,7 @@ torchmetrics takes a second to import and sums in float32; scikit-learn adds 160
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +21,18 @@ def quality(
     logits: NDArray[np.floating],
     weights: NDArray[np.floating] | None = None,
     groups: NDArray[np.int64] | None = None,
+    metrics: Sequence[str] = (),
 ) -> Quality:
     """Score logits (samples,) against labels 0 or 1 (samples,).
 
     `weights` (samples,), at least 0, say how much each sample counts: 2 is the same as the sample twice. Where their sum is 0
-    there are no figures (NaN). `groups` (samples,) are the numbers of the samples' groups."""
+    there are no figures (NaN). `groups` (samples,) are the numbers of the samples' groups, within which `metrics` rank them
+    (`dense/ranking.py`) by the scores that `predict` writes."""
+    ranked = None
+    if metrics and groups is not None:
+        from adaptive_rec.dense.ranking import ranking
+
+        ranked = ranking(metrics, labels, scores_of_logits(logits), groups, weights)
     labels, logits = labels.astype(np.float64), logits.astype(np.float64)
     weights = weights if weights is None else weights.astype(np.float64)
     base = mean(labels, weights)
@@ -39,7 +47,14 @@ def quality(
         accuracy=mean((logits > 0) == (labels > 0.5), weights),
         normalized_entropy=logloss / entropy if entropy > _TINY else float("nan"),
         calibration=mean(probabilities, weights) / base if base > _TINY else float("nan"),
+        ranking=ranked,
     )
+
+
+def scores_of_logits(logits: NDArray[np.floating]) -> NDArray[np.float32]:
+    """Return predicted probabilities of label 1. Rounded to 32 bits, those of equal samples are equal nearly always, though their
+    logits may differ in the last bit by their place in a batch, and so by the number of processes."""
+    return (0.5 * (1 + np.tanh(0.5 * logits.astype(np.float64)))).astype(np.float32)
 
 
 def mean(values: NDArray[np.floating] | NDArray[np.bool_], weights: NDArray[np.floating] | None) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch
-from adaptive_rec.dense.metrics import quality
+from adaptive_rec.dense.metrics import quality, scores_of_logits
 from adaptive_rec.live.telemetry import Quality
 from adaptive_rec.system.group import Group
 
@@ -28,9 +28,9 @@ class Scored:
     """None where they have no groups."""
 
     @staticmethod
-    def of(batch: Batch, logits_B: NDArray[np.floating]) -> Scored:
+    def of(batch: Batch, logits_B: NDArray[np.floating], keeps_groups: bool = True) -> Scored:
         """Return the samples of a batch with their logits."""
-        return Scored(batch.labels_B, logits_B, batch.weights_B, batch.groups_B)
+        return Scored(batch.labels_B, logits_B, batch.weights_B, batch.groups_B if keeps_groups else None)
 
     @staticmethod
     def joined(parts: Sequence[Scored]) -> Scored:
@@ -54,8 +54,8 @@ class Scored:
     @property
     def scores_B(self) -> NDArray[np.float32]:
         """The predicted probability of label 1."""
-        return (0.5 * (1 + np.tanh(0.5 * self.logits_B.astype(np.float64)))).astype(np.float32)
+        return scores_of_logits(self.logits_B)
 
-    def quality(self) -> Quality:
-        """Return how well the labels were predicted."""
-        return quality(self.labels_B, self.logits_B, self.weights_B, self.groups_B)
+    def quality(self, metrics: Sequence[str] = ()) -> Quality:
+        """Return how well the labels were predicted, also by `metrics` that rank samples within their groups."""
+        return quality(self.labels_B, self.logits_B, self.weights_B, self.groups_B, metrics)

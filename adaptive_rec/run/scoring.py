@@ -15,6 +15,7 @@ from adaptive_rec.data.new_rows import KeyedRows, NumberedRows
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.raw.raw_ids import RawIds
+from adaptive_rec.data.source import has_groups
 from adaptive_rec.data.tabular.follow import files_of_source
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.data.tabular.trained import TrainedColumns
@@ -23,22 +24,34 @@ from adaptive_rec.dense.evaluate import logits_of
 from adaptive_rec.dense.scored import Scored
 from adaptive_rec.errors import DataError
 from adaptive_rec.live.telemetry import Evaluation
+from adaptive_rec.run.chosen_checkpoint import chosen_checkpoint
 from adaptive_rec.run.inputs import is_folder, of_other_data, reads_criteo
-from adaptive_rec.run.resume import newest_generation, runtime_of
+from adaptive_rec.run.resume import runtime_of
+from adaptive_rec.runtime.start_checks import check_groups
 
 
 class Scorer:
     """The model of a run, and files of new rows."""
 
     def __init__(
-        self, run: Path, paths: Sequence[Path], labelled: bool, warn: Callable[[str], None] = lambda text: None
+        self,
+        run: Path,
+        paths: Sequence[Path],
+        labelled: bool,
+        warn: Callable[[str], None] = lambda text: None,
+        wanted: str | None = None,
+        metrics: Sequence[str] | None = None,
     ) -> None:
-        """Load the newest whole checkpoint of a run. Raises UsageError, DataError or CheckpointError."""
-        with newest_generation(run, warn) as generation:
-            rows = new_rows(run, generation, paths, labelled)
+        """Load a checkpoint of a run; `wanted` and `warn` are those of `chosen_checkpoint`. `metrics`: those that rank, by
+        default the run's, where the rows have groups. Raises UsageError, DataError, CheckpointError or ConfigError."""
+        with chosen_checkpoint(run, wanted, warn) as chosen:
+            rows = new_rows(run, chosen.generation, paths, labelled)
             for note in lacking_columns(rows):
                 warn(note)
-            self._runtime = runtime_of(run, generation, rows)
+            check_groups(metrics or (), has_groups(rows), ", ".join(map(str, paths)))
+            self._runtime = runtime_of(run, chosen.generation, rows, metrics)
+        self.chosen = chosen
+        """The checkpoint that was read."""
         self._rows = rows
         self.rows = 0
         """Rows that were scored so far."""
@@ -81,7 +94,7 @@ class Scorer:
         parts = list(self.scored())
         if not parts:
             raise DataError("the data to score must hold at least one row, it has none")
-        return Evaluation(self.step, Scored.joined(parts).quality())
+        return Evaluation(self.step, Scored.joined(parts).quality(self._runtime.config.eval.metrics))
 
 
 def lacking_columns(rows: NumberedRows | CriteoRows | RawIds) -> list[str]:

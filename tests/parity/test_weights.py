@@ -261,7 +261,7 @@ def test_a_policy_that_forgets_weights_is_refused(weighing: Weighing, tmp_path: 
 
 def test_evaluations_without_weight_are_told_and_not_compared(weighing: Weighing) -> None:
     nothing, something = (quality(np.array([0.0, 1.0]), np.zeros(2), np.full(2, w)) for w in (0.0, 1.0))
-    assert why_no_auc(nothing, False).startswith("all 2 samples scored have weight 0")
+    assert why_no_auc(asdict(nothing), False).startswith("all 2 samples scored have weight 0")
     trend, windows = QualityTrend(), WindowScores()
     for step, found in enumerate((nothing, something, nothing)):
         trend.add(Evaluation(step, found), 1.0 * step, 1.0 * step)

@@ -60,12 +60,20 @@ class ReportLine(StrictShape):
     tables: ReportTables
 
 
+class ReportRanking(StrictShape):
+    groups: Whole
+    groups_with_positive: Whole
+    groups_with_both: Whole
+    metrics: dict[str, Figure | None]
+
+
 class ReportEvaluation(StrictShape):
     step: Whole
     auc: Figure | None = None
     logloss: Figure | None = None
     calibration: Figure | None = None
     samples: Whole | None = None
+    ranking: ReportRanking | None = None
 
 
 class ReportEvent(StrictShape):
@@ -102,6 +110,7 @@ class FinalQuality(StrictShape):
     logloss: Figure | None = None
     calibration: Figure | None = None
     samples: Whole | None = None
+    ranking: ReportRanking | None = None
 
 
 class FinalDisk(StrictShape):
@@ -127,6 +136,8 @@ class FinalFigures(StrictShape):
     samples_per_second: Figure = 0.0
     followed: bool = False
     eval: FinalQuality | None = None
+    eval_mode: str = ""
+    eval_step: Whole | None = None
     hot_lookup_ratio: Figure = 0.0
     popular_sample_ratio: Figure = 0.0
     hot_rows: Whole = 0
