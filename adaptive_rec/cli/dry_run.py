@@ -69,7 +69,7 @@ def describe(args: argparse.Namespace, scratch: Path) -> Described:
         settings = [*args.set, *text_settings({"data.schema_file": copy})]
         config = check_begins(argparse.Namespace(**{**vars(args), "data": data, "set": settings}))
         return with_columns(Described(config), args, Path(copy), said.getvalue())
-    request = request_of(args, runs, config.data.on_bad_row == "skip", said, config.data.order == "time")
+    request = request_of(args, runs, config, said)
     assert request.schema is not None, "a request of files of the user's own has one"
     schema_file = scratch / "schema.toml"
     from adaptive_rec.data.tabular.schema_text import schema_toml

@@ -64,6 +64,16 @@ class DryRunScreen:
         found = zip(looked.sparse_names, looked.unseen_C.tolist(), strict=False)
         return {name: share for name, share in found if not np.isnan(share)}
 
+    @property
+    def validation_samples(self) -> int:
+        """Rows at the end of the training range that are scored instead of trained on."""
+        settings, trained = self.described.config.eval, self.source.train_samples
+        if not settings.validates:
+            return 0
+        whole_range = round(trained / (1 - settings.validation_ratio))
+        near = range(max(0, whole_range - 2), whole_range + 3)
+        return next(size - trained for size in near if size - settings.validation_samples(size) == trained)
+
     def as_dict(self) -> dict[str, Any]:
         schema = self.described.schema
         used = None if schema is None else {
@@ -73,7 +83,7 @@ class DryRunScreen:
         }  # fmt: skip
         return {
             "columns": used, "unused": self.described.unused, "train_samples": self.source.train_samples,
-            "test_samples": self.source.test_samples, "held_out_from": self.boundary, "unseen_ratios": self.unseen,
+            "validation_samples": self.validation_samples, "test_samples": self.source.test_samples, "held_out_from": self.boundary, "unseen_ratios": self.unseen,
             "epochs": self.source.epochs, "steps": self.steps, "seconds": self.seconds,
             "tables_estimated": self.described.source is not None,
         }  # fmt: skip
@@ -123,7 +133,8 @@ class DryRunScreen:
         if self.described.config.data.source == "synthetic":
             order = "drawn apart"
         bad = f"; {counted(self.source.malformed_rows, 'malformed row')} left out" if self.source.malformed_rows else ""
-        return f"{counted(trained, 'row')} to train on, {whole(held_out)} held out ({order}){bad}"
+        validated = f", {whole(self.validation_samples)} to validate on" if self.validation_samples else ""
+        return f"{counted(trained, 'row')} to train on{validated}, {whole(held_out)} held out ({order}){bad}"
 
     def _unseen(self) -> str:
         if not self.unseen:
@@ -140,9 +151,9 @@ class DryRunScreen:
     def _passes(self) -> str:
         passes, settings = self.source.epochs, self.described.config.eval
         most = f"{passes} pass{'es' * (passes > 1)} over the training rows, {counted(self.steps or 0, 'step')}"
-        if not (patience := getattr(settings, "patience", 0)):
+        if not settings.patience:
             return most
-        return f"at most {most}; stops after {counted(patience, 'evaluation')} in a row without a better one"
+        return f"at most {most}; stops after {counted(settings.patience, 'evaluation')} in a row without a better {settings.metric}"
 
     def _step_time(self) -> str:
         return f"{counted(self.steps or 0, 'step')} of {1000 * (self.step_seconds or 0):.1f} ms, timed with small tables"

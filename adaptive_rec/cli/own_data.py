@@ -122,13 +122,13 @@ def prepared(args: argparse.Namespace, runs: Path, config: Config, stream: TextI
     """
     if args.label is None and args.schema is None:
         return str(args.data)
-    request = request_of(args, runs, skip_bad_rows, stream, by_time)
+    request = request_of(args, runs, config, stream)
     run_once(request, stream)
     return os.path.abspath(request.out)
 
 
-def request_of(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: TextIO, by_time: bool) -> Request:
-    """Return what is prepared from `--data`, and where; only the schema is written."""
+def request_of(args: argparse.Namespace, runs: Path, config: Config, stream: TextIO) -> Request:
+    """Return what is prepared from `--data`, as `config` wants its rows, and where; only the schema is written."""
     from adaptive_rec.data.prepare.formats import array_name
     from adaptive_rec.data.prepare.job import Request, make_job
     from adaptive_rec.data.tabular.first_rows import Reading

@@ -101,9 +101,9 @@ def as_pandas() -> Any:
 
 def test_columns_of_pandas_are_called_by_their_texts() -> None:
     pandas = pytest.importorskip("pandas", reason="pandas is not installed: the rows of its frames are tested as Arrow's")
-    frame = frame_of(pandas.DataFrame({0: [1, 2], 1.5: ["x", None]}, index=[7, 3]))
-    assert frame.names == ["0", "1.5"]
-    assert [batch.to_pydict() for batch in frame.batches] == [{"0": [1, 2], "1.5": ["x", None]}]
+    frame = frame_of(pandas.DataFrame({0: [1, 2], 7: ["x", None]}, index=[7, 3]))
+    assert frame.names == ["0", "7"]
+    assert [batch.to_pydict() for batch in frame.batches] == [{"0": [1, 2], "7": ["x", None]}]
 
 
 def as_polars() -> Any:

@@ -59,8 +59,8 @@ def test_a_file_of_ones_own_is_shown_before_it_is_prepared(folder: Path, capsys:
     assert shown["label"].startswith("clicked, 1 in ")
     assert (shown["categories"], shown["numbers"]) == ("3: user, item, kinds", "1: price")
     assert "unused       id: it numbers the rows" in lines
-    assert shown["split"] == "540 rows to train on, 60 held out (by position)"
-    assert shown["passes"].endswith(" 5 steps")
+    assert shown["split"] == "486 rows to train on, 54 to validate on, 60 held out (by position)"
+    assert shown["passes"].startswith("at most 20 passes over the training rows, 80 steps; stops after 3 evaluations")
     assert shown["time"].startswith("about ")
     assert shown["fits"] == "yes"
     assert "item" in shown["unseen"]
@@ -95,7 +95,7 @@ def test_rows_by_time_say_when_the_held_out_ones_begin(folder: Path, capsys: pyt
 
 
 def test_raw_ids_leave_the_schema_alone_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = dry(capsys, "--set", "data.ids=raw", "--set", "data.max_table_rows=500")
+    found = dry(capsys, "--set", "data.ids=raw", "--set", "data.max_table_rows=500", "--set", "data.epochs=1")
     assert [table["rows"] for table in found["tables"]] == [501] * 3, "all rows, and the one that rare ids share"
     assert found["data"]["steps"] == 2, "batches of the preset for raw ids"
     assert files(folder) == {"clicks.csv", "runs/clicks.schema.toml"}
