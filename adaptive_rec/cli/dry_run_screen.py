@@ -70,9 +70,10 @@ class DryRunScreen:
         settings, trained = self.described.config.eval, self.source.train_samples
         if not settings.validates:
             return 0
-        whole_range = round(trained / (1 - settings.validation_ratio))
-        near = range(max(0, whole_range - 2), whole_range + 3)
-        return next(size - trained for size in near if size - settings.validation_samples(size) == trained)
+        per_row = 1 / (1 - settings.validation_ratio)  # of the whole range, for each row that is trained on
+        sizes = range(trained + 1, round((trained + 2) * per_row) + 2)
+        near = sizes[max(0, round((trained - 2) * per_row) - trained - 2) :]
+        return next((n - trained for n in near if max(1, round(settings.validation_ratio * n)) == n - trained), 0)
 
     def as_dict(self) -> dict[str, Any]:
         schema = self.described.schema
@@ -83,7 +84,8 @@ class DryRunScreen:
         }  # fmt: skip
         return {
             "columns": used, "unused": self.described.unused, "train_samples": self.source.train_samples,
-            "validation_samples": self.validation_samples, "test_samples": self.source.test_samples, "held_out_from": self.boundary, "unseen_ratios": self.unseen,
+            "validation_samples": self.validation_samples, "test_samples": self.source.test_samples,
+            "held_out_from": self.boundary, "unseen_ratios": self.unseen,
             "epochs": self.source.epochs, "steps": self.steps, "seconds": self.seconds,
             "tables_estimated": self.described.source is not None,
         }  # fmt: skip
@@ -153,7 +155,8 @@ class DryRunScreen:
         most = f"{passes} pass{'es' * (passes > 1)} over the training rows, {counted(self.steps or 0, 'step')}"
         if not settings.patience:
             return most
-        return f"at most {most}; stops after {counted(settings.patience, 'evaluation')} in a row without a better {settings.metric}"
+        evaluations = counted(settings.patience, "evaluation")
+        return f"at most {most}; stops after {evaluations} in a row without a better {settings.metric}"
 
     def _step_time(self) -> str:
         return f"{counted(self.steps or 0, 'step')} of {1000 * (self.step_seconds or 0):.1f} ms, timed with small tables"
