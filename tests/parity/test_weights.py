@@ -130,7 +130,7 @@ def test_whole_weights_equal_repeated_samples(values: Case, weighing: Weighing) 
     assert ours.totals["weight_trained"] == plain.totals["samples_trained"]
     assert "weight_trained" not in plain.totals
     if values.get("ranks", 1) == 1:
-        found, wanted = (asdict(each.runtime.evaluator.evaluate().quality) for each in (ours, plain))
+        found, wanted = (each.runtime.evaluator.evaluate().quality.as_dict() for each in (ours, plain))
         assert found.pop("samples") == 64 != wanted.pop("samples")
         assert found == pytest.approx(wanted, rel=1e-11)
 
@@ -218,9 +218,9 @@ def test_samples_scored_in_their_own_step_are_weighted() -> None:
         scores.observe(work, StepPlan(()), samples)(Fetched(losses[samples]))
     again = Progressive()
     again.set_state(Saved(scores.state(), "scores"))
-    wanted = asdict(quality(labels, logits, weights))
+    wanted = quality(labels, logits, weights).as_dict()
     for each in (scores, again):
-        assert asdict(each.quality() or quality(labels, logits)) == pytest.approx(wanted, rel=1e-9)
+        assert (each.quality() or quality(labels, logits)).as_dict() == pytest.approx(wanted, rel=1e-9)
     work.batch.weights_B = None
     plain = Progressive()
     plain.observe(work, StepPlan(()), np.arange(4))(Fetched(losses))
