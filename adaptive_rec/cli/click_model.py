@@ -185,6 +185,10 @@ class ClickModel:
         """Return the keys of the configuration that parameters give, as KEY=VALUE."""
         named = {"knobs.hot_budget_bytes": self.budget, "data.epochs": self.epochs}
         given = {**{key: value for key, value in named.items() if value is not None}, **(self.settings or {})}
+        for key, value in named.items():
+            if value is not None and key in (self.settings or {}):
+                rule = f"settings must not have {key}, which another parameter gives"
+                raise ArgumentError(f"{rule}, got {given[key]!r} and {value!r}")
         try:
             return text_settings(given)
         except TypeError as error:

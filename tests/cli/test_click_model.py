@@ -27,6 +27,9 @@ from adaptive_rec.run.inputs import check_trained
 
 SMALL = {"run.batch_size": 64, "run.threads": 1, "model.bottom_mlp": [4], "model.top_mlp": [4], "model.embedding_dim": 4}
 
+STOPPING: dict[str, Any] = {"budget": "16KiB", "patience": 1}
+"""Parameters of a model that is validated and keeps its best checkpoint, as a run on files of one's own does."""
+
 
 def rows(number: int = 900) -> pa.Table:
     dice = np.random.default_rng(1)
@@ -40,18 +43,18 @@ ROWS = rows()
 
 
 def model(folder: Path, **params: Any) -> adaptive_rec.ClickModel:
-    return adaptive_rec.ClickModel(**{"verbose": False, "runs": folder / "runs", "settings": SMALL, **params})
+    return adaptive_rec.ClickModel(**{"verbose": False, "runs": folder / "runs", "settings": SMALL, "epochs": 1, **params})
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> adaptive_rec.ClickModel:
-    return model(tmp_path_factory.mktemp("fitted"), budget="16KiB").fit(ROWS, label="click")
+    return model(tmp_path_factory.mktemp("fitted"), **STOPPING).fit(ROWS, label="click")
 
 
 def by_command(folder: Path, table: pa.Table, *words: str) -> tuple[Path, np.ndarray[Any, Any]]:
     """Train and score a Parquet file of these rows by the command line."""
     pq.write_table(table, folder / "rows.parquet")
-    settings = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
+    settings = [word for key, value in {**SMALL, "data.epochs": 1}.items() for word in ("--set", f"{key}={value}")]
     data, run = str(folder / "rows.parquet"), str(folder / "by_command")
     assert main(["train", "--data", data, "--label", "click", "--no-serve", "--out", run, *settings, *words]) == 0
     assert main(["predict", run, "--data", data, "--out", str(folder / "scores.parquet"), "--keep", ""]) == 0
@@ -68,7 +71,7 @@ def learned(run: Path) -> tuple[bytes, dict[str, Any]]:
 
 
 def test_fit_and_predict_equal_the_commands_on_the_same_rows(trained: adaptive_rec.ClickModel, tmp_path: Path) -> None:
-    run, scores = by_command(tmp_path, ROWS, "--set", "knobs.hot_budget_bytes=16KiB")
+    run, scores = by_command(tmp_path, ROWS, "--set", "knobs.hot_budget_bytes=16KiB", "--patience", "1")
     assert learned(trained.run) == learned(run)
     found = trained.predict_proba(ROWS)
     assert found.shape == (len(ROWS), 2)
@@ -132,7 +135,7 @@ def test_a_frame_of_any_kind_is_the_same_rows(kind: str, trained: adaptive_rec.C
 
 def test_y_is_a_label_of_any_two_classes(trained: adaptive_rec.ClickModel, tmp_path: Path) -> None:
     words = np.where(ROWS["click"].to_numpy() == 1, "yes", "no")
-    found = model(tmp_path, budget="16KiB").fit(ROWS.drop_columns(["click"]), words)
+    found = model(tmp_path, **STOPPING).fit(ROWS.drop_columns(["click"]), words)
     assert learned(found.run) == learned(trained.run), "the label's name means nothing"
     assert found.classes_.tolist() == ["no", "yes"]
     assert (found.n_features_in_, found.feature_names_in_.tolist()) == (3, ["user", "item", "price"])
@@ -238,6 +241,7 @@ REFUSED: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Except
     ({"policy": "hotlin"}, (ROWS,), {"label": "click"}, ConfigError, "did you mean hotline"),
     ({"settings": {"run.steeps": 1}}, (ROWS,), {"label": "click"}, ConfigError, "run.steps"),
     ({"settings": {"run.steps": object()}}, (ROWS,), {"label": "click"}, ValueError, "settings must be texts"),
+    ({"settings": {"data.epochs": 2}}, (ROWS,), {"label": "click"}, ValueError, "settings must not have data.epochs"),
     ({"epochs": 0}, (ROWS,), {"label": "click"}, ConfigError, "epochs"),
 ]
 
@@ -287,7 +291,7 @@ def test_threads_train_one_after_another(trained: adaptive_rec.ClickModel, tmp_p
     found: list[tuple[bytes, dict[str, Any]]] = []
 
     def fit() -> None:
-        found.append(learned(model(tmp_path, budget="16KiB").fit(ROWS, label="click").run))
+        found.append(learned(model(tmp_path, **STOPPING).fit(ROWS, label="click").run))
 
     threads = [threading.Thread(target=fit) for _ in range(2)]
     for thread in threads:
