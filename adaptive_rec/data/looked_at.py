@@ -245,10 +245,10 @@ def _of_files(source: TabularSource, config: Config) -> Looked:
 def estimated_rows(source: TabularSource, min_count: int = 1) -> list[int]:
     """Return about how many rows each table would have once the values of files are numbered, by those of some blocks of rows.
     Raises DataError."""
-    ascending = sorted(source.ranges, key=lambda rows: rows.start)
-    wanted = [block for rows in ascending for block in _spread(rows, FILE_BLOCKS, FILE_ROWS)]
+    rows = max(part.stop for part in source.ranges)
+    wanted = _spread(range(rows), 2 * FILE_BLOCKS, FILE_ROWS)
     pieces = [piece for _, piece in source.pieces(wanted, MOST_LOOKUPS // max(1, len(source.features)))]
-    looked, rows = sum(len(piece.labels_B) for piece in pieces), sum(map(len, source.ranges))
+    looked = sum(len(piece.labels_B) for piece in pieces)
     keys_T: list[list[NDArray[Any]]] = [[] for _ in source.tables]
     single, bag = 0, 0
     for feature in source.features:
