@@ -26,7 +26,7 @@ def new_rows(folder: Path, name: str) -> Path:
 
 
 def test_training_leaves_a_schema_and_a_model_that_learned(place: Path) -> None:
-    assert 'transform = "standard"' in (place / "runs" / "clicks.schema.toml").read_text()
+    assert 'transform = "log_standard"' in (place / "runs" / "clicks.schema.toml").read_text()
     assert json.loads((place / "runs" / "a" / "summary.json").read_text())["eval"]["auc"] > 0.7
 
 

@@ -22,6 +22,7 @@ from adaptive_rec.data.tabular.bags import is_text, lists_of
 from adaptive_rec.data.tabular.column_kind import judge, judge_words
 from adaptive_rec.data.tabular.first_rows import MOST_BAD_RATIO, STRICT, Reading, first_rows
 from adaptive_rec.data.tabular.label import Label, parse_label
+from adaptive_rec.data.tabular.number_kind import second_kind
 from adaptive_rec.data.tabular.sample import Judged, Sample
 from adaptive_rec.data.tabular.schema import PLAIN_NAME, FileSchema, Schema, parse_schema
 from adaptive_rec.data.tabular.values import LARGEST, categories, label_numbers, numbers
@@ -92,6 +93,9 @@ def infer(
             continue
         remarks[name] = why
         (dense if kind == "dense" else sparse).append({"column": name, **column})
+        if (also := second_kind(samples[name], kind, column)) and name not in rows.of_two_types:
+            if _is_read(samples[name], *also):
+                (dense if also[0] == "dense" else sparse).append({"column": name, **also[1]})
     if not sparse:
         why = "; ".join(f"{name}: {text}" for name, text in (unused | remarks).items())
         raise UsageError(

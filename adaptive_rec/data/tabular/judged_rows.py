@@ -110,8 +110,9 @@ class JudgedRows:
 
 
 def transformed(values_B: NDArray[np.float64], column: DenseColumn) -> NDArray[np.float64]:
-    """Return a dense column as a prepared folder holds it: null and NaN are missing, and stay NaN under `standard`."""
-    if column.transform == "standard":
-        return values_B
-    dense_B = np.log1p(np.maximum(values_B, 0.0)) if column.transform == "log" else values_B
-    return np.where(np.isnan(values_B), column.missing, dense_B)
+    """Return a dense column as a prepared folder holds it: null and NaN are missing, and stay NaN where it is standardised later.
+    Infinite numbers, which are malformed, are not clipped."""
+    if column.clip:
+        values_B = np.where(np.isinf(values_B), values_B, np.clip(values_B, *column.clip))
+    dense_B = np.log1p(np.maximum(values_B, 0.0)) if "log" in column.transform else values_B
+    return dense_B if column.is_standard else np.where(np.isnan(values_B), column.missing, dense_B)

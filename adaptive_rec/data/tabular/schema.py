@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ CONSTANT = "constant"
 """Name of the single dense feature of a schema without dense columns."""
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 """The names of features and tables, which are parts of the names of files."""
-LATER_KEYS = frozenset(("format", "list", "escape", "columns", "partitions"))
+LATER_KEYS = frozenset(("format", "clip", "list", "escape", "columns", "partitions"))
 """Keys that older versions did not know."""
 
 
@@ -47,14 +48,28 @@ class DenseColumn(SchemaPart):
     """A dense column of the schema: a number of each row."""
 
     column: str = Field(min_length=1)
-    transform: Literal["none", "log", "standard"] = "none"
+    transform: Literal["none", "log", "standard", "log_standard"] = "none"
     """log is log(1 + max(x, 0)), for counts. standard takes the mean off and divides by the standard deviation, both of the rows
-    that are trained on."""
+    that are trained on. log_standard is standard of log."""
+    clip: tuple[float, ...] = Field((), strict=False)
+    """The lowest and the highest number, before the transform: numbers beyond are taken for these. Empty: as they are."""
     missing: float = 0.0
     """The value of a missing number, after the transform."""
     format: Literal["", "us", "eu"] = ""
     """How texts have numbers that are written for people: us as 1,234.5, eu as 1.234,5; both take signs of money and
     percent."""
+
+    @field_validator("clip")
+    @classmethod
+    def _check_clip(cls, ends: tuple[float, ...]) -> tuple[float, ...]:
+        if ends and not (len(ends) == 2 and ends[0] < ends[1] and all(map(math.isfinite, ends))):
+            raise ValueError(f"must be two numbers, the lower one first, got {list(ends)}")
+        return ends
+
+    @property
+    def is_standard(self) -> bool:
+        """Whether the column's mean and deviation are measured when a run starts."""
+        return self.transform in ("standard", "log_standard")
 
 
 class SparseColumnSchema(SchemaPart):
@@ -223,8 +238,8 @@ class Schema(Frozen):
 
     @property
     def standard_columns(self) -> tuple[int, ...]:
-        """The dense columns with the transform `standard`, by number."""
-        return tuple(x for x, column in enumerate(self.dense) if column.transform == "standard")
+        """The dense columns whose mean and deviation are measured, by number."""
+        return tuple(x for x, column in enumerate(self.dense) if column.is_standard)
 
     @property
     def standard_missing(self) -> tuple[float, ...]:

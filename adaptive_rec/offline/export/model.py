@@ -288,17 +288,18 @@ def of_all(values, column, read):
 
 def transformed(values, column):
     """Return a dense column (S,) as the model sees it, in float32."""
-    read = partial(number, transform=column["transform"], pattern=column.get("format"))
+    transform = column["transform"]
+    read = partial(number, logs="log" in transform, clip=column.get("clip"), pattern=column.get("format"))
     numbers = np.array(of_all(values, column, read), dtype=np.float64)
     missing = np.isnan(numbers)
-    if column["transform"] == "standard":
+    if "standard" in transform:
         numbers = (numbers.astype(np.float32).astype(np.float64) - column["mean"]) / column["deviation"]
     return np.where(missing, column["missing"], numbers).astype(np.float32)
 
 
-def number(value, transform, pattern=None):
-    """Return a number, its logarithm where that is the transform, and NaN for a missing one. `pattern`: how texts have
-    numbers that are written for people, and the decimal point."""
+def number(value, logs, clip=None, pattern=None):
+    """Return a number, its logarithm where `logs`, and NaN for a missing one. `clip`: the lowest and the highest number.
+    `pattern`: how texts have numbers that are written for people, and the decimal point."""
     if isinstance(value, str) and pattern:
         found = written(value.strip(), *pattern)
     elif isinstance(value, str):
@@ -307,7 +308,9 @@ def number(value, transform, pattern=None):
         found = np.nan if value in WORDS else float(value) if NUMBER.fullmatch(value) else np.inf
     else:
         found = np.nan if value is None else float(value)
-    if transform == "log":
+    if clip and abs(found) < np.inf:
+        found = min(max(found, clip[0]), clip[1])
+    if logs:
         found = np.log1p(max(found, 0.0)) if found == found else found
     if abs(found) > LARGEST:
         raise ValueError("must be a number, finite in 32 bits")
