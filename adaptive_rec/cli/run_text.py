@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from adaptive_rec.runtime.loop import Runtime
 
 BAR_CELLS = 24
+HELD_OUT, VALIDATED, BEFORE = "held out", "for validation", "before training on them"
+"""Which samples were scored."""
 
 
 def header(runtime: Runtime) -> str:
@@ -55,13 +57,14 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     yield "policy", f"{s['policy']}{action}, seed {s['seed']}, {s['device']}, {s['precision']}"
     quality = summary["eval"]
     before = s.get("followed", False) or s.get("windows") is not None
-    scored = quality_text(quality, before) if quality else ""
+    scored = quality_text(quality, BEFORE if before else HELD_OUT) if quality else ""
     yield "quality", Text(scored, style="bold green") if scored else "not scored, the run was stopped"
+    yield from chosen_lines(s)
     if windows := s.get("windows"):
         auc, logloss = (f"{math.nan if windows[name] is None else windows[name]:.4f}" for name in ("auc_mean", "logloss_mean"))
         yield "windows", f"{counted(windows['count'], 'window')} of the stream, mean AUC {auc}, mean logloss {logloss}"
     best = s.get("best_eval")
-    if quality and best and best["step"] < s["steps"]:
+    if quality and best and best["step"] < s["steps"] and s.get("eval_mode") != "validation":
         yield "best", f"AUC {best['auc']:.4f}  logloss {best['logloss']:.4f}  at step {whole(best['step'])}"
     yield "trained", f"{count(trained)} of {count(seen)} samples seen, {counted(s['steps'], 'step')}"
     yield "speed", f"{count(s['samples_per_second'])} samples/s, {clock(s['seconds'])}"
@@ -120,8 +123,20 @@ def breakdown(stages: Mapping[str, float], seconds: float) -> Table:
     return table
 
 
-def quality_text(quality: Mapping[str, Any], before: bool) -> str:
-    """Return the quality in words: of held-out samples, or of samples `before` they were trained on."""
-    what = "before training on them" if before else "held out"
+def chosen_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield which model a validation slice has chosen, and why a run has stopped early."""
+    best = summary.get("best_eval")
+    if summary.get("eval_mode") == "validation" and best:
+        of = f" of at most {summary['epochs']}" if summary["epochs"] else ""
+        epoch = f", pass {best['epoch']}{of}" if best["epoch"] else ""
+        value = math.nan if best["value"] is None else best["value"]
+        scored = "" if summary["eval_step"] in (None, best["step"]) else f", scored is that of step {whole(summary['eval_step'])}"
+        yield "model", f"of step {whole(best['step'])}{epoch}: the best {summary['best_metric']} for validation, {value:.4f}{scored}"
+    if why := summary.get("stopped_early"):
+        yield "stopped", why.partition(";")[0]
+
+
+def quality_text(quality: Mapping[str, Any], of: str) -> str:
+    """Return the quality in words; `of` says which samples were scored."""
     auc, logloss, calibration = (f"{quality[name]:.4f}" for name in ("auc", "logloss", "calibration"))
-    return f"AUC {auc}  logloss {logloss}  calibration {calibration}  ({count(quality['samples'])} {what})"
+    return f"AUC {auc}  logloss {logloss}  calibration {calibration}  ({count(quality['samples'])} {of})"

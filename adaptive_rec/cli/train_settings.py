@@ -13,6 +13,7 @@ from adaptive_rec.cli import processes
 from adaptive_rec.cli.launcher import Wanted
 from adaptive_rec.cli.output import say, waiting
 from adaptive_rec.cli.parser import configuration, number_settings, text_settings
+from adaptive_rec.cli.stopping import stopping_settings
 from adaptive_rec.errors import ConfigError, UsageError, did_you_mean
 from adaptive_rec.run.external_paths import check_named_file, check_rows_are_inside
 from adaptive_rec.run.new_directory import RUNS, check_run_is_new, check_written, named_directory
@@ -100,7 +101,9 @@ def resolve_run(args: argparse.Namespace) -> Config:
     if args.replay and not (args.replay / "config.toml").is_file():
         raise UsageError(f"--replay RUN must be a run directory, {args.replay} has no config.toml")
     known = kept is not None and (kept / "config.toml").is_file()
-    return configuration(args.config or (str(kept / "config.toml") if known else None), args.data, overrides(args))
+    named = args.config or (str(kept / "config.toml") if known else None)
+    settings = overrides(args)
+    return configuration(named, args.data, [*stopping_settings(args, named, settings), *settings])
 
 
 def overrides(args: argparse.Namespace) -> list[str]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, FeatureSpec, Pooling, Position, SequenceSpec
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.criteo import measured_rows, row_ranges
+from adaptive_rec.data.criteo import measured_rows, row_ranges, validation_rows
 from adaptive_rec.data.left_out import with_all_parts
 from adaptive_rec.data.loaded_samples import Columns, LoadedSamples, to_batch
 from adaptive_rec.data.prepare.meta import Meta, load_meta
@@ -61,6 +61,7 @@ class PreparedSource:
         self.arrays = FolderArrays(folder, meta, tuple(kept_T[column.table] for column in meta.columns), *order)
         self._train, self._test = self.ranges = row_ranges(config, meta.rows)
         """The training and the held-out rows."""
+        self._validation = validation_rows(config, meta.rows)
         self.train_samples, self.test_samples = len(self._train), len(self._test)
         self.meta, self.standard = meta, self._standard(meta, measured_rows(config, self._train))
 
@@ -89,12 +90,12 @@ class PreparedSource:
                     pieces = [load(group)[low:high] for group, low, high in order.parts(start, stop)]
                 yield self._batch(pieces, after)
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
-        """Yield the held-out rows in file order."""
-        samples = min(len(self._test), max_samples or len(self._test))
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
+        """Yield the held-out rows, or those of the validation slice, in file order."""
+        rows = self._validation if validation else self._test
+        samples = min(len(rows), max_samples or len(rows))
         for start, stop, _ in epoch_batches(Position(), 0, samples, batch_size):
-            rows = self.arrays.read(self._test.start + start, self._test.start + stop)
-            yield self._batch([rows], Position())
+            yield self._batch([self.arrays.read(rows.start + start, rows.start + stop)], Position())
 
     def batch_of(self, samples: LoadedSamples) -> Batch:
         """Return new samples, whose ids are those of this folder, as a batch; their ids are folded like the folder's own."""

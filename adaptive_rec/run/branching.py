@@ -17,9 +17,7 @@ from typing import Any
 
 from adaptive_rec.checkpoint.disk_entry import folder_of, saved_logs
 from adaptive_rec.checkpoint.files import DISK
-from adaptive_rec.checkpoint.generation import generations, names_in
 from adaptive_rec.checkpoint.history import ChainedGeneration, chain, hold_generation, verify_all
-from adaptive_rec.checkpoint.rollback_target import step_of
 from adaptive_rec.checkpoint.saved_state import read_values
 from adaptive_rec.checkpoint.settings import check_model, check_saved_settings, run_settings
 from adaptive_rec.checkpoint.sharing import NewHome, SharedFiles, share
@@ -30,6 +28,7 @@ from adaptive_rec.errors import UsageError
 from adaptive_rec.live.telemetry import Event, to_json
 from adaptive_rec.run import journal
 from adaptive_rec.run.changed_settings import changed_settings
+from adaptive_rec.run.chosen_checkpoint import checkpoint_at
 from adaptive_rec.run.external_paths import check_rows_are_inside, outside, sign, with_absolute_rows
 from adaptive_rec.run.inputs import check_trained
 from adaptive_rec.run.new_directory import check_run_is_new, claim, leave, sole_writer
@@ -120,24 +119,6 @@ def make_branch(
             _write_descriptions(draft, about, config.model_copy(update={"knobs": before.knobs}), parent)
     sign(out, rows=outside(out, config))
     return Branch(out, parent, shared, rows, size, left_out)
-
-
-def checkpoint_at(run: Path, at: str | None) -> str:
-    """Return the name of the checkpoint of a run that a user names by its step or its name. Raises UsageError with those there
-    are."""
-    names = generations(names_in(DISK, run / "checkpoints"))
-    if at is None:
-        return names[-1]
-    if at in names:
-        return at
-    found = [name for name in names if at.isascii() and at.isdecimal() and step_of(name) == int(at)]
-    if not found:
-        steps = sorted({step_of(name) for name in names})
-        there = ", ".join(map(str, steps))
-        raise UsageError(
-            f"--at must be the step or the name of a checkpoint of {run}, which has steps {there}, got {at}"
-        )
-    return found[-1]  # the newest of this step
 
 
 def check_steps(config: Config, before: Config, parent: ParentRun) -> None:

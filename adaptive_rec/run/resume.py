@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Evaluation
 from adaptive_rec.policy.find import load_policy, why_not_live
 from adaptive_rec.run import journal
+from adaptive_rec.run.chosen_checkpoint import Chosen, chosen_checkpoint
 from adaptive_rec.run.external_paths import own_folders
 from adaptive_rec.run.parent import ParentRun
 from adaptive_rec.runtime.assemble import assemble
@@ -161,36 +162,27 @@ def removable_row_folders(out: Path, config: Config) -> set[Path]:
     return own_folders(out, config, {(out / "rows").resolve(), *named, *checkpoint.folders_of_rows(out / "checkpoints")})
 
 
-def evaluate_run(run: Path, warn: Callable[[str], None] = lambda text: None) -> Evaluation:
-    """Evaluate a run's newest whole checkpoint on its held-out range. `warn` is called for each checkpoint passed over. Raises
-    UsageError where there is none."""
-    runtime = trained_runtime(run, warn)
+def evaluate_run(
+    run: Path, warn: Callable[[str], None] = lambda text: None, wanted: str | None = None
+) -> tuple[Evaluation, Chosen]:
+    """Evaluate a run's checkpoint on its held-out range; `wanted` and `warn` are those of `chosen_checkpoint`. Raises UsageError
+    where there is none."""
+    with chosen_checkpoint(run, wanted, warn) as chosen:
+        runtime = runtime_of(run, chosen.generation)
     if runtime.followed is not None:
         raise UsageError(f"RUN must have held-out samples, {run} follows its data; metrics.jsonl has the score of each window")
     evaluation = runtime.evaluate()
     assert evaluation is not None
-    return evaluation
+    return evaluation, chosen
 
 
-def trained_runtime(run: Path, warn: Callable[[str], None] = lambda text: None) -> Runtime:
-    """Return a runtime with the tables and the dense part of a run's newest whole checkpoint. `warn` is called for each
-    checkpoint
-    passed over. Raises UsageError where the run has none."""
-    with newest_generation(run, warn) as generation:
-        return runtime_of(run, generation)
-
-
-@contextmanager
-def newest_generation(run: Path, warn: Callable[[str], None] = lambda text: None) -> Iterator[Path]:
-    """Yield a run's newest whole checkpoint, which a run that is training does not remove meanwhile. Raises UsageError where
-    there is
-    none."""
-    with checkpoint.held(run / "checkpoints") as found:
-        for name, why in found.skipped:
-            warn(f"checkpoint {name} was passed over: {why}")
-        if found.generation is None:
-            raise UsageError(f"RUN must be a run directory with a checkpoint, {run} has none")
-        yield found.generation
+def trained_runtime(
+    run: Path, warn: Callable[[str], None] = lambda text: None, wanted: str | None = None
+) -> Runtime:
+    """Return a runtime with the tables and the dense part of a run's checkpoint; `wanted` and `warn` are those of
+    `chosen_checkpoint`. Raises UsageError where the run has none."""
+    with chosen_checkpoint(run, wanted, warn) as chosen:
+        return runtime_of(run, chosen.generation)
 
 
 def runtime_of(run: Path, generation: Path, source: Source | None = None) -> Runtime:

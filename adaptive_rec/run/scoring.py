@@ -25,8 +25,9 @@ from adaptive_rec.dense.evaluate import logits_of
 from adaptive_rec.dense.metrics import quality
 from adaptive_rec.errors import DataError
 from adaptive_rec.live.telemetry import Evaluation, Quality
+from adaptive_rec.run.chosen_checkpoint import chosen_checkpoint
 from adaptive_rec.run.inputs import is_folder, of_other_data, reads_criteo
-from adaptive_rec.run.resume import newest_generation, runtime_of
+from adaptive_rec.run.resume import runtime_of
 
 
 @dataclass
@@ -47,14 +48,22 @@ class Scorer:
     """The model of a run, and files of new rows."""
 
     def __init__(
-        self, run: Path, paths: Sequence[Path], labelled: bool, warn: Callable[[str], None] = lambda text: None
+        self,
+        run: Path,
+        paths: Sequence[Path],
+        labelled: bool,
+        warn: Callable[[str], None] = lambda text: None,
+        wanted: str | None = None,
     ) -> None:
-        """Load the newest whole checkpoint of a run. Raises UsageError, DataError or CheckpointError."""
-        with newest_generation(run, warn) as generation:
-            rows = new_rows(run, generation, paths, labelled)
+        """Load a checkpoint of a run; `wanted` and `warn` are those of `chosen_checkpoint`. Raises UsageError, DataError or
+        CheckpointError."""
+        with chosen_checkpoint(run, wanted, warn) as chosen:
+            rows = new_rows(run, chosen.generation, paths, labelled)
             for note in lacking_columns(rows):
                 warn(note)
-            self._runtime = runtime_of(run, generation, rows)
+            self._runtime = runtime_of(run, chosen.generation, rows)
+        self.chosen = chosen
+        """The checkpoint that was read."""
         self._rows = rows
         self.rows = 0
         """Rows that were scored so far."""

@@ -13,6 +13,7 @@ from adaptive_rec.live.recorder import LoopTime
 from adaptive_rec.live.telemetry import Evaluation, ratio
 from adaptive_rec.memory.parts import peak_bytes
 from adaptive_rec.run.parent import ParentRun
+from adaptive_rec.runtime.events import stopped_early
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.system.regular_files import read_json
 
@@ -54,10 +55,13 @@ def summary_of(
         "samples_per_second": ratio(samples, seconds),
         "train_logloss": ratio(totals["loss_sum"], totals["samples_trained"]),
         "followed": runtime.followed is not None,
-        "eval": asdict(evaluation.quality) if evaluation else None,
+        **scores_of(evaluation),
         "eval_mode": config.eval.mode,
         "windows": runtime.state.windows.summary(),
         "best_eval": asdict(best) if (best := runtime.state.trend.best) else None,
+        "best_metric": runtime.state.trend.metric.name,
+        "stopped_early": stopped_early(runtime.state).text if runtime.state.stopped_early else None,
+        "epochs": runtime.state.passes,
         "hot_lookup_ratio": ratio(totals["lookups_hot"], totals["lookups"]),
         "popular_sample_ratio": ratio(totals["samples_popular"], totals["samples_seen"]),
         "hot_rows": hot_rows,
@@ -78,6 +82,13 @@ def summary_of(
         "ranks": [asdict(rank) for rank in newest.ranks] if newest else [],
         "seconds_by_stage": {name: round(value, 4) for name, value in stages.items()},
     }
+
+
+def scores_of(evaluation: Evaluation | None) -> dict[str, Any]:
+    """Return the figures of a run's last score, and the step of the model that has it."""
+    if evaluation is None:
+        return {"eval": None, "eval_step": None}
+    return {"eval": asdict(evaluation.quality), "eval_step": evaluation.step}
 
 
 def read_summary(path: Path, step: int) -> dict[str, Any]:

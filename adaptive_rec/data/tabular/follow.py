@@ -125,7 +125,7 @@ class FollowedSource:
         if rows:
             yield self._batch(LoadedSamples.joined(pieces), replace(position, offset=offset + rows), bad_rows)
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
         """There are no held-out samples: each window is scored before it is trained on."""
         return iter(())
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.criteo import measured_rows, row_ranges
+from adaptive_rec.data.criteo import measured_rows, row_ranges, validation_rows
 from adaptive_rec.data.loaded_samples import Columns, LoadedSamples, to_batch
 from adaptive_rec.data.prepare.raw import SparseColumn
 from adaptive_rec.data.prepared import MEASURED_ROWS
@@ -43,6 +43,7 @@ class TabularSource(RowStream):
         self.malformed_rows = rows.bad_rows
         self._train, self._test = self.ranges = row_ranges(config, len(rows))
         """The training and the held-out rows."""
+        self._validation = validation_rows(config, len(rows))
         train, held_out = (Labels(len(part), rows.positives(part)) for part in self.ranges)
         self.labels = train, held_out
         rows.forget_labels()
