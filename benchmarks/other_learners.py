@@ -50,7 +50,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, help="run directories with a summary")
     args = parser.parse_args()
-    head = f"{'data':<24} {'training':>9} {'held out':>8}  seeds  {'ours: AUC, logloss':<34}  {'regression':<22}  LightGBM"
+    columns = ("data", 24), ("training", 9), ("held out", 8), ("seeds", 5), ("ours: AUC, logloss", 34), ("regression", 22)
+    head = "  ".join(f"{name:<{width}}" for name, width in (*columns, ("LightGBM", 0)))
     print(head)
     for folder, runs in _by_data(args.runs).items():
         quality = [json.loads((run / "summary.json").read_text())["eval"] for run in runs]

@@ -24,7 +24,8 @@ from adaptive_rec.data.tabular.first_rows import MOST_BAD_RATIO, STRICT, Reading
 from adaptive_rec.data.tabular.label import Label, parse_label
 from adaptive_rec.data.tabular.number_kind import second_kind
 from adaptive_rec.data.tabular.sample import Judged, Sample
-from adaptive_rec.data.tabular.schema import PLAIN_NAME, FileSchema, Schema, parse_schema
+from adaptive_rec.data.tabular.schema import CLOCKS, PLAIN_NAME, DenseColumn, FileSchema, Schema, parse_schema
+from adaptive_rec.data.tabular.times import unit_of_column
 from adaptive_rec.data.tabular.values import LARGEST, categories, label_numbers, numbers
 from adaptive_rec.data.tabular.written_numbers import written_numbers
 from adaptive_rec.errors import DataError, UsageError, did_you_mean
@@ -49,6 +50,8 @@ class Inferred:
     unused: dict[str, str]
     """Why a column is not used."""
     notes: list[str]
+    proposed: list[DenseColumn] = field(default_factory=list)
+    """Dense columns that a person may add: hours and weekdays of times."""
     samples: dict[str, Sample] = field(default_factory=dict)
     """The first values of each column."""
 
@@ -105,7 +108,18 @@ def infer(
     give_names(sparse)
     settings = rows.file.model_dump(exclude_defaults=True)
     values = {"label": label, "dense": dense, "sparse": sparse, "min_count": SHARED_BELOW, "file": settings}
-    return Inferred(parse_schema(values, f"the schema of {path}"), remarks, unused, rows.notes, samples)
+    schema = parse_schema(values, f"the schema of {path}")
+    proposed = [clock for name, why in unused.items() if why.startswith("a time") for clock in _clocks(samples[name])]
+    return Inferred(schema, remarks, unused, rows.notes, proposed, samples)
+
+
+def _clocks(sample: Sample) -> list[DenseColumn]:
+    """Return the dense columns that a column of times may become; none where the times are no times of a clock."""
+    try:
+        unit: Any = unit_of_column(sample.values)
+    except DataError:
+        return []
+    return [DenseColumn(column=sample.name, transform=transform, unit=unit) for transform in CLOCKS]
 
 
 def _taken(sample: Sample) -> Judged:

@@ -13,8 +13,8 @@ from adaptive_rec.data.tabular.bags import is_text, lists_of
 from adaptive_rec.data.tabular.kinds import RULES, remedy
 from adaptive_rec.data.tabular.label import Label
 from adaptive_rec.data.tabular.schema import DenseColumn, SparseColumnSchema, TimeColumn
-from adaptive_rec.data.tabular.times import check_unit, rule_of, times
-from adaptive_rec.data.tabular.values import LARGEST, Categories, Numbers, categories, label_numbers
+from adaptive_rec.data.tabular.times import check_unit, clock, rule_of, times
+from adaptive_rec.data.tabular.values import LARGEST, Categories, Numbers, categories, label_numbers, numbers
 from adaptive_rec.data.tabular.written_numbers import format_hint, written_numbers
 from adaptive_rec.errors import DataError
 
@@ -45,7 +45,9 @@ class JudgedRows:
         return label_B.astype(np.float32)
 
     def dense(self, column: DenseColumn) -> NDArray[np.float64]:
-        """Return finite numbers; missing ones of `standard` columns stay NaN."""
+        """Return finite numbers; missing ones of columns that are standardised stay NaN."""
+        if column.is_clock:
+            return self._clock(column)
         array, rule = self._batch.column(column.column), "must be a number, finite in 32 bits"
         if column.format and is_text(array.type):
             found = written_numbers(array, column.format)
@@ -58,6 +60,18 @@ class JudgedRows:
             return values_B
         self._reject(column.column, bad_B, rule, format_hint(array[int(np.argmax(bad_B))].as_py()))
         return np.where(bad_B, 0.0, values_B)
+
+    def _clock(self, column: DenseColumn) -> NDArray[np.float64]:
+        """Return the sine or cosine of times."""
+        array = self._batch.column(column.column)
+        found, as_numbers = times(array, column.unit), numbers(array, truths=False)
+        if found is None:
+            raise DataError(f"{self._where(column.column)}: must hold times, got {array.type}")
+        missing_B = array.is_null().to_numpy(zero_copy_only=False)
+        if as_numbers is not None:
+            missing_B = missing_B | (np.isnan(as_numbers.values_B) & ~as_numbers.bad_B)
+        self._reject(column.column, found[1] & ~missing_B, rule_of(column.unit, "unit of the dense column"))
+        return np.where(missing_B, column.missing, clock(found[0], column.transform))
 
     def categories(self, column: SparseColumnSchema) -> Categories:
         """Return categories, or lists of them."""
