@@ -148,6 +148,38 @@ class MemorySummary(StrictShape):
     device_peak_bytes: Count = 0
 
 
+class ScoreSummary(StrictShape):
+    """A score in a run's `summary.json`."""
+
+    auc: Number | None = None
+    logloss: Number | None = None
+    accuracy: Number | None = None
+    normalized_entropy: Number | None = None
+    calibration: Number | None = None
+    samples: Count | None = None
+
+
+class BestSummary(StrictShape):
+    """The best evaluation in a run's `summary.json`."""
+
+    step: Step
+    auc: Number | None = None
+    logloss: Number | None = None
+    value: Number | None = None
+    epoch: Count | None = None
+
+
+class ChoiceSummary(StrictShape):
+    """Which model a run has chosen, in its `summary.json`. Older versions wrote a part of it."""
+
+    eval_mode: str = ""
+    eval_step: Step | None = None
+    eval: ScoreSummary | None = None
+    best_eval: BestSummary | None = None
+    best_metric: str | None = None
+    stopped_early: str | None = None
+
+
 def was_replaced(path: Path, inode: int, position: int) -> bool:
     """Return whether a file that was read up to a position is another one now, or shorter. `inode`: 0 if it was never opened."""
     try:

@@ -106,8 +106,8 @@ def about_run(make: Families, view: RunView) -> Iterator[Metric]:
     yield from make.gauge("evaluation_logloss", "Log loss at the last evaluation.", evaluation.get("logloss"))
     yield from make.gauge("evaluation_step", "Step of the last evaluation.", evaluation.get("step"))
     best = now["best_evaluation"] or {}
-    yield from make.gauge("best_evaluation_auc", "Greatest area under the ROC curve so far.", best.get("auc"))
-    yield from make.gauge("best_evaluation_step", "Step of the evaluation that had it.", best.get("step"))
+    yield from make.gauge("best_evaluation_auc", "Area under the ROC curve of the best evaluation so far.", best.get("auc"))
+    yield from make.gauge("best_evaluation_step", "Step of the best evaluation so far.", best.get("step"))
     parted = "1 where training and evaluation loss have parted since the least logloss."
     yield from make.gauge("overfit", parted, float(now["overfit"] is not None))
 

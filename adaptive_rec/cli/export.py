@@ -67,7 +67,7 @@ def export(args: argparse.Namespace) -> int:
     difference = f"the largest difference is {made.largest_difference:.1e}"
     kind = "made-up" if made.made_up else "held-out"
     checked = f"{whole(made.checked_rows)} {kind} rows, scored by {args.to / 'model.py'} too: {difference}"
-    show(pairs([("checkpoint", str(made.chosen)), ("checked", checked)]))
+    show(pairs([("model", str(made.chosen)), ("checked", checked)]))
     return 0
 
 
@@ -96,6 +96,6 @@ def nearest(args: argparse.Namespace) -> int:
         print_json([{"value": each.value, "id": each.id, "similarity": round(each.similarity, 6)} for each in found])
         return 0
     rows = [("" if each.value is None else str(each.value), str(each.id), f"{each.similarity:.4f}") for each in found]
-    say(f"checkpoint  {chosen}", sys.stderr)
+    say(f"model  {chosen}", sys.stderr)
     show(text(f"{args.column}: most like {args.value}"), columns(("value", "id>", "similarity>"), rows))
     return 0

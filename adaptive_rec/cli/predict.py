@@ -97,7 +97,7 @@ def predict(args: argparse.Namespace) -> int:
         rate = f"{whole(scorer.rows)}, {count(scorer.rows / max(seconds, 1e-9))} a second once the model was loaded"
         unknown = [(name, unknown_in_words(name, of)) for name, of in found.items()]
         beside = ", ".join(map(readable, kept.names)) if kept else ""
-        show(pairs([("checkpoint", str(scorer.chosen)), ("rows", rate), *unknown, ("kept", beside), ("scores", str(out))]))
+        show(pairs([("model", str(scorer.chosen)), ("rows", rate), *unknown, ("kept", beside), ("scores", str(out))]))
     warn_of_strangers(found)
     return 0
 

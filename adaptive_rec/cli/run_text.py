@@ -41,12 +41,23 @@ def length(runtime: Runtime) -> str:
     if runtime.followed is not None:
         resumed = f"resumed at step {whole(done)}, " if done else ""
         return f"{resumed}{runtime.config.data.source} is followed"
+    if not done and runtime.config.eval.patience:
+        return until_no_better(runtime)
     if done and total <= done:
         more = "read the data more often (data.epochs)" if done < wanted or not wanted else "give more steps"
         return f"resumed at step {whole(done)}: nothing left to train, {more}"
     if done:
         return f"resumed at step {whole(done)}, {whole(total - done)} to go"
     return f"{counted(total, 'step')}, all that the data has; run.steps is {whole(wanted)}" if total < wanted else ""
+
+
+def until_no_better(runtime: Runtime) -> str:
+    """Return how long a run with patience trains at the most, and what stops it."""
+    settings, passes = runtime.config.eval, runtime.state.passes or 1
+    most = f"at most {passes} pass{'es' * (passes > 1)} over the data, {counted(runtime.steps_total, 'step')}"
+    of = " on the last training rows" if settings.validates else ""
+    evaluations = counted(settings.patience, "evaluation")
+    return f"{most}; stops after {evaluations} in a row without a better {settings.metric}{of}"
 
 
 def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
@@ -130,8 +141,7 @@ def chosen_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         of = f" of at most {summary['epochs']}" if summary["epochs"] else ""
         epoch = f", pass {best['epoch']}{of}" if best["epoch"] else ""
         value = math.nan if best["value"] is None else best["value"]
-        scored = "" if summary["eval_step"] in (None, best["step"]) else f", scored is that of step {whole(summary['eval_step'])}"
-        yield "model", f"of step {whole(best['step'])}{epoch}: the best {summary['best_metric']} for validation, {value:.4f}{scored}"
+        yield "model", f"of step {whole(best['step'])}{epoch}: the best {summary['best_metric']} for validation, {value:.4f}"
     if why := summary.get("stopped_early"):
         yield "stopped", why.partition(";")[0]
 

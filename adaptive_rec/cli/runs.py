@@ -156,7 +156,7 @@ def evaluate(args: argparse.Namespace) -> int:
     if args.json:
         print(to_json({**figures, **chosen.figures(), **ratios(shared)}))
         return 0
-    print(f"{'checkpoint':<20}", chosen)
+    print(f"{'model':<20}", chosen)
     for name, value in figures.items():
         print(f"{name.replace('_', ' '):<20}", f"{value:,}" if isinstance(value, int) else f"{value:.4f}")
     for name, of in shared.items():

@@ -71,14 +71,15 @@ class EvalConfig(Frozen):
         return metric_of(self.metric) if self.keeps_best else BY_AUC
 
     def validation_samples(self, samples: int) -> int:
-        """Return the size of the validation slice of a training range of so many samples; 0 where none is scored. Raises
-        DataError where it would be empty."""
+        """Return the size of the validation slice of a training range of so many samples, one at the least; 0 where none is
+        scored. Raises DataError where none would be left to train on."""
         if not self.validates:
             return 0
-        if not (size := round(self.validation_ratio * samples)):
+        size = max(1, round(self.validation_ratio * samples))
+        if size >= samples:
             raise DataError(
-                f"eval.validation_ratio must leave at least one of the {samples} training samples to validate on, "
-                f"got {self.validation_ratio}"
+                f"eval.validation_ratio must leave at least one of the {samples} training samples to train on, "
+                f"got {self.validation_ratio}; more rows are needed, or no slice (--patience 0)"
             )
         return size
 

@@ -6,11 +6,9 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from adaptive_rec.config.metric import BY_AUC, Metric
 from adaptive_rec.live.telemetry import Evaluation
-from adaptive_rec.saved import ANY, Saved
+from adaptive_rec.saved import Saved, parts_by_number
 
 WORSE_IN_A_ROW = 5
 """Evaluations in a row that must be worse than that of the least logloss, at least. This and the next two were judged on seeds
@@ -166,7 +164,7 @@ class QualityTrend:
             },
             "first_worse": self._first_worse and dict(zip(FIRST_WORSE, self._first_worse, strict=True)),
             "waiting": {
-                "metric": self.metric.name, "waited": self.waited, "best_steps": np.array(self.best_steps, dtype=np.int64),
+                "metric": self.metric.name, "waited": self.waited, "best_steps": parts_by_number(self.best_steps),
                 "mark": None if self._mark is None else {"value": self._mark},
             },
         }  # fmt: skip
@@ -192,7 +190,7 @@ class QualityTrend:
 
     def _set_waiting(self, found: Saved, best: ScoredStep | None) -> None:
         metric, waited = found.text("metric"), found.integer("waited")
-        steps, mark = found.array("best_steps", np.int64, ANY).tolist(), found.maybe("mark")
+        steps, mark = sorted(int(step) for step in found.numbers("best_steps").values()), found.maybe("mark")
         value = None if mark is None else mark.number("value")
         if metric == self.metric.name:
             self.best, self.best_steps, self.waited, self._mark = best, steps, waited, value

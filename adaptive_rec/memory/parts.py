@@ -165,6 +165,8 @@ def _held_out(config: Config, source: Source) -> int:
     low, high = config.data.train_range
     share = (config.data.test_range[1] - config.data.test_range[0]) / max(high - low, 1e-9)
     samples = config.data.synthetic.test_samples if config.data.source == "synthetic" else share * source.train_samples
+    if config.eval.validates:
+        samples = max(samples, source.train_samples * config.eval.validation_ratio / (1 - config.eval.validation_ratio))
     return min(round(samples), config.eval.max_samples or round(samples))
 
 

@@ -27,6 +27,8 @@ def score_best(present: CurrentRun, config: Config, out: Path, group: Group) -> 
     """
     runtime = present.runtime
     assert runtime is not None
+    if runtime.state.hurried:
+        return None, ""
     best, folder = runtime.state.trend.best, out / "checkpoints"
     if best is None or best.step == runtime.step_number:
         return runtime.evaluate(), ""
@@ -34,7 +36,7 @@ def score_best(present: CurrentRun, config: Config, out: Path, group: Group) -> 
     if name is None:
         text = f"the best evaluation was at step {best.step:,}, of which there is no whole checkpoint: the last model is scored"
         return runtime.evaluate(), text
-    source = without_keys(runtime.source)
+    source = fresh(runtime.source, config)
     del runtime
     present.end("finishing")
     free_memory()
@@ -50,8 +52,12 @@ def score_best(present: CurrentRun, config: Config, out: Path, group: Group) -> 
     return evaluation, ""
 
 
-def without_keys(source: Source) -> Source:
-    """Return the source behind the parts of ranks and the raw keys of a run, which another model has otherwise."""
+def fresh(source: Source, config: Config) -> Source:
+    """Return a run's source as it was before the run: without the parts of ranks, and without the rows that raw keys have got."""
     while isinstance(source, Wrapped):
         source = source.origin
-    return source
+    if config.data.ids != "raw":
+        return source
+    from adaptive_rec.data.raw.raw_ids import RawIds
+
+    return RawIds(source, config)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,11 @@ from adaptive_rec.checkpoint.sharing import NewHome, SharedFiles, share
 from adaptive_rec.config.tree import DESCRIPTION, Config, given_knobs, load_config, overridden_knobs, to_toml
 from adaptive_rec.embedding.disk.saved_segments import remove_unused, segment_files
 from adaptive_rec.embedding.disk.scratch import ScratchFolder
-from adaptive_rec.errors import UsageError
+from adaptive_rec.errors import CheckpointError, UsageError
 from adaptive_rec.live.telemetry import Event, to_json
 from adaptive_rec.run import journal
 from adaptive_rec.run.changed_settings import changed_settings
-from adaptive_rec.run.chosen_checkpoint import checkpoint_at
+from adaptive_rec.run.chosen_checkpoint import Chosen, best_checkpoint, checkpoint_at
 from adaptive_rec.run.external_paths import check_rows_are_inside, outside, sign, with_absolute_rows
 from adaptive_rec.run.inputs import check_trained
 from adaptive_rec.run.new_directory import check_run_is_new, claim, leave, sole_writer
@@ -96,7 +96,7 @@ def make_branch(
     before, config = load_config(kept, {}), load_config(kept, environment, settings)
     check_admission(config)
     knobs = given_knobs(config, before, overridden_knobs(environment, settings))
-    with hold_generation(DISK, generation):
+    with hold_generation(DISK, generation), ExitStack() as held:
         verify_all(DISK, generation)
         values, settings_then, ranks = read_values(generation, DISK)
         if ranks > 1 and of_one_process:
@@ -109,16 +109,33 @@ def make_branch(
         parent = _parent(run, name, Saved(values), knobs, changed_settings(before, config))
         check_steps(config, before, parent)
         links = chain(DISK, generation)
+        best = held.enter_context(best_links(run, generation, config))
         rows = folder_of_branch_rows(out, config, links[-1])
         check_rows_are_inside(run, out, config, settings, environment)
         shared, left_out = SharedFiles(), LinesLeftOut()
         with _draft(out, rows) as draft:
-            share(DISK, links, NewHome(out, draft, rows), shared)
+            for each in filter(None, (links, best)):
+                share(DISK, each, NewHome(out, draft, rows), shared)
             size = _write_past(draft, run, parent, left_out)
             about = {**read_about(run), "run_name": out.absolute().name, "command": command}
             _write_descriptions(draft, about, config.model_copy(update={"knobs": before.knobs}), parent)
     sign(out, rows=outside(out, config))
     return Branch(out, parent, shared, rows, size, left_out)
+
+
+@contextmanager
+def best_links(run: Path, generation: Path, config: Config) -> Iterator[list[ChainedGeneration]]:
+    """Yield the checkpoint of a run's best evaluation by the time of a generation, with those it builds on, where the run keeps
+    it and it is whole and another one."""
+    best = best_checkpoint(run, generation) if config.eval.keeps_best else None
+    with ExitStack() as held:
+        links: list[ChainedGeneration] = []
+        if isinstance(best, Chosen) and best.generation != generation:
+            with suppress(CheckpointError):
+                held.enter_context(hold_generation(DISK, best.generation))
+                verify_all(DISK, best.generation)
+                links = chain(DISK, best.generation)
+        yield links
 
 
 def check_steps(config: Config, before: Config, parent: ParentRun) -> None:

@@ -62,31 +62,33 @@ def chosen_checkpoint(
             yield Chosen(generation, "named")
         return
     with newest_generation(run, warn) as newest:
-        best = _best(run, newest, warn, wanted == BEST) if wanted == BEST or (wanted is None and keeps_best(run)) else None
-        if best is None or best.generation == newest:
-            yield best or Chosen(newest, NEWEST)
+        best = best_checkpoint(run, newest) if wanted == BEST or (wanted is None and keeps_best(run)) else Chosen(newest, NEWEST)
+        if isinstance(best, str):
+            if wanted == BEST:
+                raise UsageError(f"--checkpoint must be newest or a step, got best: {best}")
+            warn(f"{best}: the newest one is read")
+            best = Chosen(newest, NEWEST)
+        if best.generation == newest:
+            yield best
             return
         with hold_generation(DISK, best.generation):
             verify_all(DISK, best.generation)
             yield best
 
 
-def _best(run: Path, newest: Path, warn: Callable[[str], None], is_wanted: bool) -> Chosen | None:
-    """Return the checkpoint of the best evaluation by the time of the newest one. None where there is none; where it is wanted,
-    that is an error."""
-    saved, _, _ = read_values(newest, DISK)
+def best_checkpoint(run: Path, generation: Path) -> Chosen | str:
+    """Return the checkpoint of a run's best evaluation by the time of a generation, or why there is none."""
+    saved, _, _ = read_values(generation, DISK)
     trend = saved.get("trend") or {}
     best, waiting = trend.get("best"), trend.get("waiting") or {}
-    missing = f"{run} has no evaluation yet"
-    if isinstance(best, dict) and "value" in best:
-        names = newest_of_step(names_in(DISK, newest.parent), int(best["step"]))
-        if names:
-            return Chosen(newest.parent / names[0], BEST, str(waiting.get("metric")), float(best["value"]))
-        missing = f"the best evaluation of {run} was at step {best['step']}, of which there is no checkpoint"
-    if is_wanted:
-        raise UsageError(f"--checkpoint must be newest or a step, got best: {missing}")
-    warn(f"{missing}: the newest one is read")
-    return None
+    if not isinstance(best, dict) or "value" not in best:
+        return f"{run} has no evaluation yet"
+    step = int(best["step"])
+    same = step_of(generation.name) == step
+    names = [generation.name] if same else newest_of_step(generations(names_in(DISK, generation.parent)), step)
+    if not names:
+        return f"the best evaluation of {run} was at step {step}, of which there is no checkpoint"
+    return Chosen(generation.parent / names[0], BEST, str(waiting.get("metric")), float(best["value"]))
 
 
 def checkpoint_at(run: Path, at: str | None, option: str = "--at") -> str:

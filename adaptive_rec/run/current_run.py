@@ -11,6 +11,7 @@ from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.errors import ConflictError
 from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.state_writer import StateWriter
+from adaptive_rec.live.telemetry import Evaluation, finite
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.state.run_state import RunState
 
@@ -121,14 +122,17 @@ class CurrentRun:
         if self._hurried:
             hurry()
 
-    def enter(self, phase: str, **values: Any) -> None:
-        """Publish the phase of the run, and other values of one that has ended."""
+    def enter(self, phase: str, held_out: Evaluation | None = None) -> None:
+        """Publish the phase of a run, and at its end the score of the held-out samples by the best model."""
         if self._runtime is not None:
+            if held_out is not None:
+                self._runtime.state.set_held_out(held_out)
             self._runtime.publisher.enter(phase)
             return
         assert self._state is not None
         self._state = replace(self._state, phase=phase, hurried=self._hurried)
-        self._board |= {"phase": phase, "phase_since": time.monotonic(), **values}
+        scored = None if held_out is None else finite(held_out.figures())
+        self._board |= {"phase": phase, "phase_since": time.monotonic(), "held_out": scored}
         if self._writer is not None:
             self._writer.write_board(self._board)
             self._writer.pulse(self._state.step)

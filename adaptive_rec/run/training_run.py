@@ -295,12 +295,13 @@ class TrainingRun:
         self._save()
         for text in runtime.state.take_warnings():
             self.log.warn(text)
-        evaluation = None if self.config.eval.validates else self._evaluate(took)
+        held_out, evaluation = None, None if self.config.eval.validates else self._evaluate(took)
         summary = summary_of(runtime, self.started_at_step, took, evaluation, self._parent)
         suspended_by = self.suspended_by
         if self.config.eval.validates:
             del runtime  # which is given up where another model is scored
-            summary |= scores_of(self._score_best())
+            held_out = self._score_best()
+            summary |= scores_of(held_out)
         try:
             replace_text(written, to_json(summary, indent=1) + "\n")
         except OSError as error:
@@ -315,7 +316,7 @@ class TrainingRun:
             self.log.note("finished", "the run has ended")
         self.log.report()
         self.log.unwritten()
-        self.present.enter(end)
+        self.present.enter(end, held_out)
         return summary
 
     @property

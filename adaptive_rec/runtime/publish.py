@@ -16,6 +16,7 @@ from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.state_writer import StateWriter, Tier
 from adaptive_rec.live.telemetry import finite
 from adaptive_rec.reclassify.observer import SKETCH_LIMIT_BYTES, Observer
+from adaptive_rec.runtime.events import stopped_early
 from adaptive_rec.state.run_state import RunState
 from adaptive_rec.system.systemd import Systemd
 from adaptive_rec.tracking.count_min import CountMinSketch
@@ -119,6 +120,9 @@ class Publisher:
                 "snapshot": snapshot.as_dict() if snapshot else None,
                 "evaluation": evaluation.figures() if evaluation else None,
                 "best_evaluation": state.trend.best and asdict(state.trend.best),
+                "best_metric": state.trend.metric.name,
+                "stopped_early": stopped_early(state).text if state.stopped_early else None,
+                "held_out": state.held_out and state.held_out.figures(),
                 "overfit": state.trend.overfit and asdict(state.trend.overfit),
                 "knobs": state.knobs.model_dump(),
                 "knobs_step": state.knobs_step,

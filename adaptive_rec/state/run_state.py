@@ -86,6 +86,8 @@ class RunState:
         self.input = RunInput(store, lambda: self.position)
         self.evaluation: Evaluation | None = None
         """The last evaluation."""
+        self.held_out: Evaluation | None = None
+        """The score of the held-out samples at the end of a run that validates."""
         self.windows = WindowScores()
         """Sums over the evaluations of next windows."""
         self.trend = QualityTrend(config.eval.by, config.eval.min_delta)
@@ -266,6 +268,9 @@ class RunState:
         if evaluation.window is not None:
             self.windows = self.windows.with_one(evaluation)
         self.trend.add(evaluation, *self.recorder.losses_reported, self.epoch)
+
+    def set_held_out(self, evaluation: Evaluation) -> None:
+        self.held_out = evaluation
 
     def report_keys(self, counts: dict[str, int]) -> None:
         """Note the counts of raw keys, from which the next report counts."""
