@@ -30,10 +30,11 @@ CONSTANT = "constant"
 """Name of the single dense feature of a schema without dense columns."""
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 """The names of features and tables, which are parts of the names of files."""
-Clock = Literal["hour_sine", "hour_cosine", "weekday_sine", "weekday_cosine"]
-CLOCKS: tuple[Clock, ...] = get_args(Clock)
 LATER_KEYS = frozenset(("format", "clip", "unit", "list", "escape", "columns", "partitions"))
 """Keys that older versions did not know."""
+Clock = Literal["hour_sine", "hour_cosine", "weekday_sine", "weekday_cosine"]
+CLOCKS: tuple[Clock, ...] = get_args(Clock)
+"""The transforms of times."""
 
 
 class SchemaPart(Frozen):
@@ -52,8 +53,8 @@ class DenseColumn(SchemaPart):
     column: str = Field(min_length=1)
     transform: Literal["none", "log", "standard", "log_standard", Clock] = "none"
     """log is log(1 + max(x, 0)), for counts. standard takes the mean off and divides by the standard deviation, both of the rows
-    that are trained on. log_standard is standard of log. The sine and the cosine of the hour are those of the time of day, in UTC, as
-    an angle; those of the weekday of the time since Monday."""
+    that are trained on. log_standard is standard of log. The sine and the cosine of the hour are those of the time of day, in UTC,
+    as an angle; those of the weekday of the time since Monday."""
     clip: tuple[float, ...] = Field((), strict=False)
     """The lowest and the highest number, before the transform: numbers beyond are taken for these. Empty: as they are."""
     missing: float = 0.0

@@ -16,7 +16,7 @@ import re
 import signal
 import sys
 import zlib
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache, partial
 from itertools import chain
@@ -313,7 +313,7 @@ def clock(times, column):
 
 
 def seconds(value, unit):
-    """Return a time in seconds since 1970, UTC: of a number in the column's unit, an ISO text or a date. None for a missing one."""
+    """Return a time in seconds since 1970, UTC, of a number in the column's unit, an ISO text or a date; None for a missing one."""
     value = value.strip() if isinstance(value, str) else value
     if value is None or value != value or (isinstance(value, str) and value in WORDS):
         return None
@@ -330,8 +330,8 @@ def seconds(value, unit):
         return found
     if not hasattr(value, "timetuple"):
         value = datetime.fromisoformat(str(value))
-    value = datetime(*value.timetuple()[:6], getattr(value, "microsecond", 0), getattr(value, "tzinfo", None) or timezone.utc)
-    return value.timestamp()
+    zone = getattr(value, "tzinfo", None) or UTC
+    return datetime(*value.timetuple()[:6], getattr(value, "microsecond", 0), zone).timestamp()
 
 
 def number(value, logs, clip=None, pattern=None):
