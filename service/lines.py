@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 from pydantic import Field, create_model
 
 from adaptive_rec.config.figures import Part, of_part
+from adaptive_rec.config.metrics import MOST_METRICS
 from adaptive_rec.service.hello import LAST_SECOND, Count, Values
 from adaptive_rec.system.regular_files import bounded_lines, open_regular
 from adaptive_rec.system.strict_json import LinesLeftOut, StrictShape, parsed
@@ -91,6 +92,13 @@ class SnapshotLine(StrictShape):
     keys: SnapshotKeys | None = None
 
 
+class RankingLine(StrictShape):
+    groups: Count
+    groups_with_positive: Count
+    groups_with_both: Count
+    metrics: Annotated[dict[Name, Number | None], Field(max_length=MOST_METRICS)]
+
+
 class EvaluationLine(StrictShape):
     step: Step
     auc: Number | None = None
@@ -103,6 +111,7 @@ class EvaluationLine(StrictShape):
     end_sample: Count | None = None
     first_time: Number | None = None
     last_time: Number | None = None
+    ranking: RankingLine | None = None
 
 
 class RolledBackLine(StrictShape):

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from adaptive_rec.live.telemetry import ratio
+from adaptive_rec.live.telemetry import ranked_of, ranked_texts, ratio
 from adaptive_rec.units import clock, count, counted, percent, printable, size, whole
 
 if TYPE_CHECKING:
@@ -73,13 +73,18 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     scored = quality_text(quality, BEFORE if before else HELD_OUT) if quality else ""
     yield "quality", Text(scored, style="bold green") if scored else "not scored, the run was stopped"
     yield from chosen_lines(s)
+    if quality and (ranking := quality.get("ranking")):
+        yield "ranking", ranking_text(ranking)
     if windows := s.get("windows"):
         auc, logloss = (f"{math.nan if windows[name] is None else windows[name]:.4f}" for name in ("auc_mean", "logloss_mean"))
-        yield "windows", f"{counted(windows['count'], 'window')} of the stream, mean AUC {auc}, mean logloss {logloss}"
+        ranked = "".join(f", mean {text}" for text in ranked_texts(windows.get("metrics_mean", {})))
+        counts = f"{counted(windows['count'], 'window')} of the stream"
+        yield "windows", f"{counts}, mean AUC {auc}, mean logloss {logloss}{ranked}"
     best = s.get("best_eval")
     if quality and best and best["step"] < s["steps"] and s.get("eval_mode") != "validation":
         yield "best", f"AUC {best['auc']:.4f}  logloss {best['logloss']:.4f}  at step {whole(best['step'])}"
-    yield "trained", f"{count(trained)} of {count(seen)} samples seen, {counted(s['steps'], 'step')}"
+    weight = f", of weight {s['weight_trained']:,.6g} in all" if s.get("weight_trained") is not None else ""
+    yield "trained", f"{count(trained)} of {count(seen)} samples seen{weight}, {counted(s['steps'], 'step')}"
     yield "speed", f"{count(s['samples_per_second'])} samples/s, {clock(s['seconds'])}"
     popular = f"{percent(s['popular_sample_ratio'])} of samples are popular (every lookup hot)"
     yield "hot", f"{percent(s['hot_lookup_ratio'])} of lookups, {popular}"
@@ -151,4 +156,11 @@ def chosen_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def quality_text(quality: Mapping[str, Any], of: str) -> str:
     """Return the quality in words; `of` says which samples were scored."""
     auc, logloss, calibration = (f"{quality[name]:.4f}" for name in ("auc", "logloss", "calibration"))
-    return f"AUC {auc}  logloss {logloss}  calibration {calibration}  ({count(quality['samples'])} {of})"
+    ranked = "".join(f"{text}  " for text in ranked_texts(ranked_of(quality)))
+    return f"AUC {auc}  logloss {logloss}  calibration {calibration}  {ranked}({count(quality['samples'])} {of})"
+
+
+def ranking_text(ranking: Mapping[str, Any]) -> str:
+    """Return how many groups metrics that rank are the mean of, in words."""
+    groups, positive, both = (ranking[name] for name in ("groups", "groups_with_positive", "groups_with_both"))
+    return f"{counted(groups, 'group')}, {whole(positive)} with a positive, {whole(both)} with both classes; others do not count"

@@ -18,6 +18,7 @@ from adaptive_rec.cli.output import say
 from adaptive_rec.cli.parser import (
     DATA_HELP,
     add_command,
+    add_metrics_option,
     add_schema_options,
     add_settings,
     given_serve_options,
@@ -59,6 +60,7 @@ def add_commands(subparsers: Any) -> None:
     add("--policy", metavar="NAME", help=policies)
     add("--data", metavar="PATH", help=DATA_HELP)
     add_schema_options(parser)
+    add_metrics_option(parser, "setting eval.metrics")
     add("--steps", metavar="N", help="mini-batches to train on; 0: all")
     add("--seed", metavar="N", help="seed of everything random")
     patience = (
@@ -252,8 +254,8 @@ def write_report_page(directory: Path) -> object:
 
 def finish(training: TrainingRun, screen: Screen, signals: StopSignals) -> dict[str, Any]:
     """Write the final checkpoint and the summary. After a signal, no samples are scored."""
-    state = training.runtime.state
-    if state.stop_requested and not state.stopped_early:  # a client may have requested it
+    stopped = training.runtime.state.stop_requested and not training.runtime.state.stopped_early
+    if stopped:  # a client may have requested it
         screen.stopping()
     what = "the next window" if training.config.eval.mode == "next_window" else "the held-out samples"
     scoring = "" if signals.exit_code or training.runtime.followed else f", scoring {what}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import PositiveInt, field_validator
+from pydantic import Field, PositiveInt, field_validator
 
 from adaptive_rec.config.knobs import Frozen, Knobs, knob
-from adaptive_rec.config.metric import BY_AUC, Metric, metric_of
+from adaptive_rec.config.metrics import MOST_METRICS, EvalMetric, eval_metric, ranking_metric
 from adaptive_rec.errors import ConfigError, DataError
 
 
@@ -25,8 +25,8 @@ class EvalConfig(Frozen):
     metric: str = knob(
         "logloss",
         "name",
-        "Figure by which the best evaluation is chosen, with mode validation or patience: logloss, auc, accuracy, "
-        "normalized_entropy or calibration.",
+        "Metric by which the best evaluation is chosen, with mode validation or patience: logloss, auc, accuracy, "
+        "normalized_entropy, or one of metrics.",
     )
     patience: int = knob(
         0,
@@ -46,14 +46,34 @@ class EvalConfig(Frozen):
     )
     batch_size: PositiveInt = knob(8192, "samples", "Samples of an evaluation batch.")
     max_samples: int = knob(0, "samples", "Most samples of an evaluation; 0 is all.", ge=0)
+    metrics: tuple[str, ...] = Field(
+        (),
+        description="Metrics that rank the samples of each group, besides those of every evaluation: gauc, mrr, recall@K, ndcg@K "
+        "(docs/metrics.md).",
+        json_schema_extra={"unit": "names"},
+        max_length=MOST_METRICS,
+        strict=False,
+    )
+
+    @field_validator("metrics")
+    @classmethod
+    def _check_metrics(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            try:
+                ranking_metric(name)
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+        if double := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"must name each metric once, got {double!r} {names.count(double)} times")
+        return names
 
     @field_validator("metric")
     @classmethod
     def _check_metric(cls, name: str) -> str:
         try:
-            return metric_of(name).name
+            return name if eval_metric(name).is_more_better else name
         except ConfigError as error:
-            raise ValueError(str(error).removeprefix("eval.metric ")) from None
+            raise ValueError(str(error)) from None
 
     @property
     def validates(self) -> bool:
@@ -66,9 +86,9 @@ class EvalConfig(Frozen):
         return self.validates or self.patience > 0
 
     @property
-    def by(self) -> Metric:
+    def by(self) -> EvalMetric:
         """The metric of the best evaluation."""
-        return metric_of(self.metric) if self.keeps_best else BY_AUC
+        return eval_metric(self.metric if self.keeps_best else "auc")
 
     def validation_samples(self, samples: int) -> int:
         """Return the size of the validation slice of a training range of so many samples, one at the least; 0 where none is

@@ -20,6 +20,7 @@ from adaptive_rec.config.data import DataConfig
 from adaptive_rec.config.eval import EvalConfig
 from adaptive_rec.config.faults import describe_faults
 from adaptive_rec.config.knobs import Frozen, Knobs, within_bounds
+from adaptive_rec.config.metrics import is_ranking_metric
 from adaptive_rec.config.model import ModelConfig, OptimizerConfig
 from adaptive_rec.config.policy import PolicyConfig
 from adaptive_rec.config.run import RunConfig
@@ -101,8 +102,19 @@ class Config(Frozen):
         if self.eval.per_epoch and (follows or mode == "next_window"):
             where = "where data is followed" if follows else 'where eval.mode = "next_window"'
             raise ValueError(f"eval.per_epoch must be 0 {where}, got {self.eval.per_epoch}; give eval.every_steps")
+        if is_ranking_metric(self.eval.metric) and self.eval.metric not in self.eval.metrics:
+            rule = f"eval.metrics must name {self.eval.metric}, by which eval.metric chooses the best model"
+            raise ValueError(f"{rule}, got {list(self.eval.metrics)}")
         if self.eval.per_epoch and (self.eval.every_steps or self.eval.count):
             raise ValueError(f"eval.per_epoch must be 0 where eval.every_steps or eval.count is set, got {self.eval.per_epoch}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_watched(self) -> Config:
+        for rule in self.watch.parsed():
+            if is_ranking_metric(rule.metric) and rule.metric not in self.eval.metrics:
+                named = list(self.eval.metrics)
+                raise ValueError(f"eval.metrics must name {rule.metric}, which {rule.text!r} of watch.rules watches, got {named}")
         return self
 
     @model_validator(mode="after")

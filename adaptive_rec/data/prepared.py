@@ -27,6 +27,7 @@ from adaptive_rec.data.prepare.values import values_file
 from adaptive_rec.data.prepared_arrays import FolderArrays
 from adaptive_rec.data.source import Source, epoch_batches, kept_rows, named_tables
 from adaptive_rec.data.standard import Standard
+from adaptive_rec.data.weights import WeightFacts
 from adaptive_rec.errors import ConfigError
 
 BLOCK_ROWS = 4096
@@ -52,6 +53,8 @@ class PreparedSource:
         columns = Columns.of(meta)
         self.features = folder_features(meta, number, columns, config.data.pooling)
         self.sequence = sequence_spec(meta, columns)
+        self.has_groups = meta.columns_schema is not None and bool(meta.columns_schema.group.column)
+        """Whether rows have groups, within which they are ranked."""
         self.dense_features = len(meta.dense_names)
         self.epochs = config.data.epochs
         self._shuffle = config.data.shuffle
@@ -64,6 +67,9 @@ class PreparedSource:
         self._validation = validation_rows(config, meta.rows)
         self.train_samples, self.test_samples = len(self._train), len(self._test)
         self.meta, self.standard = meta, self._standard(meta, measured_rows(config, self._train))
+        starts = range(self._train.start, self._train.stop, MEASURED_ROWS) if "weights_B" in meta.beside else ()
+        weights = (self.arrays.weights(start, min(start + MEASURED_ROWS, self._train.stop)) for start in starts)
+        self.weights = WeightFacts.of(meta.columns_schema, weights)
 
     def _standard(self, meta: Meta, rows: range) -> Standard:
         """Measure the dense columns that are standardised, over some of the training rows."""

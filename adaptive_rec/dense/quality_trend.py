@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from adaptive_rec.config.metric import BY_AUC, Metric
+from adaptive_rec.config.metrics import EvalMetric, eval_metric
 from adaptive_rec.live.telemetry import Evaluation
 from adaptive_rec.saved import Saved, parts_by_number
 
@@ -19,6 +19,7 @@ MARGIN = 0.01
 """How much worse, at least, and by how much the training loss must be lower: parts of the loss then."""
 
 
+AUC = "auc"
 FIRST_WORSE = ("step", "loss_sum", "samples")
 
 
@@ -69,9 +70,10 @@ class QualityTrend:
     least one.
     """
 
-    def __init__(self, metric: Metric = BY_AUC, min_delta: float = 0.0) -> None:
-        """`min_delta`: by how much an evaluation must be better to count as better for `waited`."""
-        self.metric, self._min_delta = metric, min_delta
+    def __init__(self, metric: EvalMetric | None = None, min_delta: float = 0.0) -> None:
+        """`metric`: by which evaluations are compared, by default AUC; `min_delta`: by how much one must be better to count as
+        better for `waited`."""
+        self.metric, self._min_delta = metric or eval_metric(AUC), min_delta
         self.best: ScoredStep | None = None
         """The best evaluation by the metric, the first of equal ones."""
         self.best_steps: list[int] = []
@@ -101,7 +103,7 @@ class QualityTrend:
         """Take an evaluation. `loss_sum` and `samples`: losses and trained samples of the run so far, as last reported; `epoch`:
         the pass over the data under way, from 1."""
         quality = evaluation.quality
-        found = ScoredStep(evaluation.step, quality.auc, quality.logloss, self.metric.of(asdict(quality)), epoch)
+        found = ScoredStep(evaluation.step, quality.auc, quality.logloss, quality.value(self.metric.name), epoch)
         self._compare(found)
         before, now = self._reported, (float(loss_sum), float(samples))  # as a checkpoint has them back
         if samples > before[1]:
@@ -124,13 +126,17 @@ class QualityTrend:
         if math.isnan(found.value):
             self.waited += 1
             return
-        if self.best is None or self.metric.gain(found.value) > self.metric.gain(self.best.value):
+        if self.best is None or self._gain(found.value) > self._gain(self.best.value):
             self.best = found
             self.best_steps.append(found.step)
-        if self._mark is None or self.metric.gain(found.value) > self.metric.gain(self._mark) + self._min_delta:
+        if self._mark is None or self._gain(found.value) > self._gain(self._mark) + self._min_delta:
             self._mark, self.waited = found.value, 0
         else:
             self.waited += 1
+
+    def _gain(self, value: float) -> float:
+        """Return a number that is the greater the better a value is."""
+        return value if self.metric.is_more_better else -value
 
     def _judge(self, found: ScoredStep) -> None:
         assert self._least is not None
@@ -173,7 +179,7 @@ class QualityTrend:
         """Restore what was saved. Under another metric the best evaluation is to be found anew."""
         self._least = _scored(found.maybe("least"))
         best, waiting = _scored(found.maybe("best")), found.maybe("waiting") if found.has("waiting") else None
-        if waiting is None and self.metric is BY_AUC and best is not None:  # older versions
+        if waiting is None and self.metric.name == AUC and best is not None:  # older versions
             self.best, self.best_steps, self._mark = replace(best, value=best.auc), [best.step], best.auc
         elif waiting is not None:
             self._set_waiting(waiting, best)

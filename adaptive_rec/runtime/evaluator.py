@@ -104,7 +104,7 @@ class Evaluator:
         else:
             held_out = self._source.test_batches(settings.batch_size, settings.max_samples, settings.validates)
             batches = held_out if window is None else window.batches()
-            quality = score_batches(batches, state.store, self._dense, lambda: state.hurried)
+            quality = score_batches(batches, state.store, self._dense, lambda: state.hurried, settings.metrics)
         if quality is None:
             return None
         evaluation = self._of(quality, None if window is None else window.scored)
@@ -116,7 +116,7 @@ class Evaluator:
         signal interrupted it."""
         state, settings = self._state, self._state.config.eval
         held_out = self._source.test_batches(settings.batch_size, settings.max_samples)
-        quality = score_batches(held_out, state.store, self._dense, lambda: state.hurried)
+        quality = score_batches(held_out, state.store, self._dense, lambda: state.hurried, settings.metrics)
         return None if quality is None else self._of(quality)
 
     def _of(self, quality: Quality, scored: ScoredWindow | None = None) -> Evaluation:

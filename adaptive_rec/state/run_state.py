@@ -155,7 +155,8 @@ class RunState:
         """Return all counts, as far as the host has them, of all processes that train together: each must call it."""
         disk = {DISK + name: count for name, count in self.store.cold.total_counts().items()}
         own = {**asdict(self.tally.counters), **asdict(self.store.index.traffic)}
-        return {**self.store.group.totals(own), **disk, "steps": self.tally.counters.steps}
+        counts = {**self.store.group.totals(own), **self.tally.weights(self.store.group)}
+        return {**counts, **disk, "steps": self.tally.counters.steps}
 
     def random(self, purpose: str) -> np.random.Generator:
         """Return a random generator that depends on the seed, the step and the purpose (its first eight letters) alone."""

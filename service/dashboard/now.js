@@ -4,6 +4,7 @@ import { Disk } from "./disk.js";
 import { byId, h, setText } from "./dom.js";
 import { bytes, count, fixed, integer, percent, significant } from "./format.js";
 import { NowCharts } from "./now_charts.js";
+import { Ranking } from "./ranking.js";
 import { Ranks } from "./ranks.js";
 import { Stages } from "./stages.js";
 import { ENDED, on, store } from "./store.js";
@@ -16,6 +17,7 @@ const tiles = {};
 let shown = false;
 let charts;
 let disk;
+let ranking;
 let ranks;
 let stages;
 const parted = h("p", { class: "notice warn parted", role: "status", hidden: true });
@@ -26,10 +28,11 @@ export function start() {
     return (tiles[key].element = h("div", { class: "card tile", id: `tile-${key}`, hidden: key === "best" }, tiles[key].label, tiles[key].value, tiles[key].sub));
   }));
   disk = new Disk();
+  ranking = new Ranking();
   ranks = new Ranks();
   stages = new Stages();
   charts = new NowCharts();
-  byId("screen-now").append(grid, parted, disk.element, ranks.element, ...charts.bars, h("div", { class: "charts" }, charts.elements, stages.element));
+  byId("screen-now").append(grid, parted, ranking.element, disk.element, ranks.element, ...charts.bars, h("div", { class: "charts" }, charts.elements, stages.element));
   on("snapshot", () => shown && showFigures());
   on("history", () => shown && store.stats && showQuality());
 }
@@ -61,6 +64,7 @@ function showFigures() {
   showMoved();
   showQuality();
   showParted(status);
+  ranking.show();
   disk.show();
   ranks.show();
   stages.show();

@@ -95,7 +95,9 @@ def test_settings_that_cannot_be_are_refused(files: Path) -> None:
         opened(files, "prepared", "eval.validation_ratio=0.999")
     for settings, rule in [
         (["eval.patience=3"], 'eval.patience must be 0 where eval.mode = "held_out", whose samples would choose the model'),
-        (["eval.metric=recall"], "eval.metric: must be one of logloss, auc, accuracy, normalized_entropy, calibration, got"),
+        (["eval.metric=recall"], "a metric must be one of auc, logloss, accuracy, normalized_entropy, calibration, gauc, mrr"),
+        (["eval.metric=calibration"], "a metric to judge by must be one of auc, logloss, accuracy, normalized_entropy or a"),
+        (["eval.metric=recall@5", "eval.mode=validation"], "eval.metrics must name recall@5, by which eval.metric chooses"),
         (["eval.mode=validation", "eval.per_epoch=2", "eval.count=3"], "eval.per_epoch must be 0 where eval.every_steps or"),
         (["eval.mode=validation", "eval.validation_ratio=1"], "eval.validation_ratio"),
         (["data.follow=true", "data.ids=raw", "eval.mode=validation"], 'eval.mode must be "held_out" where data is followed'),

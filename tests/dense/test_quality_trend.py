@@ -7,10 +7,10 @@ import math
 
 import pytest
 
-from adaptive_rec.config.metric import metric_of
+from adaptive_rec.config.metrics import eval_metric
 from adaptive_rec.dense.quality_trend import MARGIN, WORSE_IN_A_ROW, QualityTrend
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.live.telemetry import Evaluation, Quality
+from adaptive_rec.live.telemetry import Evaluation, Quality, Ranking
 from adaptive_rec.saved import Saved
 
 LEAST = 0.5
@@ -127,10 +127,12 @@ def test_a_saved_trend_goes_on_as_if_it_had_not_been_saved() -> None:
 
 def compared(metric: str, values: list[float], min_delta: float = 0.0) -> QualityTrend:
     """A trend that was fed with evaluations of these values, at steps 1, 2, ..."""
-    trend = QualityTrend(metric_of(metric), min_delta)
+    trend = QualityTrend(eval_metric(metric), min_delta)
     for step, value in enumerate(values, 1):
         figures = {"samples": 100, **dict.fromkeys(("auc", "logloss", "accuracy", "normalized_entropy", "calibration"), 0.5)}
-        trend.add(Evaluation(step, Quality(**{**figures, metric: value})), 0.0, 0)
+        ranking = Ranking(9, 9, 9, {metric: value}) if metric not in figures else None
+        by_sample = {metric: value} if metric in figures else {}
+        trend.add(Evaluation(step, Quality(**{**figures, **by_sample}, ranking=ranking)), 0.0, 0)
     return trend
 
 
@@ -141,7 +143,7 @@ def compared(metric: str, values: list[float], min_delta: float = 0.0) -> Qualit
         ("auc", [0.5, 0.7, 0.6, 0.71], 4, 0),
         ("accuracy", [0.5, math.nan, 0.5], 1, 2),
         ("normalized_entropy", [1.0, 0.9, 0.95], 2, 1),
-        ("calibration", [1.5, 0.8, 1.1, 0.95, 1.06], 4, 1),
+        ("recall@3", [0.2, 0.4, 0.4], 2, 1),
         ("auc", [math.nan, math.nan], None, 2),
     ],
 )
@@ -159,7 +161,7 @@ def test_less_than_min_delta_is_no_better_for_patience_but_the_best_model_all_th
 
 def test_another_metric_finds_the_best_one_anew_and_older_checkpoints_have_the_greatest_auc() -> None:
     state = json.loads(json.dumps(compared("logloss", [0.5, 0.4, 0.6]).state()))
-    again = QualityTrend(metric_of("auc"))
+    again = QualityTrend(eval_metric("auc"))
     again.set_state(Saved(state))
     assert (again.best, again.waited, again.best_steps) == (None, 0, [])
     older = json.loads(json.dumps(compared("auc", [0.5, 0.7]).state()))

@@ -313,7 +313,7 @@ def clock(times, column):
 
 
 def seconds(value, unit):
-    """Return a time in seconds since 1970, UTC, of a number in the column's unit, an ISO text or a date; None for a missing one."""
+    """Return a time in seconds since 1970, UTC, of a number in the column's unit, an ISO text or a date."""
     value = value.strip() if isinstance(value, str) else value
     if value is None or value != value or (isinstance(value, str) and value in WORDS):
         return None
