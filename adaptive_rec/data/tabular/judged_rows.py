@@ -13,15 +13,9 @@ from numpy.typing import NDArray
 from adaptive_rec.data.tabular.bags import is_text, lists_of
 from adaptive_rec.data.tabular.kinds import RULES, remedy
 from adaptive_rec.data.tabular.label import Label
-<<<<<<< HEAD
-from adaptive_rec.data.tabular.schema import DenseColumn, SparseColumnSchema, TimeColumn
-from adaptive_rec.data.tabular.times import check_unit, clock, rule_of, times
-from adaptive_rec.data.tabular.values import LARGEST, Categories, Numbers, categories, label_numbers, numbers
-=======
 from adaptive_rec.data.tabular.schema import ClassWeight, DenseColumn, GroupColumn, SparseColumnSchema, TimeColumn
-from adaptive_rec.data.tabular.times import check_unit, rule_of, times
-from adaptive_rec.data.tabular.values import LARGEST, Categories, Numbers, categories, label_numbers, raw_keys
->>>>>>> stopping
+from adaptive_rec.data.tabular.times import check_unit, clock, rule_of, times
+from adaptive_rec.data.tabular.values import LARGEST, Categories, Numbers, categories, label_numbers, numbers, raw_keys
 from adaptive_rec.data.tabular.written_numbers import format_hint, written_numbers
 from adaptive_rec.errors import DataError
 

@@ -30,15 +30,11 @@ CONSTANT = "constant"
 """Name of the single dense feature of a schema without dense columns."""
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 """The names of features and tables, which are parts of the names of files."""
-<<<<<<< HEAD
-LATER_KEYS = frozenset(("format", "clip", "unit", "list", "escape", "columns", "partitions"))
-=======
 ClassWeight = dict[Literal["0", "1"], float]
 """How much rows of each label count."""
 LARGEST_WEIGHT = 1e38
 """The largest weight of a class: it fits 32 bits."""
-LATER_KEYS = frozenset(("format", "list", "escape", "columns", "partitions"))
->>>>>>> stopping
+LATER_KEYS = frozenset(("format", "clip", "unit", "list", "escape", "columns", "partitions"))
 """Keys that older versions did not know."""
 Clock = Literal["hour_sine", "hour_cosine", "weekday_sine", "weekday_cosine"]
 CLOCKS: tuple[Clock, ...] = get_args(Clock)
