@@ -14,7 +14,7 @@ from adaptive_rec.data.tabular.bags import is_text, lists_of
 from adaptive_rec.data.tabular.kinds import RULES, remedy
 from adaptive_rec.data.tabular.label import Label
 from adaptive_rec.data.tabular.schema import ClassWeight, DenseColumn, GroupColumn, SparseColumnSchema, TimeColumn
-from adaptive_rec.data.tabular.times import check_unit, clock, rule_of, times
+from adaptive_rec.data.tabular.times import check_unit, rule_of, sine_or_cosine, times
 from adaptive_rec.data.tabular.values import LARGEST, Categories, Numbers, categories, label_numbers, numbers, raw_keys
 from adaptive_rec.data.tabular.written_numbers import format_hint, written_numbers
 from adaptive_rec.errors import DataError
@@ -74,7 +74,7 @@ class JudgedRows:
         if as_numbers is not None:
             missing_B = missing_B | (np.isnan(as_numbers.values_B) & ~as_numbers.bad_B)
         self._reject(column.column, found[1] & ~missing_B, rule_of(column.unit, "unit of the dense column"))
-        return np.where(missing_B, column.missing, clock(found[0], column.transform))
+        return np.where(missing_B, column.missing, sine_or_cosine(found[0], column.transform))
 
     def categories(self, column: SparseColumnSchema) -> Categories:
         """Return categories, or lists of them."""

@@ -116,7 +116,7 @@ def rule_of(unit: str, key: str = "time.unit") -> str:
     return f"must be {UNITS[unit]} since 1970, {before} ({key} in the schema), or an ISO time"
 
 
-def clock(time_B: NDArray[np.int64], transform: str) -> NDArray[np.float64]:
+def sine_or_cosine(time_B: NDArray[np.int64], transform: str) -> NDArray[np.float64]:
     """Return the sine or the cosine of the time of day, or of the week from Monday on, as an angle."""
     of, function = transform.split("_")
     since_B = time_B % DAY if of == "hour" else (time_B + THURSDAY) % (7 * DAY)
