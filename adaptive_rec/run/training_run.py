@@ -363,8 +363,7 @@ class TrainingRun:
             self.log.warn(text)
         if evaluation is not None:
             quality = evaluation.quality
-            found = f"held out: AUC {quality.auc:.4f}, logloss {quality.logloss:.4f}"
-            text = f"{found}, by the model of step {evaluation.step:,}"
+            text = f"held out: {quality}, by the model of step {evaluation.step:,}"
             self.log.note("scored", text, model_step=evaluation.step, **quality.as_dict())
         return evaluation
 

@@ -126,7 +126,7 @@ def test_a_run_stops_and_scores_the_held_out_samples_by_its_best_model_alone(
     scored = next(line for line in lines if line["kind"] == "scored")["details"]
     assert (scored["model_step"], scored["logloss"]) == (BEST, summary["eval"]["logloss"])
 
-    for wanted, step in ((None, BEST), ("best", BEST), ("newest", END), (str(END), END), (f"step-{BEST:09}", BEST)):
+    for wanted, step in ((None, BEST), ("newest", END), (f"step-{BEST:09}", BEST)):
         found, chosen = evaluate_run(out, wanted=wanted)
         assert (found.step, f"step-{step:09}") == (step, chosen.generation.name)
         assert (json.loads(json.dumps(found.quality.as_dict())) == summary["eval"]) == (step == BEST)
@@ -164,7 +164,7 @@ def lost_and_resumed(whole: Path, cut: Path, at: Sequence[int], *changes: str) -
 
 
 def test_a_run_that_was_lost_ends_as_the_uninterrupted_one(tmp_path: Path, straight: Path) -> None:
-    lost_and_resumed(straight, tmp_path / "cut", [9, 20, 47])
+    lost_and_resumed(straight, tmp_path / "cut", [20])
 
 
 @pytest.mark.slow
@@ -181,6 +181,7 @@ def test_runs_of_every_kind_that_were_lost_end_as_the_uninterrupted_ones(tmp_pat
     assert_same(whole, tmp_path / "again")
 
 
+@pytest.mark.slow
 def test_a_replay_with_an_interval_that_a_client_changed_stops_at_the_same_step(tmp_path: Path) -> None:
     def more_often(run: TrainingRun, step: int) -> None:
         if step == 20:
@@ -192,9 +193,8 @@ def test_a_replay_with_an_interval_that_a_client_changed_stops_at_the_same_step(
     assert BEST < whole["steps"] < END
 
 
-@pytest.mark.parametrize(
-    "kind", ["plain", *(pytest.param(each, marks=pytest.mark.slow) for each in ("raw", "disk", "slipstream"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["plain", "raw", "disk", "slipstream"])
 def test_two_ranks_stop_at_the_step_of_one_and_a_resume_of_theirs_too(tmp_path: Path, straight: Path, kind: str) -> None:
     changes = ["run.precision=float64", *KINDS[kind]]
     one, two = trained(tmp_path / "one", *changes), trained(tmp_path / "two", *changes, ranks=2)
@@ -213,6 +213,7 @@ def test_two_ranks_stop_at_the_step_of_one_and_a_resume_of_theirs_too(tmp_path: 
     assert evaluate_run(tmp_path / "two")[0].quality.logloss == pytest.approx(two["eval"]["logloss"], rel=1e-10)
 
 
+@pytest.mark.slow
 def test_more_patience_goes_on_and_the_same_has_nothing_left_to_do(tmp_path: Path, straight: Path) -> None:
     out = shutil.copytree(straight, tmp_path / "run")
     before = (out / "summary.json").read_text()
@@ -224,6 +225,7 @@ def test_more_patience_goes_on_and_the_same_has_nothing_left_to_do(tmp_path: Pat
     assert_same(tmp_path / "whole", out, last=False)
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_is_never_pruned_and_each_kept_one_has_its_best(tmp_path: Path, straight: Path) -> None:
     assert BEST in steps_in(straight)
     out = tmp_path / "run"
@@ -245,6 +247,7 @@ def roll_back_to(step: int) -> Any:
     return Command("rollback", {"checkpoint": None, "to_step": step, "skip_data": False, "knobs": {}})
 
 
+@pytest.mark.slow
 def test_a_branch_takes_the_best_checkpoint_along(tmp_path: Path, straight: Path) -> None:
     branch = make_branch(straight, str(END), tmp_path / "branch", {}, ["eval.patience=5"], "branch")
     assert {BEST, END} <= set(steps_in(branch.out))
@@ -265,6 +268,7 @@ def test_a_best_checkpoint_that_is_gone_is_said(tmp_path: Path, straight: Path) 
         evaluate_run(out, wanted="best")
 
 
+@pytest.mark.slow
 def test_a_run_without_patience_chooses_the_best_and_trains_all_passes(tmp_path: Path) -> None:
     summary = trained(tmp_path / "run", "eval.patience=0", "data.epochs=3")
     assert (summary["steps"], summary["stopped_early"], summary["eval_step"]) == (57, None, BEST)
@@ -272,7 +276,7 @@ def test_a_run_without_patience_chooses_the_best_and_trains_all_passes(tmp_path:
     assert last["eval_step"] == last["best_eval"]["step"] == 15, "the end is evaluated where nothing else is said"
 
 
-@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize("resumed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_tables_of_the_last_model_are_freed_before_those_of_the_best_are_made(
     tmp_path: Path, straight: Path, monkeypatch: pytest.MonkeyPatch, resumed: bool
 ) -> None:
@@ -295,6 +299,7 @@ def test_the_tables_of_the_last_model_are_freed_before_those_of_the_best_are_mad
         run.present.find_keys(0, [1])
 
 
+@pytest.mark.slow
 def test_another_metric_after_a_resume_is_in_the_journal_and_more_patience_is_not(tmp_path: Path, straight: Path) -> None:
     def told(name: str, *changes: str) -> list[str]:
         out = shutil.copytree(straight, tmp_path / name)
