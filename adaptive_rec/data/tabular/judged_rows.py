@@ -150,6 +150,7 @@ def transformed(values_B: NDArray[np.float64], column: DenseColumn) -> NDArray[n
     """Return a dense column as a prepared folder holds it: null and NaN are missing, and stay NaN where it is standardised later.
     Infinite numbers, which are malformed, are not clipped."""
     if column.clip:
-        values_B = np.where(np.isinf(values_B), values_B, np.clip(values_B, *column.clip))
+        low, high = column.clip
+        values_B = np.where(np.isinf(values_B), values_B, np.clip(values_B, low, high))
     dense_B = np.log1p(np.maximum(values_B, 0.0)) if "log" in column.transform else values_B
     return dense_B if column.is_standard else np.where(np.isnan(values_B), column.missing, dense_B)
