@@ -14,8 +14,11 @@ MOST_PASSES = 20
 """Passes over the training data at the most, where evaluations decide when a run stops."""
 EVALUATIONS = 2
 """Evaluations of each pass."""
-SMALL_ROWS = 1 << 15
-"""With fewer training rows one pass is too short (measured: docs/measurements.md, "Defaults of files of one's own")."""
+SMALL_ROWS = range(1 << 12, 1 << 15)
+"""Numbers of training rows for which one pass is too short, and two are not too many (measured: docs/measurements.md, "Defaults of
+files of one's own")."""
+FOR_FEWEST = {"optimizer.eps": 1e-8}
+"""With fewer rows than that, a run is so short that first steps must be long."""
 FOR_SMALL = {"data.epochs": 2, "optimizer.embedding_lr": 0.05}
 MOST_PATIENCE = 1 << 30
 
@@ -66,4 +69,5 @@ def settings_by_size(args: argparse.Namespace, settings: list[str]) -> dict[str,
     if not is_prepared(args.data):
         return {}
     first, last = load_config("clicks_small", os.environ, settings).data.train_range
-    return FOR_SMALL if load_meta(Path(args.data)).rows * (last - first) < SMALL_ROWS else {}
+    rows = int(load_meta(Path(args.data)).rows * (last - first))
+    return FOR_SMALL if rows in SMALL_ROWS else FOR_FEWEST if rows < SMALL_ROWS.start else {}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from adaptive_rec.cli.branch import train_arguments
-from adaptive_rec.cli.stopping import EVALUATIONS, FOR_SMALL, MOST_PASSES, stopping_settings
+from adaptive_rec.cli.stopping import EVALUATIONS, FOR_FEWEST, FOR_SMALL, MOST_PASSES, stopping_settings
 from adaptive_rec.cli.train_settings import overrides
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.prepare.job import Request
@@ -80,8 +80,9 @@ def test_a_file_of_settings_is_one_that_the_user_gave(tmp_path: Path, monkeypatc
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder that was prepared from 40 rows of a CSV file."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that was prepared from 40 rows of a CSV file, which are few, but not too few."""
+    monkeypatch.setattr("adaptive_rec.cli.stopping.SMALL_ROWS", range(10, 100))
     (tmp_path / "x.csv").write_text("y,user\n" + "".join(f"{row % 2},{row % 5}\n" for row in range(40)))
     schema = parse_schema({"label": "y", "sparse": ["user"]}, "schema")
     prepare_folder(Request((tmp_path / "x.csv",), tmp_path / "x", schema=schema), lambda *_: None)
@@ -106,7 +107,7 @@ def test_few_rows_are_passed_over_more_often(
     assert settings_of(["tiny", "--data", str(folder)], {}, monkeypatch) == {}  # the user's configuration stays
 
 
-def test_many_rows_have_one_pass(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for rows, found in ((36, FOR_SMALL), (35, {})):  # of the 40 rows 36 are trained on
-        monkeypatch.setattr("adaptive_rec.cli.stopping.SMALL_ROWS", rows + 1)
+def test_many_rows_and_very_few_have_one_pass(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rows, found in ((range(36, 37), FOR_SMALL), (range(36), {}), (range(37, 99), FOR_FEWEST)):  # of the 40 rows 36 are trained on
+        monkeypatch.setattr("adaptive_rec.cli.stopping.SMALL_ROWS", rows)
         assert settings_of(["--data", str(folder)], {}, monkeypatch) == {key: str(value) for key, value in found.items()}

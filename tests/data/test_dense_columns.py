@@ -56,8 +56,10 @@ def written(tmp_path: Path, lines: list[str]) -> Path:
 
 
 def test_numbers_that_recur_are_quantities_and_categories(tmp_path: Path) -> None:
-    prices = [round(1.25 * (row % 30) + 0.5, 2) for row in range(2000)]
+    prices = [round(1.25 * (row % 30) + 0.5, 2) for row in range(5000)]
     lines = [f"{row % 2},{row % 40},{row % 50},{row % 7},{price},{row / 7}" for row, price in enumerate(prices)]
+    few = infer(written(tmp_path, ["y,user_id,age,stars,cost,score", *lines[:4095]]), "y").schema
+    assert [column.column for column in few.dense] == ["cost", "score"]
     schema = infer(written(tmp_path, ["y,user_id,age,stars,cost,score", *lines]), "y").schema
     assert [column.column for column in schema.dense] == ["age", "cost", "score"]
     kinds = {column.column: column.type for column in schema.sparse}

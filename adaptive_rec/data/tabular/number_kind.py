@@ -25,6 +25,8 @@ FEW_VALUES = 100
 """Whole numbers with at most so many values are categories."""
 FEWEST_VALUES = 10
 """With fewer values a column of numbers is either a category or a quantity, and not both."""
+FEWEST_ROWS = 4096
+"""The same of fewer rows, which do not tell two uses of a column apart."""
 ROWS_OF_VALUE = 20
 """Mean rows of a value of a quantity from which on it is a category besides."""
 ID_WORDS = frozenset(
@@ -101,7 +103,9 @@ def judge_whole(sample: Sample, values: NDArray[Any], column: dict[str, Any]) ->
 def second_kind(sample: Sample, kind: str, column: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
     """Return what a column of numbers is besides: a category that is no id by its name is a quantity too, and a quantity whose
     values recur is a category too (measured: docs/measurements.md, "Defaults of files of one's own")."""
-    if Told.of(sample.name).is_id or sample.distinct < FEWEST_VALUES or column.keys() & {"separator", "list", "format"}:
+    if sample.rows < FEWEST_ROWS or sample.distinct < FEWEST_VALUES:
+        return None
+    if Told.of(sample.name).is_id or column.keys() & {"separator", "list", "format"}:
         return None
     found = numbers(sample.values) if column.get("type", "") in ("", "integer") else None
     if found is None or found.bad_B.any():
