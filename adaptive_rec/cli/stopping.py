@@ -15,8 +15,8 @@ MOST_PASSES = 20
 EVALUATIONS = 2
 """Evaluations of each pass."""
 SMALL_ROWS = range(1 << 12, 1 << 15)
-"""Numbers of training rows for which one pass is too short, and two are not too many (measured: docs/measurements.md, "Defaults of
-files of one's own")."""
+"""Numbers of training rows for which one pass is too short, and two are not too many (measured: docs/measurements.md,
+"Defaults of files of one's own")."""
 FOR_FEWEST = {"optimizer.eps": 1e-8}
 """With fewer rows than that, a run is so short that first steps must be long."""
 FOR_SMALL = {"data.epochs": 2, "optimizer.embedding_lr": 0.05}

@@ -108,6 +108,7 @@ def test_few_rows_are_passed_over_more_often(
 
 
 def test_many_rows_and_very_few_have_one_pass(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for rows, found in ((range(36, 37), FOR_SMALL), (range(36), {}), (range(37, 99), FOR_FEWEST)):  # of the 40 rows 36 are trained on
+    of_36 = ((range(36, 37), FOR_SMALL), (range(36), {}), (range(37, 99), FOR_FEWEST))  # rows that are trained on, of 40
+    for rows, found in of_36:
         monkeypatch.setattr("adaptive_rec.cli.stopping.SMALL_ROWS", rows)
         assert settings_of(["--data", str(folder)], {}, monkeypatch) == {key: str(value) for key, value in found.items()}
