@@ -183,8 +183,11 @@ class ClickModel:
 
     def _settings(self) -> list[str]:
         """Return the keys of the configuration that parameters give, as KEY=VALUE."""
+        if not isinstance(self.settings, Mapping | None):
+            raise ArgumentError(f"settings must be a dictionary of keys and values, got {self.settings!r}")
         named = {"knobs.hot_budget_bytes": self.budget, "data.epochs": self.epochs}
         given = {**{key: value for key, value in named.items() if value is not None}, **(self.settings or {})}
+        given = {key: value.tolist() if isinstance(value, np.generic | np.ndarray) else value for key, value in given.items()}
         for key, value in named.items():
             if value is not None and key in (self.settings or {}):
                 rule = f"settings must not have {key}, which another parameter gives"

@@ -96,9 +96,10 @@ def unprepared(args: argparse.Namespace, schema_file: Path) -> Described:
     config = check_begins(args)
     as_it_is = config.data.model_copy(update={"schema_file": str(schema_file), "order": "file"})
     source = TabularSource(config.model_copy(update={"data": as_it_is}))
-    rows = max(part.stop for part in source.ranges)
-    if rows * 4 * (source.dense_features + len(source.features) + 1) > SMALL_FILE_BYTES:
-        config = check_begins(argparse.Namespace(**{**vars(args), "preset": "clicks"}))
+    large = source.rows * 4 * (source.dense_features + len(source.features) + 1) > SMALL_FILE_BYTES
+    sized = {"preset": "clicks"} if large else {"unprepared_rows": source.rows}
+    config = check_begins(argparse.Namespace(**{**vars(args), **sized}))
+    source.epochs = config.data.epochs  # which follows from the number of rows
     return Described(config, Folded(source, estimated_rows(source, source.trained_columns().schema.min_count)))
 
 

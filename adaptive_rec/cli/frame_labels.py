@@ -23,6 +23,8 @@ def labels_beside(frame: Frame, y: Any, label: str | None) -> tuple[NDArray[Any]
         return None, {}
     if isinstance(y, str):
         raise ArgumentError(f"y must be a value for each row of X, got {y!r}; a column of X is label={y!r}")
+    if np.ma.is_masked(y):
+        raise ArgumentError("y must hold no missing values: Input y contains NaN")
     y_R = np.asarray(y)
     if y_R.ndim == 2 and y_R.shape[1] == 1:
         kind = getattr(sys.modules.get("sklearn.exceptions"), "DataConversionWarning", UserWarning)
@@ -32,14 +34,29 @@ def labels_beside(frame: Frame, y: Any, label: str | None) -> tuple[NDArray[Any]
         raise ArgumentError(f"y must be one label, a value for each row of X, got an array of shape {y_R.shape}")
     if y_R.dtype.kind == "f" and not np.isfinite(y_R).all():
         raise ArgumentError("y must hold no missing or infinite values: Input y contains NaN or infinity")
-    if y_R.dtype.kind == "O" and any(value is None or value != value for value in y_R):
-        raise ArgumentError("y must hold no missing values: Input y contains NaN")
+    if y_R.dtype.kind == "O":
+        y_R = np.array([_plain(value) for value in y_R], dtype=object)
+    if y_R.dtype.kind not in "biufUO":
+        raise ArgumentError(f"y must hold numbers, truth values or texts, got values of type {y_R.dtype}")
+    kinds = sorted({type(value).__name__ for value in y_R}) if y_R.dtype.kind == "O" else []
+    if len(kinds) > 1 and "str" in kinds:
+        raise ArgumentError(f"y must hold numbers, truth values or texts, got a mixture: {', '.join(kinds)}")
     classes, codes_R = np.unique(y_R, return_inverse=True)
     if len(classes) != 2:
         unlike = "Unknown label type: continuous; " * bool(y_R.dtype.kind == "f" and (y_R != np.floor(y_R)).any())
         hint = "Only binary classification is supported." if len(classes) > 2 else "there is nothing to learn"
         raise ArgumentError(f"y must have two classes, got {len(classes)} class{'es' * (len(classes) != 1)}; {unlike}{hint}")
     return classes, {label_name(frame, y, label): codes_R.astype(np.int8)}
+
+
+def _plain(value: Any) -> bool | int | float | str:
+    """Return a value of `y` as Python's own, which a run keeps as JSON. Raises ArgumentError for missing ones and other types."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or type(value).__name__ in ("NAType", "NaTType") or isinstance(value, float) and np.isnan(value):
+        raise ArgumentError("y must hold no missing values: Input y contains NaN")
+    if not isinstance(value, bool | int | float | str):
+        raise ArgumentError(f"y must hold numbers, truth values or texts, got {value!r}")
+    return value
 
 
 def label_name(frame: Frame, y: Any, label: str | None) -> str:

@@ -80,11 +80,13 @@ def _found(X: Any, names: Sequence[str] | None) -> Frame:
     if (pandas := sys.modules.get("pandas")) is not None and isinstance(X, pandas.DataFrame):
         return _of_pandas(X)
     if isinstance(X, Mapping) and not hasattr(X, "toarray"):
-        return _found(pa.table({str(name): _column(values) for name, values in X.items()}), None)
-    if hasattr(X, "__arrow_c_stream__"):  # polars, duckdb and others
+        return _found(pa.table({str(name): _column(values, name) for name, values in X.items()}), None)
+    is_one_column = isinstance(X, pa.ChunkedArray) or len(getattr(X, "shape", (0, 0))) == 1
+    if hasattr(X, "__arrow_c_stream__") and not is_one_column:  # polars, duckdb and others
         reader = pa.RecordBatchReader.from_stream(X)
         return Frame(reader.schema, _cut(reader))
-    array = np.empty(0) if hasattr(X, "toarray") or hasattr(X, "collect") else np.asarray(X)
+    is_other = hasattr(X, "toarray") or hasattr(X, "collect")
+    array = np.empty(0) if is_other else X if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
     if array.ndim != 2:
         hint = "; sparse input is not supported, call toarray() first" if hasattr(X, "toarray") else ""
         hint = "; collect() it first" if hasattr(X, "collect") else hint
@@ -97,12 +99,17 @@ def _of_pandas(X: Any) -> Frame:
     """Return a pandas frame with the types that its `to_parquet` gives it. Its index is no column."""
     import pyarrow as pa
 
-    schema = pa.Schema.from_pandas(X, preserve_index=False)
+    try:
+        schema = pa.Schema.from_pandas(X, preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError):
+        for position, name in enumerate(X.columns if X.columns.is_unique else ()):
+            _column(X.iloc[:, position], name)  # names the column
+        raise
 
     def batches() -> Iterator[pa.RecordBatch]:
         for start in range(0, max(1, len(X)), BLOCK_ROWS):
             rows = X.iloc[start : start + BLOCK_ROWS].set_axis(schema.names, axis=1)
-            yield pa.RecordBatch.from_pandas(rows, schema=schema, preserve_index=False)
+            yield from pa.Table.from_pandas(rows, schema=schema, preserve_index=False).to_batches()  # texts may be in chunks
 
     return Frame(schema, batches())
 
@@ -116,15 +123,22 @@ def _of_array(array_RX: NDArray[Any], names: Sequence[str] | None) -> Frame:
     names = names or [f"x{column}" for column in range(array_RX.shape[1])]
     if not names:
         raise ArgumentError(f"X must have a column: 0 feature(s) (shape={array_RX.shape}) while a minimum of 1 is required.")
-    columns = [_column(array_RX[:, column]) for column in range(array_RX.shape[1])]
+    if len(names) != array_RX.shape[1]:
+        raise ArgumentError(f"X has {array_RX.shape[1]} features, but ClickModel is expecting {len(names)} features as input")
+    columns = [_column(array_RX[:, column], names[column]) for column in range(array_RX.shape[1])]
     return Frame(pa.schema([(n, c.type) for n, c in zip(names, columns, strict=True)]), _found(
         pa.table(columns, names=list(names)), None).batches, is_named=False)
 
 
-def _column(values: Any) -> Any:
+def _column(values: Any, name: Any) -> Any:
     import pyarrow as pa
 
-    return values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, from_pandas=True)
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise ArgumentError(f"X must have columns that Arrow can hold, {name} is none: {error}") from None
 
 
 def _cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

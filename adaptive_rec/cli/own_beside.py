@@ -66,6 +66,11 @@ def is_beside(schema: Schema, args: argparse.Namespace) -> bool:
     return all(column in (None, columns[option]) for option, column in _given(args).items())
 
 
+def has_columns_of(schema: Schema, inferred: Schema) -> bool:
+    """Whether a schema has the weight, groups and time of one that was inferred with the options, and no others."""
+    return schema.time.column == inferred.time.column and _columns(schema) == _columns(inferred)
+
+
 def inferred_with_beside(inferred: Inferred, args: argparse.Namespace, source: Path, file: Path, reading: Reading) -> Inferred:
     """Return what was inferred with the columns that the options name. A weight is no feature."""
     column = args.weight

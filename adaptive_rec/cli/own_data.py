@@ -93,6 +93,8 @@ def check_given(args: argparse.Namespace) -> Path:
     """Return `--data`. Raises UsageError where it is not given."""
     if args.data is None:
         raise UsageError("--label and --schema describe a CSV, TSV or Parquet file: give it as --data FILE")
+    if args.label is not None and not args.label.strip():
+        raise UsageError(f"--label must be a column, or a comparison such as 'rating >= 4', got {args.label!r}")
     return Path(args.data)
 
 
@@ -224,9 +226,11 @@ def found_schema(
     inferred = infer(sources[0], args.label or (known.label if known else ""), reading, others, file)
     inferred = inferred_in_time(inferred, args.time, sources[0], kept, reading)
     inferred = own_beside.inferred_with_beside(inferred, args, sources[0], kept, reading)
+    resumes = getattr(args, "resume", False)
     same = known is not None and args.label in (None, known.label) and args.time in (None, known.time.column)
     same = same and known is not None and own_beside.is_beside(known, args)
-    is_fit = known is not None and (getattr(args, "resume", False) or reading.skip_bad_rows or inferred.fits(known))
+    same = same and known is not None and (resumes or own_beside.has_columns_of(known, inferred.schema))
+    is_fit = known is not None and (resumes or reading.skip_bad_rows or inferred.fits(known))
     if known is not None and same and is_fit and not of_other and not new_columns(inferred, text):
         say(f"schema      {printable_path(kept)}{EARLIER}", stream)  # a file that has grown would be read otherwise
         say_lacking(found, known, reading, stream)

@@ -59,15 +59,18 @@ def _texts(found: Mapping[str, int | float | str]) -> list[str]:
 
 
 def settings_by_size(args: argparse.Namespace, settings: list[str]) -> dict[str, int | float]:
-    """Return what a run starts from on a folder that was prepared from few rows of files of the user's own; nothing where the
-    user gives a configuration."""
+    """Return what a run starts from on a folder that was prepared from few rows of files of the user's own, or would be, of
+    `unprepared_rows`; nothing where the user gives a configuration."""
     from adaptive_rec.data.prepare.meta import load_meta
     from adaptive_rec.data.prepare.place import is_prepared
 
-    if args.config or args.resume or args.replay or args.data is None or preset_for(args.data) != "clicks_small":
+    if args.config or args.resume or args.replay or args.data is None:
         return {}
-    if not is_prepared(args.data):
-        return {}
+    rows = getattr(args, "unprepared_rows", None)
+    if rows is None:
+        if preset_for(args.data) != "clicks_small" or not is_prepared(args.data):
+            return {}
+        rows = load_meta(Path(args.data)).rows
     first, last = load_config("clicks_small", os.environ, settings).data.train_range
-    rows = int(load_meta(Path(args.data)).rows * (last - first))
+    rows = int(rows * (last - first))
     return FOR_SMALL if rows in SMALL_ROWS else FOR_FEWEST if rows < SMALL_ROWS.start else {}

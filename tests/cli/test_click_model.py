@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,41 @@ def test_what_is_printed_is_what_the_command_prints(tmp_path: Path, capsys: pyte
     assert capsys.readouterr().out == ""
 
 
+def test_a_fit_does_not_depend_on_options_of_an_earlier_one(tmp_path: Path) -> None:
+    """Both fit the same rows, so their schema is one file."""
+    plain = model(tmp_path).fit(ROWS, label="click").predict_proba(ROWS)
+    with pytest.raises(DataError, match="column price"):
+        model(tmp_path, group="price").fit(ROWS, label="click")
+    model(tmp_path, weight="item").fit(ROWS, label="click")
+    assert (model(tmp_path).fit(ROWS, label="click").predict_proba(ROWS) == plain).all()
+
+
+def test_values_of_numpy_are_settings_and_labels(tmp_path: Path) -> None:
+    numbers = {**SMALL, "run.batch_size": np.int64(128), "model.top_mlp": np.array([4])}
+    labels = np.array([np.int64(value) for value in ROWS["click"].to_numpy()], dtype=object)
+    new = model(tmp_path, budget=np.int64(16_384), epochs=np.int64(1), settings=numbers)
+    fitted = new.fit(ROWS.drop_columns("click"), labels)
+    assert (fitted.summary["steps"], fitted.classes_.tolist()) == (7, [0, 1])
+
+
+def test_values_that_an_array_masks_are_missing(tmp_path: Path) -> None:
+    numbers = np.stack([ROWS["item"].to_numpy(), np.arange(900) % 7], axis=1)
+    masked = np.ma.array(numbers, mask=numbers == 3)
+    table = pa.table({f"x{n}": pa.array(numbers[:, n], mask=numbers[:, n] == 3) for n in range(2)})
+    first, second = (model(tmp_path).fit(X, ROWS["click"]).predict_proba(X) for X in (masked, table))
+    assert first.tobytes() == second.tobytes()
+    with pytest.raises(ValueError, match="X has 1 features, but ClickModel is expecting 2 features"):
+        model(tmp_path).fit(table, ROWS["click"]).predict(numbers[:, :1])
+
+
+def test_a_pandas_frame_whose_texts_are_in_chunks_is_scored(trained: adaptive_rec.ClickModel) -> None:
+    """`concat` and `read_csv` make such frames; a block of rows is then in two chunks."""
+    pandas = pytest.importorskip("pandas")
+    frame = ROWS.cast(pa.schema([("user", pa.string()), *list(ROWS.schema)[1:]])).to_pandas()
+    found = trained.predict_proba(pandas.concat([frame] * 3, ignore_index=True))
+    assert found.tobytes() == np.tile(trained.predict_proba(ROWS), (3, 1)).tobytes()
+
+
 # Parameters and refusals ---------------------------------------------------------------------------------------------
 
 
@@ -216,12 +252,32 @@ def test_parameters_are_read_and_set(tmp_path: Path) -> None:
         made.set_params(alpha=1)
 
 
+class NAType:
+    """What pandas has for a missing value."""
+
+    def __ne__(self, other: object) -> Any:
+        return self
+
+    def __bool__(self) -> bool:
+        raise TypeError("boolean value of NA is ambiguous")
+
+
 REFUSED: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
     ({}, (ROWS,), {}, ValueError, "fit needs y, or label=COLUMN"),
     ({}, (ROWS, "click"), {}, ValueError, "a column of X is label='click'"),
     ({}, (ROWS, np.zeros(3)), {}, ValueError, "y must have two classes, got 1 class"),
     ({}, (ROWS, np.arange(900)), {}, ValueError, "y must have two classes, got 900 classes"),
     ({}, (ROWS, np.arange(3) % 2), {}, ValueError, "label must have a value for each of the 900 rows of X, got 3"),
+    ({}, (ROWS, [b"y", b"n"] * 450), {}, ValueError, "y must hold numbers, truth values or texts, got values of type"),
+    ({}, (ROWS, np.arange(900).astype("M8[D]")), {}, ValueError, "y must hold numbers, truth values or texts"),
+    ({}, (ROWS, [Decimal(1), Decimal(0)] * 450), {}, ValueError, "y must hold numbers, truth values or texts, got Decimal"),
+    ({}, (ROWS, np.array(["y", 1] * 450, dtype=object)), {}, ValueError, "got a mixture: int, str"),
+    ({}, (ROWS, np.array(["y", NAType()] * 450, dtype=object)), {}, ValueError, "Input y contains NaN"),
+    ({}, (ROWS, np.ma.array([0, 1] * 450, mask=[0, 1] * 450)), {}, ValueError, "Input y contains NaN"),
+    ({}, (ROWS,), {"label": ""}, UsageError, "--label must be a column, or a comparison"),
+    ({}, (pa.chunked_array([[1, 2]]), [0, 1]), {}, ValueError, "X must be a pandas or polars frame, .* got ChunkedArray"),
+    ({}, ({"a": ["b", 1]}, [0, 1]), {}, ValueError, "X must have columns that Arrow can hold, a is none: "),
+    ({"settings": [1]}, (ROWS,), {"label": "click"}, ValueError, "settings must be a dictionary"),
     ({}, (ROWS, np.array([0.0, np.nan])), {}, ValueError, "Input y contains NaN"),
     ({}, (ROWS, np.zeros((900, 2))), {}, ValueError, r"y must be one label, .* shape \(900, 2\)"),
     ({}, (ROWS,), {"label": ["click", "buy"]}, ValueError, "label must be one label, the name of a column"),

@@ -164,3 +164,19 @@ def test_a_column_with_a_comma_in_its_name_is_a_label(folder: Path, capsys: pyte
     (folder / "clicks.csv").write_text(text)
     assert main(["train", "--data", "clicks.csv", "--label", "clicked,bought", *SETTINGS, "--dry-run"]) == 0
     assert "clicked,bought" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("patience", [[], ["--patience", "2"]])
+def test_defaults_by_the_number_of_rows_are_those_of_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], patience: list[str]
+) -> None:
+    """A dry run says the same before the file is prepared as after it."""
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{row % 40},{row % 7},{row % 2}" for row in range(5_000)]
+    (tmp_path / "clicks.csv").write_text("\n".join(["user,item,clicked", *lines]) + "\n")
+    before = dry(capsys, *patience)["data"]
+    assert (before["epochs"], before["tables_estimated"]) == (20 if patience else 2, True)
+    assert main([*TRAIN, "--steps", "1", "--out", "runs/one"]) == 0
+    after = dry(capsys, *patience)["data"]
+    assert not after["tables_estimated"]
+    assert [before[name] for name in ("epochs", "steps")] == [after[name] for name in ("epochs", "steps")]

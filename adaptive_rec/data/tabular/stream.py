@@ -44,6 +44,7 @@ class TabularSource(RowStream):
             )
         self._rows = rows = FileRows(files_of(Path(config.data.source)), schema, skips, by_time)
         self.malformed_rows = rows.bad_rows
+        self.rows = len(rows)
         self._train, self._test = self.ranges = row_ranges(config, len(rows))
         """The training and the held-out rows."""
         self._validation = validation_rows(config, len(rows))
