@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from adaptive_rec.cli.output import printable_path, say
 from adaptive_rec.cli.own_time import in_time, inferred_in_time, timed
-from adaptive_rec.cli.parser import text_settings
+from adaptive_rec.cli.parser import describes_files, text_settings
 from adaptive_rec.errors import UsageError
 from adaptive_rec.run.new_directory import replace_text
 from adaptive_rec.units import counted, printable, readable, whole
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from adaptive_rec.data.tabular.files import DataFiles
     from adaptive_rec.data.tabular.first_rows import Reading
     from adaptive_rec.data.tabular.infer import Inferred
-    from adaptive_rec.data.tabular.schema import FileSchema, Schema
+    from adaptive_rec.data.tabular.schema import FileSchema, ImplicitPart, Schema
 
 
 def with_prepared_data(
@@ -38,7 +38,7 @@ def with_prepared_data(
 
     args = in_time(args)
     config = resolve(args)
-    if args.label is None and args.schema is None:
+    if not describes_files(args):
         return args, config
     load_policy(config.knobs.policy)  # an error here comes before the time that preparing takes
     if config.data.ids == "raw":
@@ -86,7 +86,7 @@ def keep_schema(path: Path, text: str) -> None:
 def check_given(args: argparse.Namespace) -> Path:
     """Return `--data`. Raises UsageError where it is not given."""
     if args.data is None:
-        raise UsageError("--label and --schema describe a CSV, TSV or Parquet file: give it as --data FILE")
+        raise UsageError("--label, --item and --schema describe a CSV, TSV or Parquet file: give it as --data FILE")
     return Path(args.data)
 
 
@@ -105,7 +105,7 @@ def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: 
 
     Schema and folder are written beside the run, into `runs`. The same data and schema are prepared once.
     """
-    if args.label is None and args.schema is None:
+    if not describes_files(args):
         return str(args.data)
     from adaptive_rec.data.prepare.formats import array_name
     from adaptive_rec.data.prepare.job import Request, make_job
@@ -198,9 +198,10 @@ def found_schema(
         check_source(source)
     file = (written or FileSchema()).model_copy(update={"partitions": found.partitions} if found.partitions else {})
     others = [] if reading.grows else sources[1:]
-    inferred = infer(sources[0], args.label or (known.label if known else ""), reading, others, file)
+    implicit = choice_of(args) or (known.implicit if known and not args.label else None)
+    inferred = infer(sources[0], args.label or (known.label if known else ""), reading, others, file, implicit)
     inferred = inferred_in_time(inferred, args.time, sources[0], kept, reading)
-    same = known is not None and args.label in (None, known.label) and args.time in (None, known.time.column)
+    same = known is not None and not contradiction(args, known) and args.time in (None, known.time.column)
     is_fit = known is not None and (getattr(args, "resume", False) or reading.skip_bad_rows or inferred.fits(known))
     if known is not None and same and is_fit and not of_other and not new_columns(inferred, text):
         say(f"schema      {printable_path(kept)}{EARLIER}", stream)  # a file that has grown would be read otherwise
@@ -241,12 +242,12 @@ def say_lacking(found: DataFiles, schema: Schema, reading: Reading, stream: Text
 
 
 def file_part(args: argparse.Namespace) -> FileSchema | None:
-    """Return how files are written, where --schema says nothing else and --label has the rest inferred."""
+    """Return how files are written, where --schema says nothing else and --label or --item has the rest inferred."""
     import tomllib
 
     from adaptive_rec.data.tabular.schema import parse_file_part
 
-    if args.schema is None or args.label is None:
+    if args.schema is None or (args.label is None and args.item is None):
         return None
     try:
         values = tomllib.loads(args.schema.read_text(encoding="utf-8"))
@@ -257,11 +258,29 @@ def file_part(args: argparse.Namespace) -> FileSchema | None:
 
 def checked(schema: Schema, args: argparse.Namespace, file: Path, origin: str, stream: TextIO) -> Schema:
     """Return the schema of a file, which is said. Raises UsageError where --label is another one."""
-    if args.label not in (None, schema.label):
+    if fault := contradiction(args, schema):
+        option, known, given = fault
         way_out = "" if args.schema else "; remove that file to have a schema inferred anew"
-        raise UsageError(f"--label must be the label of {file}, {schema.label!r}, got {args.label!r}{way_out}")
+        raise UsageError(f"{option} must be the {option.removeprefix('--')} of {file}, {known!r}, got {given!r}{way_out}")
     say(f"schema      {printable_path(file)}{origin}", stream)
     return schema
+
+
+def choice_of(args: argparse.Namespace) -> ImplicitPart | None:
+    """Return the columns of items and users of a log of positives alone; None where the command line names none."""
+    from adaptive_rec.data.tabular.schema import ImplicitPart
+
+    return None if args.item is None else ImplicitPart(item=args.item, user=args.user or "")
+
+
+def contradiction(args: argparse.Namespace, schema: Schema) -> tuple[str, str, str] | None:
+    """Return the first option that names another column than a schema does, with both columns; None where none does."""
+    known = {"--label": schema.label}
+    known |= {"--item": "", "--user": ""} if schema.implicit is None else {
+        "--item": schema.implicit.item, "--user": schema.implicit.user
+    }  # fmt: skip
+    given = {"--label": args.label, "--item": args.item, "--user": args.user if args.item is None else args.user or ""}
+    return next(((name, known[name], got) for name, got in given.items() if got not in (None, known[name])), None)
 
 
 def new_columns(inferred: Inferred, text: str) -> list[str]:
@@ -277,7 +296,10 @@ def show_inferred(inferred: Inferred, kept: Path, stream: TextIO, numbered: bool
     """Print a schema that was inferred, and where it can be edited."""
     say(f"schema      {kept} (inferred from the first rows; edit it and run the same command again)", stream)
     schema = inferred.schema
-    rows = [("label", schema.label, "")]
+    rows = [("label", schema.label, "")] if schema.implicit is None else [
+        ("item", schema.implicit.item, "every row is a positive: rows of other items are drawn as negatives"),
+        *([("user", schema.implicit.user, "")] if schema.implicit.user else []),
+    ]  # fmt: skip
     unit = schema.time.unit
     rows += [("time", schema.time.column, f"in {unit}" * (unit not in ("", "s")))] if schema.time.column else []
     rows += [("sparse", column.column, inferred.remarks[column.column]) for column in schema.sparse]

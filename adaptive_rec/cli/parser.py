@@ -121,16 +121,29 @@ def add_client_options(parser: Parser, url: bool = True) -> None:
 
 
 def add_schema_options(parser: Parser) -> None:
-    """--label, --schema and --time, which say that files are CSV, TSV or Parquet files."""
+    """--label, --item, --schema and --time, which say that files are CSV, TSV or Parquet files."""
     labelled = (
         "CSV, TSV or Parquet: the column of 0 and 1, or a comparison such as 'rating >= 4' or 'answer == yes'; "
         "the schema is inferred"
     )
     parser.add_argument("--label", metavar="COLUMN", help=labelled)
+    chosen = "in place of --label, where every row is a positive: the column of the items, of which others are drawn as negatives"
+    parser.add_argument("--item", metavar="COLUMN", help=chosen)
+    chooser = "with --item: the column of the users, for whom nothing is drawn that they have chosen"
+    parser.add_argument("--user", metavar="COLUMN", help=chooser)
     described = "CSV, TSV or Parquet: TOML file that names label and columns, as a first run with --label writes it"
     parser.add_argument("--schema", metavar="FILE", type=Path, help=described)
     named = "CSV, TSV or Parquet: the column of the rows' times; they are read in its order, and the newest are held out"
     parser.add_argument("--time", metavar="COLUMN", help=named)
+
+
+def describes_files(args: argparse.Namespace) -> bool:
+    """Return whether options say that files are CSV, TSV or Parquet files. Raises UsageError where they contradict each other."""
+    if args.item is not None and args.label is not None:
+        raise UsageError("--item says that every row is a positive, and --label that some are not: give one of them")
+    if args.user is not None and args.item is None:
+        raise UsageError("--user needs --item COLUMN, the column of the items that users have chosen")
+    return args.label is not None or args.schema is not None or args.item is not None
 
 
 def add_serve_options(parser: Parser) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from adaptive_rec.batch import Position
 from adaptive_rec.config.tree import Config
@@ -17,6 +18,9 @@ from adaptive_rec.data.prepare.place import META, is_prepared
 from adaptive_rec.data.source import Source
 from adaptive_rec.errors import ConfigError, DataError
 from adaptive_rec.system.group import ALONE, Group
+
+if TYPE_CHECKING:
+    from adaptive_rec.data.tabular.schema import Schema
 
 NAME = re.compile(r'"?[A-Za-z_][A-Za-z0-9_ .:-]*"?')
 """A column's name in the first line of a file."""
@@ -39,12 +43,23 @@ def open_source(
             "with --label COLUMN or --schema FILE"
         )
     source = _open(config, group)
+    schema = schema_of(source)
+    if (schema is not None and schema.implicit is not None) or config.data.implicit.given:
+        from adaptive_rec.data.implicit.negatives import with_negatives
+
+        source = with_negatives(source, config, schema)
     source = WithoutParts(source, left_out) if left_out else source
     if config.data.ids != "raw":
         return source
     from adaptive_rec.data.raw.raw_ids import RawIds
 
     return RawIds(source, config)
+
+
+def schema_of(source: Source) -> Schema | None:
+    """Return the schema of the files of a source of the user's own; None for other data, and for data that is followed."""
+    schema: Schema | None = getattr(source, "schema", None)
+    return schema
 
 
 def _open(config: Config, group: Group) -> Source:

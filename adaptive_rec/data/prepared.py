@@ -62,6 +62,7 @@ class PreparedSource:
         self._train, self._test = self.ranges = row_ranges(config, meta.rows)
         """The training and the held-out rows."""
         self.train_samples, self.test_samples = len(self._train), len(self._test)
+        self.schema = meta.columns_schema
         self.meta, self.standard = meta, self._standard(meta, measured_rows(config, self._train))
 
     def _standard(self, meta: Meta, rows: range) -> Standard:

@@ -29,7 +29,7 @@ CONSTANT = "constant"
 """Name of the single dense feature of a schema without dense columns."""
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 """The names of features and tables, which are parts of the names of files."""
-LATER_KEYS = frozenset(("format", "list", "escape", "columns", "partitions"))
+LATER_KEYS = frozenset(("format", "list", "escape", "columns", "partitions", "implicit"))
 """Keys that older versions did not know."""
 
 
@@ -111,6 +111,16 @@ class TimeColumn(Frozen):
         return self
 
 
+class ImplicitPart(SchemaPart):
+    """What makes a log of positives alone one to learn from: rows with label 0 are drawn while a run trains, with other items."""
+
+    item: str = Field(min_length=1)
+    """The sparse column of the items, as the file calls it."""
+    user: str = ""
+    """The sparse column of those who chose them: what a user has chosen is not drawn for the user, and held-out rows of a user are
+    ranked together. Empty: each row stands for itself."""
+
+
 class FileSchema(SchemaPart):
     """How CSV and TSV files are written, and what the folders of files say."""
 
@@ -158,18 +168,21 @@ class FileSchema(SchemaPart):
         return name
 
 
-class Schema(Frozen):
+class Schema(SchemaPart):
     """The TOML file that names the label, the dense and the sparse columns. Without dense columns a sample has one dense
     feature, the constant 1."""
 
-    label: str = Field(min_length=1)
-    """A column of 0 and 1, or of booleans; or a comparison, ``rating >= 4``, ``answer == yes``."""
+    label: str = ""
+    """A column of 0 and 1, or of booleans; or a comparison, ``rating >= 4``, ``answer == yes``. Empty where `implicit` is there:
+    every row has label 1."""
     dense: tuple[DenseColumn, ...] = Field((), strict=False)
     sparse: tuple[SparseColumnSchema, ...] = Field(min_length=1, strict=False)
     min_count: int = Field(1, ge=1)
     """Values that occur less often share one row, which values that are new to the model read too."""
     time: TimeColumn = TimeColumn()
     """When each row was, for `data.order = "time"`; it may be a feature besides."""
+    implicit: ImplicitPart | None = None
+    """Of a log of positives alone, which has no label."""
     file: FileSchema = FileSchema()
 
     @field_validator("time", mode="before")
@@ -201,6 +214,8 @@ class Schema(Frozen):
         twice = next((name for name in dense if dense.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"dense columns must be different, {twice} is listed twice")
+        if self.implicit is None and not self.label:
+            raise ValueError("label must name a column, got nothing; a log of positives alone has a part [implicit] instead")
         for kind, columns in (("dense", dense), ("sparse", [column.column for column in self.sparse])):
             if self.label in columns or self.comparison.column in columns:
                 raise ValueError(
@@ -209,17 +224,40 @@ class Schema(Frozen):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _check_implicit(self) -> Schema:
+        if self.implicit is None:
+            return self
+        if self.label:
+            raise ValueError(f"label must be empty beside [implicit], whose rows all have label 1, got {self.label!r}")
+        for name, column in (("item", self.implicit.item), ("user", self.implicit.user)):
+            found = next((each for each in self.sparse if each.column == column), None)
+            if column and (found is None or found.separator or found.list):
+                what = "which is one of lists" if found else f"the columns are {', '.join(each.column for each in self.sparse)}"
+                raise ValueError(f"implicit.{name} must be a sparse column of single values, got {column!r}; {what}")
+        if self.implicit.item == self.implicit.user:
+            raise ValueError(f"implicit.user must be another column than implicit.item, got {self.implicit.user!r} for both")
+        return self
+
     @property
     def comparison(self) -> Label:
-        """The label, with the comparison read from its text."""
+        """The label, with the comparison read from its text; its column is empty where there is none."""
         return parse_label(self.label)
+
+    @property
+    def choice(self) -> tuple[str, str]:
+        """The features of items and users of a log of positives alone; each empty where there is none."""
+        feature_of = {column.column: column.feature for column in self.sparse}
+        part = self.implicit
+        return ("", "") if part is None else (feature_of[part.item], feature_of.get(part.user, ""))
 
     @property
     def columns(self) -> list[str]:
         """The columns of the file that are read, each once."""
         features = [*(column.column for column in self.dense), *(column.column for column in self.sparse)]
         time = [self.time.column] if self.time.column else []
-        return list(dict.fromkeys([self.comparison.column, *features, *time]))
+        label = [self.comparison.column] if self.label else []
+        return list(dict.fromkeys([*label, *features, *time]))
 
     @property
     def standard_columns(self) -> tuple[int, ...]:

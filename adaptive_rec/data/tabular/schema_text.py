@@ -18,7 +18,7 @@ def schema_toml(
     `remarks` explain columns that are used, `unused` those that are not; both are comments.
     """
     remarks = remarks or {}
-    lines = [f"label = {toml(schema.label)}", ""]
+    lines = [f"label = {toml(schema.label)}", ""] if schema.label else ["# every row has label 1", ""]
     for kind, columns in (("dense", schema.dense), ("sparse", schema.sparse)):
         if not columns:
             continue
@@ -38,6 +38,8 @@ def schema_toml(
         lines.append("# Columns that are not used:")
         lines += [f"#   {schema_comment(column)}: {schema_comment(why)}" for column, why in unused.items()]
         lines.append("")
+    if schema.implicit is not None:
+        lines += ["[implicit]", *(f"{name} = {toml(value)}" for name, value in schema.implicit if value), ""]
     written = _without_defaults(schema.file)
     if isinstance(written, dict) and written:
         lines += ["[file]", *(f"{name} = {toml(value)}" for name, value in written.items()), ""]
