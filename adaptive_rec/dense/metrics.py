@@ -6,17 +6,27 @@ torchmetrics takes a second to import and sums in float32; scikit-learn adds 160
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.dense.ranking import ranking
 from adaptive_rec.live.telemetry import Quality
 
 _TINY = 1e-12
 
 
-def quality(labels: NDArray[np.floating], logits: NDArray[np.floating]) -> Quality:
-    """Score logits (samples,) against labels 0 or 1 (samples,)."""
+def quality(
+    labels: NDArray[np.floating],
+    logits: NDArray[np.floating],
+    *,
+    groups: NDArray[np.int64] | None = None,
+    metrics: Sequence[str] = (),
+) -> Quality:
+    """Score logits (samples,) against labels 0 or 1 (samples,); by `metrics` that rank, too, where their groups (samples,) are
+    given."""
+    ranked = ranking(metrics, labels, logits, groups) if metrics and groups is not None else None
     labels, logits = labels.astype(np.float64), logits.astype(np.float64)
     base = float(labels.mean())
     # log(1 + exp(x)) - y x, without overflow
@@ -30,6 +40,7 @@ def quality(labels: NDArray[np.floating], logits: NDArray[np.floating]) -> Quali
         accuracy=float(np.mean((logits > 0) == (labels > 0.5))),
         normalized_entropy=logloss / entropy if entropy > _TINY else float("nan"),
         calibration=float(probabilities.mean()) / base if base > _TINY else float("nan"),
+        ranking=ranked,
     )
 
 
