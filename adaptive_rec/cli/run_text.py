@@ -47,6 +47,17 @@ def length(runtime: Runtime) -> str:
     return f"{counted(total, 'step')}, all that the data has; run.steps is {whole(wanted)}" if total < wanted else ""
 
 
+def positives_alone(runtime: Runtime) -> Iterator[tuple[str, str]]:
+    """Yield how negatives are drawn and what is ranked, where all rows are positives."""
+    if not runtime.config.data.implicit.negatives:
+        return
+    from adaptive_rec.data.implicit.negatives import negatives_of
+
+    if (drawn := negatives_of(runtime.source)) is not None:
+        yield "negatives", drawn.in_words()
+        yield "evaluation", runtime.evaluator.candidates(runtime.config.eval.max_samples).in_words()
+
+
 def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     """Yield the summary as pairs of label and value."""
     s = summary

@@ -21,6 +21,21 @@ class EvalConfig(Frozen):
     count: int = knob(0, "number", "Evaluations spread evenly over a run, the last one at its end; 0: only that.", ge=0)
     batch_size: PositiveInt = knob(8192, "samples", "Samples of an evaluation batch.")
     max_samples: int = knob(0, "samples", "Most samples of an evaluation; 0 is all.", ge=0)
+    candidates: int = knob(
+        0,
+        "items",
+        "Where rows are all positives: items that are drawn evenly for each user, among which the held-out ones are ranked; 0 "
+        "is all items of the training rows.",
+        ge=0,
+    )
+    max_users: int = knob(
+        2000, "users", "Where rows are all positives: most users of an evaluation, drawn from all; 0 is all.", ge=0
+    )
+    rank_seen: bool = knob(
+        False,
+        "switch",
+        "Where rows are all positives: rank items, too, that the user has among the training rows, where users choose again.",
+    )
 
     def interval(self, knobs: Knobs, steps: int) -> int:
         """Return the steps from one evaluation to the next in a run of `steps`, under some knobs; 0 where only the end is

@@ -41,6 +41,23 @@ def score_batches(
     return quality(store.group.everyone(np.concatenate(labels)), store.group.everyone(np.concatenate(logits)))
 
 
+def logits_in_order(
+    batches: Iterable[Batch], store: EmbeddingStore, dense: DensePart, given_up: Callable[[], bool] = lambda: False
+) -> NDArray[np.floating] | None:
+    """Return the logits of all samples of batches, of which each process has its part, in the order of the whole batches. Returns
+    None where it was given up."""
+    traffic = replace(store.index.traffic)
+    logits: list[NDArray[np.floating]] = []
+    try:
+        for work in _looked_ahead(batches, store):
+            if given_up():
+                return None
+            logits.append(store.group.everyone(_logits(work, store, dense)))
+    finally:
+        store.index.set_traffic(traffic)
+    return np.concatenate([np.empty(0, np.float32), *logits])
+
+
 def logits_of(batch: Batch, store: EmbeddingStore, dense: DensePart) -> NDArray[np.floating]:
     """Return the logits of a batch."""
     return _logits(ClassifiedBatch(batch, store.peers.batch_space), store, dense)

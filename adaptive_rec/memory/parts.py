@@ -179,7 +179,7 @@ def _data_parts(config: Config, source: Source, batch: Batch | None) -> Iterator
         from adaptive_rec.data.implicit.negatives import negatives_of
 
         drawn = negatives_of(source)
-        yield MemoryPart("items, and those of each user", "host", 0 if drawn is None else drawn.bytes, DATA, held=True)
+        yield MemoryPart("items, and those of each user", "host", 0 if drawn is None else drawn.bytes, "", held=True)
     if config.data.ids == "raw":
         yield from _raw_parts(source, origin, batch)
     if batch is None:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.evaluate import score_batches
-from adaptive_rec.live.telemetry import Evaluation, Event
+from adaptive_rec.live.telemetry import Evaluation, Event, Quality
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.state.run_state import RunState
 from adaptive_rec.units import whole
 
 if TYPE_CHECKING:
+    from adaptive_rec.data.implicit.candidates import Candidates
     from adaptive_rec.runtime.next_window import NextWindow
     from adaptive_rec.runtime.progressive import Progressive
 
@@ -42,6 +43,7 @@ class Evaluator:
         self._dense = dense
         self._publisher = publisher
         self._one_class_told = False
+        self._candidates: dict[int, Candidates] = {}
 
     def one_class_is_known(self) -> None:
         """Take it as said that the samples scored have one class."""
@@ -86,16 +88,39 @@ class Evaluator:
         window = self._next_window() if settings.mode == "next_window" else None
         if self._progressive is not None:
             quality = self._progressive.quality()
+        elif window is None:
+            quality = self._held_out(settings.max_samples)
         else:
-            held_out = self._source.test_batches(settings.batch_size, settings.max_samples)
-            batches = held_out if window is None else window.batches()
-            quality = score_batches(batches, state.store, self._dense, lambda: state.hurried)
+            quality = score_batches(window.batches(), state.store, self._dense, lambda: state.hurried)
         if quality is None:
             return None
         seen = state.store.group.totals({"samples_seen": state.tally.counters.samples_seen})
         evaluation = Evaluation(state.step, quality, None if window is None else window.scored, **seen)
         state.set_evaluation(evaluation)
         return evaluation
+
+    def _held_out(self, most: int) -> Quality | None:
+        """Score at most so many of the held-out samples (0 is all). Returns None where a signal interrupted it."""
+        state, settings = self._state, self._state.config.eval
+        if state.config.data.implicit.negatives:
+            from adaptive_rec.runtime.ranked import rank_held_out
+
+            return rank_held_out(state, self._source, self._dense, self.candidates(most))
+        held_out = self._source.test_batches(settings.batch_size, most)
+        return score_batches(held_out, state.store, self._dense, lambda: state.hurried)
+
+    def candidates(self, most: int) -> Candidates:
+        """Return the users of so many held-out rows, where rows are all positives, and the items that they are ranked among."""
+        from adaptive_rec.data.implicit.candidates import Candidates
+
+        if most not in self._candidates:
+            from adaptive_rec.data.implicit.negatives import negatives_of
+
+            drawn = negatives_of(self._source)
+            assert drawn is not None, "rows are all positives"
+            settings = self._state.config.eval.model_copy(update={"max_samples": most})
+            self._candidates[most] = Candidates(drawn, settings, self._state.config.run.seed)
+        return self._candidates[most]
 
     def _next_window(self) -> NextWindow:
         from adaptive_rec.runtime.next_window import NextWindow
@@ -105,9 +130,8 @@ class Evaluator:
     def phase_logloss(self) -> float | None:
         """Return the logloss of `policy.schedule_samples` held-out samples. None where a signal interrupted it."""
         state = self._state
-        held_out = self._source.test_batches(state.config.eval.batch_size, state.config.policy.schedule_samples)
         with state.times("evaluate"), self._publisher.during("evaluating"):
-            quality = score_batches(held_out, state.store, self._dense, lambda: state.hurried)
+            quality = self._held_out(state.config.policy.schedule_samples)
         return None if quality is None else quality.logloss
 
 

@@ -31,6 +31,11 @@ class Draws:
             shares_I = rows_I.astype(np.float64) ** settings.power
             self._ends_I = np.cumsum(shares_I) / shares_I.sum()
 
+    @staticmethod
+    def evenly(items: int) -> Draws:
+        """Return draws of so many items, all alike."""
+        return Draws(ImplicitConfig(), np.ones(items, np.int64))
+
     @property
     def shares_I(self) -> NDArray[np.float64]:
         """How probable each item is."""

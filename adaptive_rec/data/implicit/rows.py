@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch
+from adaptive_rec.data.implicit.bags import Bags
 from adaptive_rec.errors import DataError
 
 
@@ -51,6 +53,15 @@ def part_of(batch: Batch, start: int, stop: int) -> Batch:
         labels_B=batch.labels_B[start:stop],
         times_B=times_B,
     )
+
+
+def taken(batch: Batch, samples_S: NDArray[np.int64]) -> Batch:
+    """Return some samples of a batch."""
+    features = (len(batch.offsets) - 1) // batch.size
+    ids_N, offsets = Bags.of(batch, features).take(samples_S).packed()
+    times_S = None if batch.times_B is None else batch.times_B[samples_S]
+    labels_S, dense_SX = batch.labels_B[samples_S], batch.dense_BX[samples_S]
+    return replace(batch, dense_BX=dense_SX, ids_N=ids_N, offsets=offsets, labels_B=labels_S, times_B=times_S)
 
 
 def joined_rows(parts: list[Batch]) -> Batch:
