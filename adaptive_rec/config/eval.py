@@ -29,7 +29,7 @@ class EvalConfig(Frozen):
         ge=0,
     )
     max_users: int = knob(
-        2000, "users", "Where rows are all positives: most users of an evaluation, drawn from all; 0 is all.", ge=0
+        1000, "users", "Where rows are all positives: most users of an evaluation, drawn from all; 0 is all.", ge=0
     )
     rank_seen: bool = knob(
         False,
