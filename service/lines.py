@@ -91,6 +91,13 @@ class SnapshotLine(StrictShape):
     keys: SnapshotKeys | None = None
 
 
+class RankingLine(StrictShape):
+    groups: Count
+    groups_with_positive: Count
+    groups_with_both: Count
+    metrics: dict[Name, Number | None]
+
+
 class EvaluationLine(StrictShape):
     step: Step
     auc: Number | None = None
@@ -103,6 +110,7 @@ class EvaluationLine(StrictShape):
     end_sample: Count | None = None
     first_time: Number | None = None
     last_time: Number | None = None
+    ranking: RankingLine | None = None
 
 
 class RolledBackLine(StrictShape):

@@ -47,6 +47,17 @@ class RunInfo(Answer):
     ]
 
 
+class RankingFigures(Answer):
+    """Metrics that rank the samples of each group."""
+
+    groups: int
+    groups_with_positive: Annotated[int, Field(description="Groups that recall@k, NDCG@k and MRR are the mean of")]
+    groups_with_both: Annotated[int, Field(description="Groups with both classes, which grouped AUC is the mean of")]
+    metrics: Annotated[
+        dict[str, float | None], Field(description="By the names of `eval.metrics`; null where no group counts")
+    ]
+
+
 class Quality(Answer):
     """Quality of the model at a step, on held-out samples or on those that are trained on next (`eval.mode`)."""
 
@@ -66,6 +77,7 @@ class Quality(Answer):
         float | None, Field(description="Next windows: seconds since 1970 of the earliest sample; null where data has no clock")
     ] = None
     last_time: Annotated[float | None, Field(description="Next windows: of the latest sample")] = None
+    ranking: Annotated[RankingFigures | None, Field(description="Null where the run has no `eval.metrics`")] = None
 
 
 class Checkpoint(Answer):

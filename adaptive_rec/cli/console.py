@@ -101,7 +101,7 @@ class Screen(Display):
         elif not isinstance(event, Snapshot):
             followed = self._runtime is not None and self._runtime.followed is not None
             before = followed or event.window is not None
-            self.note(f"step {whole(event.step)}   {quality_text(vars(event.quality), before)}")
+            self.note(f"step {whole(event.step)}   {quality_text(event.quality.as_dict(), before)}")
         else:
             self._show_snapshot(event)
 

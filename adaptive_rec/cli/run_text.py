@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from adaptive_rec.live.telemetry import ratio
+from adaptive_rec.live.telemetry import ranked_of, ranked_texts, ratio
 from adaptive_rec.units import clock, count, counted, percent, printable, size, whole
 
 if TYPE_CHECKING:
@@ -68,9 +68,13 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     before = s.get("followed", False) or s.get("windows") is not None
     scored = quality_text(quality, before) if quality else ""
     yield "quality", Text(scored, style="bold green") if scored else "not scored, the run was stopped"
+    if quality and (ranking := quality.get("ranking")):
+        yield "ranking", ranking_text(ranking)
     if windows := s.get("windows"):
         auc, logloss = (f"{math.nan if windows[name] is None else windows[name]:.4f}" for name in ("auc_mean", "logloss_mean"))
-        yield "windows", f"{counted(windows['count'], 'window')} of the stream, mean AUC {auc}, mean logloss {logloss}"
+        ranked = "".join(f", mean {text}" for text in ranked_texts(windows.get("metrics_mean", {})))
+        counts = f"{counted(windows['count'], 'window')} of the stream"
+        yield "windows", f"{counts}, mean AUC {auc}, mean logloss {logloss}{ranked}"
     best = s.get("best_eval")
     if quality and best and best["step"] < s["steps"]:
         yield "best", f"AUC {best['auc']:.4f}  logloss {best['logloss']:.4f}  at step {whole(best['step'])}"
@@ -135,4 +139,11 @@ def quality_text(quality: Mapping[str, Any], before: bool) -> str:
     """Return the quality in words: of held-out samples, or of samples `before` they were trained on."""
     what = "before training on them" if before else "held out"
     auc, logloss, calibration = (f"{quality[name]:.4f}" for name in ("auc", "logloss", "calibration"))
-    return f"AUC {auc}  logloss {logloss}  calibration {calibration}  ({count(quality['samples'])} {what})"
+    ranked = "".join(f"{text}  " for text in ranked_texts(ranked_of(quality)))
+    return f"AUC {auc}  logloss {logloss}  calibration {calibration}  {ranked}({count(quality['samples'])} {what})"
+
+
+def ranking_text(ranking: Mapping[str, Any]) -> str:
+    """Return how many groups metrics that rank are the mean of, in words."""
+    groups, positive, both = (ranking[name] for name in ("groups", "groups_with_positive", "groups_with_both"))
+    return f"{counted(groups, 'group')}, {whole(positive)} with a positive, {whole(both)} with both classes; others do not count"

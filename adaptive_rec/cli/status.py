@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from adaptive_rec.cli.output import console, pairs, print_json, show
 from adaptive_rec.cli.parser import add_client_options, add_command, on_terminal
 from adaptive_rec.live.life import OVER
+from adaptive_rec.live.telemetry import ranked_of, ranked_texts
 from adaptive_rec.units import clock, count, counted, percent, printable, size, whole
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def status_lines(now: Mapping[str, Any], stats: Mapping[str, Any], url: str) -> 
     run, ratios = now["run"], stats["ratios"]
     evaluation = now["evaluation"] or {}
     scores = [f"{name} {evaluation[key]:.4f}" for key, name in QUALITY if evaluation.get(key) is not None]
+    scores += ranked_texts({name: value for name, value in ranked_of(evaluation).items() if value is not None})
     return [
         ("run", run["name"]),
         ("branch of", _parent(run)),

@@ -18,6 +18,7 @@ from adaptive_rec.cli.output import say
 from adaptive_rec.cli.parser import (
     DATA_HELP,
     add_command,
+    add_metrics_option,
     add_schema_options,
     add_settings,
     given_serve_options,
@@ -61,6 +62,7 @@ def add_commands(subparsers: Any) -> None:
     add_schema_options(parser)
     drawn = "with --item: negatives that are drawn for each row, anew in each epoch; their item is another one"
     add("--negatives", metavar="N", help=drawn)
+    add_metrics_option(parser, "setting eval.metrics")
     add("--steps", metavar="N", help="mini-batches to train on; 0: all")
     add("--seed", metavar="N", help="seed of everything random")
     add("--device", metavar="NAME", help="auto, cpu or cuda")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from adaptive_rec.cli import processes
 from adaptive_rec.cli.launcher import Wanted
 from adaptive_rec.cli.output import say, waiting
-from adaptive_rec.cli.parser import configuration, describes_files, number_settings, text_settings
+from adaptive_rec.cli.own_beside import are_given
+from adaptive_rec.cli.parser import configuration, describes_files, metric_names, number_settings, text_settings
 from adaptive_rec.errors import ConfigError, UsageError, did_you_mean
 from adaptive_rec.run.external_paths import check_named_file, check_rows_are_inside
 from adaptive_rec.run.new_directory import RUNS, check_run_is_new, check_written, named_directory
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 def prepare_own_data(args: argparse.Namespace) -> tuple[argparse.Namespace, Config]:
     """Return the command line and its configuration, after CSV, TSV or Parquet files of --data were prepared beside the run."""
     config = load_checked(args)
-    if not describes_files(args) and args.time is None:
+    if not describes_files(args) and args.time is None and not are_given(args):
         return args, config
     if args.out is not None and not args.resume:
         check_run_is_new(args.out)
@@ -106,6 +107,7 @@ def resolve_run(args: argparse.Namespace) -> Config:
 def overrides(args: argparse.Namespace) -> list[str]:
     """Return the settings of the command line, flags included, as KEY=VALUE."""
     texts = {"knobs.policy": args.policy, "data.source": args.data, "run.device": args.device, "run.track": args.track}
+    texts["eval.metrics"] = metric_names(args.metrics)
     numbers = {"run.steps": args.steps, "run.seed": args.seed, "data.implicit.negatives": args.negatives}
     raw, followed = (["data.ids=raw"], ["data.follow=true"]) if args.follow else ([], [])
     return [*raw, *args.set, *followed, *text_settings(texts), *number_settings(numbers)]

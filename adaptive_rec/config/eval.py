@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 
 from adaptive_rec.config.knobs import Frozen, Knobs, knob
+from adaptive_rec.config.metrics import ranking_metric
 from adaptive_rec.errors import ConfigError
+
+MOST_METRICS = 20
 
 
 class EvalConfig(Frozen):
@@ -36,6 +39,26 @@ class EvalConfig(Frozen):
         "switch",
         "Where rows are all positives: rank items, too, that the user has among the training rows, where users choose again.",
     )
+    metrics: tuple[str, ...] = Field(
+        (),
+        description="Metrics that rank the samples of each group, besides those of every evaluation: gauc, mrr, recall@K, ndcg@K "
+        "(docs/metrics.md).",
+        json_schema_extra={"unit": "names"},
+        max_length=MOST_METRICS,
+        strict=False,
+    )
+
+    @field_validator("metrics")
+    @classmethod
+    def _check_metrics(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            try:
+                ranking_metric(name)
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+        if double := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"must name each metric once, got {double!r} {names.count(double)} times")
+        return names
 
     def interval(self, knobs: Knobs, steps: int) -> int:
         """Return the steps from one evaluation to the next in a run of `steps`, under some knobs; 0 where only the end is

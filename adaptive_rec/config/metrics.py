@@ -63,6 +63,20 @@ def ranking_metric(name: str) -> EvalMetric:
     return EvalMetric(name, LABELS[kind].format(ranks), "higher", kind, ranks)  # type: ignore[arg-type]
 
 
+def ranking_label(name: str) -> str:
+    """Return the label of a metric that ranks; a name that this version does not know is its own."""
+    return ranking_metric(name).label if is_ranking_metric(name) else name
+
+
+def is_ranking_metric(name: str) -> bool:
+    """Whether this is the name of a metric that ranks."""
+    try:
+        ranking_metric(name)
+    except ConfigError:
+        return False
+    return True
+
+
 def eval_metric(name: str) -> EvalMetric:
     """Return a metric of either kind by its name, as in the field names of `Quality` or in `eval.metrics`. Raises ConfigError."""
     by_sample = {metric.name: metric for metric in BY_SAMPLE}

@@ -20,6 +20,7 @@ from adaptive_rec.config.data import DataConfig
 from adaptive_rec.config.eval import EvalConfig
 from adaptive_rec.config.faults import describe_faults
 from adaptive_rec.config.knobs import Frozen, Knobs, within_bounds
+from adaptive_rec.config.metrics import is_ranking_metric
 from adaptive_rec.config.model import ModelConfig, OptimizerConfig
 from adaptive_rec.config.policy import PolicyConfig
 from adaptive_rec.config.run import RunConfig
@@ -87,6 +88,14 @@ class Config(Frozen):
                 f"data.test_range must begin where data.train_range ends {named}, as the stream is both, got "
                 f"{list(data.test_range)} after {list(data.train_range)}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_watched(self) -> Config:
+        for rule in self.watch.parsed():
+            if is_ranking_metric(rule.metric) and rule.metric not in self.eval.metrics:
+                named = list(self.eval.metrics)
+                raise ValueError(f"eval.metrics must name {rule.metric}, which {rule.text!r} of watch.rules watches, got {named}")
         return self
 
     @model_validator(mode="after")

@@ -52,6 +52,8 @@ class PreparedSource:
         columns = Columns.of(meta)
         self.features = folder_features(meta, number, columns, config.data.pooling)
         self.sequence = sequence_spec(meta, columns)
+        self.has_groups = meta.columns_schema is not None and bool(meta.columns_schema.group.column)
+        """Whether rows have groups, within which they are ranked."""
         self.dense_features = len(meta.dense_names)
         self.epochs = config.data.epochs
         self._shuffle = config.data.shuffle

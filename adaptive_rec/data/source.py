@@ -109,6 +109,12 @@ class Wrapped:
         return untaken_batches(self._source, position, batch_size)
 
 
+def has_groups(source: Source) -> bool:
+    """Whether the samples of a source have groups (`Batch.groups_B`)."""
+    found = getattr(source, "has_groups", None)
+    return has_groups(source.origin) if found is None and isinstance(source, Wrapped) else bool(found)
+
+
 def untaken_batches(source: Source, position: Position, batch_size: int) -> Iterator[Batch]:
     """Yield the stream from a position of its only epoch on, to be scored: the rest of the training samples, then the held-out
     ones. Nothing changes in the source."""

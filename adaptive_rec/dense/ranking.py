@@ -36,12 +36,15 @@ def ranking(
     Grouped AUC is the mean of the groups' AUC over those with samples of both classes, weighted by their samples (Zhou et al.,
     "Deep Interest Network", KDD 2018), or by the sum of these samples' weights, which count in the AUC, too. The other metrics
     are means over the groups with a positive, each weighted by the mean of its samples' weights; within a group samples have
-    places, and no weight changes one: recall@k is the share of a group's positives among its first k, NDCG@k has gains of 0 and 1
-    and a discount of log2 (Jaervelin and Kekaelaeinen, 2002), MRR is of the first positive.
+    places, which no weight changes: recall@k is the share of a group's positives among its first k, NDCG@k has gains of 0 and 1
+    and a discount of log2 (Jaervelin and Kekaelaeinen, 2002), MRR is of the first positive. A sample of weight 0 is left out.
 
     Raises ConfigError for an unknown name.
     """
     metrics = [ranking_metric(name) for name in names]
+    if weights is not None:
+        counts = weights > 0
+        labels, scores, groups, weights = labels[counts], scores[counts], groups[counts], weights[counts]
     ties = _ties(labels, scores, groups, weights)
     has_positive = ties.positives_G > 0
     has_both = has_positive & (ties.positives_G < ties.samples_G)
@@ -124,7 +127,6 @@ def _value(metric: EvalMetric, ties: _Ties, counts_G: NDArray[np.bool_]) -> floa
             values_G = _ndcgs(ties, metric.ranks)
         else:
             values_G = _reciprocal_ranks(ties)
-    counts_G = counts_G & (weights_G > 0)
     weights_G = weights_G[counts_G]
     return float((values_G[counts_G] * weights_G).sum() / weights_G.sum()) if len(weights_G) else float("nan")
 

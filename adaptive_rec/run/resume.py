@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from adaptive_rec.checkpoint.saved_state import read_values
 from adaptive_rec.checkpoint.settings import check_model, check_saved_settings, run_settings
 from adaptive_rec.config.tree import Config, given_knobs, load_config
 from adaptive_rec.config.watch import WatchConfig
-from adaptive_rec.data.source import Source
+from adaptive_rec.data.source import Source, has_groups
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Evaluation
@@ -28,7 +28,7 @@ from adaptive_rec.run.parent import ParentRun
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
-from adaptive_rec.runtime.start_checks import check_admission
+from adaptive_rec.runtime.start_checks import check_admission, check_groups
 from adaptive_rec.saved import Saved
 from adaptive_rec.system.group import Group
 
@@ -161,10 +161,14 @@ def removable_row_folders(out: Path, config: Config) -> set[Path]:
     return own_folders(out, config, {(out / "rows").resolve(), *named, *checkpoint.folders_of_rows(out / "checkpoints")})
 
 
-def evaluate_run(run: Path, warn: Callable[[str], None] = lambda text: None) -> Evaluation:
-    """Evaluate a run's newest whole checkpoint on its held-out range. `warn` is called for each checkpoint passed over. Raises
-    UsageError where there is none."""
-    runtime = trained_runtime(run, warn)
+def evaluate_run(
+    run: Path, warn: Callable[[str], None] = lambda text: None, metrics: Sequence[str] | None = None
+) -> Evaluation:
+    """Evaluate a run's newest whole checkpoint on its held-out range. `warn` is called for each checkpoint passed over;
+    `metrics`: those that rank, by default the run's `eval.metrics`. Raises UsageError where there is none, ConfigError where the
+    rows have no groups to be ranked within."""
+    runtime = trained_runtime(run, warn, metrics)
+    check_groups(runtime.config.eval.metrics, has_groups(runtime.source), runtime.config.data.source)
     if runtime.followed is not None:
         raise UsageError(f"RUN must have held-out samples, {run} follows its data; metrics.jsonl has the score of each window")
     evaluation = runtime.evaluate()
@@ -172,12 +176,14 @@ def evaluate_run(run: Path, warn: Callable[[str], None] = lambda text: None) -> 
     return evaluation
 
 
-def trained_runtime(run: Path, warn: Callable[[str], None] = lambda text: None) -> Runtime:
+def trained_runtime(
+    run: Path, warn: Callable[[str], None] = lambda text: None, metrics: Sequence[str] | None = None
+) -> Runtime:
     """Return a runtime with the tables and the dense part of a run's newest whole checkpoint. `warn` is called for each
     checkpoint
     passed over. Raises UsageError where the run has none."""
     with newest_generation(run, warn) as generation:
-        return runtime_of(run, generation)
+        return runtime_of(run, generation, metrics=metrics)
 
 
 @contextmanager
@@ -193,10 +199,14 @@ def newest_generation(run: Path, warn: Callable[[str], None] = lambda text: None
         yield found.generation
 
 
-def runtime_of(run: Path, generation: Path, source: Source | None = None) -> Runtime:
+def runtime_of(
+    run: Path, generation: Path, source: Source | None = None, metrics: Sequence[str] | None = None
+) -> Runtime:
     """Return a runtime with the tables and the dense part of a checkpoint that was verified. `source`: what it is to score, by
-    default the run's own data."""
+    default the run's own data; `metrics`: those that rank, by default the run's."""
     config = load_config(str(run / "config.toml"), {}, SCORED_ANYWHERE)
+    if metrics is not None:
+        config = config.model_copy(update={"eval": config.eval.model_copy(update={"metrics": tuple(metrics)})})
     _check_fits(config, generation)
     folders = checkpoint.rows_folders(generation)
     settings = {"disk": ""} if folders else {"host_memory": 0}

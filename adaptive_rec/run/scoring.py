@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch
 from adaptive_rec.checkpoint.saved_columns import saved_columns
@@ -17,44 +15,38 @@ from adaptive_rec.data.new_rows import KeyedRows, NumberedRows
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.raw.raw_ids import RawIds
+from adaptive_rec.data.source import has_groups
 from adaptive_rec.data.tabular.follow import files_of_source
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.data.unknown import Unknown
-from adaptive_rec.dense.evaluate import logits_of
-from adaptive_rec.dense.metrics import quality
+from adaptive_rec.dense.evaluate import ScoredPart, logits_of, quality_of_parts
 from adaptive_rec.errors import DataError
-from adaptive_rec.live.telemetry import Evaluation, Quality
+from adaptive_rec.live.telemetry import Evaluation
 from adaptive_rec.run.inputs import is_folder, of_other_data, reads_criteo
 from adaptive_rec.run.resume import newest_generation, runtime_of
-
-
-@dataclass
-class Scored:
-    """Rows and their scores."""
-
-    labels_B: NDArray[np.float32]
-    """All 0 where the rows have no labels."""
-    logits_B: NDArray[np.floating]
-
-    @property
-    def scores_B(self) -> NDArray[np.float32]:
-        """The predicted probability of label 1."""
-        return (0.5 * (1 + np.tanh(0.5 * self.logits_B.astype(np.float64)))).astype(np.float32)
+from adaptive_rec.runtime.start_checks import check_groups
 
 
 class Scorer:
     """The model of a run, and files of new rows."""
 
     def __init__(
-        self, run: Path, paths: Sequence[Path], labelled: bool, warn: Callable[[str], None] = lambda text: None
+        self,
+        run: Path,
+        paths: Sequence[Path],
+        labelled: bool,
+        warn: Callable[[str], None] = lambda text: None,
+        metrics: Sequence[str] | None = None,
     ) -> None:
-        """Load the newest whole checkpoint of a run. Raises UsageError, DataError or CheckpointError."""
+        """Load the newest whole checkpoint of a run. `metrics`: those that rank, by default the run's, where the rows have
+        groups. Raises UsageError, DataError, CheckpointError or ConfigError."""
         with newest_generation(run, warn) as generation:
             rows = new_rows(run, generation, paths, labelled)
             for note in lacking_columns(rows):
                 warn(note)
-            self._runtime = runtime_of(run, generation, rows)
+            check_groups(metrics or (), has_groups(rows), ", ".join(map(str, paths)))
+            self._runtime = runtime_of(run, generation, rows, metrics)
         self._rows = rows
         self.rows = 0
         """Rows that were scored so far."""
@@ -74,14 +66,14 @@ class Scorer:
         rows = self._rows.origin if isinstance(self._rows, RawIds) else self._rows
         return rows.schema if isinstance(rows, (NumberedRows, KeyedRows)) else None
 
-    def scored(self) -> Iterator[Scored]:
+    def scored(self) -> Iterator[ScoredPart]:
         """Yield all rows in order, some at a time."""
         runtime = self._runtime
         for batch in self._rows.test_batches(runtime.config.eval.batch_size):
             self.rows += batch.size
             if isinstance(self._rows, RawIds):
                 self._count_shared(batch, self._rows)
-            yield Scored(batch.labels_B, logits_of(batch, runtime.store, runtime.dense))
+            yield ScoredPart.of(batch, logits_of(batch, runtime.store, runtime.dense))
 
     def _count_shared(self, batch: Batch, keys: RawIds) -> None:
         bag_lengths, features = np.diff(batch.offsets), len(keys.features)
@@ -97,9 +89,7 @@ class Scorer:
         parts = list(self.scored())
         if not parts:
             raise DataError("the data to score must hold at least one row, it has none")
-        labels_B = np.concatenate([part.labels_B for part in parts])
-        found: Quality = quality(labels_B, np.concatenate([part.logits_B for part in parts]))
-        return Evaluation(self.step, found)
+        return Evaluation(self.step, quality_of_parts(parts, self._runtime.config.eval.metrics))
 
 
 def lacking_columns(rows: NumberedRows | CriteoRows | RawIds) -> list[str]:

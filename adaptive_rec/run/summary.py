@@ -54,7 +54,7 @@ def summary_of(
         "samples_per_second": ratio(samples, seconds),
         "train_logloss": ratio(totals["loss_sum"], totals["samples_trained"]),
         "followed": runtime.followed is not None,
-        "eval": asdict(evaluation.quality) if evaluation else None,
+        "eval": evaluation.quality.as_dict() if evaluation else None,
         "eval_mode": config.eval.mode,
         "windows": runtime.state.windows.summary(),
         "best_eval": asdict(best) if (best := runtime.state.trend.best) else None,

@@ -91,7 +91,7 @@ class Evaluator:
         elif window is None:
             quality = self._held_out(settings.max_samples)
         else:
-            quality = score_batches(window.batches(), state.store, self._dense, lambda: state.hurried)
+            quality = score_batches(window.batches(), state.store, self._dense, lambda: state.hurried, settings.metrics)
         if quality is None:
             return None
         seen = state.store.group.totals({"samples_seen": state.tally.counters.samples_seen})
@@ -107,7 +107,7 @@ class Evaluator:
 
             return rank_held_out(state, self._source, self._dense, self.candidates(most))
         held_out = self._source.test_batches(settings.batch_size, most)
-        return score_batches(held_out, state.store, self._dense, lambda: state.hurried)
+        return score_batches(held_out, state.store, self._dense, lambda: state.hurried, settings.metrics)
 
     def candidates(self, most: int) -> Candidates:
         """Return the users of so many held-out rows, where rows are all positives, and the items that they are ranked among."""

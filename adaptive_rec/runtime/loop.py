@@ -71,7 +71,7 @@ class Runtime(Session):
         if self.followed is not None:
             from adaptive_rec.runtime.progressive import Progressive
 
-            self.progressive = Progressive(store.group)
+            self.progressive = Progressive(store.group, config.eval.metrics)
         self.expect_steps()
         self.evaluator = Evaluator(state, source, dense, publisher, self.progressive)
         self.phases = Phases(state, source, self.observer, self.reclassifier, publisher, self.evaluator)

@@ -28,7 +28,7 @@ def rank_held_out(state: RunState, source: Source, dense: DensePart, candidates:
     return rank_items(
         candidates,
         config.data.implicit.negatives,
-        getattr(config.eval, "metrics", ()) or METRICS,
+        config.eval.metrics or METRICS,
         config.eval.batch_size,
         rows_of,
         state.store,

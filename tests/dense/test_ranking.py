@@ -32,8 +32,8 @@ def plain(name: str, group: Group) -> float:
         place = 0
         for tie in ties:
             if count := sum(tie):
-                chances = [Fraction(math.comb(len(tie) - j, count - 1), math.comb(len(tie), count)) for j in range(1, len(tie) + 1)]
-                return float(sum(chance / (place + j) for j, chance in enumerate(chances, 1)))
+                ways = [math.comb(len(tie) - j, count - 1) for j in range(1, len(tie) + 1)]
+                return float(sum(Fraction(way, sum(ways)) / (place + j) for j, way in enumerate(ways, 1)))
             place += len(tie)
     kind, k = name.split("@")
     gain_at = [1.0 if kind == "recall" else 1 / math.log2(place + 2) for place in range(int(k))]
@@ -160,10 +160,13 @@ def test_a_small_group_takes_no_rounding_of_a_heavy_one() -> None:
 
 
 def test_the_mean_of_a_groups_weights_weighs_it_and_moves_no_place() -> None:
-    labels, scores, groups = np.array([1.0, 0, 0, 1]), np.array([2.0, 1, 2, 1]), np.array([0, 0, 1, 1])
-    weights = np.array([1.0, 5, 1, 0])
-    assert ranking(["mrr"], labels, scores, groups, weights).metrics["mrr"] == (3 * 1 + 0.5 * 0.5) / 3.5
-    assert math.isnan(ranking(["mrr"], labels, scores, groups, 0 * weights).metrics["mrr"])
+    labels, scores, groups = np.array([1.0, 0, 0, 1, 0]), np.array([2.0, 1, 2, 1, 3]), np.array([0, 0, 1, 1, 1])
+    weights = np.array([1.0, 5, 0.5, 0.5, 0])  # the last sample is as if it were not there
+    found = ranking(["mrr"], labels, scores, groups, weights)
+    assert found.metrics["mrr"] == (3 * 1 + 0.5 * 0.5) / 3.5
+    none = ranking(["mrr"], labels, scores, groups, 0 * weights)
+    assert math.isnan(none.metrics["mrr"])
+    assert none.groups == 0
 
 
 def test_groups_without_a_positive_are_left_out_and_counted() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch
+from adaptive_rec.batch import Batch, part_beside
 from adaptive_rec.data.implicit.bags import Bags, bag_values, single_ids
 from adaptive_rec.errors import DataError
 
@@ -52,9 +52,8 @@ class Items:
         dense_SX = batch.dense_BX[samples_S]
         dense_SX[np.ix_(np.flatnonzero(replaced_S), self.dense)] = self.dense_IX[drawn]
         ids_N, offsets = bags.packed()
-        times_S = None if batch.times_B is None else batch.times_B[samples_S]
-        labels_S = batch.labels_B[samples_S]
-        return replace(batch, dense_BX=dense_SX, ids_N=ids_N, offsets=offsets, labels_B=labels_S, times_B=times_S)
+        labels_S, beside = batch.labels_B[samples_S], part_beside(batch, samples_S)
+        return replace(batch, dense_BX=dense_SX, ids_N=ids_N, offsets=offsets, labels_B=labels_S, **beside)
 
 
 @dataclass

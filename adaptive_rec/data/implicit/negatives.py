@@ -40,7 +40,7 @@ class WithNegatives(Wrapped):
     ahead, a run that resumes.
     """
 
-    has_same_ids = True
+    has_same_ids = has_groups = True
 
     def __init__(self, source: Source, config: Config, schema: Schema) -> None:
         """Read the training rows once. Raises DataError where they have no two items."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch
+from adaptive_rec.batch import Batch, joined_beside, part_beside
 from adaptive_rec.data.implicit.bags import Bags
 from adaptive_rec.errors import DataError
 
@@ -44,14 +44,13 @@ def part_of(batch: Batch, start: int, stop: int) -> Batch:
         return batch
     features = (len(batch.offsets) - 1) // batch.size
     offsets = batch.offsets[start * features : stop * features + 1]
-    times_B = None if batch.times_B is None else batch.times_B[start:stop]
     return replace(
         batch,
+        **part_beside(batch, slice(start, stop)),
         dense_BX=batch.dense_BX[start:stop],
         ids_N=batch.ids_N[offsets[0] : offsets[-1]],
         offsets=offsets - offsets[0],
         labels_B=batch.labels_B[start:stop],
-        times_B=times_B,
     )
 
 
@@ -59,22 +58,20 @@ def taken(batch: Batch, samples_S: NDArray[np.int64]) -> Batch:
     """Return some samples of a batch."""
     features = (len(batch.offsets) - 1) // batch.size
     ids_N, offsets = Bags.of(batch, features).take(samples_S).packed()
-    times_S = None if batch.times_B is None else batch.times_B[samples_S]
-    labels_S, dense_SX = batch.labels_B[samples_S], batch.dense_BX[samples_S]
-    return replace(batch, dense_BX=dense_SX, ids_N=ids_N, offsets=offsets, labels_B=labels_S, times_B=times_S)
+    labels_S, dense_SX, beside = batch.labels_B[samples_S], batch.dense_BX[samples_S], part_beside(batch, samples_S)
+    return replace(batch, dense_BX=dense_SX, ids_N=ids_N, offsets=offsets, labels_B=labels_S, **beside)
 
 
 def joined_rows(parts: list[Batch]) -> Batch:
     """Join batches into one, with the position of the last one."""
     before = np.cumsum([0, *(part.lookups for part in parts)])
     offsets = [part.offsets[:-1] + first for part, first in zip(parts, before[:-1], strict=True)]
-    times = [part.times_B for part in parts if part.times_B is not None]
     return replace(
         parts[-1],
+        **joined_beside(parts),
         dense_BX=np.concatenate([part.dense_BX for part in parts]),
         ids_N=np.concatenate([part.ids_N for part in parts]),
         offsets=np.concatenate([*offsets, before[-1:]]),
         labels_B=np.concatenate([part.labels_B for part in parts]),
-        times_B=np.concatenate(times) if len(times) == len(parts) else None,
         malformed_rows=sum(part.malformed_rows for part in parts),
     )

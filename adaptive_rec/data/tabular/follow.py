@@ -74,6 +74,8 @@ class FollowedSource:
         data = config.data
         self._skips, self._idle_seconds = data.on_bad_row == "skip", data.follow_idle_seconds
         self._schema = load_schema(Path(data.schema_file), "data.schema_file")
+        self.has_groups = bool(self._schema.group.column)
+        """Whether rows have groups, within which they are ranked."""
         self._common = CommonColumns()
         self.files = FollowedFiles(Path(data.source))
         first, *others = self.files.present

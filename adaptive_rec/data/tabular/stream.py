@@ -34,6 +34,8 @@ class TabularSource(RowStream):
 
     def __init__(self, config: Config) -> None:
         schema = load_schema(Path(config.data.schema_file), "data.schema_file")
+        self.has_groups = bool(schema.group.column)
+        """Whether rows have groups, within which they are ranked."""
         by_time, skips = config.data.order == "time", config.data.on_bad_row == "skip"
         if by_time and not schema.time.column:
             raise ConfigError(

@@ -60,12 +60,20 @@ class ReportLine(StrictShape):
     tables: ReportTables
 
 
+class ReportRanking(StrictShape):
+    groups: Whole
+    groups_with_positive: Whole
+    groups_with_both: Whole
+    metrics: dict[str, Figure | None]
+
+
 class ReportEvaluation(StrictShape):
     step: Whole
     auc: Figure | None = None
     logloss: Figure | None = None
     calibration: Figure | None = None
     samples: Whole | None = None
+    ranking: ReportRanking | None = None
 
 
 class ReportEvent(StrictShape):
@@ -102,6 +110,7 @@ class FinalQuality(StrictShape):
     logloss: Figure | None = None
     calibration: Figure | None = None
     samples: Whole | None = None
+    ranking: ReportRanking | None = None
 
 
 class FinalDisk(StrictShape):
