@@ -63,7 +63,9 @@ class ImplicitConfig(Frozen):
     sampling: Literal["uniform", "popularity"] = knob(
         "uniform", "name", "How the items of negatives are drawn: all alike, or by their training rows to the power of power."
     )
-    power: float = knob(0.75, "exponent", "Power of an item's training rows under popularity; 1 is that of items in batch.", ge=0, le=2)
+    power: float = knob(
+        0.75, "exponent", "Power of an item's training rows under popularity; 1 draws as items in batch come.", ge=0, le=2
+    )
     seen: Literal["redraw", "accept"] = knob(
         "redraw",
         "name",

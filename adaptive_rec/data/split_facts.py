@@ -39,8 +39,8 @@ MOST_LINES = 5
 """Columns that are named of each kind."""
 BY_POSITION = "rows are held out by position: if the file is sorted by its label, shuffle it first"
 POSITIVES = (
-    "a log of positives alone needs rows with label 0: rows that were shown and not chosen, or such as --item COLUMN --negatives 4 "
-    "in place of --label draws"
+    "a log of positives alone needs rows with label 0: rows that were shown and not chosen, or those that --item COLUMN "
+    "--negatives 4 in place of --label draws"
 )
 CHECK_LABEL = "check --label: it may be another column, or a comparison such as 'rating >= 4'"
 CLOCK_WORDS = frozenset("day days date hour week weekday month year time timestamp dt".split())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch
+from adaptive_rec.config.metrics import ranking_metric
 from adaptive_rec.data.implicit.candidates import Block, Candidates
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.evaluate import TOO_SMALL, logits_in_order
@@ -36,7 +37,8 @@ def rank_items(
     dense: DensePart,
     given_up: Callable[[], bool] = lambda: False,
 ) -> Quality | None:
-    """Score all pairs of users and items. Returns None where it was given up. Raises MemoryPlanError where the device is too small.
+    """Score all pairs of users and items. Returns None where it was given up. Raises MemoryPlanError where the device is too
+    small.
 
     AUC is grouped AUC. Log loss, accuracy and calibration are what negatives that are drawn for each held-out row as in training
     would give on average; `negatives`: how many are drawn.
@@ -77,12 +79,17 @@ class _Sums:
     ranked: dict[str, float] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def places(self) -> int:
+        """The greatest k of the metrics."""
+        return max(ranking_metric(name).ranks for name in self.names)
+
     def add(self, block: Block, logits_P: NDArray[np.float64]) -> None:
         """Take in a block with its scores."""
         groups = np.concatenate([block.context_P, block.missed])
         labels = np.concatenate([block.is_chosen_P, np.ones(len(block.missed), bool)])
         scores = np.concatenate([logits_P, np.full(len(block.missed), -np.inf)])
-        made = ranking(self.names, labels, scores, groups)
+        made = self._ranked(labels, scores, groups, block.missed)
         self.chosen += int(labels.sum())
         self.groups += made.groups_with_positive
         self.groups_with_both += made.groups_with_both
@@ -92,6 +99,25 @@ class _Sums:
                 self.ranked[name] = self.ranked.get(name, 0.0) + value * weight
                 self.weights[name] = self.weights.get(name, 0.0) + weight
         self._add_expected(block, logits_P)
+
+    def _ranked(
+        self, labels: NDArray[np.bool_], scores: NDArray[np.float64], groups: NDArray[np.int64], missed: NDArray[np.int64]
+    ) -> Ranking:
+        """Return the metrics of a block. An item that is `missed` is in no place, even of users with few items."""
+        made = ranking(self.names, labels, scores, groups)
+        first = int(groups.min(initial=0))
+        short = np.unique(missed)
+        short = short[np.bincount(groups - first)[short - first] <= self.places]
+        if not len(short):
+            return made
+        before = np.repeat(short, self.places)  # in place of items, ahead of those missed
+        filled = ranking(
+            [name for name in self.names if name != GAUC],
+            np.concatenate([labels, np.zeros(len(before), bool)]),
+            np.concatenate([scores, np.full(len(before), -np.finfo(np.float64).max)]),
+            np.concatenate([groups, before]),
+        )
+        return replace(made, metrics={**made.metrics, **filled.metrics})
 
     @staticmethod
     def _samples_with_both(groups: NDArray[np.int64], labels: NDArray[np.bool_]) -> int:

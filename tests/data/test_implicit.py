@@ -34,6 +34,7 @@ SCHEMA: dict[str, Any] = {
     "sparse": ["user", "item", "brand", {"column": "tags", "separator": "|"}, "hour"],
     "implicit": {"item": "item", "user": "user"},
 }
+OWN = "those of their training rows left out"
 PRICES = [round(0.5 * item, 1) for item in range(ITEMS)]
 TAGS = ["|".join(random.Random(item).sample("abcdef", item % 4)) for item in range(ITEMS)]
 """Properties of the items, beside the brand; hour and basket are of the row."""
@@ -156,7 +157,10 @@ def test_items_that_a_user_has_are_drawn_where_they_are_accepted(tmp_path: Path)
     assert all(bags[item] != found[place - place % 4][2][item] for place, bags in negatives), "but for the row's own"
 
 
-@pytest.mark.parametrize(("settings", "power"), [({}, 0.0), ({"sampling": "popularity"}, 0.75), ({"sampling": "popularity", "power": 1.0}, 1.0)])
+@pytest.mark.parametrize(
+    ("settings", "power"),
+    [({}, 0.0), ({"sampling": "popularity"}, 0.75), ({"sampling": "popularity", "power": 1.0}, 1.0)],
+)
 def test_items_are_drawn_by_their_shares(settings: dict[str, Any], power: float) -> None:
     rows_I = np.array([1, 1, 2, 50, 7, 300])
     draws = Draws(ImplicitConfig(**settings), rows_I)
@@ -277,14 +281,16 @@ def test_fewer_users_and_items_are_a_part_of_all(tmp_path: Path) -> None:
     _, drawn = opened(config)
     everyone = Candidates(drawn, EvalConfig(), 1)
     some = Candidates(drawn, EvalConfig(max_users=5, candidates=6), 1)
-    assert some.in_words() == f"5 of {everyone.users.of_all} users ranked among 6 of 25 items"
+    assert some.in_words() == f"5 of {everyone.users.of_all} users ranked among 6 of 25 items, drawn for each, {OWN}"
     assert set(some.users.ids_G) < set(everyone.users.ids_G)
     (block,) = some.blocks()
     (again,) = Candidates(drawn, EvalConfig(max_users=5, candidates=6), 1).blocks()
     assert np.array_equal(block.number_P, again.number_P)
     (whole,) = everyone.blocks()
-    pairs = {(everyone.users.ids_G[c], n, chosen) for c, n, chosen in zip(whole.context_P, whole.number_P, whole.is_chosen_P, strict=True)}
-    few = {(some.users.ids_G[c], n, chosen) for c, n, chosen in zip(block.context_P, block.number_P, block.is_chosen_P, strict=True)}
+    pairs, few = (
+        set(zip(of.users.ids_G[each.context_P].tolist(), each.number_P.tolist(), each.is_chosen_P.tolist(), strict=True))
+        for of, each in ((everyone, whole), (some, block))
+    )
     assert few < pairs
     assert sum(chosen for *_, chosen in few) == sum(chosen for user, _, chosen in pairs if user in some.users.ids_G)
 
@@ -302,10 +308,10 @@ def test_rows_without_users_stand_for_themselves(tmp_path: Path) -> None:
 
 
 def test_settings_and_schema_must_agree(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"data.implicit.negatives must be at least 1 for data whose rows are all positives, got 0"):
+    with pytest.raises(ConfigError, match=r"data.implicit.negatives must be at least 1 for data whose rows are all positives"):
         open_source(config_of(tmp_path, "data.implicit.negatives=0"))
     labelled = load_config("synthetic", {}, ["data.implicit.negatives=3", "data.implicit.power=1.0"])
-    with pytest.raises(ConfigError, match=r"data.implicit.negatives, data.implicit.power must be left out where rows have labels"):
+    with pytest.raises(ConfigError, match=r"data.implicit.negatives, data.implicit.power must be left out where rows have lab"):
         open_source(labelled)
 
 

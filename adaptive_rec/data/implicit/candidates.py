@@ -14,6 +14,7 @@ from adaptive_rec.data.implicit.bags import single_ids
 from adaptive_rec.data.implicit.draws import Draws
 from adaptive_rec.data.implicit.negatives import SURVEY_ROWS, WithNegatives
 from adaptive_rec.data.implicit.rows import joined_rows, taken
+from adaptive_rec.data.source import Source
 from adaptive_rec.errors import DataError
 from adaptive_rec.units import whole
 
@@ -25,14 +26,14 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class UsersOfRows:
-    """The users of the held-out rows that are ranked: G of them, each with its context, the first of its held-out rows."""
+    """The users of the held-out rows that are ranked: G of them, each in the context of the first of its held-out rows."""
 
     first_row_G: Integers
     """Number of that row."""
     ids_G: Integers
     """Of the user; without a column of users, each row is one."""
     chosen: tuple[Integers, ...]
-    """The numbers of the items that each has chosen, -1 for those that no training row has, each once."""
+    """The numbers of the items that each has chosen, -1 for those that no training row has."""
     of_all: int
     """Users of the held-out rows that have such items."""
 
@@ -51,12 +52,13 @@ class Block:
 
 
 class Candidates:
-    """Users of the held-out rows, block by block, with all items of the training rows, or some that are drawn evenly, beside those
-    chosen. Items of a user's training rows are left out, unless `eval.rank_seen` says otherwise."""
+    """Users of the held-out rows, block by block, with all items of the training rows, or those chosen and some that are drawn
+    evenly. Items of a user's training rows are left out, unless `eval.rank_seen` says otherwise."""
 
-    def __init__(self, drawn: WithNegatives, settings: EvalConfig, seed: int) -> None:
-        """Read the held-out rows, once for their users, once for the contexts. Raises DataError where there is nothing to rank."""
-        self._drawn, self._settings, self._seed = drawn, settings, seed
+    def __init__(self, drawn: WithNegatives, settings: EvalConfig, seed: int, rows: Source | None = None) -> None:
+        """Read the held-out rows, or new `rows` in their place, once for their users and once for the contexts. Raises DataError
+        where there is nothing to rank."""
+        self._drawn, self._settings, self._seed, self._rows = drawn, settings, seed, rows or drawn
         self._pool = np.flatnonzero(drawn.items.is_one_I)
         self._leaves_out = None if settings.rank_seen else drawn.seen
         self.users = self._users()
@@ -78,8 +80,10 @@ class Candidates:
         users = f"{whole(ranked)} of {whole(of)} users" if ranked < of else f"{whole(ranked)} users"
         if self._drawn.user is None:
             users = users.replace("users", "rows")
-        items = f"{whole(self.items)} of {whole(len(self._pool))} items" if self.items < len(self._pool) else f"all {whole(self.items)} items"
-        return f"{users} ranked among {items}"
+        few, of = self.items, len(self._pool)
+        items = f"{whole(few)} of {whole(of)} items, drawn for each" if few < of else f"all {whole(of)} items"
+        left_out = "" if self._leaves_out is None else ", those of their training rows left out"
+        return f"{users} ranked among {items}{left_out}"
 
     def blocks(self) -> Iterator[Block]:
         """Yield the users in their order."""
@@ -93,8 +97,10 @@ class Candidates:
         return replace(batch, position=Position())
 
     def _users(self) -> UsersOfRows:
-        drawn, users, numbers = self._drawn, [], []
-        for batch in drawn.test_batches(SURVEY_ROWS, self._settings.max_samples):
+        drawn = self._drawn
+        users: list[Integers] = []
+        numbers: list[Integers] = []
+        for batch in self._rows.test_batches(SURVEY_ROWS, self._settings.max_samples):
             numbers.append(drawn.items.numbers(single_ids(batch, drawn.item)))
             users.append(numbers[-1] if drawn.user is None else single_ids(batch, drawn.user).copy())
         if not numbers:
@@ -119,7 +125,9 @@ class Candidates:
                 "ranks those, too"
             )
         most = self._settings.max_users
-        ranked = with_any if not most or len(with_any) <= most else with_any[np.sort(np.random.default_rng(self._seed).permutation(len(with_any))[:most])]
+        ranked = with_any
+        if most and len(with_any) > most:
+            ranked = with_any[np.sort(np.random.default_rng(self._seed).permutation(len(with_any))[:most])]
         parts = np.split(number_R[in_order], np.cumsum(found_U)[:-1])
         chosen = tuple(distinct_items(parts[user]) for user in ranked.tolist())
         return UsersOfRows(first_U[ranked], ids_U[ranked], chosen, len(with_any))
@@ -127,7 +135,7 @@ class Candidates:
     def _contexts(self) -> Batch:
         """Return the first held-out row of each user that is ranked."""
         parts, begin, wanted = [], 0, self.users.first_row_G  # in the order of the rows
-        for batch in self._drawn.test_batches(SURVEY_ROWS, self._settings.max_samples):
+        for batch in self._rows.test_batches(SURVEY_ROWS, self._settings.max_samples):
             inside = wanted[(wanted >= begin) & (wanted < begin + batch.size)] - begin
             begin += batch.size
             if len(inside):
@@ -152,7 +160,8 @@ class Candidates:
 
     def _of_some(self, users_G: Integers, place_C: Integers, number_C: Integers, missed: Integers) -> Block:
         """Return users with the items that they have chosen, and others that are drawn evenly for each."""
-        drawn_GN = Draws.evenly(len(self._pool)).draw(self._seed, 0, np.ravel(users_G[:, None] * self.items + np.arange(self.items)))
+        places_N = np.ravel(users_G[:, None] * self.items + np.arange(self.items))
+        drawn_GN = Draws.evenly(len(self._pool)).draw(self._seed, 0, places_N)
         place_N, number_N = np.repeat(np.arange(len(users_G)), self.items), self._pool[drawn_GN]
         if self._leaves_out is not None:
             new = ~self._leaves_out.has(self.users.ids_G[users_G[place_N]], number_N)

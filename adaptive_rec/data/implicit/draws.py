@@ -1,5 +1,5 @@
-"""Items drawn by a counter: each draw depends on the seed, the epoch and its place in it alone, so that a stream can be read again
-from anywhere, in batches of any size."""
+"""Items drawn by a counter: each draw depends on the seed, the epoch and its place in it alone, so that a stream can be read
+again from anywhere, in batches of any size."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Draws:
     def draw_until(
         self, seed: int, epoch: int, place_S: Integers, is_wrong: Callable[[Integers, Integers], NDArray[np.bool_]]
     ) -> Integers:
-        """Return as `draw` does, with items drawn again that `is_wrong`: it takes some of the places, by their number among these,
-        and their items."""
+        """Return as `draw` does, with items drawn again that `is_wrong`: it takes some of the places, by their number among
+        these, and their items."""
         number_S = self.draw(seed, epoch, place_S)
         left = np.arange(len(place_S))
         for attempt in range(1, MOST_TRIES):

@@ -17,8 +17,8 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Items:
-    """The items of the training rows, by rising id: I of them. Some columns are a property of the item: they have one value in all
-    of its rows."""
+    """The items of the training rows, by rising id: I of them. Some columns are a property of the item: they have one value in
+    all of its rows."""
 
     ids_I: Integers
     """Ids of rows, or raw keys."""

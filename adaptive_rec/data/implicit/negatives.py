@@ -32,9 +32,9 @@ Integers = NDArray[np.int64]
 
 
 class WithNegatives(Wrapped):
-    """A source whose training samples are each row of another one, with label 1, followed by its negatives, with label 0: the same
-    row with another item, and the columns that are properties of the item. Positions and sizes count samples, so a batch may
-    end within the negatives of a row. Held-out rows are passed on as they are.
+    """A source whose training samples are each row of another one, with label 1, followed by its negatives, with label 0: the
+    same row with another item, and the columns that are properties of the item. Positions and sizes count samples, so a batch
+    may end within the negatives of a row. Held-out rows are passed on as they are.
 
     A negative depends on the seed, the epoch and its place in it, whatever reads it: another process, a policy that reads
     ahead, a run that resumes.
@@ -138,9 +138,10 @@ def with_negatives(source: Source, config: Config, schema: Schema | None) -> Sou
     if schema is None or schema.implicit is None:
         if given := settings.given:
             rule = ", ".join(f"data.implicit.{name}" for name in given)
+            got = ", ".join(map(str, given.values()))
             raise ConfigError(
-                f"{rule} must be left out where rows have labels, got {', '.join(map(str, given.values()))}; data whose rows are all "
-                "positives is given by --item COLUMN, or has [implicit] in its schema"
+                f"{rule} must be left out where rows have labels, got {got}; data whose rows are all positives is given by "
+                "--item COLUMN, or has [implicit] in its schema"
             )
         return source
     if not settings.negatives:

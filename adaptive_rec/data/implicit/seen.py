@@ -14,7 +14,8 @@ class Seen:
     """Pairs of user and item, 8 bytes each."""
 
     def __init__(self, users_R: Integers, number_R: Integers) -> None:
-        """`users_R`: the id of each training row's user, any number of 64 bits; `number_R`: the number of its item, -1 for none."""
+        """`users_R`: the id of each training row's user, any number of 64 bits; `number_R`: the number of its item, -1 for
+        none."""
         self._users_U = np.unique(users_R)
         code_R = np.searchsorted(self._users_U, users_R)
         code_R <<= 32

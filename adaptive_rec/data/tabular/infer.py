@@ -108,8 +108,9 @@ def infer(
         (dense if kind == "dense" else sparse).append({"column": name, **column})
     if not sparse:
         why = "; ".join(f"{name}: {text}" for name, text in (unused | remarks).items())
+        beside = f" beside the label {label}" * bool(label)
         raise UsageError(
-            f"{path} must have at least one column of categories{f' beside the label {label}' * bool(label)}; found {why or 'none'}; "
+            f"{path} must have at least one column of categories{beside}; found {why or 'none'}; "
             "--schema FILE can name one that was not taken for a category"
         )
     give_names(sparse)

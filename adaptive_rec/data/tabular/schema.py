@@ -121,8 +121,8 @@ class ImplicitPart(SchemaPart):
     item: str = Field(min_length=1)
     """The sparse column of the items, as the file calls it."""
     user: str = ""
-    """The sparse column of those who chose them: what a user has chosen is not drawn for the user, and held-out rows of a user are
-    ranked together. Empty: each row stands for itself."""
+    """The sparse column of those who chose them: what a user has chosen is not drawn for the user, and held-out rows of a user
+    are ranked together. Empty: each row stands for itself."""
 
 
 class GroupColumn(SchemaPart):
