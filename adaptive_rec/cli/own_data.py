@@ -39,6 +39,7 @@ def with_prepared_data(
 
     args = in_time(args)
     config = resolve(args)
+    check_negatives(args, config)
     if not describes_files(args):
         own_beside.check_folder(args)
         return args, config
@@ -281,6 +282,18 @@ def checked(schema: Schema, args: argparse.Namespace, file: Path, origin: str, s
         raise UsageError(f"{option} must be the {option.removeprefix('--')} of {file}, {known!r}, got {given!r}{way_out}")
     say(f"schema      {printable_path(file)}{origin}", stream)
     return schema
+
+
+def check_negatives(args: argparse.Namespace, config: Config) -> None:
+    """Raise UsageError where negatives are to be drawn for rows that have labels, or none for rows that are all positives."""
+    negatives = config.data.implicit.negatives
+    if args.item is not None and not negatives:
+        raise UsageError(
+            "--item says that every row is a positive, beside which negatives are needed: add --negatives 4 (or --set "
+            "data.implicit.negatives=4)"
+        )
+    if negatives and args.label is not None:
+        raise UsageError("--negatives are drawn where every row is a positive: give --item COLUMN in place of --label")
 
 
 def choice_of(args: argparse.Namespace) -> ImplicitPart | None:

@@ -123,7 +123,8 @@ def check_file(path: Path) -> None:
     if names := named_columns(path):
         raise ConfigError(
             f"data.source must be a Criteo TSV file or a prepared folder, got {str(path)!r}, {names}: give --label COLUMN "
-            f"(or --schema FILE), or make a folder with adaptive-rec data prepare {path} --label COLUMN --out DIR"
+            f"(or --schema FILE), --item COLUMN where every row is a positive, or make a folder with adaptive-rec data prepare "
+            f"{path} --label COLUMN --out DIR"
         )
 
 

@@ -87,7 +87,7 @@ class _Sums:
     def add(self, block: Block, logits_P: NDArray[np.float64]) -> None:
         """Take in a block with its scores."""
         groups = np.concatenate([block.context_P, block.missed])
-        labels = np.concatenate([block.is_chosen_P, np.ones(len(block.missed), bool)])
+        labels = np.concatenate([block.is_chosen_P, np.ones(len(block.missed), bool)]).astype(np.float32)
         scores = np.concatenate([logits_P, np.full(len(block.missed), -np.inf)])
         made = self._ranked(labels, scores, groups, block.missed)
         self.chosen += int(labels.sum())
@@ -101,7 +101,7 @@ class _Sums:
         self._add_expected(block, logits_P)
 
     def _ranked(
-        self, labels: NDArray[np.bool_], scores: NDArray[np.float64], groups: NDArray[np.int64], missed: NDArray[np.int64]
+        self, labels: NDArray[np.float32], scores: NDArray[np.float64], groups: NDArray[np.int64], missed: NDArray[np.int64]
     ) -> Ranking:
         """Return the metrics of a block. An item that is `missed` is in no place, even of users with few items."""
         made = ranking(self.names, labels, scores, groups)
@@ -113,14 +113,14 @@ class _Sums:
         before = np.repeat(short, self.places)  # in place of items, ahead of those missed
         filled = ranking(
             [name for name in self.names if name != GAUC],
-            np.concatenate([labels, np.zeros(len(before), bool)]),
+            np.concatenate([labels, np.zeros(len(before), np.float32)]),
             np.concatenate([scores, np.full(len(before), -np.finfo(np.float64).max)]),
             np.concatenate([groups, before]),
         )
         return replace(made, metrics={**made.metrics, **filled.metrics})
 
     @staticmethod
-    def _samples_with_both(groups: NDArray[np.int64], labels: NDArray[np.bool_]) -> int:
+    def _samples_with_both(groups: NDArray[np.int64], labels: NDArray[np.float32]) -> int:
         group = groups - groups.min()
         samples_G, chosen_G = np.bincount(group), np.bincount(group, weights=labels)
         return int(samples_G[(chosen_G > 0) & (chosen_G < samples_G)].sum())

@@ -133,6 +133,31 @@ def test_a_negative_is_its_row_with_an_item_that_the_user_has_not(tmp_path: Path
         assert label == (place % 4 == 0)
 
 
+def test_columns_that_nearly_tell_the_item_go_with_it_or_are_named(tmp_path: Path) -> None:
+    dice = random.Random(2)
+    rows: list[dict[str, Any]] = []
+    for k in range(600):
+        item = dice.randrange(8)
+        spelt = f"name {item}" if dice.random() < 0.95 else f"Name {item}"
+        price = item + 0.5 if dice.random() < 0.8 else 0.25
+        rows.append({"user": f"u{k % 40}", "item": item, "name": spelt, "hour": k % 5, "price": price, "rating": k % 3})
+    path, folder = written(tmp_path, rows), tmp_path / "folder"
+    sparse = ["user", "item", "name", "hour"]
+    schema = parse_schema({"dense": ["price"], "sparse": sparse, "implicit": {"item": "item", "user": "user"}}, "schema")
+    prepare_folder(Request((path,), folder, schema=schema), lambda progress: None)
+    _, drawn = opened(load_config("clicks_small", {}, [f"data.source={folder}", "data.implicit.negatives=2"]))
+    assert [drawn.features[f].name for f in drawn.items.features] == ["item", "name"]
+    assert drawn.items.usual_F[2] == pytest.approx(0.95, abs=0.06)
+    assert "drawn uniformly from 8 items; with the item: name (9" in drawn.in_words()
+    (remark,) = drawn.remarks()
+    assert remark.startswith("most rows of an item have one value of price (")
+    one_each = [{"user": f"u{k}", "item": f"i{k}", "shop": f"s{k}"} for k in range(90)]
+    schema = parse_schema({"sparse": ["user", "item", "shop"], "implicit": {"item": "item", "user": "user"}}, "schema")
+    prepare_folder(Request((written(tmp_path, one_each),), tmp_path / "one", schema=schema), lambda progress: None)
+    _, drawn = opened(load_config("clicks_small", {}, [f"data.source={tmp_path / 'one'}", "data.implicit.negatives=2"]))
+    assert drawn.items.features.tolist() == [1], "rows that do not come again show nothing"
+
+
 def test_where_a_user_has_all_items_a_draw_ends(tmp_path: Path) -> None:
     rows = [{"user": "u", "item": f"i{k % 3}"} for k in range(60)]
     path, folder = written(tmp_path, rows), tmp_path / "few"

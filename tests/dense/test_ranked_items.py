@@ -46,7 +46,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config_of(folder: Path, *settings: str) -> Config:
     split = TRAIN / len(rows_of())
     ranges = [f"data.train_range=[0.0, {split}]", f"data.test_range=[{split}, 1.0]"]
-    given = [*QUIET, *ranges, f"data.source={folder}", f"data.implicit.negatives={NEGATIVES}", f"eval.metrics={METRICS}", *settings]
+    data = [f"data.source={folder}", f"data.implicit.negatives={NEGATIVES}", f"eval.metrics={METRICS}"]
+    given = [*QUIET, *ranges, *data, *settings]
     return load_config("clicks_small", {}, [one.replace("'", '"') for one in given])
 
 

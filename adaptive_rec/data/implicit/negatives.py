@@ -21,7 +21,7 @@ from adaptive_rec.data.source import Source, Wrapped, epoch_batches
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.kernels.number_keys import INFREQUENT_ID, MISSING_ID
-from adaptive_rec.units import whole
+from adaptive_rec.units import percent, readable, whole
 
 SURVEY_ROWS = 1 << 16
 """Training rows that are looked at together."""
@@ -56,9 +56,9 @@ class WithNegatives(Wrapped):
         """The features of items and users."""
         self.train_samples = source.train_samples * self.each
         raw = config.data.ids == "raw"
-        survey = Survey(
-            self.item, len(features), source.dense_features, RAW_MISSING if raw else MISSING_ID, None if raw else INFREQUENT_ID
-        )
+        missing, shared = (RAW_MISSING, None) if raw else (MISSING_ID, INFREQUENT_ID)
+        survey = Survey(self.item, self.user, len(features), source.dense_features, missing, shared)
+        self._names = [*features, *(column.column for column in schema.dense)]
         users: list[Integers] = []
         numbers: list[Integers] = []
         self.items = items_of(self._noted(users, numbers), survey)
@@ -124,11 +124,27 @@ class WithNegatives(Wrapped):
         """Return how negatives are drawn, for people."""
         settings, items = self.settings, self.items
         how = "uniformly" if settings.sampling == "uniform" else f"by popularity to the power of {settings.power:g}"
-        names = [self.features[f].name for f in items.features.tolist() if f != self.item]
-        columns = len(names) + len(items.dense)
-        properties = f"; with the item: {', '.join(names) or 'dense columns'}" if columns else ""
-        more = f" and {len(items.dense)} dense" if names and len(items.dense) else ""
-        return f"{settings.negatives} for each row, drawn {how} from {whole(len(items))} items{properties}{more}"
+        names = self._named(items.features, items.dense)
+        properties = f"; with the item: {names}" if names else ""
+        return f"{settings.negatives} for each row, drawn {how} from {whole(len(items))} items{properties}"
+
+    def remarks(self) -> list[str]:
+        """Return what is to be said of columns that show which item was chosen."""
+        names = self._named(self.items.told_F, self.items.told_X)
+        if not names:
+            return []
+        return [
+            f"most rows of an item have one value of {names}: the chosen item shows in such columns beside others drawn. If they "
+            "are known only once it was chosen, such as its price, leave them out of the schema, or the model is of no use"
+        ]
+
+    def _named(self, features: Integers, dense: Integers) -> str:
+        """Return the names of columns but that of the items, each with the share of rows that have the item's usual value."""
+        count = len(self.features)
+        ratio = np.concatenate([self.items.usual_F, self.items.usual_X])
+        columns = [*(f for f in features.tolist() if f != self.item), *(count + x for x in dense.tolist())]
+        shares = [f" ({percent(ratio[c])} of rows)" if ratio[c] < 1 else "" for c in columns if c < len(self._names)]
+        return ", ".join(f"{readable(self._names[c], word=60)}{share}" for c, share in zip(columns, shares, strict=False))
 
 
 def with_negatives(source: Source, config: Config, schema: Schema | None) -> Source:
