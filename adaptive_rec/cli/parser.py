@@ -225,7 +225,9 @@ def configuration(named: str | None, data: str | None, settings: list[str]) -> C
     from adaptive_rec.config.tree import load_config
 
     described = any(setting.startswith("data.schema_file=") for setting in settings)
-    return load_config(named or ("clicks_raw" if described else preset_for(data)), os.environ, settings)
+    positives_alone = any(setting.startswith("data.implicit.negatives=") for setting in settings)
+    preset = "clicks_raw" if described else "implicit" if positives_alone and data != "synthetic" else preset_for(data)
+    return load_config(named or preset, os.environ, settings)
 
 
 def preset_for(data: str | None) -> str:

@@ -44,7 +44,8 @@ def open_source(
         )
     source = _open(config, group)
     schema = schema_of(source)
-    if (schema is not None and schema.implicit is not None) or config.data.implicit.given:
+    is_implicit = schema is not None and schema.implicit is not None
+    if (is_implicit or config.data.implicit.given) and not config.data.follow:  # that pair is refused
         from adaptive_rec.data.implicit.negatives import with_negatives
 
         source = with_negatives(source, config, schema)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch
 from adaptive_rec.config.metrics import ranking_metric
-from adaptive_rec.data.implicit.candidates import Block, Candidates
+from adaptive_rec.data.implicit.candidates import Candidates, UserBlock
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.evaluate import TOO_SMALL, logits_in_order
 from adaptive_rec.dense.ranking import ranking
@@ -56,7 +56,7 @@ def rank_items(
     return found.quality(metrics)
 
 
-def batches_of(candidates: Candidates, block: Block, batch_size: int) -> Iterator[Batch]:
+def batches_of(candidates: Candidates, block: UserBlock, batch_size: int) -> Iterator[Batch]:
     """Yield the pairs of a block."""
     for start in range(0, len(block.number_P), batch_size):
         yield candidates.batch(block, slice(start, min(start + batch_size, len(block.number_P))))
@@ -84,7 +84,7 @@ class _Sums:
         """The greatest k of the metrics."""
         return max(ranking_metric(name).ranks for name in self.names)
 
-    def add(self, block: Block, logits_P: NDArray[np.float64]) -> None:
+    def add(self, block: UserBlock, logits_P: NDArray[np.float64]) -> None:
         """Take in a block with its scores."""
         groups = np.concatenate([block.context_P, block.missed])
         labels = np.concatenate([block.is_chosen_P, np.ones(len(block.missed), bool)]).astype(np.float32)
@@ -125,7 +125,7 @@ class _Sums:
         samples_G, chosen_G = np.bincount(group), np.bincount(group, weights=labels)
         return int(samples_G[(chosen_G > 0) & (chosen_G < samples_G)].sum())
 
-    def _add_expected(self, block: Block, logits_P: NDArray[np.float64]) -> None:
+    def _add_expected(self, block: UserBlock, logits_P: NDArray[np.float64]) -> None:
         """Add the losses that chosen items, and negatives drawn for each of them, have on average."""
         first = int(block.context_P.min(initial=0))
         user_P = block.context_P - first

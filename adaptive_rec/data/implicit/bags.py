@@ -1,4 +1,4 @@
-"""Bags of batches: values by which bags are compared, and batches that are put together from several."""
+"""FeatureBags of batches: values by which bags are compared, and batches that are put together from several."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def bag_values(batch: Batch, features: int) -> Integers:
 
 
 @dataclass(frozen=True)
-class Bags:
+class FeatureBags:
     """The bags of some features of samples, (S * F,) of them."""
 
     ids_N: Integers
@@ -43,27 +43,27 @@ class Bags:
     lengths_SF: Integers
 
     @classmethod
-    def of(cls, batch: Batch, features: int) -> Bags:
+    def of(cls, batch: Batch, features: int) -> FeatureBags:
         shape = (batch.size, features)
         return cls(batch.ids_N, batch.offsets[:-1].reshape(shape), np.diff(batch.offsets).reshape(shape))
 
-    def take(self, samples_S: Integers) -> Bags:
+    def take(self, samples_S: Integers) -> FeatureBags:
         """Return the bags of some samples, which share all ids."""
-        return Bags(self.ids_N, self.starts_SF[samples_S], self.lengths_SF[samples_S])
+        return FeatureBags(self.ids_N, self.starts_SF[samples_S], self.lengths_SF[samples_S])
 
-    def compact(self) -> Bags:
+    def compact(self) -> FeatureBags:
         """Return the same with no other ids than theirs, bag after bag."""
         ids_N, offsets = self.packed()
-        return Bags(ids_N, offsets[:-1].reshape(self.starts_SF.shape), np.diff(offsets).reshape(self.starts_SF.shape))
+        return FeatureBags(ids_N, offsets[:-1].reshape(self.starts_SF.shape), np.diff(offsets).reshape(self.starts_SF.shape))
 
-    def with_others(self, others: Bags, replaced_S: NDArray[np.bool_], features: Integers) -> Bags:
+    def with_others(self, others: FeatureBags, replaced_S: NDArray[np.bool_], features: Integers) -> FeatureBags:
         """Return these bags with those of others in place of some samples' features: `others` has these features of the samples
         that are replaced, in order."""
         starts_SF, lengths_SF = self.starts_SF.copy(), self.lengths_SF.copy()
         place = np.ix_(np.flatnonzero(replaced_S), features)
         starts_SF[place] = others.starts_SF + len(self.ids_N)
         lengths_SF[place] = others.lengths_SF
-        return Bags(np.concatenate([self.ids_N, others.ids_N]), starts_SF, lengths_SF)
+        return FeatureBags(np.concatenate([self.ids_N, others.ids_N]), starts_SF, lengths_SF)
 
     def packed(self) -> tuple[Integers, Integers]:
         """Return ids and offsets as a batch has them."""

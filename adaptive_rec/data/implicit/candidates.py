@@ -39,7 +39,7 @@ class UsersOfRows:
 
 
 @dataclass(frozen=True)
-class Block:
+class UserBlock:
     """Some users, and the items that they are ranked among: P pairs."""
 
     context_P: Integers
@@ -85,13 +85,13 @@ class Candidates:
         left_out = "" if self._leaves_out is None else ", those of their training rows left out"
         return f"{users} ranked among {items}{left_out}"
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[UserBlock]:
         """Yield the users in their order."""
         users = max(1, MOST_PAIRS // max(1, self.items))
         for start in range(0, len(self.users.ids_G), users):
             yield self._block(np.arange(start, min(start + users, len(self.users.ids_G))))
 
-    def batch(self, block: Block, pairs: slice) -> Batch:
+    def batch(self, block: UserBlock, pairs: slice) -> Batch:
         """Return some pairs of a block as a batch."""
         batch = self._drawn.items.put_into(self.contexts, block.context_P[pairs], block.number_P[pairs])
         return replace(batch, position=Position())
@@ -142,7 +142,7 @@ class Candidates:
                 parts.append(taken(batch, inside))
         return parts[0] if len(parts) == 1 else joined_rows(parts)
 
-    def _block(self, users_G: Integers) -> Block:
+    def _block(self, users_G: Integers) -> UserBlock:
         chosen = [self.users.chosen[user] for user in users_G.tolist()]
         place_C = np.repeat(np.arange(len(users_G)), [len(items) for items in chosen])
         number_C = np.concatenate(chosen)
@@ -156,9 +156,9 @@ class Candidates:
         chosen_GI = np.zeros(candidate_GI.shape, bool)
         chosen_GI[place_C, number_C] = True
         place_P, number_P = np.nonzero(candidate_GI)
-        return Block(users_G[place_P], number_P, chosen_GI[place_P, number_P], users_G[missed])
+        return UserBlock(users_G[place_P], number_P, chosen_GI[place_P, number_P], users_G[missed])
 
-    def _of_some(self, users_G: Integers, place_C: Integers, number_C: Integers, missed: Integers) -> Block:
+    def _of_some(self, users_G: Integers, place_C: Integers, number_C: Integers, missed: Integers) -> UserBlock:
         """Return users with the items that they have chosen, and others that are drawn evenly for each."""
         places_N = np.ravel(users_G[:, None] * self.items + np.arange(self.items))
         drawn_GN = Draws.evenly(len(self._pool)).draw(self._seed, 0, places_N)
@@ -168,7 +168,7 @@ class Candidates:
             place_N, number_N = place_N[new], number_N[new]
         code_C, code_N = place_C << 32 | number_C, place_N << 32 | number_N
         code_P = np.union1d(code_C, code_N)
-        return Block(users_G[code_P >> 32], code_P & (1 << 32) - 1, np.isin(code_P, code_C), users_G[missed])
+        return UserBlock(users_G[code_P >> 32], code_P & (1 << 32) - 1, np.isin(code_P, code_C), users_G[missed])
 
 
 def distinct_items(number_R: Integers) -> Integers:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, part_beside
-from adaptive_rec.data.implicit.bags import Bags, bag_values, single_ids
+from adaptive_rec.data.implicit.bags import FeatureBags, bag_values, single_ids
 from adaptive_rec.errors import DataError
 
 Integers = NDArray[np.int64]
@@ -37,7 +37,7 @@ class Items:
     """The features that are properties of the item, its own among them."""
     dense: Integers
     """The dense columns that are."""
-    bags: Bags
+    bags: FeatureBags
     """Of these features, (I, features)."""
     dense_IX: NDArray[np.float32]
     """Of these columns."""
@@ -63,7 +63,8 @@ class Items:
         replaced_S = number_S >= 0
         drawn = number_S[replaced_S]
         features = (len(batch.offsets) - 1) // batch.size
-        bags = Bags.of(batch, features).take(samples_S).with_others(self.bags.take(drawn).compact(), replaced_S, self.features)
+        bags = FeatureBags.of(batch, features).take(samples_S)
+        bags = bags.with_others(self.bags.take(drawn).compact(), replaced_S, self.features)
         dense_SX = batch.dense_BX[samples_S]
         dense_SX[np.ix_(np.flatnonzero(replaced_S), self.dense)] = self.dense_IX[drawn]
         ids_N, offsets = bags.packed()
@@ -72,7 +73,7 @@ class Items:
 
 
 @dataclass
-class Survey:
+class ItemSurvey:
     """A pass over training rows that finds their items and which columns are properties of these."""
 
     item: int
@@ -136,7 +137,7 @@ class Survey:
         self._rows = np.concatenate([self._rows, np.zeros(len(ids_U), np.int64)])
         self._values = np.concatenate([self._values, values_BF[first_U]])
         self._dense = np.concatenate([self._dense, batch.dense_BX[first_U]])
-        ids_N, offsets = Bags.of(batch, self.features).take(first_U).packed()
+        ids_N, offsets = FeatureBags.of(batch, self.features).take(first_U).packed()
         self._bags.append((ids_N, np.diff(offsets)))
 
     def items(self) -> Items:
@@ -154,7 +155,7 @@ class Survey:
         lengths_IF = np.concatenate([lengths for _, lengths in self._bags]).reshape(-1, self.features)
         starts = np.concatenate([[0], np.cumsum(lengths_IF.reshape(-1))[:-1]]).reshape(-1, self.features)
         ids_N = np.concatenate([ids for ids, _ in self._bags])
-        bags = Bags(ids_N, starts[:, of_item], lengths_IF[:, of_item]).take(self._order).compact()
+        bags = FeatureBags(ids_N, starts[:, of_item], lengths_IF[:, of_item]).take(self._order).compact()
         ids_I = self._ids[self._order]
         is_one_I = np.ones(len(ids_I), bool) if self.shared_id is None else ids_I != self.shared_id
         return Items(
@@ -170,7 +171,7 @@ def _same(*pairs: NDArray[Any]) -> NDArray[np.float64]:
     return np.concatenate(found).astype(np.float64)
 
 
-def items_of(batches: Iterable[Batch], survey: Survey) -> Items:
+def items_of(batches: Iterable[Batch], survey: ItemSurvey) -> Items:
     """Return the items of batches of training rows."""
     for batch in batches:
         survey.add(batch)

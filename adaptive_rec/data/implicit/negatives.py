@@ -14,9 +14,9 @@ from adaptive_rec.config.data import ImplicitConfig
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.implicit.bags import single_ids
 from adaptive_rec.data.implicit.draws import Draws
-from adaptive_rec.data.implicit.items import Survey, items_of
+from adaptive_rec.data.implicit.items import ItemSurvey, items_of
 from adaptive_rec.data.implicit.rows import RowsInOrder
-from adaptive_rec.data.implicit.seen import Seen
+from adaptive_rec.data.implicit.seen import ItemsOfUsers
 from adaptive_rec.data.source import Source, Wrapped, epoch_batches
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.errors import ConfigError
@@ -57,13 +57,13 @@ class WithNegatives(Wrapped):
         self.train_samples = source.train_samples * self.each
         raw = config.data.ids == "raw"
         missing, shared = (RAW_MISSING, None) if raw else (MISSING_ID, INFREQUENT_ID)
-        survey = Survey(self.item, self.user, len(features), source.dense_features, missing, shared)
+        survey = ItemSurvey(self.item, self.user, len(features), source.dense_features, missing, shared)
         self._names = [*features, *(column.column for column in schema.dense)]
         users: list[Integers] = []
         numbers: list[Integers] = []
         self.items = items_of(self._noted(users, numbers), survey)
         number_R = self.items.numbers(np.concatenate(numbers))
-        self.seen = None if self.user is None else Seen(np.concatenate(users), number_R)
+        self.seen = None if self.user is None else ItemsOfUsers(np.concatenate(users), number_R)
         """The items of each user; None where rows name no user."""
         self.draws = Draws(settings, self.items.rows_I)
 

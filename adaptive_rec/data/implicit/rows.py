@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, joined_beside, part_beside
-from adaptive_rec.data.implicit.bags import Bags
+from adaptive_rec.data.implicit.bags import FeatureBags
 from adaptive_rec.errors import DataError
 
 
@@ -24,7 +24,7 @@ class RowsInOrder:
     def take(self, first: int, end: int) -> Batch:
         """Return the rows from `first` to `end`, which lie behind those taken before but for the last one. Raises DataError where
         they are not there."""
-        pieces = [] if self._rows is None else [part_of(self._rows, first - self._first, self._rows.size)]
+        pieces = [] if self._rows is None else [rows_between(self._rows, first - self._first, self._rows.size)]
         rows = sum(piece.size for piece in pieces)
         while rows < end - first:
             piece = next(self._batches, None)
@@ -35,10 +35,10 @@ class RowsInOrder:
         pieces = [piece for piece in pieces if piece.size]
         joined = pieces[0] if len(pieces) == 1 else joined_rows(pieces)
         self._rows, self._first = replace(joined, malformed_rows=0), first
-        return part_of(joined, 0, end - first)
+        return rows_between(joined, 0, end - first)
 
 
-def part_of(batch: Batch, start: int, stop: int) -> Batch:
+def rows_between(batch: Batch, start: int, stop: int) -> Batch:
     """Return some successive samples of a batch."""
     if (start, stop) == (0, batch.size):
         return batch
@@ -57,7 +57,7 @@ def part_of(batch: Batch, start: int, stop: int) -> Batch:
 def taken(batch: Batch, samples_S: NDArray[np.int64]) -> Batch:
     """Return some samples of a batch."""
     features = (len(batch.offsets) - 1) // batch.size
-    ids_N, offsets = Bags.of(batch, features).take(samples_S).packed()
+    ids_N, offsets = FeatureBags.of(batch, features).take(samples_S).packed()
     labels_S, dense_SX, beside = batch.labels_B[samples_S], batch.dense_BX[samples_S], part_beside(batch, samples_S)
     return replace(batch, dense_BX=dense_SX, ids_N=ids_N, offsets=offsets, labels_B=labels_S, **beside)
 

@@ -10,7 +10,7 @@ from adaptive_rec.data.loaded_samples import offsets_of, spread
 Integers = NDArray[np.int64]
 
 
-class Seen:
+class ItemsOfUsers:
     """Pairs of user and item, 8 bytes each."""
 
     def __init__(self, users_R: Integers, number_R: Integers) -> None:
