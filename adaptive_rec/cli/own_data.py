@@ -105,7 +105,7 @@ def check_time(schema: Schema, file: Path) -> None:
 
 def check_group(schema: Schema, file: Path, config: Config) -> None:
     """Raise UsageError where rows are to be ranked within groups and their schema names no column of groups."""
-    if config.eval.metrics and not schema.group.column:
+    if config.eval.metrics and not schema.group.column and schema.implicit is None:
         raise UsageError(
             f"eval.metrics ({', '.join(config.eval.metrics)}) needs the column of the rows' groups, such as users: add "
             f'--group COLUMN, or group = "COLUMN" to {file}, above [file] if it has that part, and run the same command again'
