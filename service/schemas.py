@@ -149,7 +149,15 @@ class Status(Answer):
     eta_seconds: float | None
     loss: Annotated[float | None, Field(description="Mean over the samples since the last snapshot")]
     evaluation: Quality | None
-    best_evaluation: Annotated[BestEvaluation | None, Field(description="That of the greatest AUC, the first of equal ones")]
+    best_evaluation: Annotated[BestEvaluation | None, Field(description="The best one by best_metric, the first of equal ones")]
+    best_metric: Annotated[
+        str | None, Field(description="eval.metric where the run validates or has patience, otherwise auc; null: not known")
+    ]
+    stopped_early: Annotated[str | None, Field(description="Why the run stops before its last pass, as it gets no better")]
+    held_out: Annotated[
+        Quality | None,
+        Field(description="Where the run validates: the held-out samples at its end, by the best model, that of step `step`"),
+    ]
     overfit: Annotated[
         OverfitFigures | None, Field(description="Training and evaluation loss have parted since the least logloss")
     ]

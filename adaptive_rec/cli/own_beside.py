@@ -19,11 +19,6 @@ OPTIONS = {"--weight": "weights", "--group": "groups"}
 """The options, and what their columns hold."""
 
 
-def are_given(args: argparse.Namespace) -> bool:
-    """Whether the command line has one of the options."""
-    return any(column is not None for column in _given(args).values())
-
-
 def check_folder(args: argparse.Namespace) -> None:
     """Raise UsageError unless the options name columns that the rows of the prepared folder --data have."""
     from adaptive_rec.data.prepare.meta import load_meta
@@ -55,6 +50,8 @@ def with_beside(schema: Schema, args: argparse.Namespace, source: Path, file: Pa
             rule = f"{option} must be the column of {OPTIONS[option]} of {file}, {found!r}"
             raise UsageError(f"{rule}, got {column!r}; change it there")
         rows_with(option, column, schema, source, reading)
+        if column == schema.comparison.column:
+            raise UsageError(f"{option} must be another column than the label, got {column!r}")
         if option == "--weight":
             _check_weight(schema, column, file)
             schema = schema.model_copy(update={"weight": column})
@@ -92,8 +89,8 @@ def _check_weight(schema: Schema, column: str, file: Path) -> None:
     features = [each.column for part in (schema.dense, schema.sparse) for each in part]
     if column in features:
         raise UsageError(f"--weight must be no feature, {file} lists {column!r} as one; take it out there")
-    if column in (schema.comparison.column, schema.time.column):
-        raise UsageError(f"--weight must be another column than the label and the time, got {column!r}")
+    if column == schema.time.column:
+        raise UsageError(f"--weight must be another column than the time, got {column!r}")
 
 
 def _group(schema: Schema, column: str) -> GroupColumn:

@@ -68,7 +68,7 @@ def describe_own_data(args: argparse.Namespace, runs: Path, config: Config, stre
     schema = schema_to_use(args, found, kept, reading, stream, numbered=False)
     if config.data.order == "time":
         check_time(schema, args.schema or kept)
-    check_group(schema, args.schema or kept, config)
+    check_is_grouped(schema, args.schema or kept, config)
     if schema.min_count > 1:
         say(f"  min_count {schema.min_count} of the schema is not used: ids are raw, see knobs.admit_after", stream)
     text = schema_toml(schema)
@@ -103,7 +103,7 @@ def check_time(schema: Schema, file: Path) -> None:
         )
 
 
-def check_group(schema: Schema, file: Path, config: Config) -> None:
+def check_is_grouped(schema: Schema, file: Path, config: Config) -> None:
     """Raise UsageError where rows are to be ranked within groups and their schema names no column of groups."""
     if config.eval.metrics and not schema.group.column and schema.implicit is None:
         raise UsageError(
@@ -131,7 +131,7 @@ def prepared(args: argparse.Namespace, runs: Path, config: Config, stream: TextI
     schema = schema_to_use(args, found, kept, Reading(skip_bad_rows), stream)
     if config.data.order == "time":
         check_time(schema, args.schema or kept)
-    check_group(schema, args.schema or kept, config)
+    check_is_grouped(schema, args.schema or kept, config)
     sources = files_with_rows(found, schema, stream)
     request = Request(tuple(sources), runs, schema=schema, on_bad_row="skip" if skip_bad_rows else "error")
     fingerprint = digest(make_job(request).model_dump_json())

@@ -173,6 +173,12 @@ def describes_files(args: argparse.Namespace) -> bool:
     return args.label is not None or args.schema is not None or args.item is not None
 
 
+def add_checkpoint_option(parser: Parser) -> None:
+    """--checkpoint, which says what of a run is read."""
+    which = "best, newest, a step or a name (default: best where the run has kept its best evaluation's, else newest)"
+    parser.add_argument("--checkpoint", metavar="WHICH", help=which)
+
+
 def add_serve_options(parser: Parser) -> None:
     """The address of the HTTP service."""
     add = parser.add_argument_group("dashboard and API").add_argument

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from adaptive_rec.runtime.loop import Runtime
 
 BAR_CELLS = 24
+HELD_OUT, VALIDATED, BEFORE = "held out", "for validation", "before training on them"
+"""Which samples were scored."""
 
 
 def header(runtime: Runtime) -> str:
@@ -39,6 +41,8 @@ def length(runtime: Runtime) -> str:
     if runtime.followed is not None:
         resumed = f"resumed at step {whole(done)}, " if done else ""
         return f"{resumed}{runtime.config.data.source} is followed"
+    if not done and runtime.config.eval.patience:
+        return until_no_better(runtime)
     if done and total <= done:
         more = "read the data more often (data.epochs)" if done < wanted or not wanted else "give more steps"
         return f"resumed at step {whole(done)}: nothing left to train, {more}"
@@ -47,15 +51,25 @@ def length(runtime: Runtime) -> str:
     return f"{counted(total, 'step')}, all that the data has; run.steps is {whole(wanted)}" if total < wanted else ""
 
 
+def until_no_better(runtime: Runtime) -> str:
+    """Return how long a run with patience trains at the most, and what stops it."""
+    settings, passes = runtime.config.eval, runtime.state.passes or 1
+    most = f"at most {passes} pass{'es' * (passes > 1)} over the data, {counted(runtime.steps_total, 'step')}"
+    of = " on the last training rows" if settings.validates else ""
+    evaluations = counted(settings.patience, "evaluation")
+    return f"{most}; stops after {evaluations} in a row without a better {settings.metric}{of}"
+
+
 def positives_alone(runtime: Runtime) -> Iterator[tuple[str, str]]:
     """Yield how negatives are drawn and what is ranked, where all rows are positives."""
     if not runtime.config.data.implicit.negatives:
         return
     from adaptive_rec.data.implicit.negatives import negatives_of
 
+    settings = runtime.config.eval
     if (drawn := negatives_of(runtime.source)) is not None:
         yield "negatives", drawn.in_words()
-        yield "evaluation", runtime.evaluator.candidates(runtime.config.eval.max_samples).in_words()
+        yield "evaluation", runtime.evaluator.candidates(settings.max_samples, settings.validates).in_words()
 
 
 def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
@@ -66,8 +80,9 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     yield "policy", f"{s['policy']}{action}, seed {s['seed']}, {s['device']}, {s['precision']}"
     quality = summary["eval"]
     before = s.get("followed", False) or s.get("windows") is not None
-    scored = quality_text(quality, before) if quality else ""
+    scored = quality_text(quality, BEFORE if before else HELD_OUT) if quality else ""
     yield "quality", Text(scored, style="bold green") if scored else "not scored, the run was stopped"
+    yield from chosen_lines(s)
     if quality and (ranking := quality.get("ranking")):
         yield "ranking", ranking_text(ranking)
     if windows := s.get("windows"):
@@ -76,9 +91,10 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
         counts = f"{counted(windows['count'], 'window')} of the stream"
         yield "windows", f"{counts}, mean AUC {auc}, mean logloss {logloss}{ranked}"
     best = s.get("best_eval")
-    if quality and best and best["step"] < s["steps"]:
+    if quality and best and best["step"] < s["steps"] and s.get("eval_mode") != "validation":
         yield "best", f"AUC {best['auc']:.4f}  logloss {best['logloss']:.4f}  at step {whole(best['step'])}"
-    yield "trained", f"{count(trained)} of {count(seen)} samples seen, {counted(s['steps'], 'step')}"
+    weight = f", of weight {s['weight_trained']:,.6g} in all" if s.get("weight_trained") is not None else ""
+    yield "trained", f"{count(trained)} of {count(seen)} samples seen{weight}, {counted(s['steps'], 'step')}"
     yield "speed", f"{count(s['samples_per_second'])} samples/s, {clock(s['seconds'])}"
     popular = f"{percent(s['popular_sample_ratio'])} of samples are popular (every lookup hot)"
     yield "hot", f"{percent(s['hot_lookup_ratio'])} of lookups, {popular}"
@@ -135,12 +151,23 @@ def breakdown(stages: Mapping[str, float], seconds: float) -> Table:
     return table
 
 
-def quality_text(quality: Mapping[str, Any], before: bool) -> str:
-    """Return the quality in words: of held-out samples, or of samples `before` they were trained on."""
-    what = "before training on them" if before else "held out"
+def chosen_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield which model a validation slice has chosen, and why a run has stopped early."""
+    best = summary.get("best_eval")
+    if summary.get("eval_mode") == "validation" and best:
+        of = f" of at most {summary['epochs']}" if summary["epochs"] else ""
+        epoch = f", pass {best['epoch']}{of}" if best["epoch"] else ""
+        value = math.nan if best["value"] is None else best["value"]
+        yield "model", f"of step {whole(best['step'])}{epoch}: the best {summary['best_metric']} for validation, {value:.4f}"
+    if why := summary.get("stopped_early"):
+        yield "stopped", why.partition(";")[0]
+
+
+def quality_text(quality: Mapping[str, Any], of: str) -> str:
+    """Return the quality in words; `of` says which samples were scored."""
     auc, logloss, calibration = (f"{quality[name]:.4f}" for name in ("auc", "logloss", "calibration"))
     ranked = "".join(f"{text}  " for text in ranked_texts(ranked_of(quality)))
-    return f"AUC {auc}  logloss {logloss}  calibration {calibration}  {ranked}({count(quality['samples'])} {what})"
+    return f"AUC {auc}  logloss {logloss}  calibration {calibration}  {ranked}({count(quality['samples'])} {of})"
 
 
 def ranking_text(ranking: Mapping[str, Any]) -> str:

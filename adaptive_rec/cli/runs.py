@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from adaptive_rec.cli.output import columns, print_json, printable_path, say, show, waiting
 from adaptive_rec.cli.parser import (
     LINK_HINT,
+    add_checkpoint_option,
     add_client_options,
     add_command,
     add_metrics_option,
@@ -43,13 +44,14 @@ def add_commands(subparsers: Any) -> None:
     parser.add_argument("directory", metavar="RUN", type=Path, help="run directory")
     add_serve_options(parser)
     parser = add_command(
-        subparsers, "eval", evaluate, "score a run's newest checkpoint on its held-out data, or on other data"
+        subparsers, "eval", evaluate, "score a run's checkpoint on its held-out data, or on other data"
     )
     parser.add_argument("directory", metavar="RUN", type=Path, help="run directory")
     other = (
         "other rows with labels: CSV, TSV or Parquet with the columns of the training data (default: the held-out rows)"
     )
     parser.add_argument("--data", metavar="PATH", type=Path, help=other)
+    add_checkpoint_option(parser)
     add_metrics_option(parser, "default: eval.metrics of the run")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser = add_command(subparsers, "report", report, "write the report of a run, finished or not, as one HTML file")
@@ -128,7 +130,7 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def evaluate(args: argparse.Namespace) -> int:
-    """Score a run's newest checkpoint."""
+    """Score a run's checkpoint."""
     from adaptive_rec.run.inputs import check_trained
 
     metrics = metric_names(args.metrics)
@@ -144,18 +146,19 @@ def evaluate(args: argparse.Namespace) -> int:
 
     shared: dict[str, dict[str, Unknown]] = {}
     if files is None:
-        result = evaluate_run(args.directory, warn, metrics)
+        result, chosen = evaluate_run(args.directory, warn, args.checkpoint, metrics)
     else:
-        scorer = Scorer(args.directory, files, labelled=True, warn=warn, metrics=metrics)
-        result, found = scorer.quality(), strangers(scorer)
+        scorer = Scorer(args.directory, files, True, warn, args.checkpoint, metrics)
+        result, found, chosen = scorer.quality(), strangers(scorer), scorer.chosen
         shared = {name: of for name, of in found.items() if name == "shared"}
         warn_of_strangers(found)
     if math.isnan(result.quality.auc):
         warn("all rows have the same label: there is no AUC and no normalized entropy")
     figures = {"step": result.step, **result.quality.as_dict()}
     if args.json:
-        print(to_json({**figures, **ratios(shared)}))
+        print(to_json({**figures, **chosen.figures(), **ratios(shared)}))
         return 0
+    print(f"{'model':<20}", chosen)
     ranking = figures.pop("ranking", {})
     ranked = ranking.pop("metrics", {})
     for name, value in {**figures, **ranking, **ranked}.items():

@@ -65,6 +65,11 @@ def add_commands(subparsers: Any) -> None:
     add_metrics_option(parser, "setting eval.metrics")
     add("--steps", metavar="N", help="mini-batches to train on; 0: all")
     add("--seed", metavar="N", help="seed of everything random")
+    patience = (
+        "stop after N evaluations without a better one on a slice of the training rows, and keep the best model "
+        "(default for CSV, TSV and Parquet files: 3; 0: never)"
+    )
+    add("--patience", metavar="N", help=patience)
     add("--device", metavar="NAME", help="auto, cpu or cuda")
     add("--track", action="append", metavar="NAME", help="a tracker: tensorboard or module:Class (repeatable)")
     add_settings(parser, "any other key; --print-config lists them all")
@@ -251,7 +256,8 @@ def write_report_page(directory: Path) -> object:
 
 def finish(training: TrainingRun, screen: Screen, signals: StopSignals) -> dict[str, Any]:
     """Write the final checkpoint and the summary. After a signal, no samples are scored."""
-    if training.runtime.state.stop_requested:  # a client may have requested it
+    state = training.runtime.state
+    if state.stop_requested and not state.stopped_early:  # a client may have requested it
         screen.stopping()
     what = "the next window" if training.config.eval.mode == "next_window" else "the held-out samples"
     scoring = "" if signals.exit_code or training.runtime.followed else f", scoring {what}"

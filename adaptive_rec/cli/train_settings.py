@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from adaptive_rec.cli import processes
 from adaptive_rec.cli.launcher import Wanted
 from adaptive_rec.cli.output import say, waiting
-from adaptive_rec.cli.own_beside import are_given
 from adaptive_rec.cli.parser import configuration, describes_files, metric_names, number_settings, text_settings
 from adaptive_rec.errors import ConfigError, UsageError, did_you_mean
 from adaptive_rec.run.external_paths import check_named_file, check_rows_are_inside
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 def prepare_own_data(args: argparse.Namespace) -> tuple[argparse.Namespace, Config]:
     """Return the command line and its configuration, after CSV, TSV or Parquet files of --data were prepared beside the run."""
     config = load_checked(args)
-    if not describes_files(args) and args.time is None and not are_given(args):
+    if not describes_files(args) and all(each is None for each in (args.time, args.weight, args.group)):
         return args, config
     if args.out is not None and not args.resume:
         check_run_is_new(args.out)
@@ -101,7 +100,13 @@ def resolve_run(args: argparse.Namespace) -> Config:
     if args.replay and not (args.replay / "config.toml").is_file():
         raise UsageError(f"--replay RUN must be a run directory, {args.replay} has no config.toml")
     known = kept is not None and (kept / "config.toml").is_file()
-    return configuration(args.config or (str(kept / "config.toml") if known else None), args.data, overrides(args))
+    named = args.config or (str(kept / "config.toml") if known else None)
+    settings = overrides(args)
+    if all(each is None for each in (args.patience, args.label, args.schema)):
+        return configuration(named, args.data, settings)
+    from adaptive_rec.cli.stopping import stopping_settings
+
+    return configuration(named, args.data, [*stopping_settings(args, named, settings), *settings])
 
 
 def overrides(args: argparse.Namespace) -> list[str]:

@@ -9,6 +9,8 @@ from typing import Literal
 
 from adaptive_rec.errors import ConfigError, did_you_mean
 
+MOST_METRICS = 20
+"""Most metrics that rank of one run."""
 MOST_RANKS = 1_000_000
 """Greatest k of recall@k and NDCG@k."""
 

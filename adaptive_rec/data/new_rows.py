@@ -60,7 +60,7 @@ class NumberedRows(Wrapped):
         self._columns = meta.columns
         self.unknown = {column.name: Unknown() for column in meta.columns}
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
         """Yield all rows. Raises DataError for a malformed one."""
         for samples in cut_into_batches(map(self._samples, blocks_of(self._readers)), batch_size):
             yield self._folder.batch_of(samples)
@@ -97,7 +97,7 @@ class KeyedRows(HeldOutRows):
         self.dense_features = max(1, len(schema.dense))
         self._columns = columns_of(column_C)
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
         """Yield all rows. Raises DataError for a malformed one."""
         for samples in cut_into_batches(map(loaded, blocks_of(self._readers)), batch_size):
             batch = to_batch([samples], self._columns, Position())

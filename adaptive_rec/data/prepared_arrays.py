@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +102,22 @@ class FolderArrays:
 
     def dense(self, start: int, stop: int) -> NDArray[np.float32]:
         """Copy the dense features of rows from `start` to `stop` into memory."""
+        return self._of_each(start, stop, MappedSource.dense)
+
+    def weights(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Copy the weights of rows from `start` to `stop` into memory, which must have some."""
+        return self._of_each(start, stop, MappedSource.weights)
+
+    def _of_each(self, start: int, stop: int, read: Read) -> NDArray[np.float32]:
+        """Copy an array of rows from `start` to `stop` into memory."""
         if self._order is None:
-            return self._dense(start, stop)
+            return self._read_in_file(start, stop, read)
         row_B = self._ordered(self._order, start, stop)
-        parts = [self._dense(first, end)[inside_R] for first, end, inside_R in near_rows(np.sort(row_B))]
+        parts = [self._read_in_file(first, end, read)[inside_R] for first, end, inside_R in near_rows(np.sort(row_B))]
         return np.concatenate(parts)[places(row_B)]
 
-    def _dense(self, start: int, stop: int) -> NDArray[np.float32]:
-        return np.concatenate([source.dense(first, end) for source, first, end in self._in_file(start, stop)])
+    def _read_in_file(self, start: int, stop: int, read: Read) -> NDArray[np.float32]:
+        return np.concatenate([read(source, first, end) for source, first, end in self._in_file(start, stop)])
 
 
 def near_rows(row_B: NDArray[np.int64]) -> list[tuple[int, int, NDArray[np.int64]]]:
@@ -201,6 +209,10 @@ class MappedSource:
         finite_BX = np.isfinite(dense_BX) | (np.isnan(dense_BX) & self._may_miss_X)
         check_values(self._dense_RX, "dense values must be finite", start, dense_BX, finite_BX)
         return dense_BX
+
+
+Read = Callable[[MappedSource, int, int], NDArray[np.float32]]
+"""Copies an array of some rows of a source into memory."""
 
 
 class NpyRows:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.dense.ranking import ranking
 from adaptive_rec.live.telemetry import Quality
 
 _TINY = 1e-12
@@ -28,8 +27,12 @@ def quality(
 
     `weights` (samples,), at least 0, say how much each sample counts: 2 is the same as the sample twice. Where their sum is 0
     there are no figures (NaN). `groups` (samples,) are the numbers of the samples' groups, within which `metrics` rank them
-    (`dense/ranking.py`)."""
-    ranked = ranking(metrics, labels, logits, groups, weights) if metrics and groups is not None else None
+    (`dense/ranking.py`) by the scores that `predict` writes."""
+    ranked = None
+    if metrics and groups is not None:
+        from adaptive_rec.dense.ranking import ranking
+
+        ranked = ranking(metrics, labels, scores_of_logits(logits), groups, weights)
     labels, logits = labels.astype(np.float64), logits.astype(np.float64)
     weights = weights if weights is None else weights.astype(np.float64)
     base = mean(labels, weights)
@@ -46,6 +49,12 @@ def quality(
         calibration=mean(probabilities, weights) / base if base > _TINY else float("nan"),
         ranking=ranked,
     )
+
+
+def scores_of_logits(logits: NDArray[np.floating]) -> NDArray[np.float32]:
+    """Return predicted probabilities of label 1. Rounded to 32 bits, those of equal samples are equal nearly always, though their
+    logits may differ in the last bit by their place in a batch, and so by the number of processes."""
+    return (0.5 * (1 + np.tanh(0.5 * logits.astype(np.float64)))).astype(np.float32)
 
 
 def mean(values: NDArray[np.floating] | NDArray[np.bool_], weights: NDArray[np.floating] | None) -> float:

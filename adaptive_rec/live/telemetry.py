@@ -246,6 +246,12 @@ def ratio(part: float, whole: float) -> float:
     return float(part / whole) if whole else 0.0
 
 
+def weight_of_losses(totals: Mapping[str, float]) -> float:
+    """Return by what the sum of losses is divided: the sum of the weights of the samples trained, their number where they have
+    none."""
+    return totals.get("weight_trained", totals.get("samples_trained", 0.0))
+
+
 def finite(value: Any) -> Any:
     """Replace NaN and infinities, at any depth, by None: JSON has neither."""
     if isinstance(value, Mapping):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ from adaptive_rec.system.group import Group
 
 if TYPE_CHECKING:
     from adaptive_rec.embedding.disk.scratch import ScratchFolder
+    from adaptive_rec.run.chosen_checkpoint import Chosen
 
 SCORED_ANYWHERE = ["run.device=auto", "run.compile=false", "run.classify=auto", "run.cold_rows=auto"]
 """Settings with which a run is scored on whatever there is: none of them changes what it has learnt."""
@@ -162,41 +163,35 @@ def removable_row_folders(out: Path, config: Config) -> set[Path]:
 
 
 def evaluate_run(
-    run: Path, warn: Callable[[str], None] = lambda text: None, metrics: Sequence[str] | None = None
-) -> Evaluation:
-    """Evaluate a run's newest whole checkpoint on its held-out range. `warn` is called for each checkpoint passed over;
-    `metrics`: those that rank, by default the run's `eval.metrics`. Raises UsageError where there is none, ConfigError where the
-    rows have no groups to be ranked within."""
-    runtime = trained_runtime(run, warn, metrics)
+    run: Path,
+    warn: Callable[[str], None] = lambda text: None,
+    wanted: str | None = None,
+    metrics: Sequence[str] | None = None,
+) -> tuple[Evaluation, Chosen]:
+    """Evaluate a run's checkpoint on its held-out range; `wanted` and `warn` are those of `chosen_checkpoint`; `metrics`: those
+    that rank, by default the run's `eval.metrics`. Raises UsageError where there is none, ConfigError where the rows have no
+    groups to be ranked within."""
+    from adaptive_rec.run.chosen_checkpoint import chosen_checkpoint
+
+    with chosen_checkpoint(run, wanted, warn) as chosen:
+        runtime = runtime_of(run, chosen.generation, metrics=metrics)
     check_groups(runtime.config.eval.metrics, has_groups(runtime.source), runtime.config.data.source)
     if runtime.followed is not None:
         raise UsageError(f"RUN must have held-out samples, {run} follows its data; metrics.jsonl has the score of each window")
     evaluation = runtime.evaluate()
     assert evaluation is not None
-    return evaluation
+    return evaluation, chosen
 
 
 def trained_runtime(
-    run: Path, warn: Callable[[str], None] = lambda text: None, metrics: Sequence[str] | None = None
+    run: Path, warn: Callable[[str], None] = lambda text: None, wanted: str | None = None
 ) -> Runtime:
-    """Return a runtime with the tables and the dense part of a run's newest whole checkpoint. `warn` is called for each
-    checkpoint
-    passed over. Raises UsageError where the run has none."""
-    with newest_generation(run, warn) as generation:
-        return runtime_of(run, generation, metrics=metrics)
+    """Return a runtime with the tables and the dense part of a run's checkpoint; `wanted` and `warn` are those of
+    `chosen_checkpoint`. Raises UsageError where the run has none."""
+    from adaptive_rec.run.chosen_checkpoint import chosen_checkpoint
 
-
-@contextmanager
-def newest_generation(run: Path, warn: Callable[[str], None] = lambda text: None) -> Iterator[Path]:
-    """Yield a run's newest whole checkpoint, which a run that is training does not remove meanwhile. Raises UsageError where
-    there is
-    none."""
-    with checkpoint.held(run / "checkpoints") as found:
-        for name, why in found.skipped:
-            warn(f"checkpoint {name} was passed over: {why}")
-        if found.generation is None:
-            raise UsageError(f"RUN must be a run directory with a checkpoint, {run} has none")
-        yield found.generation
+    with chosen_checkpoint(run, wanted, warn) as chosen:
+        return runtime_of(run, chosen.generation)
 
 
 def runtime_of(

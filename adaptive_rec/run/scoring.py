@@ -20,11 +20,13 @@ from adaptive_rec.data.tabular.follow import files_of_source
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.data.unknown import Unknown
-from adaptive_rec.dense.evaluate import ScoredPart, logits_of, quality_of_parts
+from adaptive_rec.dense.evaluate import logits_of
+from adaptive_rec.dense.scored import Scored
 from adaptive_rec.errors import DataError
 from adaptive_rec.live.telemetry import Evaluation, Quality
+from adaptive_rec.run.chosen_checkpoint import chosen_checkpoint
 from adaptive_rec.run.inputs import is_folder, of_other_data, reads_criteo
-from adaptive_rec.run.resume import newest_generation, runtime_of
+from adaptive_rec.run.resume import runtime_of
 from adaptive_rec.runtime.start_checks import check_groups
 
 
@@ -37,17 +39,20 @@ class Scorer:
         paths: Sequence[Path],
         labelled: bool,
         warn: Callable[[str], None] = lambda text: None,
+        wanted: str | None = None,
         metrics: Sequence[str] | None = None,
     ) -> None:
-        """Load the newest whole checkpoint of a run. `metrics`: those that rank, by default the run's, where the rows have
-        groups. Raises UsageError, DataError, CheckpointError or ConfigError."""
-        with newest_generation(run, warn) as generation:
-            rows = new_rows(run, generation, paths, labelled)
+        """Load a checkpoint of a run; `wanted` and `warn` are those of `chosen_checkpoint`. `metrics`: those that rank, by
+        default the run's, where the rows have groups. Raises UsageError, DataError, CheckpointError or ConfigError."""
+        with chosen_checkpoint(run, wanted, warn) as chosen:
+            rows = new_rows(run, chosen.generation, paths, labelled)
             for note in lacking_columns(rows):
                 warn(note)
             ranks = bool(load_config(str(run / "config.toml"), {}).data.implicit.negatives)
             check_groups(metrics or (), ranks or has_groups(rows), ", ".join(map(str, paths)))
-            self._runtime = runtime_of(run, generation, rows, metrics)
+            self._runtime = runtime_of(run, chosen.generation, rows, metrics)
+        self.chosen = chosen
+        """The checkpoint that was read."""
         self._rows = rows
         self.rows = 0
         """Rows that were scored so far."""
@@ -67,14 +72,14 @@ class Scorer:
         rows = self._rows.origin if isinstance(self._rows, RawIds) else self._rows
         return rows.schema if isinstance(rows, (NumberedRows, KeyedRows)) else None
 
-    def scored(self) -> Iterator[ScoredPart]:
+    def scored(self) -> Iterator[Scored]:
         """Yield all rows in order, some at a time."""
         runtime = self._runtime
         for batch in self._rows.test_batches(runtime.config.eval.batch_size):
             self.rows += batch.size
             if isinstance(self._rows, RawIds):
                 self._count_shared(batch, self._rows)
-            yield ScoredPart.of(batch, logits_of(batch, runtime.store, runtime.dense))
+            yield Scored.of(batch, logits_of(batch, runtime.store, runtime.dense))
 
     def _count_shared(self, batch: Batch, keys: RawIds) -> None:
         bag_lengths, features = np.diff(batch.offsets), len(keys.features)
@@ -93,7 +98,7 @@ class Scorer:
         parts = list(self.scored())
         if not parts:
             raise DataError("the data to score must hold at least one row, it has none")
-        return Evaluation(self.step, quality_of_parts(parts, self._runtime.config.eval.metrics))
+        return Evaluation(self.step, Scored.joined(parts).quality(self._runtime.config.eval.metrics))
 
 
     def _ranked(self) -> Quality:

@@ -1,5 +1,6 @@
-"""Evaluations of a run's model on held-out samples, or on the next window of the stream (`eval.mode`): when due, at the end, and
-after phases that request one. Where data is followed, they are of the samples of a window, each scored in its own step."""
+"""Evaluations of a run's model on held-out samples, a validation slice, or the next window of the stream (`eval.mode`): when due,
+at the end, and after phases that request one. A run whose evaluations get no better may stop after one. Where data is followed,
+they are of the samples of a window, each scored in its own step."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.evaluate import score_batches
-from adaptive_rec.live.telemetry import Evaluation, Event, Quality
+from adaptive_rec.live.telemetry import Evaluation, Event, Quality, ScoredWindow
+from adaptive_rec.runtime.events import stopped_early
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.state.run_state import RunState
 from adaptive_rec.units import whole
@@ -43,7 +45,7 @@ class Evaluator:
         self._dense = dense
         self._publisher = publisher
         self._one_class_told = False
-        self._candidates: dict[int, Candidates] = {}
+        self._candidates: dict[tuple[int, bool], Candidates] = {}
 
     def one_class_is_known(self) -> None:
         """Take it as said that the samples scored have one class."""
@@ -51,10 +53,17 @@ class Evaluator:
 
     def when_due(self) -> Generator[Evaluation | Event, None, bool]:
         """Evaluate where settings say so; the run's clock stands still meanwhile. Returns False where a signal interrupted it."""
+        return not self._is_due() or (yield from self._make())
+
+    def at_the_end(self) -> Generator[Evaluation | Event, None, None]:
+        """Evaluate on the validation slice after a run's last step, unless that was done."""
         state = self._state
-        every = self._interval()
-        if not every or state.step % every:
-            return True
+        made = state.evaluation is not None and state.evaluation.step == state.step
+        if state.config.eval.validates and state.is_at_end and not (made or state.hurried):
+            yield from self._make()
+
+    def _make(self) -> Generator[Evaluation | Event, None, bool]:
+        state = self._state
         with state.recorder.paused(), self._publisher.during("evaluating"):
             evaluation = self.evaluate()
         if self._progressive is not None:
@@ -62,6 +71,9 @@ class Evaluator:
         if evaluation:
             yield evaluation
             yield from self.warning()
+            if state.stopped_early:
+                yield stopped_early(state)
+                state.stop()
         return evaluation is not None or self._progressive is not None
 
     def warning(self) -> Iterator[Event]:
@@ -75,52 +87,68 @@ class Evaluator:
         if same_samples and (overfit := self._state.trend.take_warning()) is not None:
             yield Event(self._state.step, "overfit", str(overfit), asdict(overfit))
 
-    def _interval(self) -> int:
-        """Return the steps from one evaluation to the next; 0: only the end is evaluated."""
-        state = self._state
-        every = state.config.eval.interval(state.knobs, state.steps_total or 0)
-        return every or (0 if self._progressive is None else WINDOW_STEPS)
+    def _is_due(self) -> bool:
+        """Return whether an evaluation is due after the present step. The validation slice is also scored after the last one."""
+        state, settings, step = self._state, self._state.config.eval, self._state.step
+        if self._progressive is not None:
+            return step % (settings.interval(state.knobs, 0) or WINDOW_STEPS) == 0
+        epoch_steps = -(-self._source.train_samples // state.config.run.batch_size)
+        due = settings.is_due(state.knobs, step, state.steps_total or 0, epoch_steps)
+        return due or (settings.validates and state.is_at_end)
 
     def evaluate(self) -> Evaluation | None:
-        """Score the held-out range, the next window of the stream, or the present window. Returns None where a signal interrupted
-        it, or the present window has no sample."""
+        """Score the held-out range, the validation slice, the next window of the stream, or the present window. Returns None
+        where a signal interrupted it, or the present window has no sample."""
         state, settings = self._state, self._state.config.eval
         window = self._next_window() if settings.mode == "next_window" else None
         if self._progressive is not None:
             quality = self._progressive.quality()
         elif window is None:
-            quality = self._held_out(settings.max_samples)
+            quality = self._held_out(settings.max_samples, settings.validates)
         else:
             quality = score_batches(window.batches(), state.store, self._dense, lambda: state.hurried, settings.metrics)
         if quality is None:
             return None
-        seen = state.store.group.totals({"samples_seen": state.tally.counters.samples_seen})
-        evaluation = Evaluation(state.step, quality, None if window is None else window.scored, **seen)
+        evaluation = self._of(quality, None if window is None else window.scored)
         state.set_evaluation(evaluation)
         return evaluation
 
-    def _held_out(self, most: int) -> Quality | None:
-        """Score at most so many of the held-out samples (0 is all). Returns None where a signal interrupted it."""
+    def score_held_out(self) -> Evaluation | None:
+        """Score the held-out range with the present model, which is no evaluation of the run's course. Returns None where a
+        signal interrupted it."""
+        quality = self._held_out(self._state.config.eval.max_samples, validation=False)
+        return None if quality is None else self._of(quality)
+
+    def _held_out(self, most: int, validation: bool) -> Quality | None:
+        """Score at most so many of the held-out samples (0 is all), or of the validation slice. Returns None where a signal
+        interrupted it."""
         state, settings = self._state, self._state.config.eval
         if state.config.data.implicit.negatives:
             from adaptive_rec.runtime.ranked import rank_held_out
 
-            return rank_held_out(state, self._source, self._dense, self.candidates(most))
-        held_out = self._source.test_batches(settings.batch_size, most)
+            return rank_held_out(state, self._source, self._dense, self.candidates(most, validation))
+        held_out = self._source.test_batches(settings.batch_size, most, validation)
         return score_batches(held_out, state.store, self._dense, lambda: state.hurried, settings.metrics)
 
-    def candidates(self, most: int) -> Candidates:
-        """Return the users of so many held-out rows, where rows are all positives, and the items that they are ranked among."""
+    def candidates(self, most: int, validation: bool) -> Candidates:
+        """Return the users of so many held-out rows, or of the validation slice, where rows are all positives, and the items that
+        they are ranked among."""
         from adaptive_rec.data.implicit.candidates import Candidates
 
-        if most not in self._candidates:
+        if (most, validation) not in self._candidates:
             from adaptive_rec.data.implicit.negatives import negatives_of
 
             drawn = negatives_of(self._source)
             assert drawn is not None, "rows are all positives"
             settings = self._state.config.eval.model_copy(update={"max_samples": most})
-            self._candidates[most] = Candidates(drawn, settings, self._state.config.run.seed)
-        return self._candidates[most]
+            made = Candidates(drawn, settings, self._state.config.run.seed, validation=validation)
+            self._candidates[most, validation] = made
+        return self._candidates[most, validation]
+
+    def _of(self, quality: Quality, scored: ScoredWindow | None = None) -> Evaluation:
+        state = self._state
+        seen = state.store.group.totals({"samples_seen": state.tally.counters.samples_seen})
+        return Evaluation(state.step, quality, scored, **seen)
 
     def _next_window(self) -> NextWindow:
         from adaptive_rec.runtime.next_window import NextWindow
@@ -128,10 +156,11 @@ class Evaluator:
         return NextWindow(self._state, self._source)
 
     def phase_logloss(self) -> float | None:
-        """Return the logloss of `policy.schedule_samples` held-out samples. None where a signal interrupted it."""
+        """Return the logloss of `policy.schedule_samples` samples that are held out, or validated on. None where a signal
+        interrupted it."""
         state = self._state
         with state.times("evaluate"), self._publisher.during("evaluating"):
-            quality = self._held_out(state.config.policy.schedule_samples)
+            quality = self._held_out(state.config.policy.schedule_samples, state.config.eval.validates)
         return None if quality is None else quality.logloss
 
 

@@ -28,8 +28,8 @@ class PartOfBatches(Wrapped):
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         return map(self.take_part, self._source.train_batches(position, batch_size))
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
-        return map(self.take_part, self._source.test_batches(batch_size, max_samples))
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
+        return map(self.take_part, self._source.test_batches(batch_size, max_samples, validation))
 
     def take_part(self, batch: Batch) -> Batch:
         """Return this rank's part of a batch."""

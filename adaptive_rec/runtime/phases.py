@@ -112,7 +112,7 @@ class Phases:
 
     def __iter__(self) -> Iterator[Phase]:
         state, policy = self._state, self._state.policy
-        if state.saved_paused and state.stop_requested:  # while it waited to resume
+        if state.stopped_early or (state.saved_paused and state.stop_requested):  # while it waited to resume
             return
         while isinstance(policy, ArrangingPolicy) and not state.stop_requested and state.policy is policy:
             stretch = self._stretch

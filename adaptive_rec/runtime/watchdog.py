@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.checkpoint.rollback_target import newest_up_to, step_of
+from adaptive_rec.checkpoint.generation import step_of
+from adaptive_rec.checkpoint.rollback_target import newest_up_to
 from adaptive_rec.config.watch_rule import DISK_FREE
 from adaptive_rec.errors import AdaptiveRecError, ConfigError, NotFiniteError
 from adaptive_rec.live.mailbox import Answer, Command, Mailbox

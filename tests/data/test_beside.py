@@ -28,11 +28,14 @@ from adaptive_rec.data.tabular.handed_on import decode_batch, encode_batch
 from adaptive_rec.data.tabular.schema import Schema, parse_schema, schema_of_toml
 from adaptive_rec.data.tabular.schema_text import schema_toml
 from adaptive_rec.data.tabular.stream import TabularSource
-from adaptive_rec.errors import DataError, UsageError
+from adaptive_rec.data.weights import WeightFacts, weights_of
+from adaptive_rec.errors import ConfigError, DataError, UsageError
 from adaptive_rec.kernels.reference.hash_texts import hash_text
 from adaptive_rec.policy.batches import join_batches, repack, take
 from adaptive_rec.runtime.parts import PartOfBatches
-from adaptive_rec.system.group import ALONE
+from adaptive_rec.runtime.rank_checks import check_data
+from adaptive_rec.system.group import ALONE, Group
+from tests.doubles.late_threads import LateThreads
 
 PLAIN: dict[str, Any] = {"label": "label", "dense": ["n"], "sparse": ["user", {"column": "tags", "separator": "|"}]}
 BESIDE = {"time": "when", "weight": "w", "class_weight": {"0": 0.5, "1": 4.0}, "group": "q"}
@@ -173,6 +176,7 @@ def test_a_schema_without_them_has_the_same_text_and_job(tmp_path: Path) -> None
         ({"class_weight": {"0": float("nan")}}, "must be a finite number"),
         ({"class_weight": {"2": 1.0}}, "class_weight"),
         ({"group": {"column": "q", "type": "date"}}, "group.type"),
+        ({"group": "label"}, "group must be another column"),
     ],
 )
 def test_bad_schemas_are_refused(values: dict[str, Any], words: str) -> None:
@@ -209,7 +213,54 @@ def test_options_name_the_columns(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("--weight must be a column of", ["--weight", "ww"]),
         ("--group must be a column of", ["--group", "nobody"]),
         ("--weight must be another column than the label", ["--weight", "label"]),
+        ("--group must be another column than the label", ["--group", "label"]),
     ):
         out = tmp_path / f"not-{option[1]}"
         assert main(["data", "prepare", str(path), "--out", str(out), "--label", "label", *option]) == 2
         assert words in capsys.readouterr().err
+
+
+def test_a_source_has_the_facts_of_its_training_weights(tmp_path: Path) -> None:
+    path, numbers = file_of(tmp_path / "a.csv"), np.arange(4_500)
+    weights_B = numbers % 5 * np.where(numbers % 2, 4.0, 0.5)
+    shuffled, halved = f"data.source={made(tmp_path / 'folder', path)}", "data.train_range=[0.0,0.9]"
+    raw = [f"data.source={path}", f"data.schema_file={schema_file(tmp_path)}", "data.ids=raw", "data.max_table_rows=50"]
+    for settings in ([shuffled], raw):
+        found = weights_of(open_source(load_config(None, {}, [*settings, halved])))
+        assert found is not None
+        assert (found.samples, found.sum, found.low, found.high) == (4_500, weights_B.sum(), 0.0, 16.0)
+        assert found.text == "column w, label 0 x 0.5, label 1 x 4: 20,250 over 4,500 training rows, from 0 to 16"
+    followed = open_source(load_config(None, {}, [*raw, "data.follow=true"]), trains=True)
+    assert weights_of(followed) == WeightFacts("w", {"0": 0.5, "1": 4.0})
+    assert weights_of(followed).figures() == {"column": "w", "classes": {"0": 0.5, "1": 4.0}}  # type: ignore[union-attr]
+    plain = open_source(load_config(None, {}, [f"data.source={made(tmp_path / 'plain', path, values=PLAIN)}"]))
+    assert weights_of(plain) is None
+
+
+def test_weights_that_are_all_0_are_refused(tmp_path: Path) -> None:
+    path = file_of(tmp_path / "a.csv", table(400).append_column("none", pa.array(np.zeros(400))))
+    folder = made(tmp_path / "folder", path, values=PLAIN | {"weight": "none"})
+    with pytest.raises(DataError, match=r"weights must not be 0 for all training rows, those of column none are"):
+        open_source(load_config(None, {}, [f"data.source={folder}"]))
+    weights_R = np.memmap(folder / "a_weights.npy", np.float32, "r+", 128)
+    weights_R[7] = -1
+    weights_R.flush()
+    with pytest.raises(DataError, match="weights must be finite and at least 0"):
+        open_source(load_config(None, {}, [f"data.source={folder}"]))
+
+
+def test_ranks_with_other_weights_are_refused(tmp_path: Path) -> None:
+    folder = made(tmp_path / "folder", file_of(tmp_path / "a.csv"))
+    config = load_config(None, {}, [f"data.source={folder}"])
+
+    def of_rank(group: Group) -> None:
+        source = open_source(config)
+        if group.rank:
+            change = source.train_batches
+            source.train_batches = lambda *place: (  # type: ignore[method-assign]
+                replace(batch, weights_B=batch.weights_B + np.float32(1)) for batch in change(*place)
+            )
+        check_data(group, source, config)
+
+    with pytest.raises(ConfigError, match="the sum of the first batch's weights must be the same on all ranks"):
+        LateThreads.train(2, of_rank, seed=1)

@@ -55,10 +55,13 @@ class Candidates:
     """Users of the held-out rows, block by block, with all items of the training rows, or those chosen and some that are drawn
     evenly. Items of a user's training rows are left out, unless `eval.rank_seen` says otherwise."""
 
-    def __init__(self, drawn: WithNegatives, settings: EvalConfig, seed: int, rows: Source | None = None) -> None:
-        """Read the held-out rows, or new `rows` in their place, once for their users and once for the contexts. Raises DataError
-        where there is nothing to rank."""
+    def __init__(
+        self, drawn: WithNegatives, settings: EvalConfig, seed: int, rows: Source | None = None, validation: bool = False
+    ) -> None:
+        """Read the held-out rows, those of the validation slice, or new `rows` in their place, once for their users and once for
+        the contexts. Raises DataError where there is nothing to rank."""
         self._drawn, self._settings, self._seed, self._rows = drawn, settings, seed, rows or drawn
+        self._validation = validation
         self._pool = np.flatnonzero(drawn.items.is_one_I)
         self._leaves_out = None if settings.rank_seen else drawn.seen
         self.users = self._users()
@@ -100,7 +103,7 @@ class Candidates:
         drawn = self._drawn
         users: list[Integers] = []
         numbers: list[Integers] = []
-        for batch in self._rows.test_batches(SURVEY_ROWS, self._settings.max_samples):
+        for batch in self._rows.test_batches(SURVEY_ROWS, self._settings.max_samples, self._validation):
             numbers.append(drawn.items.numbers(single_ids(batch, drawn.item)))
             users.append(numbers[-1] if drawn.user is None else single_ids(batch, drawn.user).copy())
         if not numbers:
@@ -135,7 +138,7 @@ class Candidates:
     def _contexts(self) -> Batch:
         """Return the first held-out row of each user that is ranked."""
         parts, begin, wanted = [], 0, self.users.first_row_G  # in the order of the rows
-        for batch in self._rows.test_batches(SURVEY_ROWS, self._settings.max_samples):
+        for batch in self._rows.test_batches(SURVEY_ROWS, self._settings.max_samples, self._validation):
             inside = wanted[(wanted >= begin) & (wanted < begin + batch.size)] - begin
             begin += batch.size
             if len(inside):

@@ -128,6 +128,7 @@ class FinalFigures(StrictShape):
     samples_seen: Whole = 0
     samples_trained: Whole = 0
     samples_skipped: Whole = 0
+    weight_trained: Figure = 0.0
     malformed_rows: Whole = 0
     row_updates: Whole = 0
     row_updates_skipped: Whole = 0
