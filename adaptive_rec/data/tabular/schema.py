@@ -258,7 +258,7 @@ class Schema(Frozen):
                 )
         if self.weight and self.weight in (self.comparison.column, self.time.column):
             raise ValueError(f"weight must be another column than the label and the time, got {self.weight!r}")
-        if self.group.column == self.comparison.column:
+        if self.group.column and self.group.column == self.comparison.column:
             raise ValueError(f"group must be another column than the label, got {self.group.column!r}")
         return self
 
