@@ -241,7 +241,10 @@ def _many(looked: Looked) -> Iterator[str]:
     """Say which columns have nearly as many values as rows."""
     rows = looked.train.rows + looked.held_out.rows
     for name, ratio in zip(looked.sparse_names, looked.values_C, strict=True):
-        if rows >= LEAST_ROWS and ratio >= MANY_VALUES:
+        if rows >= LEAST_ROWS and ratio >= MANY_VALUES and name in (looked.item, looked.user):
+            many = f"{readable(name, word=60)} has {percent(min(1.0, ratio))} as many values as there are rows"
+            yield f"{many}: most have too few rows to be learnt from"
+        elif rows >= LEAST_ROWS and ratio >= MANY_VALUES:
             yield (
                 f"{readable(name, word=60)} has {percent(min(1.0, ratio))} as many values as there are rows: most have too few "
                 "rows to be learnt from; leave it out of the schema, or raise min_count, below which values share a row"
