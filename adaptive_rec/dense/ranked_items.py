@@ -40,8 +40,8 @@ def rank_items(
     """Score all pairs of users and items. Returns None where it was given up. Raises MemoryPlanError where the device is too
     small.
 
-    AUC is grouped AUC. Log loss, accuracy and calibration are what negatives that are drawn for each held-out row as in training
-    would give on average; `negatives`: how many are drawn.
+    AUC is grouped AUC, of the items that training rows have. Log loss, accuracy and calibration are what negatives that are drawn
+    for each held-out row as in training would give on average; `negatives`: how many are drawn.
     """
     found = _Sums([*metrics, *([] if GAUC in metrics else [GAUC])], candidates.shares_I, negatives)
     for block in candidates.blocks():
@@ -86,44 +86,40 @@ class _Sums:
 
     def add(self, block: UserBlock, logits_P: NDArray[np.float64]) -> None:
         """Take in a block with its scores."""
-        groups = np.concatenate([block.context_P, block.missed])
-        labels = np.concatenate([block.is_chosen_P, np.ones(len(block.missed), bool)]).astype(np.float32)
-        scores = np.concatenate([logits_P, np.full(len(block.missed), -np.inf)])
-        made = self._ranked(labels, scores, groups, block.missed)
-        self.chosen += int(labels.sum())
+        self.chosen += int(block.is_chosen_P.sum()) + len(block.missed)
+        self._add(self._ranked(block, logits_P), self._samples_with_both(block))
+        self._add_expected(block, logits_P)
+
+    def _add(self, made: Ranking, samples_with_both: int) -> None:
         self.groups += made.groups_with_positive
         self.groups_with_both += made.groups_with_both
         for name, value in made.metrics.items():
-            weight = self._samples_with_both(groups, labels) if name == GAUC else made.groups_with_positive
+            weight = samples_with_both if name == GAUC else made.groups_with_positive
             if weight:
                 self.ranked[name] = self.ranked.get(name, 0.0) + value * weight
                 self.weights[name] = self.weights.get(name, 0.0) + weight
-        self._add_expected(block, logits_P)
 
-    def _ranked(
-        self, labels: NDArray[np.float32], scores: NDArray[np.float64], groups: NDArray[np.int64], missed: NDArray[np.int64]
-    ) -> Ranking:
-        """Return the metrics of a block. An item that is `missed` is in no place, even of users with few items."""
-        made = ranking(self.names, labels, scores, groups)
-        first = int(groups.min(initial=0))
-        short = np.unique(missed)
-        short = short[np.bincount(groups - first)[short - first] <= self.places]
-        if not len(short):
-            return made
-        before = np.repeat(short, self.places)  # in place of items, ahead of those missed
-        filled = ranking(
+    def _ranked(self, block: UserBlock, logits_P: NDArray[np.float64]) -> Ranking:
+        """Return the metrics of a block. Items that are missed are behind all places that count; grouped AUC is of the others."""
+        labels_P = block.is_chosen_P.astype(np.float32)
+        if not len(block.missed):
+            return ranking(self.names, labels_P, logits_P, block.context_P)
+        found = ranking([GAUC], labels_P, logits_P, block.context_P)
+        before = np.repeat(np.unique(block.missed), self.places)  # ahead of those missed, behind all items
+        others = ranking(
             [name for name in self.names if name != GAUC],
-            np.concatenate([labels, np.zeros(len(before), np.float32)]),
-            np.concatenate([scores, np.full(len(before), -np.finfo(np.float64).max)]),
-            np.concatenate([groups, before]),
+            np.concatenate([labels_P, np.ones(len(block.missed), np.float32), np.zeros(len(before), np.float32)]),
+            np.concatenate([logits_P, np.full(len(block.missed), -np.inf), np.full(len(before), -np.finfo(np.float64).max)]),
+            np.concatenate([block.context_P, block.missed, before]),
         )
-        return replace(made, metrics={**made.metrics, **filled.metrics})
+        return replace(others, groups_with_both=found.groups_with_both, metrics={**others.metrics, **found.metrics})
 
     @staticmethod
-    def _samples_with_both(groups: NDArray[np.int64], labels: NDArray[np.float32]) -> int:
-        group = groups - groups.min()
-        samples_G, chosen_G = np.bincount(group), np.bincount(group, weights=labels)
-        return int(samples_G[(chosen_G > 0) & (chosen_G < samples_G)].sum())
+    def _samples_with_both(block: UserBlock) -> int:
+        """Return the pairs of users who have chosen some of the items and not all."""
+        user_P = block.context_P - block.context_P.min(initial=0)
+        samples_U, chosen_U = np.bincount(user_P), np.bincount(user_P, weights=block.is_chosen_P)
+        return int(samples_U[(chosen_U > 0) & (chosen_U < samples_U)].sum())
 
     def _add_expected(self, block: UserBlock, logits_P: NDArray[np.float64]) -> None:
         """Add the losses that chosen items, and negatives drawn for each of them, have on average."""

@@ -70,10 +70,10 @@ def plain(logit_of: dict[tuple[str, str], float], shares: dict[str, float]) -> d
         best = sum(1 / math.log2(k + 2) for k in range(min(5, len(mine))))
         sums["ndcg@5"].append(sum(1 / math.log2(place + 1) for place in places if place <= 5) / best)
         sums["mrr"].append(1 / min(places) if min(places) < math.inf else 0.0)
-        missed, others = len(mine - set(pool)), [item for item in pool if item not in mine]
+        others = [item for item in pool if item not in mine]
         found = [item for item in pool if item in mine]
         right = sum(logit_of[user, one] > logit_of[user, other] for one in found for other in others)
-        pairs.append((right / (len(mine) * len(others)), len(pool) + missed))
+        pairs += [(right / (len(found) * len(others)), len(pool))] if found else []
         loss += sum(math.log1p(math.exp(-logit_of[user, item])) for item in found)
         all_shares = sum(shares[item] for item in others)
         drawn = NEGATIVES * len(found) / all_shares

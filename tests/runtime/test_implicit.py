@@ -83,6 +83,22 @@ def test_a_policy_that_reorders_the_stream_trains_all_samples(log: Path) -> None
     assert runtime.state.tally.counters.samples_trained == 4 * round(0.9 * ROWS)
 
 
+def test_a_validation_slice_is_ranked_and_the_held_out_rows_at_the_end(log: Path) -> None:
+    given = [f"data.source={log / 'folder'}", *EXACT, "run.steps=0", "data.epochs=2", "eval.per_epoch=1"]
+    config = load_config("clicks_small", {}, [*given, "eval.mode=validation", "eval.patience=5"])
+    runtime = assemble(config)
+    assert runtime.source.train_samples == 4 * (450 - 45)
+    made = [report for report in runtime.run() if isinstance(report, Evaluation)]
+    assert len(made) == 2
+    held_out = runtime.evaluator.score_held_out()
+    assert held_out is not None
+    users = [each.quality.ranking.groups for each in (*made, held_out) if each.quality.ranking is not None]
+    assert users[0] == users[1]
+    slice_, test = (runtime.evaluator.candidates(0, validation).users for validation in (True, False))
+    assert users == [len(slice_.ids_G), len(slice_.ids_G), len(test.ids_G)]
+    assert slice_.first_row_G.max() < 45
+
+
 def words(*settings: str) -> list[str]:
     return [word for one in settings for word in ("--set", one)]
 

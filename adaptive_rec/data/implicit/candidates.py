@@ -16,7 +16,7 @@ from adaptive_rec.data.implicit.negatives import SURVEY_ROWS, WithNegatives
 from adaptive_rec.data.implicit.rows import joined_rows, taken
 from adaptive_rec.data.source import Source
 from adaptive_rec.errors import DataError
-from adaptive_rec.units import whole
+from adaptive_rec.units import percent, whole
 
 MOST_PAIRS = 1 << 20
 """Pairs of user and item that are held at a time, unless one user has more."""
@@ -86,7 +86,9 @@ class Candidates:
         few, of = self.items, len(self._pool)
         items = f"{whole(few)} of {whole(of)} items, drawn for each" if few < of else f"all {whole(of)} items"
         left_out = "" if self._leaves_out is None else ", those of their training rows left out"
-        return f"{users} ranked among {items}{left_out}"
+        missed, chosen = (sum(map(count, self.users.chosen)) for count in (lambda items: int((items < 0).sum()), len))
+        new = f"; {percent(missed / chosen)} of what they chose is in no training row, and missed" if missed else ""
+        return f"{users} ranked among {items}{left_out}{new}"
 
     def blocks(self) -> Iterator[UserBlock]:
         """Yield the users in their order."""
