@@ -233,7 +233,9 @@ def configuration(named: str | None, data: str | None, settings: list[str]) -> C
     described = any(setting.startswith("data.schema_file=") for setting in settings)
     positives_alone = any(setting.startswith("data.implicit.negatives=") for setting in settings)
     preset = "clicks_raw" if described else "implicit" if positives_alone and data != "synthetic" else preset_for(data)
-    return load_config(named or preset, os.environ, settings)
+    passes_once = any(setting.replace('"', "") in ("data.order=time", "data.follow=true") for setting in settings)
+    once = ["data.epochs=1"] if passes_once and preset == "implicit" and not named else []  # the preset has more passes
+    return load_config(named or preset, os.environ, [*once, *settings])
 
 
 def preset_for(data: str | None) -> str:
