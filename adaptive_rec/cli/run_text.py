@@ -93,7 +93,7 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     best = s.get("best_eval")
     if quality and best and best["step"] < s["steps"] and s.get("eval_mode") != "validation":
         yield "best", f"AUC {best['auc']:.4f}  logloss {best['logloss']:.4f}  at step {whole(best['step'])}"
-    weight = f", of weight {s['weight_trained']:,.6g} in all" if s.get("weight_trained") is not None else ""
+    weight = "" if s.get("weight_trained") is None else f", of weight {count(s['weight_trained'])} in all"
     yield "trained", f"{count(trained)} of {count(seen)} samples seen{weight}, {counted(s['steps'], 'step')}"
     yield "speed", f"{count(s['samples_per_second'])} samples/s, {clock(s['seconds'])}"
     popular = f"{percent(s['popular_sample_ratio'])} of samples are popular (every lookup hot)"

@@ -256,8 +256,8 @@ def write_report_page(directory: Path) -> object:
 
 def finish(training: TrainingRun, screen: Screen, signals: StopSignals) -> dict[str, Any]:
     """Write the final checkpoint and the summary. After a signal, no samples are scored."""
-    state = training.runtime.state
-    if state.stop_requested and not state.stopped_early:  # a client may have requested it
+    stopped = training.runtime.state.stop_requested and not training.runtime.state.stopped_early
+    if stopped:  # a client may have requested it
         screen.stopping()
     what = "the next window" if training.config.eval.mode == "next_window" else "the held-out samples"
     scoring = "" if signals.exit_code or training.runtime.followed else f", scoring {what}"

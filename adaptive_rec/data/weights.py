@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import sum_of_weights
 from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.errors import DataError
-from adaptive_rec.units import counted, readable
+from adaptive_rec.units import counted, readable, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.data.tabular.schema import Schema
+
+FEW = 1000
+"""Sums below it are written with their decimals."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class WeightFacts:
         if not self.samples:
             return ", ".join(named)
         spread = f"from {self.low:g} to {self.high:g}"
-        return f"{', '.join(named)}: {self.sum:,.6g} over {counted(self.samples, 'training row')}, {spread}"
+        return f"{', '.join(named)}: {in_words(self.sum)} over {counted(self.samples, 'training row')}, {spread}"
 
     def figures(self) -> dict[str, Any]:
         """Return the facts as `summary.json` has them."""
@@ -64,9 +67,12 @@ class WeightFacts:
         return {**named, "sum": self.sum, "least": self.low, "largest": self.high} if self.samples else named
 
 
+def in_words(weight: float) -> str:
+    """Return a sum of weights as people read it."""
+    return whole(round(weight)) if weight >= FEW else f"{weight:.6g}"
+
+
 def weights_of(source: Source) -> WeightFacts | None:
     """Return what is known of the weights of a source's samples; None where all weigh 1."""
-    while isinstance(source, Wrapped):
-        source = source.origin
     found: WeightFacts | None = getattr(source, "weights", None)
-    return found
+    return weights_of(source.origin) if found is None and isinstance(source, Wrapped) else found

@@ -156,6 +156,7 @@ class DensePart:
     def step(self, factor: float) -> None:
         """Make an optimizer step with `factor` times the configured learning rates."""
         self.set_rates(factor)
+        self.weigh_loss()
         self.update_parameters()
 
     def set_rates(self, factor: float) -> None:
@@ -172,10 +173,16 @@ class DensePart:
             return self._logits(dense_SX, pooled, training=False)
 
     def _loss_of(self, micro: MicroBatch) -> Tensor:
-        """Return the sum of the losses of the micro-batch that ran last, each times its weight where samples have weights."""
+        """Return the sum of the losses of the micro-batch that ran last; where samples have weights, its part of their mean, to
+        be multiplied by `weigh_loss`."""
         if self._whole_weight is None:
             return self.losses_S.sum()
-        return torch.dot(self.losses_S.double(), micro.scale_S.double()) * self._whole_weight
+        return torch.dot(self.losses_S.double(), micro.scale_S.double())
+
+    def weigh_loss(self) -> None:
+        """Make the step's loss a sum of weighted ones, where samples have weights."""
+        if self._whole_weight is not None:
+            self.step_loss.mul_(self._whole_weight)
 
     def _losses_of(self, dense_SX: Tensor, pooled: list[Tensor], labels_S: Tensor) -> Tensor:
         logits_S = self._logits(dense_SX, pooled, training=True)

@@ -109,6 +109,8 @@ class QualityTrend:
         if samples > before[1]:
             self._training = (loss_sum - before[0]) / (samples - before[1])
             self._reported = now
+        if math.isnan(found.logloss):  # all samples scored have weight 0
+            return
         if self._least is None or found.logloss < self._least.logloss:
             self._least, self._least_training = found, self._training
             self._worse, self.overfit, self._new = 0, None, False

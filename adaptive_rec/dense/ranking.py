@@ -86,7 +86,7 @@ def _ties(
 ) -> _Ties:
     weighed = None if weights is None else weights.astype(np.float64)
     is_positive = labels > 0.5
-    order = _order(is_positive, -scores.astype(np.float64), groups, weighed)
+    order = _order(is_positive, -scores, groups, weighed)
     scores, groups, is_positive = scores[order], groups[order], is_positive[order]
     begins = np.concatenate([[True], groups[1:] != groups[:-1]])[: len(groups)]
     first_sample_Q = np.flatnonzero(begins | np.concatenate([[True], scores[1:] != scores[:-1]])[: len(groups)])
@@ -110,7 +110,7 @@ def _ties(
     )
 
 
-def _order(is_positive: NDArray[np.bool_], falling: Floats, groups: Integers, weights: Floats | None) -> Integers:
+def _order(is_positive: NDArray[np.bool_], falling: NDArray[np.floating], groups: Integers, weights: Floats | None) -> Integers:
     """Return the samples by group and falling score. Sums of weights depend on their order, so all else has one there, too."""
     return np.lexsort((falling, groups) if weights is None else (is_positive, weights, falling, groups))
 

@@ -129,8 +129,7 @@ class ReplayedDense(DensePart):
 
     def _step(self, factor: float) -> None:
         self.set_rates(factor)
-        if self._whole_weight is not None:
-            self.step_loss.mul_(self._whole_weight)
+        self.weigh_loss()
         self._update()
 
     def _count_and_update(self) -> None:
@@ -177,7 +176,7 @@ class ReplayedDense(DensePart):
             static.copy_(grad)
         bucket.losses_S.copy_(losses_S.detach())
         counted_S = losses_S.detach().masked_fill_(micro.scale_S == 0, 0)
-        # Of a weighted batch the mean loss: a recording cannot have the sum of its weights, by which it is multiplied in `_step`.
+        # Of a weighted batch the mean loss: a recording cannot have the sum of its weights, by which `weigh_loss` multiplies it.
         self.step_loss += counted_S.sum() if self._whole_weight is None else torch.dot(counted_S.double(), micro.scale_S.double())
         # Of the copies: a gradient whose numbers do not lie side by side would have torch take each norm by a kernel of its own.
         lengths = torch._foreach_norm([*grads[: len(self.parameters)], *bucket.gradients])

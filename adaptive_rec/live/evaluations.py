@@ -29,13 +29,14 @@ class WindowScores:
     """By the name of a metric that ranks: windows that have it, and the sum over them."""
 
     def with_one(self, evaluation: Evaluation) -> WindowScores:
-        """Return the sums with one more evaluation."""
+        """Return the sums with one more evaluation; a window all of whose weights are 0 is not counted."""
+        logloss, has_weight = evaluation.quality.logloss, not math.isnan(evaluation.quality.logloss)
         auc, known = evaluation.quality.auc, not math.isnan(evaluation.quality.auc)
         return WindowScores(
-            self.count + 1,
+            self.count + has_weight,
             self.with_auc + known,
             self.auc_sum + (auc if known else 0.0),
-            self.logloss_sum + evaluation.quality.logloss,
+            self.logloss_sum + (logloss if has_weight else 0.0),
             auc,
             dict(self._with_ranked(evaluation.quality)),
         )

@@ -167,6 +167,10 @@ class Quality:
     ranking: Ranking | None = None
     """Metrics of `eval.metrics`; None where the run has none."""
 
+    def __str__(self) -> str:
+        ranked = {} if self.ranking is None else self.ranking.metrics
+        return ", ".join([f"AUC {self.auc:.4f}", f"logloss {self.logloss:.4f}", *ranked_texts(ranked)])
+
     def value(self, metric: str) -> float:
         """Return a metric by its name (`config/metrics.py` says which of two values is better); NaN where it is not known."""
         if metric in BY_SAMPLE_NAMES:

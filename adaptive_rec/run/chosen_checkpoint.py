@@ -15,6 +15,7 @@ from adaptive_rec.checkpoint.history import hold_generation, verify_all
 from adaptive_rec.checkpoint.saved_state import read_values
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import CheckpointError, UsageError
+from adaptive_rec.saved import Saved
 from adaptive_rec.units import whole
 
 BEST, NEWEST = "best", "newest"
@@ -78,17 +79,17 @@ def chosen_checkpoint(
 
 def best_checkpoint(run: Path, generation: Path) -> Chosen | str:
     """Return the checkpoint of a run's best evaluation by the time of a generation, or why there is none."""
-    saved, _, _ = read_values(generation, DISK)
-    trend = saved.get("trend") or {}
-    best, waiting = trend.get("best"), trend.get("waiting") or {}
-    if not isinstance(best, dict) or "value" not in best:
+    saved = Saved(read_values(generation, DISK)[0])
+    trend = saved.maybe("trend") if saved.has("trend") else None
+    best = None if trend is None else trend.maybe("best")
+    if trend is None or best is None or not trend.has("waiting"):  # older versions save no metric
         return f"{run} has no evaluation yet"
-    step = int(best["step"])
+    step = best.integer("step")
     same = step_of(generation.name) == step
     names = [generation.name] if same else newest_of_step(generations(names_in(DISK, generation.parent)), step)
     if not names:
         return f"the best evaluation of {run} was at step {step}, of which there is no checkpoint"
-    return Chosen(generation.parent / names[0], BEST, str(waiting.get("metric")), float(best["value"]))
+    return Chosen(generation.parent / names[0], BEST, trend.part("waiting").text("metric"), best.number("value"))
 
 
 def checkpoint_at(run: Path, at: str | None, option: str = "--at") -> str:

@@ -115,6 +115,7 @@ class CurrentRun:
         assert self._runtime is not None
         self._board = self._runtime.publisher.values()
         self._leave(phase)
+        self.mailbox.let_go(HAS_ENDED)
 
     def score_with(self, hurry: Callable[[], None]) -> None:
         """Have signals end the scoring of a run that has ended by `hurry`."""

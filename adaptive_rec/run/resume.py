@@ -41,18 +41,25 @@ SCORED_ANYWHERE = ["run.device=auto", "run.compile=false", "run.classify=auto", 
 
 
 @dataclass(frozen=True)
-class Resumed:
-    """A run as a checkpoint has it, ready to train."""
+class ResumedFrom:
+    """What a run was resumed from."""
 
-    runtime: Runtime
-    config: Config
-    """The configuration that the run directory keeps: its first knobs, all else as given now."""
     checkpoint: str
     """Name of the checkpoint."""
     overridden: dict[str, dict[str, Any]]
     """Old and new values of knobs that differ from the saved ones before the run goes on."""
     settings: dict[str, dict[str, Any]]
     """Old and new values of other settings that change its course."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A run as a checkpoint has it, ready to train."""
+
+    runtime: Runtime
+    config: Config
+    """The configuration that the run directory keeps: its first knobs, all else as given now."""
+    before: ResumedFrom
 
 
 def begin_run(
@@ -122,12 +129,11 @@ def resume_run(
     runtime.phases.check_resumable()
     set_aside(DISK, out / "checkpoints", [name for name, _ in found.skipped])
     was, now = saved.model_dump(), runtime.knobs.model_dump()
+    overridden_knobs = {name: {"old": was[name], "new": now[name]} for name in now if now[name] != was[name]}
     return Resumed(
         runtime,
         runtime.config.model_copy(update={"knobs": before.knobs}),
-        generation.name,
-        {name: {"old": was[name], "new": now[name]} for name in now if now[name] != was[name]},
-        changed_settings(before, config),
+        ResumedFrom(generation.name, overridden_knobs, changed_settings(before, config)),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.errors import first_line
 from adaptive_rec.live.recorder import NO_TIME, LoopTime
-from adaptive_rec.live.telemetry import Evaluation, Event, ranked_of, ranked_texts
+from adaptive_rec.live.telemetry import Evaluation, Event
 from adaptive_rec.run.current_run import CurrentRun
 from adaptive_rec.run.directory import RunDirectory
 from adaptive_rec.runtime.session import Report
@@ -49,8 +49,7 @@ class RunLog:
         if self._tracking is not None:
             self._tracking.add(report)
         if isinstance(report, Evaluation):
-            figures = [f"AUC {report.quality.auc:.4f}", f"logloss {report.quality.logloss:.4f}"]
-            self.note("evaluation", ", ".join([*figures, *ranked_texts(ranked_of(report.quality.as_dict()))]))
+            self.note("evaluation", str(report.quality))
 
     def complaints(self) -> Iterator[Event]:
         """Warn of lines that wait for the disk, and of trackers."""

@@ -24,7 +24,7 @@ from adaptive_rec.run.description import describe_run
 from adaptive_rec.run.directory import RunDirectory
 from adaptive_rec.run.new_directory import check_run_is_new, replace_text
 from adaptive_rec.run.parent import parent_of
-from adaptive_rec.run.resume import Resumed, begin_run, resume_run
+from adaptive_rec.run.resume import ResumedFrom, begin_run, resume_run
 from adaptive_rec.run.run_log import RunLog
 from adaptive_rec.run.summary import read_summary, scores_of, summary_of
 from adaptive_rec.runtime.events import with_note
@@ -83,7 +83,7 @@ class TrainingRun:
         found = checkpoint.find(out / "checkpoints") if resume else None
         if resume:
             self.group.tell(found.generation.name if found and found.generation else None)
-        self._resumed: Resumed | None = None
+        self._resumed: ResumedFrom | None = None
         self.failure: AdaptiveRecError | None = None
         """Why the checkpoint at the end, or the score of the held-out samples, could not be had."""
         self._suspended_by = ""
@@ -91,8 +91,9 @@ class TrainingRun:
         self._parent = parent_of(out) if resume else None
         if found is not None and found.generation is not None:
             replayed = journal.left_to_replay(replay, out, found.generation.name) if replay else None
-            self._resumed = resume_run(config, out, found, overridden, self.group, replayed, self._parent)
-            runtime, self.config = self._resumed.runtime, self._resumed.config
+            resumed = resume_run(config, out, found, overridden, self.group, replayed, self._parent)
+            runtime, self.config, self._resumed = resumed.runtime, resumed.config, resumed.before
+            del resumed
         else:
             replayed = journal.commands(replay) if replay else None
             runtime = begin_run(config, out, resume, self.group, replayed)
@@ -367,8 +368,7 @@ class TrainingRun:
             self.log.warn(text)
         if evaluation is not None:
             quality = evaluation.quality
-            found = f"held out: AUC {quality.auc:.4f}, logloss {quality.logloss:.4f}"
-            text = f"{found}, by the model of step {evaluation.step:,}"
+            text = f"held out: {quality}, by the model of step {evaluation.step:,}"
             self.log.note("scored", text, model_step=evaluation.step, **quality.as_dict())
         return evaluation
 

@@ -5,9 +5,9 @@ they are of the samples of a window, each scored in its own step."""
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
@@ -82,7 +82,7 @@ class Evaluator:
         made = self._state.evaluation
         if made is not None and math.isnan(made.quality.auc) and not self._one_class_told:
             self._one_class_told = True
-            yield Event(self._state.step, "warning", one_class(made.quality.samples, self._progressive is not None))
+            yield Event(self._state.step, "warning", why_no_auc(vars(made.quality), self._progressive is not None))
         same_samples = self._progressive is None and self._state.config.eval.mode != "next_window"
         if same_samples and (overfit := self._state.trend.take_warning()) is not None:
             yield Event(self._state.step, "overfit", str(overfit), asdict(overfit))
@@ -164,9 +164,12 @@ class Evaluator:
         return None if quality is None else quality.logloss
 
 
-def one_class(samples: int, trained: bool) -> str:
-    """Return a warning that samples that were scored, and `trained` on where data is followed, have one class of labels."""
-    of = "trained on since the last evaluation" if trained else "scored"
+def why_no_auc(quality: Mapping[str, Any], trained: bool) -> str:
+    """Return a warning that samples that were scored, and `trained` on where data is followed, have one class of labels, or no
+    weight."""
+    of, samples = "trained on since the last evaluation" if trained else "scored", quality["samples"]
+    if math.isnan(quality["logloss"]):
+        return f"all {whole(samples)} samples {of} have weight 0: there are no figures of quality; rows that count are needed"
     return (
         f"all {whole(samples)} samples {of} have one label: AUC is not defined, and there is nothing to learn or to compare; "
         "rows of both labels are needed"

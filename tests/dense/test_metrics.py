@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -84,8 +83,8 @@ def test_weighted_quality_equals_scikit_learn_and_repeated_samples(seed: int, sa
     assert found.calibration == pytest.approx(np.average(p, weights=weights) / base)
     if whole:
         often = weights.astype(np.int64)
-        repeated = asdict(quality(np.repeat(labels, often), np.repeat(logits, often)))
-        assert asdict(found) | {"samples": 0} == pytest.approx(repeated | {"samples": 0}, rel=1e-12, abs=1e-12)
+        repeated = quality(np.repeat(labels, often), np.repeat(logits, often)).as_dict()
+        assert found.as_dict() | {"samples": 0} == pytest.approx(repeated | {"samples": 0}, rel=1e-12, abs=1e-12)
 
 
 def test_weighted_figures_that_scikit_learn_1_9_1_gives() -> None:
@@ -100,7 +99,7 @@ def test_weighted_figures_that_scikit_learn_1_9_1_gives() -> None:
 def test_weights_of_sum_0_have_no_figures() -> None:
     found = quality(np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.zeros(2))
     assert found.samples == 2
-    assert all(math.isnan(value) for name, value in asdict(found).items() if name != "samples")
+    assert all(math.isnan(value) for name, value in found.as_dict().items() if name != "samples")
     one_class = quality(np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.array([1.0, 0.0]))
     assert math.isnan(one_class.auc)
     assert one_class.logloss == pytest.approx(math.log(2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,21 +14,29 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.data import open as opening
 from adaptive_rec.data.source import Wrapped
+from adaptive_rec.data.weights import WeightFacts
 from adaptive_rec.dense.metrics import quality
+from adaptive_rec.dense.quality_trend import QualityTrend
 from adaptive_rec.embedding.records import Fetched
+from adaptive_rec.errors import TrainingError
+from adaptive_rec.live.evaluations import WindowScores
 from adaptive_rec.live.recorder import LoopTime
-from adaptive_rec.policy import StepPlan
+from adaptive_rec.live.telemetry import Evaluation
+from adaptive_rec.policy import ArrangingPolicy, Outcome, Phase, StepPlan, StreamView
 from adaptive_rec.policy.batches import take
 from adaptive_rec.policy.skipping import weigh
 from adaptive_rec.reclassify.quality_guard import QualityGuard
 from adaptive_rec.run.summary import summary_of
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.evaluator import why_no_auc
 from adaptive_rec.runtime.progressive import Progressive
 from adaptive_rec.runtime.steps import scales_of
 from adaptive_rec.saved import Saved
 from adaptive_rec.system.group import ALONE
-from tests.cells import Trained, plain_cell, train
+from tests.cells import Trained, plain_cell, settings_of, train
 from tests.matrix import Case
 
 CASE: Case = {
@@ -122,7 +130,7 @@ def test_whole_weights_equal_repeated_samples(values: Case, weighing: Weighing) 
     assert ours.totals["weight_trained"] == plain.totals["samples_trained"]
     assert "weight_trained" not in plain.totals
     if values.get("ranks", 1) == 1:
-        found, wanted = (asdict(each.runtime.evaluator.evaluate().quality) for each in (ours, plain))
+        found, wanted = (each.runtime.evaluator.evaluate().quality.as_dict() for each in (ours, plain))
         assert found.pop("samples") == 64 != wanted.pop("samples")
         assert found == pytest.approx(wanted, rel=1e-11)
 
@@ -210,9 +218,9 @@ def test_samples_scored_in_their_own_step_are_weighted() -> None:
         scores.observe(work, StepPlan(()), samples)(Fetched(losses[samples]))
     again = Progressive()
     again.set_state(Saved(scores.state(), "scores"))
-    wanted = asdict(quality(labels, logits, weights))
+    wanted = quality(labels, logits, weights).as_dict()
     for each in (scores, again):
-        assert asdict(each.quality() or quality(labels, logits)) == pytest.approx(wanted, rel=1e-9)
+        assert (each.quality() or quality(labels, logits)).as_dict() == pytest.approx(wanted, rel=1e-9)
     work.batch.weights_B = None
     plain = Progressive()
     plain.observe(work, StepPlan(()), np.arange(4))(Fetched(losses))
@@ -232,3 +240,32 @@ def test_the_training_loss_is_weighted(weighing: Weighing) -> None:
     loss = runtime.reports.totals()["loss_sum"] / runtime.reports.totals()["weight_trained"]
     assert 0.1 < loss < 2
     assert summary_of(runtime, 0, LoopTime(1.0, 1.0), None)["train_logloss"] == loss
+
+
+class Forgetful(ArrangingPolicy):
+    """Makes batches of its own, without weights."""
+
+    name = "forgetful"
+
+    def arrange(self, stream: StreamView) -> Generator[Phase, Outcome, None]:
+        yield Phase("all", (replace(batch, weights_B=None) for batch in stream.rest()))
+
+
+def test_a_policy_that_forgets_weights_is_refused(weighing: Weighing, tmp_path: Path) -> None:
+    config = load_config(None, {}, settings_of(CASE, tmp_path))
+    source = type("Source", (Changed,), {"change": staticmethod(weighted), "weights": WeightFacts("w", {})})
+    runtime = assemble(config, source(opening.open_source(config)), policy=Forgetful())
+    with pytest.raises(TrainingError, match=r"batches of policy forgetful must keep the weights of samples, weights_B"):
+        list(runtime.run())
+
+
+def test_evaluations_without_weight_are_told_and_not_compared(weighing: Weighing) -> None:
+    nothing, something = (quality(np.array([0.0, 1.0]), np.zeros(2), np.full(2, w)) for w in (0.0, 1.0))
+    assert why_no_auc(asdict(nothing), False).startswith("all 2 samples scored have weight 0")
+    trend, windows = QualityTrend(), WindowScores()
+    for step, found in enumerate((nothing, something, nothing)):
+        trend.add(Evaluation(step, found), 1.0 * step, 1.0 * step)
+        windows = windows.with_one(Evaluation(step, found))
+    assert trend.best_step == 1
+    assert windows.count == 1
+    assert windows.logloss_sum == something.logloss

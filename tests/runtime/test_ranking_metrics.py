@@ -147,6 +147,19 @@ def test_a_followed_run_goes_on_with_the_groups_of_its_window(clicks: Path, tmp_
     assert len(rest) > 1
 
 
+def test_the_best_model_may_be_chosen_by_one(clicks: Path) -> None:
+    by = ["eval.mode=validation", "eval.validation_ratio=0.4", "eval.metric=gauc", "eval.every_steps=2"]
+    more = ["run.steps=10", "optimizer.embedding=rowwise_adagrad"]
+    runtime = assemble(load_config(None, {}, [*COMMON, *settings_of(clicks, "prepared"), *by, *more]))
+    found = [each for each in runtime.run() if isinstance(each, Evaluation)]
+    best = max(found, key=lambda each: each.quality.value("gauc"))
+    assert runtime.state.trend.best is not None
+    assert (runtime.state.trend.best.step, runtime.state.trend.best.value) == (best.step, best.quality.value("gauc"))
+    assert len({each.quality.value("gauc") for each in found}) > 1
+    with pytest.raises(ConfigError, match="eval.metrics must name mrr, by which eval.metric chooses the best model"):
+        load_config(None, {}, ["eval.metrics=['gauc']", "eval.metric=mrr"])
+
+
 def test_rows_without_groups_are_refused_with_the_option_that_names_them(clicks: Path) -> None:
     bare = clicks / "bare.toml"
     bare.write_text(SCHEMA.replace('group = "user"\n', ""))

@@ -45,13 +45,21 @@ def run_page(record: RunRecord) -> str:
     when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(started)) if started else "start unknown"
     subtitle = f"{_policies(record)} on {record.about.get('device', 'an unknown device')}, started {when}"
     now, tables = _newest(record), record.about.get("tables", [])
-    quality = (record.evaluations[-1] if record.evaluations else None) or now.get("eval") or {}
+    quality = _quality(record, now)
     return page(
         "report.html", name, subtitle, phase(record),
         record=record, now=now, tables=tables, rows=sum(table["rows"] for table in tables), quality=quality,
         ranked=_ranked(quality), skipped=_skipped(now), policies=_policies(record), budget=_budget(record),
         **_course(record, series), **_events(record),
     )  # fmt: skip
+
+
+def _quality(record: RunRecord, now: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the score to show: of the held-out samples by the best model where a slice has chosen it, else the last one."""
+    final = now.get("eval")
+    if final and now.get("eval_mode") == "validation":
+        return {**final, **({} if now.get("eval_step") is None else {"step": now["eval_step"]})}
+    return (record.evaluations[-1] if record.evaluations else None) or final or {}
 
 
 def phase(record: RunRecord) -> tuple[str, str]:

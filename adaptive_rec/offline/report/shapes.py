@@ -136,6 +136,8 @@ class FinalFigures(StrictShape):
     samples_per_second: Figure = 0.0
     followed: bool = False
     eval: FinalQuality | None = None
+    eval_mode: str = ""
+    eval_step: Whole | None = None
     hot_lookup_ratio: Figure = 0.0
     popular_sample_ratio: Figure = 0.0
     hot_rows: Whole = 0
