@@ -63,7 +63,7 @@ def test_item_and_user_are_categories_and_the_rating_is_left_out(log: str, capsy
     assert config.data.epochs == 1, "time passes once"
     assert "prepared before" in said(capsys, *words)
     said(capsys, *words[:6], "--negatives", "3")
-    assert load_config("config.toml", {}).data.epochs == 10
+    assert load_config("config.toml", {}).data.epochs == 5
     assert "prepared before" in said(capsys, *words, "--set", "data.implicit.negatives=9"), "how many are drawn changes no folder"
     text = Path("runs/ratings.schema.toml").read_text()
     Path("mine.toml").write_text(text)
