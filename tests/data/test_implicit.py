@@ -244,6 +244,27 @@ def test_raw_ids_get_the_same_negatives_and_values_that_share_an_id_are_one_item
     assert sum(batch.size for batch in shared.train_batches(Position(), 90)) == shared.train_samples
 
 
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_row_without_an_item_is_trained_and_no_missing_item_is_drawn(tmp_path: Path, raw: bool) -> None:
+    rows = [{"user": "" if k % 9 == 0 else f"u{k % 11}", "item": "" if k % 7 == 0 else f"i{k % 8}"} for k in range(200)]
+    path = written(tmp_path, rows)
+    schema = parse_schema({"sparse": ["user", "item"], "implicit": {"item": "item", "user": "user"}}, "schema")
+    given = ["data.implicit.negatives=2", "data.shuffle=false"]
+    if raw:
+        (tmp_path / "schema.toml").write_text(schema_toml(schema))
+        words = [f"data.source={path}", f"data.schema_file={tmp_path / 'schema.toml'}", "data.max_table_rows=100"]
+        config = load_config("clicks_raw", {}, [*words, *given])
+    else:
+        prepare_folder(Request((path,), tmp_path / "folder", schema=schema), lambda progress: None)
+        config = load_config("clicks_small", {}, [f"data.source={tmp_path / 'folder'}", *given])
+    _, drawn = opened(config)
+    assert len(drawn.items) == 8
+    found = samples(drawn.train_batches(Position(), 50), 2)
+    missing = (-(2**63) if raw else 0,)
+    assert {label for label, _, bags in found if bags[1] == missing} == {1.0}
+    assert Candidates(drawn, config.eval, 1).users.of_all > 0
+
+
 def test_parts_of_the_stream_are_left_out_by_samples(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     _, drawn = opened(config)
