@@ -109,7 +109,7 @@ def trained(out: Path, *given: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("raw", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_that_is_resumed_equals_one_that_was_not(log: Path, tmp_path: Path, raw: bool) -> None:
     file = str(log / "log.csv")
     data = ["--data", file, "--item", "item", "--user", "user"] if raw else ["--data", str(log / "folder")]
