@@ -35,7 +35,10 @@ def check_folder(column: str, data: str | None) -> None:
     from adaptive_rec.data.prepare.place import is_prepared
 
     if data is None or not is_prepared(data):
-        raise UsageError("--time names a column of CSV, TSV or Parquet files: give --label, --item or --schema with it")
+        raise UsageError(
+            "--time names a column of CSV, TSV or Parquet files: give --label COLUMN or --schema FILE with it, or --item COLUMN "
+            "where every row is a positive"
+        )
     schema = load_meta(Path(data)).columns_schema
     found = schema.time.column if schema is not None else ""
     if found != column:
