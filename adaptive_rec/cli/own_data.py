@@ -54,8 +54,11 @@ def with_prepared_data(
     return args, resolve(args)
 
 
-def describe_own_data(args: argparse.Namespace, runs: Path, config: Config, stream: TextIO) -> tuple[str, str]:
-    """Return `--data`, which is trained on as it is, and a copy of its schema that later edits leave as it is."""
+def describe_own_data(
+    args: argparse.Namespace, runs: Path, config: Config, stream: TextIO, copies: Path | None = None
+) -> tuple[str, str]:
+    """Return `--data`, which is trained on as it is, and a copy of its schema that later edits leave as it is, in `copies`, by
+    default a folder in `runs`."""
     from adaptive_rec.data.prepare.formats import array_name
     from adaptive_rec.data.tabular.files import DataFiles, followed
     from adaptive_rec.data.tabular.first_rows import Reading
@@ -73,7 +76,7 @@ def describe_own_data(args: argparse.Namespace, runs: Path, config: Config, stre
         say(f"  min_count {schema.min_count} of the schema is not used: ids are raw, see knobs.admit_after", stream)
     text = schema_toml(schema)
     fingerprint = digest(text)
-    copy = runs / "data" / f"{name}-{fingerprint}.schema.toml"
+    copy = (copies or runs / "data") / f"{name}-{fingerprint}.schema.toml"
     keep_schema(copy, text)
     return os.path.abspath(data), os.path.abspath(copy)
 
@@ -120,6 +123,13 @@ def prepared(args: argparse.Namespace, runs: Path, config: Config, stream: TextI
     """
     if not describes_files(args):
         return str(args.data)
+    request = request_of(args, runs, config, stream)
+    run_once(request, stream)
+    return os.path.abspath(request.out)
+
+
+def request_of(args: argparse.Namespace, runs: Path, config: Config, stream: TextIO) -> Request:
+    """Return what is prepared from `--data`, as `config` wants its rows, and where; only the schema is written."""
     from adaptive_rec.data.prepare.formats import array_name
     from adaptive_rec.data.prepare.job import Request, make_job
     from adaptive_rec.data.tabular.first_rows import Reading
@@ -135,9 +145,7 @@ def prepared(args: argparse.Namespace, runs: Path, config: Config, stream: TextI
     sources = files_with_rows(found, schema, stream)
     request = Request(tuple(sources), runs, schema=schema, on_bad_row="skip" if skip_bad_rows else "error")
     fingerprint = digest(make_job(request).model_dump_json())
-    request = replace(request, out=runs / "data" / f"{name}-{fingerprint}")
-    run_once(request, stream)
-    return os.path.abspath(request.out)
+    return replace(request, out=runs / "data" / f"{name}-{fingerprint}")
 
 
 EARLIER = ", as an earlier run wrote it or you edited it"

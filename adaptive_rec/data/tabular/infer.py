@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from adaptive_rec.data.split_facts import tells
 from adaptive_rec.data.tabular.bags import is_text, lists_of
 from adaptive_rec.data.tabular.column_kind import judge, judge_words
 from adaptive_rec.data.tabular.first_rows import MOST_BAD_RATIO, STRICT, Reading, first_rows
@@ -190,6 +192,7 @@ def check_label(path: Path, label: str, samples: dict[str, Sample], most_bad_rat
             f"--label must be a column or a comparison, {label!r} is both in {path}: rename the column that is called so"
         )
     if target.column not in samples:
+        check_one_label(path, label, samples)
         known = ", ".join(samples)
         raise UsageError(
             f"--label must be a column of {path}, or a comparison such as 'rating >= 4', got {label!r}; the first line names "
@@ -221,6 +224,35 @@ def check_label(path: Path, label: str, samples: dict[str, Sample], most_bad_rat
             f"makes a label of it: --label '{target.column} >= {bar:g}'"
         )
     return target
+
+
+def check_one_label(path: Path, label: str, samples: dict[str, Sample]) -> None:
+    """Raise UsageError where --label lists columns of a file, or comparisons of some. It says which of them tell another one:
+    as a feature of the run for that one, such a column would be known only with the label."""
+    listed = [part for each in label.split(",") if (part := each.strip())]
+    if len(listed) < 2 or any(parse_label(part).column not in samples for part in listed):
+        return
+    ways = " and ".join(f"--label {shlex.quote(part)}" for part in listed)
+    labels = {part: _labels_of(samples, part) for part in listed}
+    told = [
+        f"{other} tells {part} ({found}), so leave it out of the schema of the run for {part}"
+        for part, labels_S in labels.items()
+        for other, others_S in labels.items()
+        if other != part and labels_S is not None and others_S is not None
+        if (found := tells(others_S.astype(np.int64), labels_S))
+    ]
+    raise UsageError(
+        f"--label must be one label, got {label!r}, {len(listed)} columns of {path}: a model learns one. Train a run for each "
+        f"({ways}), or make one column of them{''.join(f'; {words}' for words in told)}"
+    )
+
+
+def _labels_of(samples: dict[str, Sample], label: str) -> NDArray[np.float64] | None:
+    """Return the labels of the first rows; None where a column has other values than 0 and 1."""
+    target = parse_label(label)
+    found = label_numbers(samples[target.column].values, target.equals)
+    labels_S = None if found is None else target.of(found.values_B)
+    return labels_S if labels_S is not None and np.isin(labels_S, (0.0, 1.0)).all() else None
 
 
 def _as_label(target: Label, sample: Sample) -> str:
