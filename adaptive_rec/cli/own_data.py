@@ -233,7 +233,7 @@ def found_schema(
         say(f"schema      {printable_path(kept)}{EARLIER}", stream)  # a file that has grown would be read otherwise
         say_lacking(found, known, reading, stream)
         return known
-    text = schema_toml(inferred.schema, inferred.remarks, inferred.unused)
+    text = schema_toml(inferred.schema, inferred.remarks, inferred.unused, inferred.proposed)
     keep_schema(kept, InferredFrom.begin(sources[0], text))
     show_inferred(inferred, kept, stream, numbered)
     return inferred.schema

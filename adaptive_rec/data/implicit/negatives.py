@@ -58,7 +58,7 @@ class WithNegatives(Wrapped):
         raw = config.data.ids == "raw"
         missing, shared = (RAW_MISSING, None) if raw else (MISSING_ID, INFREQUENT_ID)
         survey = ItemSurvey(self.item, self.user, len(features), source.dense_features, missing, shared)
-        self._names = [*features, *(column.column for column in schema.dense)]
+        self._names = [*features, *(column.feature for column in schema.dense)]
         users: list[Integers] = []
         numbers: list[Integers] = []
         self.items = items_of(self._noted(users, numbers), survey)

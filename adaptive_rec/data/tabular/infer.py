@@ -24,9 +24,18 @@ from adaptive_rec.data.tabular.bags import is_text, lists_of
 from adaptive_rec.data.tabular.column_kind import judge, judge_words
 from adaptive_rec.data.tabular.first_rows import MOST_BAD_RATIO, STRICT, Reading, first_rows
 from adaptive_rec.data.tabular.label import Label, parse_label
-from adaptive_rec.data.tabular.number_kind import counted_values
+from adaptive_rec.data.tabular.number_kind import counted_values, second_kind
 from adaptive_rec.data.tabular.sample import Judged, Sample, words_in_order
-from adaptive_rec.data.tabular.schema import PLAIN_NAME, FileSchema, ImplicitPart, Schema, parse_schema
+from adaptive_rec.data.tabular.schema import (
+    CLOCKS,
+    PLAIN_NAME,
+    DenseColumn,
+    FileSchema,
+    ImplicitPart,
+    Schema,
+    parse_schema,
+)
+from adaptive_rec.data.tabular.times import unit_of_column
 from adaptive_rec.data.tabular.values import LARGEST, categories, label_numbers, numbers
 from adaptive_rec.data.tabular.written_numbers import written_numbers
 from adaptive_rec.errors import DataError, UsageError, did_you_mean
@@ -53,6 +62,8 @@ class Inferred:
     unused: dict[str, str]
     """Why a column is not used."""
     notes: list[str]
+    proposed: list[DenseColumn] = field(default_factory=list)
+    """Dense columns that a person may add: hours and weekdays of times."""
     samples: dict[str, Sample] = field(default_factory=dict)
     """The first values of each column."""
 
@@ -108,6 +119,11 @@ def infer(
             continue
         remarks[name] = why
         (dense if kind == "dense" else sparse).append({"column": name, **column})
+        if name in choice or name in rows.of_two_types:
+            continue
+        if also := second_kind(samples[name], kind, column):
+            if _is_read(samples[name], *also):
+                (dense if also[0] == "dense" else sparse).append({"column": name, **also[1]})
     if not sparse:
         why = "; ".join(f"{name}: {text}" for name, text in (unused | remarks).items())
         beside = f" beside the label {label}" * bool(label)
@@ -120,7 +136,18 @@ def infer(
     values = {"label": label, "dense": dense, "sparse": sparse, "min_count": SHARED_BELOW, "file": settings}
     if implicit is not None:
         values |= {"label": "", "min_count": 1, "implicit": implicit.model_dump()}
-    return Inferred(parse_schema(values, f"the schema of {path}"), remarks, unused, rows.notes, samples)
+    schema = parse_schema(values, f"the schema of {path}")
+    proposed = [clock for name, why in unused.items() if why.startswith("a time") for clock in _clocks(samples[name])]
+    return Inferred(schema, remarks, unused, rows.notes, proposed, samples)
+
+
+def _clocks(sample: Sample) -> list[DenseColumn]:
+    """Return the dense columns that a column of times may become; none where the times are no times of a clock."""
+    try:
+        unit: Any = unit_of_column(sample.values)
+    except DataError:
+        return []
+    return [DenseColumn(column=sample.name, transform=transform, unit=unit) for transform in CLOCKS]
 
 
 def _taken(sample: Sample) -> Judged:
