@@ -105,8 +105,6 @@ REFUSALS = (
     Refusal("arranging", "order", f'{KEEPS_ORDER} (hotline, slipstream) where data.order = "time"', ARRANGED),
     Refusal("arranging", "follow", f"{KEEPS_ORDER} (hotline, slipstream) where data is followed",
             "the policy reads ahead, and data that is followed is trained on as it comes"),
-    Refusal("keep evicted", "processes", f"data.keep_evicted must be 0 {TOGETHER}",
-            "rows that left lie with their owner, and keys with all", wanted=True),
     Refusal("reordering", "processes", f"{KEEPS_ORDER} {TOGETHER} (hotline, slipstream)",
             "samples are sorted by what is known of all rows, of which each process has a part", wanted=True),
     Refusal("classify", "processes", f"run.classify must be host {TOGETHER}", "the host makes the requests to owners"),

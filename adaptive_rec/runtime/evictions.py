@@ -66,13 +66,16 @@ class Evictions:
 
     def _keep(self, table: int, ids: NDArray[np.int64], places: NDArray[np.int64]) -> None:
         assert self._state.input.kept_rows is not None, "rows are kept where keys are"
+        self._note_hot(self._owned(table, ids)[1])  # they leave the device to be kept
         self._state.input.kept_rows.keep(table, ids, places)
 
     def _clear(self, table: int, ids: NDArray[np.int64]) -> None:
-        rows = self._owned(table, ids)[1]
+        self._note_hot(self._owned(table, ids)[1])
+        self._observer.forget(self._clear_rows(table, ids))
+
+    def _note_hot(self, rows: NDArray[np.int64]) -> None:
         if not (self._state.policy.tracks_popularity or self._state.policy.arranges_stream):
             self._hot.append(rows[self._state.store.index.placement.slot_of_row[rows] != COLD])
-        self._observer.forget(self._clear_rows(table, ids))
 
     def _clear_rows(self, table: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Clear those of a table's rows that are this process's, which makes them cold, and return them."""
