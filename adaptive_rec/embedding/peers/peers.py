@@ -68,6 +68,10 @@ class Peers:
         """Return which of some rows of a table this process has, and their numbers in its part of the table."""
         return slice(None), row_C
 
+    def total(self, table: int, values_C: NDArray[Any], step: int) -> NDArray[Any]:
+        """Return the sums over all ranks of what each has for some rows of a table. Ranks call it together."""
+        return self.group.total(values_C)
+
     def own_range(self, table: int, first: int, rows: int) -> tuple[NDArray[np.int64], Some]:
         """Return the numbers in its part of a table of those rows that this process has of a range, and their places in it."""
         return np.arange(first, first + rows), slice(None)

@@ -209,9 +209,9 @@ class SharedRows(OwnRows):
         self, table: int, id_N: NDArray[np.int64], values_ND: NDArray[Any], step: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         self._exchange.begin(RankCall(WRITE, (table,), step + 1, crc32(np.ascontiguousarray(values_ND).data, crc32(id_N.data))))
-        return self.owned(table, id_N)
+        return self.owned_of(table, id_N)
 
-    def owned(self, table: int, id_N: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def owned_of(self, table: int, id_N: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         owner_N, own_row_N = self._exchange.ownership.split(id_N + self.space.table_first_row[table])
         places = np.flatnonzero(owner_N == self.group.rank)
         return places, own_row_N[places] - self._store.space.table_first_row[table]
