@@ -274,11 +274,12 @@ def choose_device(config: Config) -> torch.device:
 def build_store(
     config: Config, space: RowSpace, policy: Policy, streams: Streams | None, drawn: bool = True,
     rule: RowRule | Sequence[RowRule] | None = None, group: Group | None = None, rows: Path | None = None,
-    classifies: bool = False, cold_rows: str = "staged",
+    classifies: bool = False, cold_rows: str = "staged", dice: int = 0,
 ) -> EmbeddingStore:  # fmt: skip
     """Build the two tiers, the device tier as large as the policy's budget. Rows are drawn, or zeros for a caller to set.
     `rule`: update rule of rows, or of those of each pool, by default that of the configuration. `rows`: folder of cold rows,
-    where they lie on a disk. `classifies`: the device classifies batches. `cold_rows`: how they get to a device."""
+    where they lie on a disk. `classifies`: the device classifies batches. `cold_rows`: how they get to a device.
+    `dice`: as in `build`."""
     dtype = torch.float64 if config.run.precision == "float64" else torch.float32
     rule = rule or RowRule.of(config.optimizer, config.run.row_precision)
     sizes = row_bytes(space, rule, dtype.itemsize, policy.tracks_movement)
@@ -295,4 +296,5 @@ def build_store(
     return build(
         space, rule, config.run.seed, dtype, budget, policy.tracks_movement, drawn,
         disk=None if rows is None else OnDisk(rows, memory_bytes), device=device, ranks=ranks,
+        dice=dice,
     )  # fmt: skip

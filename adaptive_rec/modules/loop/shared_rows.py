@@ -156,7 +156,8 @@ class SharedRows(OwnRows):
     def norm(self, table: int, id_U: Tensor, values_UD: Tensor, order: float, dtype: torch.dtype | None) -> Tensor:
         rank_call = RankCall(NORM, (table,), digest=shared_digest([order]))
         asked = self._exchange.ask(rank_call, id_U.numpy() + self.space.table_first_row[table])
-        received_MD = torch.from_numpy(asked.send(values_UD.contiguous().numpy())) / self.group.ranks
+        values_UD = values_UD.to(self._store.dtype).contiguous()  # a dense gradient of a table of 16 bits has its type
+        received_MD = torch.from_numpy(asked.send(values_UD.numpy())) / self.group.ranks
         _, averaged_UD = sum_by_row([(torch.from_numpy(asked.row_M), received_MD)], values_UD)
         own = torch.linalg.vector_norm(averaged_UD, order, dtype=dtype) if averaged_UD.numel() else torch.zeros(())
         own_W = self.group.gather(own.double().numpy().reshape(1).view(np.int64)).view(np.float64)
