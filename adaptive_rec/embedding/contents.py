@@ -48,8 +48,10 @@ class TableContents:
         """Rows that were drawn since the last step."""
 
     def export(self, table: int) -> Arrays:
-        """Return copies of a table's rows and optimizer state, those of this rank, from all tiers."""
+        """Return copies of a table's rows and optimizer state, those of this rank, from all tiers. Raises TrainingError where a
+        row has become too large for its type."""
         self._settle()
+        self._hot.check_range()
         pool, low, high = self._space.table_range(table)
         weights, state = self._room(pool, high - low)
         slot_R = self._index.slots_of_pool(pool)[low:high]
