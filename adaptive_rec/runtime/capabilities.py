@@ -133,8 +133,6 @@ REFUSALS = (
             "; it needs adaptive-rec train"),
     Refusal("per table", "own loop", "policy must leave tables and stream to the loop", "the tables are the model's",
             "; it needs adaptive-rec train"),
-    Refusal("own gpu", "own processes", f"device must be cpu {TOGETHER}",
-            "rows of other owners do not get to a device in a loop of your own yet", wanted=True),
     Refusal("skipping", "own processes", f"policy must skip no work {TOGETHER} in a user's loop (hotline, hybrid, device_only)",
             "processes would have to agree on what is stale"),
     Refusal("skipping", "every row", f"policy must be exact (hotline, hybrid, device_only) {EVERY_ROW}",
