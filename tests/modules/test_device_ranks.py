@@ -1,4 +1,4 @@
-"""Loops of several ranks with a device each: rows of other ranks come through host memory, and results are those of one process."""
+"""Loops of several ranks with a device each: rows of others come through host memory, results are those of one process."""
 
 from __future__ import annotations
 
