@@ -8,9 +8,10 @@ V runs of lookups. A digit is a fixed length; ``U1`` is one more than U.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,6 +120,13 @@ class Batch:
     """Number of this part's first sample in the whole batch."""
     times_B: NDArray[np.int64] | None = field(default=None, kw_only=True)
     """When each sample was, in microseconds since 1970, UTC; None where the source has no clock."""
+    weights_B: NDArray[np.float32] | None = field(default=None, kw_only=True)
+    """How much each sample counts in the loss and in figures of quality, at least 0; None: all count 1."""
+    groups_B: NDArray[np.int64] | None = field(default=None, kw_only=True)
+    """The number of each sample's group, such as a user or a query: its raw key, the same in every process and in whatever file.
+    None where the source has no groups."""
+    whole_weight: float | None = field(default=None, kw_only=True)
+    """Sum of the weights of the whole batch, where this one is a rank's part of it; None: it is the whole, or has no weights."""
     reads: TableReads | None = field(default=None, kw_only=True)
     """Set where bags do not read tables feature by feature."""
 
@@ -128,8 +136,15 @@ class Batch:
 
     @property
     def samples_of_all_ranks(self) -> int:
-        """Samples of the whole batch, over which the loss is averaged."""
+        """Samples of the whole batch."""
         return self.whole_samples or self.size
+
+    @property
+    def weight_of_all_ranks(self) -> float:
+        """Sum of the weights of the whole batch, over which the loss is averaged; the number of samples where all weigh 1."""
+        if self.weights_B is None:
+            return self.samples_of_all_ranks
+        return sum_of_weights(self.weights_B) if self.whole_weight is None else self.whole_weight
 
     @property
     def lookups(self) -> int:
@@ -147,6 +162,40 @@ class Batch:
         ids_N = np.ascontiguousarray(ids_BF, dtype=np.int64).reshape(-1)
         offsets = one_each(len(ids_N))
         return Batch(dense_BX, ids_N, offsets, labels_B, position or Position(), malformed_rows)
+
+
+BESIDE: dict[str, type[np.generic]] = {"times_B": np.int64, "weights_B": np.float32, "groups_B": np.int64}
+"""The arrays (B) that samples may have beside their features, and their types; those that a source lacks are None."""
+
+
+class Beside(Protocol):
+    """Samples with the arrays of `BESIDE`: a batch, samples in memory, a block of rows."""
+
+    @property
+    def times_B(self) -> NDArray[np.int64] | None: ...
+
+    @property
+    def weights_B(self) -> NDArray[np.float32] | None: ...
+
+    @property
+    def groups_B(self) -> NDArray[np.int64] | None: ...
+
+
+def part_beside(samples: Beside, part: slice | NDArray[np.int64] | NDArray[np.bool_]) -> dict[str, Any]:
+    """Return the arrays beside the features of a part of some samples, by name."""
+    arrays = {name: getattr(samples, name) for name in BESIDE}
+    return {name: None if array is None else array[part] for name, array in arrays.items()}
+
+
+def joined_beside(parts: Sequence[Beside]) -> dict[str, Any]:
+    """Return the arrays beside the features of samples that come in parts, by name; those that a part lacks are None."""
+    arrays = {name: [getattr(part, name) for part in parts] for name in BESIDE}
+    return {name: None if any(each is None for each in of) else np.concatenate(of) for name, of in arrays.items()}
+
+
+def sum_of_weights(weights_B: NDArray[np.float32]) -> float:
+    """Return the sum of weights, in 64 bits: exact for whole ones."""
+    return float(weights_B.sum(dtype=np.float64))
 
 
 _ONE_EACH: dict[int, NDArray[np.int64]] = {}

@@ -114,6 +114,10 @@ class Saved:
             raise self._wrong(key, f"{count} parts", len(names))
         return [whole.part(name) for name in names]
 
+    def all_parts(self) -> dict[str, Saved]:
+        """Return the parts of this part by name, under any names; it must hold nothing else."""
+        return {name: self.part(name) for name in self._values}
+
     def finish(self) -> None:
         """Raise CheckpointError where a saved value was never requested."""
         for name in self._values:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 from pydantic import Field, create_model
 
 from adaptive_rec.config.figures import Part, of_part
+from adaptive_rec.config.metrics import MOST_METRICS
 from adaptive_rec.service.hello import LAST_SECOND, Count, Values
 from adaptive_rec.system.regular_files import bounded_lines, open_regular
 from adaptive_rec.system.strict_json import LinesLeftOut, StrictShape, parsed
@@ -91,6 +92,13 @@ class SnapshotLine(StrictShape):
     keys: SnapshotKeys | None = None
 
 
+class RankingLine(StrictShape):
+    groups: Count
+    groups_with_positive: Count
+    groups_with_both: Count
+    metrics: Annotated[dict[Name, Number | None], Field(max_length=MOST_METRICS)]
+
+
 class EvaluationLine(StrictShape):
     step: Step
     auc: Number | None = None
@@ -103,6 +111,7 @@ class EvaluationLine(StrictShape):
     end_sample: Count | None = None
     first_time: Number | None = None
     last_time: Number | None = None
+    ranking: RankingLine | None = None
 
 
 class RolledBackLine(StrictShape):
@@ -146,6 +155,38 @@ class MemorySummary(StrictShape):
 
     device_staging_bytes: Count = 0
     device_peak_bytes: Count = 0
+
+
+class ScoreSummary(StrictShape):
+    """A score in a run's `summary.json`."""
+
+    auc: Number | None = None
+    logloss: Number | None = None
+    accuracy: Number | None = None
+    normalized_entropy: Number | None = None
+    calibration: Number | None = None
+    samples: Count | None = None
+
+
+class BestSummary(StrictShape):
+    """The best evaluation in a run's `summary.json`."""
+
+    step: Step
+    auc: Number | None = None
+    logloss: Number | None = None
+    value: Number | None = None
+    epoch: Count | None = None
+
+
+class ChoiceSummary(StrictShape):
+    """Which model a run has chosen, in its `summary.json`. Older versions wrote a part of it."""
+
+    eval_mode: str = ""
+    eval_step: Step | None = None
+    eval: ScoreSummary | None = None
+    best_eval: BestSummary | None = None
+    best_metric: str | None = None
+    stopped_early: str | None = None
 
 
 def was_replaced(path: Path, inode: int, position: int) -> bool:

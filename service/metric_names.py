@@ -15,6 +15,8 @@ EVENT_KINDS = (
     "split",
     "evaluation",
     "overfit",
+    "stopped_early",
+    "scored",
     "saving",
     "checkpoint",
     "checkpoint_failed",

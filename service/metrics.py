@@ -105,11 +105,23 @@ def about_run(make: Families, view: RunView) -> Iterator[Metric]:
     yield from make.gauge("evaluation_auc", "Area under the ROC curve at the last evaluation.", evaluation.get("auc"))
     yield from make.gauge("evaluation_logloss", "Log loss at the last evaluation.", evaluation.get("logloss"))
     yield from make.gauge("evaluation_step", "Step of the last evaluation.", evaluation.get("step"))
+    yield from about_ranking(make, evaluation)
     best = now["best_evaluation"] or {}
-    yield from make.gauge("best_evaluation_auc", "Greatest area under the ROC curve so far.", best.get("auc"))
-    yield from make.gauge("best_evaluation_step", "Step of the evaluation that had it.", best.get("step"))
+    yield from make.gauge("best_evaluation_auc", "Area under the ROC curve of the best evaluation so far.", best.get("auc"))
+    yield from make.gauge("best_evaluation_step", "Step of the best evaluation so far.", best.get("step"))
     parted = "1 where training and evaluation loss have parted since the least logloss."
     yield from make.gauge("overfit", parted, float(now["overfit"] is not None))
+
+
+def about_ranking(make: Families, evaluation: Values) -> Iterator[Metric]:
+    """Yield nothing where an evaluation has no metrics that rank."""
+    if (ranking := evaluation.get("ranking")) is None:
+        return
+    ranked = "Metrics of eval.metrics at the last evaluation, which rank the samples of each group."
+    yield make.gauges("evaluation_ranking", ranked, ["metric"], by_one(ranking["metrics"]))
+    kinds = {kind: ranking[f"groups_{kind}"] for kind in ("with_positive", "with_both")}
+    groups = "Groups of the last evaluation: all, with a positive sample, with samples of both classes."
+    yield make.gauges("evaluation_groups", groups, ["kind"], by_one({"all": ranking["groups"], **kinds}))
 
 
 def about_process(make: Families, view: RunView) -> Iterator[Metric]:

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from adaptive_rec.live.life import is_held, state_of
+from adaptive_rec.live.telemetry import ranked_of
 from adaptive_rec.service.damage import summary_of
 from adaptive_rec.service.hello import Count, Values
 from adaptive_rec.service.lines import (
@@ -157,7 +158,7 @@ class RunDigest:
     def _evaluate(self, line: bytes) -> None:
         evaluation = parsed(line)
         if evaluation is not None and fits(EvaluationLine, evaluation):
-            self._evaluations.add({name: evaluation.get(name) for name in ("step", "auc", "logloss")})
+            self._evaluations.add(at_a_glance(evaluation))
 
     def described(self) -> Values:
         """Return the run's line of the list."""
@@ -190,6 +191,11 @@ class RunDigest:
         return state_of(
             self._last, is_held(self.run / ".lock"), lambda: silent and summary_of(self.run, links=False) is not None
         )
+
+
+def at_a_glance(evaluation: Values) -> Values:
+    """Return what the list shows of an evaluation."""
+    return {**{name: evaluation.get(name) for name in ("step", "auc", "logloss")}, "metrics": ranked_of(evaluation)}
 
 
 def read_about(path: Path) -> AboutRun:

@@ -22,6 +22,9 @@ class RunEvaluation(Answer):
     step: int
     auc: float | None
     logloss: float | None
+    metrics: Annotated[
+        dict[str, float | None], Field(description="Metrics that rank, by the names of `eval.metrics`; empty where it has none")
+    ] = {}
 
 
 class ListedRun(Answer):

@@ -15,10 +15,12 @@ from adaptive_rec.live.life import at_rest, is_held
 from adaptive_rec.live.shared_state import PlacementArrays, StateReader
 from adaptive_rec.service.damage import of_ended_run, of_tail, summary_of
 from adaptive_rec.service.hello import Hello, Table, Values
+from adaptive_rec.service.lines import ChoiceSummary
 from adaptive_rec.service.metric_history import EventLog, MetricHistory
 from adaptive_rec.service.problems import ProblemError
 from adaptive_rec.service.trainer_link import KnobState, TrainerLink
 from adaptive_rec.system.process_use import ProcessMeter
+from adaptive_rec.system.strict_json import fits
 
 T = TypeVar("T")
 
@@ -144,6 +146,7 @@ class FinishedRun(RunView):
             "best_evaluation": self.history.best_evaluation,
             "overfit": self.history.overfit_since(self.events.overfit),
             "placement": memory_at_the_end(Path(hello.run)),
+            **choice_at_the_end(Path(hello.run)),
         }
         self._saved = self._read_placement()
         self._damage = of_ended_run(Path(hello.run))
@@ -185,6 +188,20 @@ def memory_at_the_end(run: Path) -> Values:
     if (summary := summary_of(run)) is None:
         return {}
     return {name: summary.get(f"device_{name}", 0) for name in ("staging_bytes", "peak_bytes")}
+
+
+def choice_at_the_end(run: Path) -> Values:
+    """Return which model a run has chosen and why it has stopped, named as on a board; empty if no readable summary says it."""
+    summary = summary_of(run)
+    if summary is None or not summary.get("best_metric") or not fits(ChoiceSummary, summary):
+        return {}
+    scored = summary.get("eval") if summary.get("eval_mode") == "validation" else None
+    return {
+        "best_evaluation": summary.get("best_eval"),
+        "best_metric": summary["best_metric"],
+        "stopped_early": summary.get("stopped_early"),
+        "held_out": scored and {"step": summary.get("eval_step") or 0, **scored},
+    }
 
 
 def last_values(first: Values, changed: Values) -> Values:

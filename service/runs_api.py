@@ -16,6 +16,7 @@ from adaptive_rec.service.lines import MAX_STEP
 from adaptive_rec.service.metric_history import MetricHistory
 from adaptive_rec.service.problems import Json
 from adaptive_rec.service.run_api import curves, newest_evaluation, status
+from adaptive_rec.service.run_digest import at_a_glance
 from adaptive_rec.service.run_view import RunView
 from adaptive_rec.service.sibling_runs import MOST_ENTRIES, SiblingRuns
 
@@ -85,7 +86,7 @@ def as_served(view: RunView, run: Values) -> Values:
     """Return the line of the served run with what the trainer published, which is newer than its files."""
     now = status(view, "read")
     evaluation = newest_evaluation(view, now["step"])
-    last = evaluation and {name: evaluation.get(name) for name in ("step", "auc", "logloss")}
+    last = evaluation and at_a_glance(evaluation)
     return {
         **run,
         **{"policy": now["policy"], "state": now["phase"], "last": last},

@@ -47,6 +47,17 @@ class RunInfo(Answer):
     ]
 
 
+class RankingFigures(Answer):
+    """Metrics that rank the samples of each group."""
+
+    groups: int
+    groups_with_positive: Annotated[int, Field(description="Groups that recall@k, NDCG@k and MRR are the mean of")]
+    groups_with_both: Annotated[int, Field(description="Groups with both classes, which grouped AUC is the mean of")]
+    metrics: Annotated[
+        dict[str, float | None], Field(description="By the names of `eval.metrics`; null where no group counts")
+    ]
+
+
 class Quality(Answer):
     """Quality of the model at a step, on held-out samples or on those that are trained on next (`eval.mode`)."""
 
@@ -66,6 +77,7 @@ class Quality(Answer):
         float | None, Field(description="Next windows: seconds since 1970 of the earliest sample; null where data has no clock")
     ] = None
     last_time: Annotated[float | None, Field(description="Next windows: of the latest sample")] = None
+    ranking: Annotated[RankingFigures | None, Field(description="Null where the run has no `eval.metrics`")] = None
 
 
 class Checkpoint(Answer):
@@ -137,7 +149,15 @@ class Status(Answer):
     eta_seconds: float | None
     loss: Annotated[float | None, Field(description="Mean over the samples since the last snapshot")]
     evaluation: Quality | None
-    best_evaluation: Annotated[BestEvaluation | None, Field(description="That of the greatest AUC, the first of equal ones")]
+    best_evaluation: Annotated[BestEvaluation | None, Field(description="The best one by best_metric, the first of equal ones")]
+    best_metric: Annotated[
+        str | None, Field(description="eval.metric where the run validates or has patience, otherwise auc; null: not known")
+    ]
+    stopped_early: Annotated[str | None, Field(description="Why the run stops before its last pass, as it gets no better")]
+    held_out: Annotated[
+        Quality | None,
+        Field(description="Where the run validates: the held-out samples at its end, by the best model, that of step `step`"),
+    ]
     overfit: Annotated[
         OverfitFigures | None, Field(description="Training and evaluation loss have parted since the least logloss")
     ]

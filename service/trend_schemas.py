@@ -11,8 +11,10 @@ from adaptive_rec.service.answer_base import Answer
 
 class BestEvaluation(Answer):
     step: int
-    auc: float
+    auc: float | None
     logloss: float | None
+    value: Annotated[float | None, Field(description="By best_metric")] = None
+    epoch: Annotated[int | None, Field(description="The pass over the data under way, from 1; 0: not known")] = None
 
 
 class OverfitFigures(Answer):

@@ -72,6 +72,7 @@ BESIDE: dict[str, set[str]] = {
         "config.faults",
         "config.figures",
         "config.knobs",
+        "config.metrics",
         "config.reference",
         "config.tree",
         "errors",

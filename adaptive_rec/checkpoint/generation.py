@@ -118,9 +118,14 @@ def generations(names: list[str]) -> list[str]:
     return [name for *_, name in sorted(found)]
 
 
+def step_of(name: str) -> int:
+    """Return the step that a generation's name has."""
+    return int(name.removeprefix("step-").partition(".")[0])
+
+
 def newest_of_step(names: list[str], step: int | None) -> list[str]:
     """Return the newest of these generations that is of a step, alone in a list; an empty one where there is none."""
-    found = [name for name in generations(names) if int(name.removeprefix("step-").partition(".")[0]) == step]
+    found = [name for name in generations(names) if step_of(name) == step]
     return found[-1:]
 
 

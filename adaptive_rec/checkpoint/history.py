@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from adaptive_rec.checkpoint.generation import (
     read_manifest,
     remove_generations,
     remove_leftovers,
+    step_of,
     verify_generation,
     verify_sizes,
 )
@@ -115,14 +116,14 @@ def newest_names(files: Files, folder: Path, keep: int) -> list[str]:
     return generations(names_in(files, folder))[-keep:]
 
 
-def names_in_use(files: Files, folder: Path, keep: int, best: int | None = None) -> list[str]:
-    """Return the newest names, that of step `best`, those of generations that are being read, and where the newest build on the
-    same one, the newest that does not: as `prune` keeps it."""
+def names_in_use(files: Files, folder: Path, keep: int, best: Sequence[int] = ()) -> list[str]:
+    """Return the newest names, those of the `best` steps that they need, those of generations that are being read, and where the
+    newest build on the same one, the newest that does not: as `prune` keeps it."""
     verified, names = Verified(files, folder), generations(names_in(files, folder))
     newest, older = names[-keep:], names[:-keep]
     bases = verified.bases(newest)
     used = [name for name in older if len(bases) == 1 and verified.bases([name]) != bases][-1:]
-    used += [name for name in newest_of_step(older, best) if name not in used]
+    used += [name for name in of_best(older, best, [*used, *newest]) if name not in used]
     for name in older:
         if name in used:
             continue
@@ -242,12 +243,20 @@ def _search(files: Files, folder: Path, holding: ExitStack) -> Found | None:
     return found
 
 
-def prune(files: Files, folder: Path, keep: int, best: int | None = None) -> list[str]:
+def of_best(older: list[str], best: Sequence[int], kept: list[str]) -> list[str]:
+    """Return, for each generation that is kept, the older one of the best model by then. `best`: the steps of all evaluations
+    that were the best when they were made, in order."""
+    steps = {max((step for step in best if step <= step_of(name)), default=None) for name in kept}
+    return [name for step in sorted(step for step in steps if step is not None) for name in newest_of_step(older, step)]
+
+
+def prune(files: Files, folder: Path, keep: int, best: Sequence[int] = ()) -> list[str]:
     """Remove old generations, all drafts and the rest of removed generations. Returns the names of what was removed.
 
     The newest `keep` whole generations stay, and those that they build on. Where all of these build on the same generation, the
-    newest one that does not stays too, so that no single damage takes all. So does the newest one of step `best`. A generation
-    is removed only after `keep` newer ones were read again and found whole; damaged ones among these stay. Raises CheckpointError
+    newest one that does not stays too, so that no single damage takes all. So does, for each of these, the one of the best
+    model by then: `best` has the steps of all evaluations that were the best when they were made. A generation is removed
+    only after `keep` newer ones were read again and found whole; damaged ones among these stay. Raises CheckpointError
     where the newest one is damaged, which is so known as soon as it is written.
     """
     if keep < KEEP_AT_LEAST:
@@ -275,9 +284,9 @@ def prune(files: Files, folder: Path, keep: int, best: int | None = None) -> lis
 
 
 def _needless(
-    verified: Verified, ordered: list[str], place: int, is_whole: Callable[[str], bool], best: int | None
+    verified: Verified, ordered: list[str], place: int, is_whole: Callable[[str], bool], best: Sequence[int]
 ) -> list[str]:
-    """Return the generations before a place that may be removed; the one of step `best` may not."""
+    """Return the generations before a place that may be removed; those of the `best` steps that the others need may not."""
     older, kept = ordered[:place], ordered[place:]
     bases = verified.bases([name for name in kept if is_whole(name)])
     if len(bases) == 1:
@@ -286,7 +295,7 @@ def _needless(
         if others and not whole:  # or they cannot be read at this moment
             return []
         kept += whole
-    needed = verified.needed([*kept, *newest_of_step(older, best)])
+    needed = verified.needed([*kept, *of_best(older, best, kept)])
     return [name for name in older if name not in needed]
 
 

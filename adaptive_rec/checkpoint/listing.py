@@ -9,10 +9,9 @@ from time import monotonic
 from typing import Any
 
 from adaptive_rec.checkpoint.files import DISK, Disk
-from adaptive_rec.checkpoint.generation import generations, names_in
+from adaptive_rec.checkpoint.generation import generations, names_in, step_of
 from adaptive_rec.checkpoint.history import Verified
 from adaptive_rec.checkpoint.manifest import MANIFEST
-from adaptive_rec.checkpoint.rollback_target import step_of
 from adaptive_rec.checkpoint.rows import is_shard
 from adaptive_rec.errors import CheckpointError
 

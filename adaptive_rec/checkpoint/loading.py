@@ -108,7 +108,7 @@ def folders_of_rows(folder: Path, files: Files = DISK) -> set[Path]:
 
 def remove_unused_rows(parts: RunParts, folder: Path, rows: Iterable[Path], files: Files = DISK) -> None:
     """Remove the files in some folders of `rows` that neither the run nor its checkpoints in use need. Ranks call it together."""
-    store, keep, best = parts.state.store, parts.state.config.checkpoint.keep, parts.state.trend.best_step
+    store, keep, best = parts.state.store, parts.state.config.checkpoint.keep, parts.state.trend.best_steps
     group = store.group
     present = group.share([str(path) for path in store.cold.files()])
     if group.rank == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from adaptive_rec.checkpoint.files import DISK, Files, os_errors
-from adaptive_rec.checkpoint.generation import generations, names_in, remove_generations, set_aside
+from adaptive_rec.checkpoint.generation import generations, names_in, remove_generations, set_aside, step_of
 from adaptive_rec.checkpoint.history import verify_all
 from adaptive_rec.errors import CheckpointError, ConfigError, ConflictError
 
@@ -17,11 +17,6 @@ def newest_up_to(folder: Path, step: int | None = None, files: Files = DISK) -> 
     there is none."""
     names = generations(names_in(files, folder))
     return next((name for name in reversed(names) if step is None or step_of(name) <= step), None)
-
-
-def step_of(name: str) -> int:
-    """Return the step that a checkpoint's name has."""
-    return int(name.removeprefix("step-").partition(".")[0])
 
 
 def newer_than(folder: Path, name: str, files: Files = DISK) -> list[str]:

@@ -30,6 +30,7 @@ def run_settings(config: Config) -> dict[str, Any]:
         "data": config.data.model_dump(mode="json"),
         "eval.mode": config.eval.mode,
         **batch_size,
+        **({"eval.validation_ratio": config.eval.validation_ratio} if config.eval.validates else {}),
     }
 
 

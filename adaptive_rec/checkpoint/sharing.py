@@ -40,6 +40,10 @@ class SharedFiles:
     """Why files were copied; empty where none were."""
     folders: set[Path] = field(default_factory=set)
     """Folders that have got files, and those above them."""
+    since: dict[str, Since] = field(default_factory=dict)
+    """How a generation that builds on one of these refers to it, by the names of those that were shared."""
+    segments: set[Path] = field(default_factory=set)
+    """The files of rows on a disk that the run has got."""
 
     def add(self, source: Path, target: Path, size_bytes: int) -> None:
         """Link a file, of which `size_bytes` are needed, or copy these. Raises CheckpointError, also for a symbolic link: it may
@@ -109,15 +113,19 @@ class NewHome:
 
 def share(files: Files, links: list[ChainedGeneration], home: NewHome, shared: SharedFiles) -> None:
     """Give another run a generation and those it builds on (`history.chain`), which are held and whole, and its rows on a disk.
-    `shared` has what was done, also where this fails with a CheckpointError."""
+    `shared` has what was done, also where this fails with a CheckpointError; of several generations the newest must come first,
+    as segments grow."""
     since: Since | None = None
     for link in links:
+        if (done := shared.since.get(link.path.name)) is not None:
+            since = done
+            continue
         folder = home.draft / "checkpoints" / link.path.name
         with os_errors("creation", folder):
             folder.mkdir(parents=True)
         for entry in link.manifest.files:
             shared.add(link.path / entry.name, folder / entry.name, entry.size_bytes)
-        since = _share_manifest(files, link, folder / MANIFEST, home, since, shared)
+        since = shared.since[link.path.name] = _share_manifest(files, link, folder / MANIFEST, home, since, shared)
     _share_rows(links[-1], home, shared)
     shared.sync()
 
@@ -148,6 +156,9 @@ def _share_rows(link: ChainedGeneration, home: NewHome, shared: SharedFiles) -> 
         new = home.rows_now / home.folder_of(entry, link)
         for path, needed_bytes in entry.segments(link.path):
             target = new / path.relative_to(old)
+            if target in shared.segments:
+                continue
+            shared.segments.add(target)
             with os_errors("creation", target.parent):
                 make_folders(target.parent)
             shared.add(path, target, needed_bytes)

@@ -69,7 +69,7 @@ class Writing:
         state = parts.state
         self._group = group = state.store.group
         self._keep = state.config.checkpoint.keep
-        self._best = state.trend.best_step
+        self._best = tuple(state.trend.best_steps)
         self.of = state_key(parts, folder)
         """The state it is made of."""
         parts.finite.settle()

@@ -23,7 +23,16 @@ from adaptive_rec.offline.compare.plan import Turn
 from adaptive_rec.offline.compare.processes import ProcessEnd, RunProgress
 from adaptive_rec.offline.compare.statements import disturbed, statements, uneven
 from adaptive_rec.offline.compare.statistics import LEAST_SEEDS
-from adaptive_rec.offline.compare.tables import WORK_HEADS, Results, failures, quality_heads, quality_rows, work_rows
+from adaptive_rec.offline.compare.tables import (
+    WORK_HEADS,
+    Results,
+    failures,
+    quality_heads,
+    quality_rows,
+    ranked_heads,
+    ranked_rows,
+    work_rows,
+)
 from adaptive_rec.units import clock, count, printable
 
 
@@ -107,7 +116,9 @@ def show_comparison(results: Results, files: Sequence[Path]) -> None:
     """Print the tables, the statements about them, and the files that hold all results."""
     parts: list[Any] = [""]
     if results["runs"]:
-        parts += [columns(quality_heads(results), quality_rows(results)), "", columns(WORK_HEADS, work_rows(results)), ""]
+        ranked = [columns(heads, ranked_rows(results)), ""] if (heads := ranked_heads(results)) else []
+        parts += [columns(quality_heads(results), quality_rows(results)), "", *ranked]
+        parts += [columns(WORK_HEADS, work_rows(results)), ""]
         parts += [*(Text(printable(line), style="dim") for line in (_key(results), *uneven(results), *disturbed(results))), ""]
     parts += [Text(printable(line), style="bold") for line in headline(results)]
     for policy, statement in statements(results, spans=False).items():

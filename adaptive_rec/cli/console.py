@@ -18,7 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from adaptive_rec.cli.progress import MAX_WIDTH, PLAIN_EVERY_SECONDS, Display
-from adaptive_rec.cli.run_text import header, length, quality_text, summary_lines
+from adaptive_rec.cli.run_text import BEFORE, HELD_OUT, VALIDATED, header, length, quality_text, summary_lines
+from adaptive_rec.data.weights import weights_of
 from adaptive_rec.live.telemetry import COMPILING, Event, Snapshot, ratio
 from adaptive_rec.units import clock, count, percent, printable, whole
 
@@ -32,7 +33,7 @@ SMOOTHING = 0.3
 SHOWN = ("samples_per_second", "loss", "hot_lookup_ratio", "skipped_row_update_ratio", "skipped_sample_ratio")
 PRINTED_EVENTS = {
     "knobs", "checkpoint", "paused", "resumed", "stopping", "split", "warning", "arranged", "nan", "checkpoint_failed",
-    "rolled_back", "left_out", "watchdog", "overfit",
+    "rolled_back", "left_out", "watchdog", "overfit", "stopped_early",
 }  # fmt: skip
 """Kinds of events that are printed; the figures show the others, or only the journal needs them."""
 
@@ -67,6 +68,8 @@ class Screen(Display):
     def begin(self, runtime: Runtime) -> None:
         """Print the header."""
         self.console.print(header(runtime), markup=True)
+        if (weights := weights_of(runtime.source)) is not None:
+            self.console.print(f"weights     {weights.text}", markup=False)
         if remark := length(runtime):
             self.console.print(remark)
         self.console.file.flush()
@@ -98,8 +101,9 @@ class Screen(Display):
                 self.note(f"step {whole(event.step)}   {kind}{printable(event.text)}")
         elif not isinstance(event, Snapshot):
             followed = self._runtime is not None and self._runtime.followed is not None
-            before = followed or event.window is not None
-            self.note(f"step {whole(event.step)}   {quality_text(vars(event.quality), before)}")
+            validates = self._runtime is not None and self._runtime.config.eval.validates
+            of = BEFORE if followed or event.window is not None else VALIDATED if validates else HELD_OUT
+            self.note(f"step {whole(event.step)}   {quality_text(event.quality.as_dict(), of)}")
         else:
             self._show_snapshot(event)
 

@@ -174,10 +174,11 @@ def prepared_facts(meta: Meta, out: Path, seconds: float) -> list[tuple[str, str
     bags = sum(column.bag for column in meta.columns)
     recipe = recipes().get(meta.job.format)
     preset = [recipe.preset] if recipe and recipe.preset else []
+    beside = [array.removesuffix("_B") for array in meta.beside if array != "times_B"]
     with_bags = f", {bags} of them with bags" if bags else ""
     return [
         ("rows", f"{whole(meta.rows)}{files}{meta.left_out}"),
-        ("columns", f"{len(meta.dense_names)} dense, {len(meta.columns)} sparse{with_bags}"),
+        ("columns", ", ".join([f"{len(meta.dense_names)} dense, {len(meta.columns)} sparse{with_bags}", *beside])),
         ("tables", tables),
         ("size", size(sum(file.size_bytes for file in meta.array_files()))),
         ("time", f"{clock(seconds)}, {count(meta.rows / max(seconds, 1e-9))} rows/s"),

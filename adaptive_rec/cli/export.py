@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptive_rec.cli.output import columns, pairs, print_json, say, show, text, waiting
-from adaptive_rec.cli.parser import add_command, whole_number
+from adaptive_rec.cli.parser import add_checkpoint_option, add_command, whole_number
 from adaptive_rec.data.tabular.files import files_of
 from adaptive_rec.errors import UsageError
 from adaptive_rec.units import size, whole
@@ -30,6 +30,7 @@ def add_commands(subparsers: Any) -> None:
     add = parser.add_argument
     add("directory", metavar="RUN", type=Path, help="run directory")
     add("--to", metavar="DIR", type=Path, required=True, help="folder to create")
+    add_checkpoint_option(parser)
     add("--onnx", action="store_true", help="also model.onnx (needs onnx and onnxscript)")
     add("--json", action="store_true", help="print the result as JSON")
     parser = add_command(
@@ -40,6 +41,7 @@ def add_commands(subparsers: Any) -> None:
     add("column", metavar="COLUMN", help="a sparse column of the training data")
     add("value", metavar="VALUE", help="one of its values")
     add("--limit", metavar="N", default="10", help=f"values to list, at most {MOST_NEAREST} (default: 10)")
+    add_checkpoint_option(parser)
     named = "raw ids that are texts: CSV, TSV or Parquet data with that column, to find the texts in"
     add("--data", metavar="PATH", type=Path, help=named)
     add("--json", action="store_true", help="print them as JSON")
@@ -56,17 +58,21 @@ def export(args: argparse.Namespace) -> int:
     waiting(f"loading {args.directory}")
     from adaptive_rec.offline.export.write import export_model
 
-    made = export_model(args.directory, args.to, args.onnx, lambda words: say(f"warning: {words}", sys.stderr))
+    made = export_model(args.directory, args.to, args.onnx, warn, args.checkpoint)
     if args.json:
         figures = {"checked_rows": made.checked_rows, "largest_difference": made.largest_difference, "step": made.step}
-        print_json({**figures, "files": [str(path) for path in made.files]})
+        print_json({**figures, **made.chosen.figures(), "files": [str(path) for path in made.files]})
         return 0
     show(columns(("file", "size>"), [(str(path), size(path.stat().st_size)) for path in made.files]))
     difference = f"the largest difference is {made.largest_difference:.1e}"
     kind = "made-up" if made.made_up else "held-out"
     checked = f"{whole(made.checked_rows)} {kind} rows, scored by {args.to / 'model.py'} too: {difference}"
-    show(pairs([("step", whole(made.step)), ("checked", checked)]))
+    show(pairs([("model", str(made.chosen)), ("checked", checked)]))
     return 0
+
+
+def warn(words: str) -> None:
+    say(f"warning: {words}", sys.stderr)
 
 
 def nearest(args: argparse.Namespace) -> int:
@@ -85,13 +91,11 @@ def nearest(args: argparse.Namespace) -> int:
     waiting(f"loading {args.directory}")
     from adaptive_rec.offline.export.nearest import nearest_values
 
-    def warn(words: str) -> None:
-        say(f"warning: {words}", sys.stderr)
-
-    found = nearest_values(args.directory, args.column, args.value, limit, warn, args.data)
+    found, chosen = nearest_values(args.directory, args.column, args.value, limit, warn, args.data, args.checkpoint)
     if args.json:
         print_json([{"value": each.value, "id": each.id, "similarity": round(each.similarity, 6)} for each in found])
         return 0
     rows = [("" if each.value is None else str(each.value), str(each.id), f"{each.similarity:.4f}") for each in found]
+    say(f"model  {chosen}", sys.stderr)
     show(text(f"{args.column}: most like {args.value}"), columns(("value", "id>", "similarity>"), rows))
     return 0

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from adaptive_rec.cli import own_beside
 from adaptive_rec.cli.output import printable_path, say
 from adaptive_rec.cli.own_time import in_time, inferred_in_time, timed
 from adaptive_rec.cli.parser import text_settings
@@ -39,6 +40,7 @@ def with_prepared_data(
     args = in_time(args)
     config = resolve(args)
     if args.label is None and args.schema is None:
+        own_beside.check_folder(args)
         return args, config
     load_policy(config.knobs.policy)  # an error here comes before the time that preparing takes
     if config.data.ids == "raw":
@@ -46,7 +48,7 @@ def with_prepared_data(
         settings = [*args.set, *text_settings({"data.schema_file": schema})]
         args = argparse.Namespace(**{**vars(args), "data": data, "set": settings})
         return args, resolve(args)
-    folder = prepared(args, runs, config.data.on_bad_row == "skip", stream, config.data.order == "time")
+    folder = prepared(args, runs, config, stream)
     args = argparse.Namespace(**{**vars(args), "data": folder})
     return args, resolve(args)
 
@@ -65,6 +67,7 @@ def describe_own_data(args: argparse.Namespace, runs: Path, config: Config, stre
     schema = schema_to_use(args, found, kept, reading, stream, numbered=False)
     if config.data.order == "time":
         check_time(schema, args.schema or kept)
+    check_is_grouped(schema, args.schema or kept, config)
     if schema.min_count > 1:
         say(f"  min_count {schema.min_count} of the schema is not used: ids are raw, see knobs.admit_after", stream)
     text = schema_toml(schema)
@@ -99,9 +102,18 @@ def check_time(schema: Schema, file: Path) -> None:
         )
 
 
-def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: TextIO, by_time: bool = False) -> str:
-    """Return `--data`, or the folder that is prepared from it where it is a CSV, TSV or Parquet file or a folder of them.
-    `by_time`: rows must have times.
+def check_is_grouped(schema: Schema, file: Path, config: Config) -> None:
+    """Raise UsageError where rows are to be ranked within groups and their schema names no column of groups."""
+    if config.eval.metrics and not schema.group.column:
+        raise UsageError(
+            f"eval.metrics ({', '.join(config.eval.metrics)}) needs the column of the rows' groups, such as users: add "
+            f'--group COLUMN, or group = "COLUMN" to {file}, above [file] if it has that part, and run the same command again'
+        )
+
+
+def prepared(args: argparse.Namespace, runs: Path, config: Config, stream: TextIO) -> str:
+    """Return `--data`, or the folder that is prepared from it where it is a CSV, TSV or Parquet file or a folder of them, as
+    `config` wants its rows.
 
     Schema and folder are written beside the run, into `runs`. The same data and schema are prepared once.
     """
@@ -114,9 +126,11 @@ def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: 
     found = found_files(check_given(args), stream)
     name = array_name(Path(os.path.abspath(args.data)))
     kept = runs / f"{name}.schema.toml"
+    skip_bad_rows = config.data.on_bad_row == "skip"
     schema = schema_to_use(args, found, kept, Reading(skip_bad_rows), stream)
-    if by_time:
+    if config.data.order == "time":
         check_time(schema, args.schema or kept)
+    check_is_grouped(schema, args.schema or kept, config)
     sources = files_with_rows(found, schema, stream)
     request = Request(tuple(sources), runs, schema=schema, on_bad_row="skip" if skip_bad_rows else "error")
     fingerprint = digest(make_job(request).model_dump_json())
@@ -163,16 +177,17 @@ def schema_to_use(
     numbered: bool = True,
 ) -> Schema:
     """Return the schema of --schema, the one that an earlier run has written to `kept`, or one that is inferred and written
-    there, with the column of --time. `numbered`: values will be numbered, for which `min_count` counts. Of files that are
-    followed the first one is read."""
+    there, with the columns of --time, --weight and --group. `numbered`: values will be numbered, for which `min_count` counts.
+    Of files that are followed the first one is read."""
     schema = found_schema(args, found, kept, reading, stream, numbered)
-    return timed(schema, args.time, found.files[0], args.schema or kept, reading)
+    where = found.files[0], args.schema or kept, reading
+    return own_beside.with_beside(timed(schema, args.time, *where), args, *where)
 
 
 def found_schema(
     args: argparse.Namespace, found: DataFiles, kept: Path, reading: Reading, stream: TextIO, numbered: bool
 ) -> Schema:
-    """Return as `schema_of` does; only a schema that is inferred here has the column of --time."""
+    """Return as `schema_of` does; only a schema that is inferred here has the columns of the options."""
     from adaptive_rec.data.tabular.infer import infer
     from adaptive_rec.data.tabular.schema import FileSchema, load_schema, schema_of_toml
     from adaptive_rec.data.tabular.schema_text import schema_toml
@@ -200,7 +215,9 @@ def found_schema(
     others = [] if reading.grows else sources[1:]
     inferred = infer(sources[0], args.label or (known.label if known else ""), reading, others, file)
     inferred = inferred_in_time(inferred, args.time, sources[0], kept, reading)
+    inferred = own_beside.inferred_with_beside(inferred, args, sources[0], kept, reading)
     same = known is not None and args.label in (None, known.label) and args.time in (None, known.time.column)
+    same = same and known is not None and own_beside.is_beside(known, args)
     is_fit = known is not None and (getattr(args, "resume", False) or reading.skip_bad_rows or inferred.fits(known))
     if known is not None and same and is_fit and not of_other and not new_columns(inferred, text):
         say(f"schema      {printable_path(kept)}{EARLIER}", stream)  # a file that has grown would be read otherwise
@@ -280,6 +297,8 @@ def show_inferred(inferred: Inferred, kept: Path, stream: TextIO, numbered: bool
     rows = [("label", schema.label, "")]
     unit = schema.time.unit
     rows += [("time", schema.time.column, f"in {unit}" * (unit not in ("", "s")))] if schema.time.column else []
+    rows += [("weight", schema.weight, "")] if schema.weight else []
+    rows += [("group", schema.group.column, "")] if schema.group.column else []
     rows += [("sparse", column.column, inferred.remarks[column.column]) for column in schema.sparse]
     rows += [
         ("dense", column.column, f"{inferred.remarks[column.column]}, {column.transform}") for column in schema.dense

@@ -12,6 +12,7 @@ from adaptive_rec.errors import DataError, UsageError, did_you_mean
 if TYPE_CHECKING:
     from adaptive_rec.data.tabular.first_rows import Reading
     from adaptive_rec.data.tabular.infer import Inferred
+    from adaptive_rec.data.tabular.open_rows import RowFile
     from adaptive_rec.data.tabular.schema import Schema
 
 IN_TIME = ("data.order=time", "data.shuffle=false")
@@ -48,16 +49,11 @@ def timed(schema: Schema, column: str | None, source: Path, file: Path, reading:
         return schema
     if schema.time.column:
         raise UsageError(f"--time must be the time of {file}, {schema.time.column!r}, got {column!r}; change it there")
-    from adaptive_rec.data.tabular.open_rows import open_rows
     from adaptive_rec.data.tabular.sample import present
     from adaptive_rec.data.tabular.schema import TimeColumn
     from adaptive_rec.data.tabular.times import unit_of_column
 
-    rows = open_rows(source, schema.file, reading.skip_bad_rows, reading.grows)
-    if column not in rows.names:
-        known = ", ".join(rows.names)
-        hint = did_you_mean(column, rows.names)
-        raise UsageError(f"--time must be a column of {source}, got {column!r}; the first line names {known}{hint}")
+    rows = rows_with("--time", column, schema, source, reading)
     batch = next(iter(rows.batches([column])), None)
     try:
         unit = "" if batch is None else unit_of_column(present(batch.column(0)))
@@ -66,13 +62,30 @@ def timed(schema: Schema, column: str | None, source: Path, file: Path, reading:
     return schema.model_copy(update={"time": TimeColumn.model_validate({"column": column, "unit": unit})})
 
 
+def rows_with(option: str, column: str, schema: Schema, source: Path, reading: Reading) -> RowFile:
+    """Return the rows of a file that must have a column. Raises UsageError, which begins with the option that names it."""
+    from adaptive_rec.data.tabular.open_rows import open_rows
+
+    rows = open_rows(source, schema.file, reading.skip_bad_rows, reading.grows)
+    if column not in rows.names:
+        known = ", ".join(rows.names)
+        hint = did_you_mean(column, rows.names)
+        raise UsageError(f"{option} must be a column of {source}, got {column!r}; the first line names {known}{hint}")
+    return rows
+
+
 def inferred_in_time(inferred: Inferred, column: str | None, source: Path, file: Path, reading: Reading) -> Inferred:
     """Return what was inferred with a column as the time, as `timed` does. It is no feature, unless it is the only category."""
     schema = timed(inferred.schema, column, source, file, reading)
-    sparse = tuple(each for each in schema.sparse if each.column != column)
-    if column is None or not sparse:
+    if column is None or all(each.column == column for each in schema.sparse):
         return replace(inferred, schema=schema)
-    dense = tuple(each for each in schema.dense if each.column != column)
+    return without_feature(replace(inferred, schema=schema), column, "the time of the rows (--time)")
+
+
+def without_feature(inferred: Inferred, column: str, why: str) -> Inferred:
+    """Return what was inferred with a column that is no feature, and the reason."""
+    schema = inferred.schema
+    sparse, dense = (tuple(each for each in part if each.column != column) for part in (schema.sparse, schema.dense))
     remarks = {name: why for name, why in inferred.remarks.items() if name != column}
-    unused = {**inferred.unused, column: "the time of the rows (--time)"}
-    return replace(inferred, schema=schema.model_copy(update={"sparse": sparse, "dense": dense}), remarks=remarks, unused=unused)
+    schema = schema.model_copy(update={"sparse": sparse, "dense": dense})
+    return replace(inferred, schema=schema, remarks=remarks, unused={**inferred.unused, column: why})

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from adaptive_rec.errors import UsageError
+from adaptive_rec.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
@@ -121,7 +121,7 @@ def add_client_options(parser: Parser, url: bool = True) -> None:
 
 
 def add_schema_options(parser: Parser) -> None:
-    """--label, --schema and --time, which say that files are CSV, TSV or Parquet files."""
+    """--label, --schema and others, which say what the columns of CSV, TSV or Parquet files are."""
     labelled = (
         "CSV, TSV or Parquet: the column of 0 and 1, or a comparison such as 'rating >= 4' or 'answer == yes'; "
         "the schema is inferred"
@@ -131,6 +131,39 @@ def add_schema_options(parser: Parser) -> None:
     parser.add_argument("--schema", metavar="FILE", type=Path, help=described)
     named = "CSV, TSV or Parquet: the column of the rows' times; they are read in its order, and the newest are held out"
     parser.add_argument("--time", metavar="COLUMN", help=named)
+    weighted = "CSV, TSV or Parquet: the column that says how much each row counts, a number of at least 0; it is no feature"
+    parser.add_argument("--weight", metavar="COLUMN", help=weighted)
+    grouped = "CSV, TSV or Parquet: the column of groups, such as users, within which rows are ranked; it may be a feature too"
+    parser.add_argument("--group", metavar="COLUMN", help=grouped)
+
+
+def add_metrics_option(parser: Parser, default: str) -> None:
+    """--metrics, those that rank the samples of groups."""
+    named = f"gauc, mrr, recall@K, ndcg@K: how well the rows of each group (--group) are ranked ({default})"
+    parser.add_argument("--metrics", metavar="NAME,...", help=named)
+
+
+def metric_names(text: str | None) -> list[str] | None:
+    """Return the names of --metrics; None where it is not given. Raises UsageError."""
+    if text is None:
+        return None
+    from adaptive_rec.config.metrics import ranking_metric
+
+    names = [name.strip() for name in text.split(",")] if text.strip() else []
+    try:
+        for name in names:
+            ranking_metric(name)
+    except ConfigError as error:
+        raise UsageError(f"--metrics: {error}") from None
+    if double := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"--metrics must name each metric once, got {double} {names.count(double)} times")
+    return names
+
+
+def add_checkpoint_option(parser: Parser) -> None:
+    """--checkpoint, which says what of a run is read."""
+    which = "best, newest, a step or a name (default: best where the run has kept its best evaluation's, else newest)"
+    parser.add_argument("--checkpoint", metavar="WHICH", help=which)
 
 
 def add_serve_options(parser: Parser) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import pairs, print_json, say, show, waiting
-from adaptive_rec.cli.parser import add_command
+from adaptive_rec.cli.parser import add_checkpoint_option, add_command
 from adaptive_rec.data.tabular.files import find_files
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.system.drafts import draft_file
@@ -59,6 +59,7 @@ def add_commands(subparsers: Any) -> None:
         required=True,
         help="file to create: .parquet, .csv or .tsv, one score a row in their order",
     )
+    add_checkpoint_option(parser)
     kept = "columns to write before the scores (default: those that look like keys of the rows, such as id; '': none)"
     add("--keep", metavar="COLUMN,...", help=kept)
     add("--json", action="store_true", help="print the figures as JSON")
@@ -78,7 +79,7 @@ def predict(args: argparse.Namespace) -> int:
     waiting(f"loading {args.directory}")
     from adaptive_rec.run.scoring import Scorer
 
-    scorer = Scorer(args.directory, files, labelled=False, warn=lambda text: say(f"warning: {text}", sys.stderr))
+    scorer = Scorer(args.directory, files, False, lambda text: say(f"warning: {text}", sys.stderr), args.checkpoint)
     loaded = time.monotonic()
     kept = kept_columns(args.keep, files, scorer)
     with scores_written(out, kept) as append:
@@ -89,13 +90,14 @@ def predict(args: argparse.Namespace) -> int:
     seconds = time.monotonic() - loaded
     found = strangers(scorer)
     if args.json:
-        figures = {"rows": scorer.rows, "step": scorer.step, "seconds": round(time.monotonic() - started, 3)}
-        print_json({**figures, **ratios(found), "kept": list(kept.names if kept else ()), "out": str(out)})
+        figures: dict[str, Any] = {"rows": scorer.rows, "step": scorer.step, "seconds": round(time.monotonic() - started, 3)}
+        figures |= {**scorer.chosen.figures(), **ratios(found)}
+        print_json({**figures, "kept": list(kept.names if kept else ()), "out": str(out)})
     else:
         rate = f"{whole(scorer.rows)}, {count(scorer.rows / max(seconds, 1e-9))} a second once the model was loaded"
         unknown = [(name, unknown_in_words(name, of)) for name, of in found.items()]
         beside = ", ".join(map(readable, kept.names)) if kept else ""
-        show(pairs([("rows", rate), *unknown, ("kept", beside), ("scores", str(out))]))
+        show(pairs([("model", str(scorer.chosen)), ("rows", rate), *unknown, ("kept", beside), ("scores", str(out))]))
     warn_of_strangers(found)
     return 0
 

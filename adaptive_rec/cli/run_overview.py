@@ -39,5 +39,5 @@ def _of(file: RuntimeFile) -> dict[str, Any]:
 def cells(now: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return phase, step and best evaluation as the list has them; "-" for what is not known."""
     step, best = now["step"], now["best_evaluation"]
-    score = "-" if best is None else f"{best['auc']:.4f} at step {whole(best['step'])}"
+    score = "-" if best is None or best["auc"] is None else f"{best['auc']:.4f} at step {whole(best['step'])}"
     return now["phase"] or "no answer", "-" if step is None else whole(step), score

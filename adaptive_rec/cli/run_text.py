@@ -11,13 +11,15 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from adaptive_rec.live.telemetry import ratio
+from adaptive_rec.live.telemetry import ranked_of, ranked_texts, ratio
 from adaptive_rec.units import clock, count, counted, percent, printable, size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.runtime.loop import Runtime
 
 BAR_CELLS = 24
+HELD_OUT, VALIDATED, BEFORE = "held out", "for validation", "before training on them"
+"""Which samples were scored."""
 
 
 def header(runtime: Runtime) -> str:
@@ -39,12 +41,23 @@ def length(runtime: Runtime) -> str:
     if runtime.followed is not None:
         resumed = f"resumed at step {whole(done)}, " if done else ""
         return f"{resumed}{runtime.config.data.source} is followed"
+    if not done and runtime.config.eval.patience:
+        return until_no_better(runtime)
     if done and total <= done:
         more = "read the data more often (data.epochs)" if done < wanted or not wanted else "give more steps"
         return f"resumed at step {whole(done)}: nothing left to train, {more}"
     if done:
         return f"resumed at step {whole(done)}, {whole(total - done)} to go"
     return f"{counted(total, 'step')}, all that the data has; run.steps is {whole(wanted)}" if total < wanted else ""
+
+
+def until_no_better(runtime: Runtime) -> str:
+    """Return how long a run with patience trains at the most, and what stops it."""
+    settings, passes = runtime.config.eval, runtime.state.passes or 1
+    most = f"at most {passes} pass{'es' * (passes > 1)} over the data, {counted(runtime.steps_total, 'step')}"
+    of = " on the last training rows" if settings.validates else ""
+    evaluations = counted(settings.patience, "evaluation")
+    return f"{most}; stops after {evaluations} in a row without a better {settings.metric}{of}"
 
 
 def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
@@ -55,15 +68,21 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     yield "policy", f"{s['policy']}{action}, seed {s['seed']}, {s['device']}, {s['precision']}"
     quality = summary["eval"]
     before = s.get("followed", False) or s.get("windows") is not None
-    scored = quality_text(quality, before) if quality else ""
+    scored = quality_text(quality, BEFORE if before else HELD_OUT) if quality else ""
     yield "quality", Text(scored, style="bold green") if scored else "not scored, the run was stopped"
+    yield from chosen_lines(s)
+    if quality and (ranking := quality.get("ranking")):
+        yield "ranking", ranking_text(ranking)
     if windows := s.get("windows"):
         auc, logloss = (f"{math.nan if windows[name] is None else windows[name]:.4f}" for name in ("auc_mean", "logloss_mean"))
-        yield "windows", f"{counted(windows['count'], 'window')} of the stream, mean AUC {auc}, mean logloss {logloss}"
+        ranked = "".join(f", mean {text}" for text in ranked_texts(windows.get("metrics_mean", {})))
+        counts = f"{counted(windows['count'], 'window')} of the stream"
+        yield "windows", f"{counts}, mean AUC {auc}, mean logloss {logloss}{ranked}"
     best = s.get("best_eval")
-    if quality and best and best["step"] < s["steps"]:
+    if quality and best and best["step"] < s["steps"] and s.get("eval_mode") != "validation":
         yield "best", f"AUC {best['auc']:.4f}  logloss {best['logloss']:.4f}  at step {whole(best['step'])}"
-    yield "trained", f"{count(trained)} of {count(seen)} samples seen, {counted(s['steps'], 'step')}"
+    weight = "" if s.get("weight_trained") is None else f", of weight {count(s['weight_trained'])} in all"
+    yield "trained", f"{count(trained)} of {count(seen)} samples seen{weight}, {counted(s['steps'], 'step')}"
     yield "speed", f"{count(s['samples_per_second'])} samples/s, {clock(s['seconds'])}"
     popular = f"{percent(s['popular_sample_ratio'])} of samples are popular (every lookup hot)"
     yield "hot", f"{percent(s['hot_lookup_ratio'])} of lookups, {popular}"
@@ -120,8 +139,26 @@ def breakdown(stages: Mapping[str, float], seconds: float) -> Table:
     return table
 
 
-def quality_text(quality: Mapping[str, Any], before: bool) -> str:
-    """Return the quality in words: of held-out samples, or of samples `before` they were trained on."""
-    what = "before training on them" if before else "held out"
+def chosen_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield which model a validation slice has chosen, and why a run has stopped early."""
+    best = summary.get("best_eval")
+    if summary.get("eval_mode") == "validation" and best:
+        of = f" of at most {summary['epochs']}" if summary["epochs"] else ""
+        epoch = f", pass {best['epoch']}{of}" if best["epoch"] else ""
+        value = math.nan if best["value"] is None else best["value"]
+        yield "model", f"of step {whole(best['step'])}{epoch}: the best {summary['best_metric']} for validation, {value:.4f}"
+    if why := summary.get("stopped_early"):
+        yield "stopped", why.partition(";")[0]
+
+
+def quality_text(quality: Mapping[str, Any], of: str) -> str:
+    """Return the quality in words; `of` says which samples were scored."""
     auc, logloss, calibration = (f"{quality[name]:.4f}" for name in ("auc", "logloss", "calibration"))
-    return f"AUC {auc}  logloss {logloss}  calibration {calibration}  ({count(quality['samples'])} {what})"
+    ranked = "".join(f"{text}  " for text in ranked_texts(ranked_of(quality)))
+    return f"AUC {auc}  logloss {logloss}  calibration {calibration}  {ranked}({count(quality['samples'])} {of})"
+
+
+def ranking_text(ranking: Mapping[str, Any]) -> str:
+    """Return how many groups metrics that rank are the mean of, in words."""
+    groups, positive, both = (ranking[name] for name in ("groups", "groups_with_positive", "groups_with_both"))
+    return f"{counted(groups, 'group')}, {whole(positive)} with a positive, {whole(both)} with both classes; others do not count"

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 from adaptive_rec.cli.output import columns, print_json, printable_path, say, show, waiting
 from adaptive_rec.cli.parser import (
     LINK_HINT,
+    add_checkpoint_option,
     add_client_options,
     add_command,
+    add_metrics_option,
     add_serve_options,
     given_serve_options,
+    metric_names,
     on_terminal,
     serve_options,
 )
@@ -41,13 +44,15 @@ def add_commands(subparsers: Any) -> None:
     parser.add_argument("directory", metavar="RUN", type=Path, help="run directory")
     add_serve_options(parser)
     parser = add_command(
-        subparsers, "eval", evaluate, "score a run's newest checkpoint on its held-out data, or on other data"
+        subparsers, "eval", evaluate, "score a run's checkpoint on its held-out data, or on other data"
     )
     parser.add_argument("directory", metavar="RUN", type=Path, help="run directory")
     other = (
         "other rows with labels: CSV, TSV or Parquet with the columns of the training data (default: the held-out rows)"
     )
     parser.add_argument("--data", metavar="PATH", type=Path, help=other)
+    add_checkpoint_option(parser)
+    add_metrics_option(parser, "default: eval.metrics of the run")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser = add_command(subparsers, "report", report, "write the report of a run, finished or not, as one HTML file")
     parser.add_argument("directory", metavar="RUN", type=Path, help="run directory")
@@ -125,14 +130,13 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def evaluate(args: argparse.Namespace) -> int:
-    """Score a run's newest checkpoint."""
+    """Score a run's checkpoint."""
     from adaptive_rec.run.inputs import check_trained
 
+    metrics = metric_names(args.metrics)
     check_trained(args.directory)
     files = None if args.data is None else inputs_of(args.directory, args.data)
     waiting(f"loading {args.directory}")
-    from dataclasses import asdict
-
     from adaptive_rec.live.telemetry import to_json
     from adaptive_rec.run.resume import evaluate_run
     from adaptive_rec.run.scoring import Scorer
@@ -142,19 +146,22 @@ def evaluate(args: argparse.Namespace) -> int:
 
     shared: dict[str, dict[str, Unknown]] = {}
     if files is None:
-        result = evaluate_run(args.directory, warn)
+        result, chosen = evaluate_run(args.directory, warn, args.checkpoint, metrics)
     else:
-        scorer = Scorer(args.directory, files, labelled=True, warn=warn)
-        result, found = scorer.quality(), strangers(scorer)
+        scorer = Scorer(args.directory, files, True, warn, args.checkpoint, metrics)
+        result, found, chosen = scorer.quality(), strangers(scorer), scorer.chosen
         shared = {name: of for name, of in found.items() if name == "shared"}
         warn_of_strangers(found)
     if math.isnan(result.quality.auc):
         warn("all rows have the same label: there is no AUC and no normalized entropy")
-    figures = {"step": result.step, **asdict(result.quality)}
+    figures = {"step": result.step, **result.quality.as_dict()}
     if args.json:
-        print(to_json({**figures, **ratios(shared)}))
+        print(to_json({**figures, **chosen.figures(), **ratios(shared)}))
         return 0
-    for name, value in figures.items():
+    print(f"{'model':<20}", chosen)
+    ranking = figures.pop("ranking", {})
+    ranked = ranking.pop("metrics", {})
+    for name, value in {**figures, **ranking, **ranked}.items():
         print(f"{name.replace('_', ' '):<20}", f"{value:,}" if isinstance(value, int) else f"{value:.4f}")
     for name, of in shared.items():
         print(f"{name:<20}", unknown_in_words(name, of))

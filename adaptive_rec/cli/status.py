@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from adaptive_rec.cli.output import console, pairs, print_json, show
 from adaptive_rec.cli.parser import add_client_options, add_command, on_terminal
 from adaptive_rec.live.life import OVER
+from adaptive_rec.live.telemetry import ranked_of, ranked_texts
 from adaptive_rec.units import clock, count, counted, percent, printable, size, whole
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def status_lines(now: Mapping[str, Any], stats: Mapping[str, Any], url: str) -> 
     run, ratios = now["run"], stats["ratios"]
     evaluation = now["evaluation"] or {}
     scores = [f"{name} {evaluation[key]:.4f}" for key, name in QUALITY if evaluation.get(key) is not None]
+    scores += ranked_texts({name: value for name, value in ranked_of(evaluation).items() if value is not None})
     return [
         ("run", run["name"]),
         ("branch of", _parent(run)),
@@ -104,6 +106,8 @@ def status_lines(now: Mapping[str, Any], stats: Mapping[str, Any], url: str) -> 
         ("loss", "" if now["loss"] is None else f"{now['loss']:.4f}"),
         ("quality", "  ".join(scores) + f"  at step {whole(evaluation['step'])}" if scores else ""),
         ("best", _best(now)),
+        ("held out", _held_out(now)),
+        ("stopped", (now.get("stopped_early") or "").partition(";")[0]),
         ("overfit", _overfit(now)),
         ("hot", f"{_share(ratios['hot_lookup'])} of lookups, {_share(ratios['popular_sample'])} of samples are popular"),
         ("skipped", _skipped(ratios)),
@@ -154,11 +158,22 @@ def _progress(now: Mapping[str, Any]) -> str:
 
 
 def _best(now: Mapping[str, Any]) -> str:
-    """Return the evaluation of the greatest AUC so far; empty where there is none, or the newest one is it."""
+    """Return the best evaluation so far; empty where there is none, or the newest one is it."""
     best, newest = now.get("best_evaluation"), now["evaluation"] or {}
     if not best or best["step"] == newest.get("step"):
         return ""
-    return f"AUC {best['auc']:.4f}  at step {whole(best['step'])}"
+    metric, value = now.get("best_metric"), best.get("value")
+    if metric not in (None, "auc") and value is not None:
+        return f"{metric} {value:.4f}  at step {whole(best['step'])}"
+    return "" if best["auc"] is None else f"AUC {best['auc']:.4f}  at step {whole(best['step'])}"
+
+
+def _held_out(now: Mapping[str, Any]) -> str:
+    """Return the score of the best model at the end of a run that validates; else empty."""
+    if not (found := now.get("held_out")):
+        return ""
+    scores = [f"{name} {found[key]:.4f}" for key, name in QUALITY if found.get(key) is not None]
+    return "  ".join(scores) + f"  by the model of step {whole(found['step'])}"
 
 
 def _overfit(now: Mapping[str, Any]) -> str:

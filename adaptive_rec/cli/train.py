@@ -18,6 +18,7 @@ from adaptive_rec.cli.output import say
 from adaptive_rec.cli.parser import (
     DATA_HELP,
     add_command,
+    add_metrics_option,
     add_schema_options,
     add_settings,
     given_serve_options,
@@ -59,8 +60,14 @@ def add_commands(subparsers: Any) -> None:
     add("--policy", metavar="NAME", help=policies)
     add("--data", metavar="PATH", help=DATA_HELP)
     add_schema_options(parser)
+    add_metrics_option(parser, "setting eval.metrics")
     add("--steps", metavar="N", help="mini-batches to train on; 0: all")
     add("--seed", metavar="N", help="seed of everything random")
+    patience = (
+        "stop after N evaluations without a better one on a slice of the training rows, and keep the best model "
+        "(default for CSV, TSV and Parquet files: 3; 0: never)"
+    )
+    add("--patience", metavar="N", help=patience)
     add("--device", metavar="NAME", help="auto, cpu or cuda")
     add("--track", action="append", metavar="NAME", help="a tracker: tensorboard or module:Class (repeatable)")
     add_settings(parser, "any other key; --print-config lists them all")
@@ -247,7 +254,8 @@ def write_report_page(directory: Path) -> object:
 
 def finish(training: TrainingRun, screen: Screen, signals: StopSignals) -> dict[str, Any]:
     """Write the final checkpoint and the summary. After a signal, no samples are scored."""
-    if training.runtime.state.stop_requested:  # a client may have requested it
+    stopped = training.runtime.state.stop_requested and not training.runtime.state.stopped_early
+    if stopped:  # a client may have requested it
         screen.stopping()
     what = "the next window" if training.config.eval.mode == "next_window" else "the held-out samples"
     scoring = "" if signals.exit_code or training.runtime.followed else f", scoring {what}"

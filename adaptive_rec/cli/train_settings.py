@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from adaptive_rec.cli import processes
 from adaptive_rec.cli.launcher import Wanted
 from adaptive_rec.cli.output import say, waiting
-from adaptive_rec.cli.parser import configuration, number_settings, text_settings
+from adaptive_rec.cli.parser import configuration, metric_names, number_settings, text_settings
 from adaptive_rec.errors import ConfigError, UsageError, did_you_mean
 from adaptive_rec.run.external_paths import check_named_file, check_rows_are_inside
 from adaptive_rec.run.new_directory import RUNS, check_run_is_new, check_written, named_directory
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def prepare_own_data(args: argparse.Namespace) -> tuple[argparse.Namespace, Config]:
     """Return the command line and its configuration, after CSV, TSV or Parquet files of --data were prepared beside the run."""
     config = load_checked(args)
-    if args.label is None and args.schema is None and args.time is None:
+    if all(each is None for each in (args.label, args.schema, args.time, args.weight, args.group)):
         return args, config
     if args.out is not None and not args.resume:
         check_run_is_new(args.out)
@@ -100,12 +100,19 @@ def resolve_run(args: argparse.Namespace) -> Config:
     if args.replay and not (args.replay / "config.toml").is_file():
         raise UsageError(f"--replay RUN must be a run directory, {args.replay} has no config.toml")
     known = kept is not None and (kept / "config.toml").is_file()
-    return configuration(args.config or (str(kept / "config.toml") if known else None), args.data, overrides(args))
+    named = args.config or (str(kept / "config.toml") if known else None)
+    settings = overrides(args)
+    if all(each is None for each in (args.patience, args.label, args.schema)):
+        return configuration(named, args.data, settings)
+    from adaptive_rec.cli.stopping import stopping_settings
+
+    return configuration(named, args.data, [*stopping_settings(args, named, settings), *settings])
 
 
 def overrides(args: argparse.Namespace) -> list[str]:
     """Return the settings of the command line, flags included, as KEY=VALUE."""
     texts = {"knobs.policy": args.policy, "data.source": args.data, "run.device": args.device, "run.track": args.track}
+    texts["eval.metrics"] = metric_names(args.metrics)
     numbers = {"run.steps": args.steps, "run.seed": args.seed}
     raw, followed = (["data.ids=raw"], ["data.follow=true"]) if args.follow else ([], [])
     return [*raw, *args.set, *followed, *text_settings(texts), *number_settings(numbers)]

@@ -4,23 +4,111 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 
 from adaptive_rec.config.knobs import Frozen, Knobs, knob
-from adaptive_rec.errors import ConfigError
+from adaptive_rec.config.metrics import MOST_METRICS, EvalMetric, eval_metric, ranking_metric
+from adaptive_rec.errors import ConfigError, DataError
 
 
 class EvalConfig(Frozen):
-    mode: Literal["held_out", "next_window"] = knob(
+    mode: Literal["held_out", "validation", "next_window"] = knob(
         "held_out",
         "name",
-        "Samples that are scored: held_out is data.test_range; next_window are those that are trained on next, until the "
-        "following evaluation.",
+        "Samples that are scored: held_out is data.test_range; validation is a slice at the end of data.train_range that is not "
+        "trained on, and the best model is scored on data.test_range at the end; next_window are those that are trained on "
+        "next, until the following evaluation.",
+    )
+    validation_ratio: float = knob(
+        0.1, "ratio", "Part of data.train_range, at its end, that is the validation slice.", gt=0, lt=1
+    )
+    metric: str = knob(
+        "logloss",
+        "name",
+        "Metric by which the best evaluation is chosen, with mode validation or patience: logloss, auc, accuracy, "
+        "normalized_entropy, or one of metrics.",
+    )
+    patience: int = knob(
+        0,
+        "evaluations",
+        "The run stops after so many evaluations in a row that are no better than the best one before; 0 never stops. "
+        "Needs mode validation or next_window, or data that is followed.",
+        ge=0,
+        le=1 << 30,
+    )
+    min_delta: float = knob(
+        0.0, "difference", "For patience: an evaluation counts as better where its metric is by more than this.", ge=0
     )
     every_steps: int = knob(0, "steps", "Steps between evaluations; 0: as many as eval.count.", ge=0)
     count: int = knob(0, "number", "Evaluations spread evenly over a run, the last one at its end; 0: only that.", ge=0)
+    per_epoch: int = knob(
+        0, "number", "Evaluations of each pass over the data, spread evenly, the last one at its end.", ge=0, le=1 << 20
+    )
     batch_size: PositiveInt = knob(8192, "samples", "Samples of an evaluation batch.")
     max_samples: int = knob(0, "samples", "Most samples of an evaluation; 0 is all.", ge=0)
+    metrics: tuple[str, ...] = Field(
+        (),
+        description="Metrics that rank the samples of each group, besides those of every evaluation: gauc, mrr, recall@K, ndcg@K "
+        "(docs/metrics.md).",
+        json_schema_extra={"unit": "names"},
+        max_length=MOST_METRICS,
+        strict=False,
+    )
+
+    @field_validator("metrics")
+    @classmethod
+    def _check_metrics(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            try:
+                ranking_metric(name)
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+        if double := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"must name each metric once, got {double!r} {names.count(double)} times")
+        return names
+
+    @field_validator("metric")
+    @classmethod
+    def _check_metric(cls, name: str) -> str:
+        try:
+            return name if eval_metric(name).is_more_better else name
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+
+    @property
+    def validates(self) -> bool:
+        """Whether a slice of the training range is scored instead of trained on."""
+        return self.mode == "validation"
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the run keeps the checkpoint of its best evaluation by `metric`, and is read from it."""
+        return self.validates or self.patience > 0
+
+    @property
+    def by(self) -> EvalMetric:
+        """The metric of the best evaluation."""
+        return eval_metric(self.metric if self.keeps_best else "auc")
+
+    def validation_samples(self, samples: int) -> int:
+        """Return the size of the validation slice of a training range of so many samples, one at the least; 0 where none is
+        scored. Raises DataError where none would be left to train on."""
+        if not self.validates:
+            return 0
+        size = max(1, round(self.validation_ratio * samples))
+        if size >= samples:
+            raise DataError(
+                f"eval.validation_ratio must leave at least one of the {samples} training samples to train on, "
+                f"got {self.validation_ratio}; more rows are needed, or no slice (--patience 0)"
+            )
+        return size
+
+    def is_due(self, knobs: Knobs, step: int, steps: int, epoch_steps: int) -> bool:
+        """Return whether an evaluation is due after a step, in a run of `steps`, each pass of `epoch_steps`."""
+        every = self.interval(knobs, steps)
+        if every or not self.per_epoch or not isinstance(knobs.eval_every_steps, str):
+            return bool(every) and step % every == 0
+        return step * self.per_epoch // epoch_steps > (step - 1) * self.per_epoch // epoch_steps
 
     def interval(self, knobs: Knobs, steps: int) -> int:
         """Return the steps from one evaluation to the next in a run of `steps`, under some knobs; 0 where only the end is

@@ -20,6 +20,7 @@ from adaptive_rec.config.data import DataConfig
 from adaptive_rec.config.eval import EvalConfig
 from adaptive_rec.config.faults import describe_faults
 from adaptive_rec.config.knobs import Frozen, Knobs, within_bounds
+from adaptive_rec.config.metrics import is_ranking_metric
 from adaptive_rec.config.model import ModelConfig, OptimizerConfig
 from adaptive_rec.config.policy import PolicyConfig
 from adaptive_rec.config.run import RunConfig
@@ -90,6 +91,33 @@ class Config(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _check_validation(self) -> Config:
+        mode, follows = self.eval.mode, self.data.follow
+        if self.eval.validates and follows:
+            rule = "where data is followed, each sample of which is scored in its own step"
+            raise ValueError(f'eval.mode must be "held_out" {rule}, got "validation"')
+        if self.eval.patience and mode == "held_out" and not follows:
+            rule = 'eval.patience must be 0 where eval.mode = "held_out", whose samples would choose the model that they judge'
+            raise ValueError(f'{rule}, got {self.eval.patience}; eval.mode = "validation" scores a slice of the training range')
+        if self.eval.per_epoch and (follows or mode == "next_window"):
+            where = "where data is followed" if follows else 'where eval.mode = "next_window"'
+            raise ValueError(f"eval.per_epoch must be 0 {where}, got {self.eval.per_epoch}; give eval.every_steps")
+        if is_ranking_metric(self.eval.metric) and self.eval.metric not in self.eval.metrics:
+            rule = f"eval.metrics must name {self.eval.metric}, by which eval.metric chooses the best model"
+            raise ValueError(f"{rule}, got {list(self.eval.metrics)}")
+        if self.eval.per_epoch and (self.eval.every_steps or self.eval.count):
+            raise ValueError(f"eval.per_epoch must be 0 where eval.every_steps or eval.count is set, got {self.eval.per_epoch}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_watched(self) -> Config:
+        for rule in self.watch.parsed():
+            if is_ranking_metric(rule.metric) and rule.metric not in self.eval.metrics:
+                named = list(self.eval.metrics)
+                raise ValueError(f"eval.metrics must name {rule.metric}, which {rule.text!r} of watch.rules watches, got {named}")
+        return self
+
+    @model_validator(mode="after")
     def _check_follow(self) -> Config:
         if self.data.follow and self.eval.count:
             raise ValueError(f"eval.count must be 0 where data is followed, which has no end, got {self.eval.count}")
@@ -116,22 +144,28 @@ def load_config(source: str | None, environment: Mapping[str, str], settings: Se
     tree: dict[str, Any] = {}
     layer: dict[str, Any] = {}
     if source is not None:
-        path = Path(source)
-        if not path.suffix and not os.path.exists(path):
-            path = PRESETS_FOLDER / f"{source}.toml"
-            if not os.path.exists(path):
-                raise ConfigError(
-                    f"no preset or file named {source}{did_you_mean(source, presets())} (presets: {', '.join(presets())})"
-                )
-        layer = _read_toml(path)
-        if path.with_name(DESCRIPTION).exists() and isinstance(layer.get("knobs"), dict):  # a run wrote the file
-            layer["knobs"] = within_bounds(layer["knobs"])
+        layer = read_layer(source)
         _merge(tree, layer, f"in {source}")
     overrides: dict[str, Any] = {}
     _merge_overrides(overrides, environment, settings)
     _merge(tree, overrides, "in --set")
     _share_host_memory(tree, (layer, overrides), tree.get("run", {}).get("device", "auto"))
     return validate(tree)
+
+
+def read_layer(source: str) -> dict[str, Any]:
+    """Read a preset or a TOML file. Raises ConfigError where there is none."""
+    path = Path(source)
+    if not path.suffix and not os.path.exists(path):
+        path = PRESETS_FOLDER / f"{source}.toml"
+        if not os.path.exists(path):
+            raise ConfigError(
+                f"no preset or file named {source}{did_you_mean(source, presets())} (presets: {', '.join(presets())})"
+            )
+    layer = _read_toml(path)
+    if path.with_name(DESCRIPTION).exists() and isinstance(layer.get("knobs"), dict):  # a run wrote the file
+        layer["knobs"] = within_bounds(layer["knobs"])
+    return layer
 
 
 def _share_host_memory(tree: dict[str, Any], layers: Sequence[Mapping[str, Any]], device: Any) -> None:
@@ -163,6 +197,15 @@ def overridden_knobs(environment: Mapping[str, str], settings: Sequence[str]) ->
     tree: dict[str, Any] = {}
     _merge_overrides(tree, environment, settings)
     return set(tree.get("knobs", {}))
+
+
+def given_keys(source: str | None, environment: Mapping[str, str], settings: Sequence[str]) -> set[str]:
+    """Return the keys that a preset or TOML file, the environment or the settings name."""
+    tree: dict[str, Any] = {}
+    if source is not None:
+        _merge(tree, read_layer(source), f"in {source}")
+    _merge_overrides(tree, environment, settings)
+    return {f"{section}.{name}" for section, values in tree.items() for name in values}
 
 
 def given_knobs(config: Config, before: Config, overridden: Collection[str]) -> dict[str, Any]:

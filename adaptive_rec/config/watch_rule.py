@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from adaptive_rec.config.knobs import WHOLE_NUMBERS, Knobs
+from adaptive_rec.config.metrics import BY_SAMPLE, RANKING_NAMES, is_ranking_metric
 from adaptive_rec.errors import ConfigError, did_you_mean
 from adaptive_rec.units import parse_size
 
@@ -25,8 +26,8 @@ REPORT_METRICS = (
     "embedding_lr",
 )
 """Metrics of a report, by their names in metrics.jsonl; a rule may also watch `DISK_FREE`, which is read at each report."""
-EVALUATION_METRICS = ("auc", "logloss", "accuracy", "normalized_entropy", "calibration")
-"""Metrics of an evaluation."""
+EVALUATION_METRICS = tuple(metric.name for metric in BY_SAMPLE)
+"""Metrics of each evaluation; a rule may also watch those of `eval.metrics`."""
 DISK_FREE = "disk_free"
 """Free bytes of the disk under the run's directory or under `run.disk`, whichever has fewer."""
 
@@ -102,20 +103,31 @@ class WatchRule:
         """Whether each step is watched, not reports: this is `loss is nan`."""
         return self.metric == "loss" and self.comparison == "is nan"
 
+    @property
+    def of_evaluations(self) -> bool:
+        """Whether its metric is one of evaluations."""
+        return is_of_evaluations(self.metric)
+
+
+def is_of_evaluations(metric: str) -> bool:
+    """Whether a rule's metric is one of evaluations."""
+    return metric in EVALUATION_METRICS or is_ranking_metric(metric)
+
 
 def parse_rule(text: str) -> WatchRule:
     """Read a rule. Raises ValueError, whose text says what a rule must be and what this one is."""
     if len(text) > LONGEST_RULE:
         raise ValueError(f"a rule must have at most {LONGEST_RULE} characters, got {len(text)}")
     condition, colon, action = text.partition(":")
-    words = re.fullmatch(r"\s*(\w+)\s*(\S.*)", condition)
+    words = re.fullmatch(r"\s*(\w+(?:@\w*)?)\s*(\S.*)", condition)
     if not colon or words is None:
         raise ValueError(f"a rule must be `{SHAPE}`, got {text!r}")
     metric, rest = words.groups()
     known = (*REPORT_METRICS, *EVALUATION_METRICS, DISK_FREE)
-    if metric not in known:
+    if metric not in known and not is_ranking_metric(metric):
         hint = did_you_mean(metric, known)
-        raise ValueError(f"a rule's metric must be one of {', '.join(known)}, got {metric!r} in {text!r}{hint}")
+        names = f"{', '.join(known)}, {RANKING_NAMES}"
+        raise ValueError(f"a rule's metric must be one of {names}, got {metric!r} in {text!r}{hint}")
     rest, lasts, unit = _duration(rest.strip(), metric, text)
     comparison, value, mean_of = _comparison(rest, metric, text)
     rule = WatchRule(text, metric, comparison, value, mean_of, lasts, unit, *_action(action.strip(), text))
@@ -126,7 +138,7 @@ def parse_rule(text: str) -> WatchRule:
 
 def _duration(rest: str, metric: str, text: str) -> tuple[str, int, Unit]:
     """Return a condition without its `for N UNIT`, and these."""
-    own: Unit = "evaluations" if metric in EVALUATION_METRICS else "reports"
+    own: Unit = "evaluations" if is_of_evaluations(metric) else "reports"
     found = re.fullmatch(r"(.*\S)\s+for\s+(.*)", rest)
     if found is None:
         return rest, 1, own

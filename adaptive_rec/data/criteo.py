@@ -64,6 +64,7 @@ class MemorySource:
         self.malformed_rows = reader.malformed_rows
         self._train, self._test = self.ranges = row_ranges(config, len(rows.labels_B))
         """The training and the held-out rows."""
+        self._validation = validation_rows(config, len(rows.labels_B))
         self.features = feature_specs(config)
         self.dense_features = layout.dense_features
         self.train_samples, self.test_samples = len(self._train), len(self._test)
@@ -82,11 +83,12 @@ class MemorySource:
                 skipped = self.malformed_rows if epoch == start == 0 else 0
                 yield self._pick(order_S[start:stop], after, skipped)
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
-        """Yield the held-out rows in file order."""
-        samples = min(len(self._test), max_samples or len(self._test))
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
+        """Yield the held-out rows, or those of the validation slice, in file order."""
+        rows = self._validation if validation else self._test
+        samples = min(len(rows), max_samples or len(rows))
         for start, stop, _ in epoch_batches(Position(), 0, samples, batch_size):
-            yield self._pick(np.arange(self._test.start + start, self._test.start + stop), Position(), 0)
+            yield self._pick(np.arange(rows.start + start, rows.start + stop), Position(), 0)
 
     def _order(self, seed: int, epoch: int) -> NDArray[np.int64]:
         """The rows of an epoch in the order of its batches."""
@@ -107,6 +109,7 @@ class StreamSource(RowStream):
     def __init__(self, config: Config, layout: CriteoLayout, marks: list[LineMark]) -> None:
         self._layout, self._marks = layout, marks
         self._train, self._test = row_ranges(config, marks[-1].row)
+        self._validation = validation_rows(config, marks[-1].row)
         self.malformed_rows = marks[-1].line - marks[-1].row
         self.tables = table_specs(config, cut_rows(config))
         self.features = feature_specs(config)
@@ -137,19 +140,26 @@ class StreamSource(RowStream):
 
 def row_ranges(config: Config, rows: int) -> tuple[range, range]:
     """The training rows and the held-out rows of a file of `rows` rows. Where the next window is scored they are one stream, and
-    the second ones are its last window."""
+    the second ones are its last window. Where a validation slice is scored, training ends before it."""
     data = config.data
     train, test = (range(round(low * rows), round(high * rows)) for low, high in (data.train_range, data.test_range))
     if config.eval.mode == "next_window":
         steps = (test.stop - train.start) // config.run.batch_size
         trained = (steps - config.eval.last_window(steps)) * config.run.batch_size
         train, test = range(train.start, train.start + trained), range(train.start + trained, test.stop)
+    train = train[: len(train) - config.eval.validation_samples(len(train))]
     if not len(train):
         raise DataError(
             f"data.train_range must hold at least one row of {data.source}, "
             f"got {list(data.train_range)} of {rows} well-formed rows"
         )
     return train, test
+
+
+def validation_rows(config: Config, rows: int) -> range:
+    """The rows of the validation slice of a file of `rows` rows, at the end of `data.train_range`; none where none is scored."""
+    low, high = (round(part * rows) for part in config.data.train_range)
+    return range(high - config.eval.validation_samples(high - low), high)
 
 
 def measured_rows(config: Config, train: range) -> range:

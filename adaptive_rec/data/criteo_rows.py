@@ -83,7 +83,7 @@ class CriteoRows(HeldOutRows):
         self.unknown = {name: Unknown() for name in names}
         """Lookups of each column, and those of values without an id."""
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
         """Yield all rows, file by file. Raises DataError for a malformed one."""
         for layout in self._layouts:
             reader, rows = RowReader(layout, LineMark(0, 0, 0)), ParsedRows.empty(layout, batch_size)

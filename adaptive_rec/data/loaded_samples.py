@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch, Position
+from adaptive_rec.batch import BESIDE, Batch, Position, joined_beside, part_beside
 from adaptive_rec.data.prepare.meta import Meta
 
 Ids = NDArray[np.int32] | NDArray[np.int64]
@@ -40,19 +40,23 @@ class LoadedSamples:
     """Of the others."""
     times_B: NDArray[np.int64] | None = None
     """In microseconds since 1970; None where they have no time or nobody reads it."""
+    weights_B: NDArray[np.float32] | None = None
+    """None where all weigh 1."""
+    groups_B: NDArray[np.int64] | None = None
+    """None where they have no groups."""
 
     def take(self, samples_S: NDArray[np.int64]) -> LoadedSamples:
         bags = tuple(bags.take(samples_S) for bags in self.bags)
-        times_S = None if self.times_B is None else self.times_B[samples_S]
-        return LoadedSamples(self.dense_BX[samples_S], self.labels_B[samples_S], self.ids_BC[samples_S], bags, times_S)
+        dense_SX, labels_S, ids_SC = self.dense_BX[samples_S], self.labels_B[samples_S], self.ids_BC[samples_S]
+        return LoadedSamples(dense_SX, labels_S, ids_SC, bags, **part_beside(self, samples_S))
 
     def __getitem__(self, part: slice) -> LoadedSamples:
         bags = []
         for column in self.bags:
             offsets = column.offsets[part.start : part.stop + 1]
             bags.append(ColumnBags(column.values_N[offsets[0] : offsets[-1]], offsets - offsets[0]))
-        times_B = None if self.times_B is None else self.times_B[part]
-        return LoadedSamples(self.dense_BX[part], self.labels_B[part], self.ids_BC[part], tuple(bags), times_B)
+        dense_BX, labels_B, ids_BC = self.dense_BX[part], self.labels_B[part], self.ids_BC[part]
+        return LoadedSamples(dense_BX, labels_B, ids_BC, tuple(bags), **part_beside(self, part))
 
     @staticmethod
     def joined(parts: list[LoadedSamples]) -> LoadedSamples:
@@ -66,13 +70,12 @@ class LoadedSamples:
             )
             for column in columns
         )
-        times = [part.times_B for part in parts if part.times_B is not None]
         return LoadedSamples(
             np.concatenate([part.dense_BX for part in parts]),
             np.concatenate([part.labels_B for part in parts]),
             np.concatenate([part.ids_BC for part in parts]),
             bags,
-            np.concatenate(times) if times else None,
+            **joined_beside(parts),
         )
 
 
@@ -106,10 +109,10 @@ class Columns:
 def to_batch(pieces: list[LoadedSamples], columns: Columns, position: Position) -> Batch:
     """Return a batch, in sample-major order, of samples that come in pieces."""
     samples = LoadedSamples.joined(pieces)
-    labels_B = samples.labels_B.astype(np.float32)
+    labels_B, beside = samples.labels_B.astype(np.float32), {name: getattr(samples, name) for name in BESIDE}
     if not columns.bags:
         batch = Batch.one_hot(samples.dense_BX, samples.ids_BC.astype(np.int64), labels_B, position)
-        return batch if samples.times_B is None else replace(batch, times_B=samples.times_B)
+        return replace(batch, **beside) if any(array is not None for array in beside.values()) else batch
     lengths_BF = np.ones((len(labels_B), columns.features), dtype=np.int64)
     for f, steps, bags in zip(columns.bags, columns.steps, samples.bags, strict=True):
         lengths_B = np.diff(bags.offsets)
@@ -123,7 +126,7 @@ def to_batch(pieces: list[LoadedSamples], columns: Columns, position: Position) 
     ids_N[starts_BF[:, columns.single]] = samples.ids_BC
     for f, bags in zip(columns.bags, samples.bags, strict=True):
         ids_N[spread(starts_BF[:, f], np.diff(bags.offsets), bags.offsets)] = bags.values_N
-    return Batch(samples.dense_BX, ids_N, offsets, labels_B, position, times_B=samples.times_B)
+    return Batch(samples.dense_BX, ids_N, offsets, labels_B, position, **beside)
 
 
 def offsets_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

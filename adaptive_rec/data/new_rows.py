@@ -50,15 +50,17 @@ class NumberedRows(Wrapped):
             self._maps = {name: KeyedIds(keys_U) for name, keys_U in folder_keys(meta, source.folder).items()}
             self._readers = open_logs(paths, source, labelled)
         else:
-            columns = with_folders(folder_columns(source), paths)
+            columns, notes = beside_known(with_folders(folder_columns(source), paths), paths, labelled)
             self.schema = columns.schema
             self._maps = {name: KeyedIds(keys_of_values(each)) for name, each in folder_values(source).items()}
             self._readers = files = open_files(paths, columns, labelled)
-            self.lacking = [note for reader in files[:1] for note in reader.lacking]
+            self.lacking = [*notes, *(note for reader in files[:1] for note in reader.lacking)]
+        self.has_groups = self.schema is not None and bool(self.schema.group.column)
+        """Whether rows have groups, within which they are ranked."""
         self._columns = meta.columns
         self.unknown = {column.name: Unknown() for column in meta.columns}
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
         """Yield all rows. Raises DataError for a malformed one."""
         for samples in cut_into_batches(map(self._samples, blocks_of(self._readers)), batch_size):
             yield self._folder.batch_of(samples)
@@ -72,9 +74,9 @@ class NumberedRows(Wrapped):
                 singles.append(ids_N)
             else:
                 bags.append(ColumnBags(ids_N, offsets_of(lengths_B.astype(np.int64))))
-        labels_B = block.labels_B.astype(np.int32)
+        labels_B, beside = block.labels_B.astype(np.int32), (block.times_B, block.weights_B, block.groups_B)
         ids_BC = np.stack(singles, axis=1) if singles else np.empty((len(labels_B), 0), dtype=np.int32)
-        return LoadedSamples(block.dense_BX, labels_B, ids_BC, tuple(bags))
+        return LoadedSamples(block.dense_BX, labels_B, ids_BC, tuple(bags), *beside)
 
 
 class KeyedRows(HeldOutRows):
@@ -82,18 +84,20 @@ class KeyedRows(HeldOutRows):
 
     def __init__(self, config: Config, columns: TrainedColumns, paths: Sequence[Path], labelled: bool) -> None:
         """Raises DataError where a file does not fit the columns, UsageError where the checkpoint is of a run without rows."""
-        columns = with_folders(columns, paths)
+        columns, notes = beside_known(with_folders(columns, paths), paths, labelled)
         self.schema = schema = columns.schema
+        self.has_groups = bool(schema.group.column)
+        """Whether rows have groups, within which they are ranked."""
         self._standard = columns.figures()
         self._readers = open_files(paths, columns, labelled)
-        self.lacking = [note for reader in self._readers[:1] for note in reader.lacking]
+        self.lacking = [*notes, *(note for reader in self._readers[:1] for note in reader.lacking)]
         sparse = zip(schema.sparse, columns.bag_C, strict=True)
         column_C = tuple(SparseColumn(column.feature, column.table_name, bag) for column, bag in sparse)
         self.tables, self.features = specs(config, column_C)
         self.dense_features = max(1, len(schema.dense))
         self._columns = columns_of(column_C)
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
         """Yield all rows. Raises DataError for a malformed one."""
         for samples in cut_into_batches(map(loaded, blocks_of(self._readers)), batch_size):
             batch = to_batch([samples], self._columns, Position())
@@ -106,6 +110,22 @@ def with_folders(columns: TrainedColumns, paths: Sequence[Path]) -> TrainedColum
     named = [name for path in paths for name in partition_values(Path(os.path.abspath(path)))]
     file = file.model_copy(update={"partitions": tuple(dict.fromkeys((*file.partitions, *named)))})
     return replace(columns, schema=columns.schema.model_copy(update={"file": file}))
+
+
+def beside_known(columns: TrainedColumns, paths: Sequence[Path], labelled: bool) -> tuple[TrainedColumns, list[str]]:
+    """Return the columns without weights and groups where rows are not `labelled`, or where a file lacks them, and what is to be
+    said of that."""
+    schema, notes = columns.schema, []
+    if not labelled:
+        return replace(columns, schema=schema.without_weights().without_groups()), []
+    parts = Parts(paths, schema.file)
+    if schema.weight and not parts.all_have(schema.weight):
+        notes.append(f"no column {schema.weight} in the data: rows are not weighted by it, as those of the training were")
+        schema = schema.without_weights(class_weight=False)
+    if schema.group.column and not parts.all_have(schema.group.column):
+        notes.append(f"no column {schema.group.column} in the data: rows have no groups")
+        schema = schema.without_groups()
+    return replace(columns, schema=schema), notes
 
 
 def open_files(paths: Sequence[Path], columns: TrainedColumns, labelled: bool) -> list[TabularReader]:

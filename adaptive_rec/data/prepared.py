@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, FeatureSpec, Pooling, Position, SequenceSpec
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.criteo import measured_rows, row_ranges
+from adaptive_rec.data.criteo import measured_rows, row_ranges, validation_rows
 from adaptive_rec.data.left_out import with_all_parts
 from adaptive_rec.data.loaded_samples import Columns, LoadedSamples, to_batch
 from adaptive_rec.data.prepare.meta import Meta, load_meta
@@ -27,6 +27,7 @@ from adaptive_rec.data.prepare.values import values_file
 from adaptive_rec.data.prepared_arrays import FolderArrays
 from adaptive_rec.data.source import Source, epoch_batches, kept_rows, named_tables
 from adaptive_rec.data.standard import Standard
+from adaptive_rec.data.weights import WeightFacts
 from adaptive_rec.errors import ConfigError
 
 BLOCK_ROWS = 4096
@@ -52,6 +53,8 @@ class PreparedSource:
         columns = Columns.of(meta)
         self.features = folder_features(meta, number, columns, config.data.pooling)
         self.sequence = sequence_spec(meta, columns)
+        self.has_groups = meta.columns_schema is not None and bool(meta.columns_schema.group.column)
+        """Whether rows have groups, within which they are ranked."""
         self.dense_features = len(meta.dense_names)
         self.epochs = config.data.epochs
         self._shuffle = config.data.shuffle
@@ -61,8 +64,12 @@ class PreparedSource:
         self.arrays = FolderArrays(folder, meta, tuple(kept_T[column.table] for column in meta.columns), *order)
         self._train, self._test = self.ranges = row_ranges(config, meta.rows)
         """The training and the held-out rows."""
+        self._validation = validation_rows(config, meta.rows)
         self.train_samples, self.test_samples = len(self._train), len(self._test)
         self.meta, self.standard = meta, self._standard(meta, measured_rows(config, self._train))
+        starts = range(self._train.start, self._train.stop, MEASURED_ROWS) if "weights_B" in meta.beside else ()
+        weights = (self.arrays.weights(start, min(start + MEASURED_ROWS, self._train.stop)) for start in starts)
+        self.weights = WeightFacts.of(meta.columns_schema, weights)
 
     def _standard(self, meta: Meta, rows: range) -> Standard:
         """Measure the dense columns that are standardised, over some of the training rows."""
@@ -89,12 +96,12 @@ class PreparedSource:
                     pieces = [load(group)[low:high] for group, low, high in order.parts(start, stop)]
                 yield self._batch(pieces, after)
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
-        """Yield the held-out rows in file order."""
-        samples = min(len(self._test), max_samples or len(self._test))
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
+        """Yield the held-out rows, or those of the validation slice, in file order."""
+        rows = self._validation if validation else self._test
+        samples = min(len(rows), max_samples or len(rows))
         for start, stop, _ in epoch_batches(Position(), 0, samples, batch_size):
-            rows = self.arrays.read(self._test.start + start, self._test.start + stop)
-            yield self._batch([rows], Position())
+            yield self._batch([self.arrays.read(rows.start + start, rows.start + stop)], Position())
 
     def batch_of(self, samples: LoadedSamples) -> Batch:
         """Return new samples, whose ids are those of this folder, as a batch; their ids are folded like the folder's own."""

@@ -6,15 +6,16 @@ import math
 import os
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.batch import BESIDE
 from adaptive_rec.data.loaded_samples import ColumnBags, Columns, LoadedSamples, offsets_of
-from adaptive_rec.data.prepare.meta import Meta, bag_files, dense_file, labels_file, sparse_file, times_file
+from adaptive_rec.data.prepare.meta import Meta, bag_files, beside_file, dense_file, labels_file, sparse_file
 from adaptive_rec.errors import DataError, first_line
 
 EMPTY_FILE_BYTES = 4096
@@ -39,8 +40,8 @@ class FolderArrays:
         self._rows_C = np.array([rows for column, rows in of_column if not column.bag], dtype=np.int32)
         self._bag_rows = [rows for column, rows in of_column if column.bag]
         self._starts = offsets_of(np.array([source.rows for source in meta.sources]))
-        times = with_times and meta.has_times
-        self._sources = [MappedSource(folder, meta, source.name, source.rows, times) for source in meta.sources]
+        beside = tuple(array for array in meta.beside if with_times or array != "times_B")
+        self._sources = [MappedSource(folder, meta, source.name, source.rows, beside) for source in meta.sources]
         self._rows, order = meta.rows, meta.time_order if by_time else None
         self._order = None if order is None else NpyRows(folder / order.name, np.int64, (meta.rows,))
 
@@ -101,14 +102,22 @@ class FolderArrays:
 
     def dense(self, start: int, stop: int) -> NDArray[np.float32]:
         """Copy the dense features of rows from `start` to `stop` into memory."""
+        return self._of_each(start, stop, MappedSource.dense)
+
+    def weights(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Copy the weights of rows from `start` to `stop` into memory, which must have some."""
+        return self._of_each(start, stop, MappedSource.weights)
+
+    def _of_each(self, start: int, stop: int, read: Read) -> NDArray[np.float32]:
+        """Copy an array of rows from `start` to `stop` into memory."""
         if self._order is None:
-            return self._dense(start, stop)
+            return self._read_in_file(start, stop, read)
         row_B = self._ordered(self._order, start, stop)
-        parts = [self._dense(first, end)[inside_R] for first, end, inside_R in near_rows(np.sort(row_B))]
+        parts = [self._read_in_file(first, end, read)[inside_R] for first, end, inside_R in near_rows(np.sort(row_B))]
         return np.concatenate(parts)[places(row_B)]
 
-    def _dense(self, start: int, stop: int) -> NDArray[np.float32]:
-        return np.concatenate([source.dense(first, end) for source, first, end in self._in_file(start, stop)])
+    def _read_in_file(self, start: int, stop: int, read: Read) -> NDArray[np.float32]:
+        return np.concatenate([read(source, first, end) for source, first, end in self._in_file(start, stop)])
 
 
 def near_rows(row_B: NDArray[np.int64]) -> list[tuple[int, int, NDArray[np.int64]]]:
@@ -127,7 +136,8 @@ def places(row_B: NDArray[np.int64]) -> NDArray[np.int64]:
 class MappedSource:
     """The arrays made of one source."""
 
-    def __init__(self, folder: Path, meta: Meta, name: str, rows: int, with_times: bool) -> None:
+    def __init__(self, folder: Path, meta: Meta, name: str, rows: int, beside: tuple[str, ...]) -> None:
+        """`beside`: the arrays that samples have beside their features."""
         self._single = [column for column in meta.columns if not column.bag]
         self._with_bags = [column for column in meta.columns if column.bag]
         self._most_ids = (
@@ -140,7 +150,7 @@ class MappedSource:
         self._dense_RX = NpyRows(folder / dense_file(name), np.float32, (rows, len(meta.dense_names)))
         self._labels_R1 = NpyRows(folder / labels_file(name), np.int32, (rows, 1))
         self._ids_RC = NpyRows(folder / sparse_file(name), np.int32, (rows, single)) if single else None
-        self._times_R = NpyRows(folder / times_file(name), np.int64, (rows,)) if with_times else None
+        self._beside = {each: NpyRows(folder / beside_file(name, each), BESIDE[each], (rows,)) for each in beside}
         self._bags = []
         for column in meta.columns:
             if column.bag:
@@ -166,8 +176,16 @@ class MappedSource:
             check_values(values_N, f"ids must lie in [0, {column.cardinality})", int(offsets[0]), ids_N, inside_N)
             bags.append(ColumnBags(ids_N, offsets - offsets[0]))
         dense_BX, labels_B, ids_BC = self.dense(start, stop), self.labels(start, stop), self.ids(start, stop)
-        times_B = None if self._times_R is None else self._times_R.read(start, stop)
-        return LoadedSamples(dense_BX, labels_B, ids_BC, tuple(bags), times_B)
+        beside = {array: rows_R.read(start, stop) for array, rows_R in self._beside.items() if array != "weights_B"}
+        weights_B = self.weights(start, stop) if "weights_B" in self._beside else None
+        return LoadedSamples(dense_BX, labels_B, ids_BC, tuple(bags), **beside, weights_B=weights_B)
+
+    def weights(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Copy weights into memory. Raises DataError where one is not finite or below 0."""
+        rows_R = self._beside["weights_B"]
+        weights_B: NDArray[np.float32] = rows_R.read(start, stop)
+        check_values(rows_R, "weights must be finite and at least 0", start, weights_B, np.isfinite(weights_B) & (weights_B >= 0))
+        return weights_B
 
     def labels(self, start: int, stop: int) -> NDArray[np.int32]:
         """Copy labels into memory. Raises DataError where one is not 0 or 1."""
@@ -191,6 +209,10 @@ class MappedSource:
         finite_BX = np.isfinite(dense_BX) | (np.isnan(dense_BX) & self._may_miss_X)
         check_values(self._dense_RX, "dense values must be finite", start, dense_BX, finite_BX)
         return dense_BX
+
+
+Read = Callable[[MappedSource, int, int], NDArray[np.float32]]
+"""Copies an array of some rows of a source into memory."""
 
 
 class NpyRows:

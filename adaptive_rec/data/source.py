@@ -39,8 +39,9 @@ class Source(Protocol):
         """Yield the batches from `position` to the end of the last epoch; an epoch's last batch may be smaller."""
         ...
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
-        """Yield the held-out samples, at most `max_samples` of them (0 is all), under the default position."""
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
+        """Yield the held-out samples, or those of the validation slice, at most `max_samples` of them (0 is all), under the
+        default position."""
         ...
 
 
@@ -51,6 +52,7 @@ class RowStream(ABC):
     epochs: int
     train_samples: int
     _train: range
+    _validation: range
     _test: range
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
@@ -58,10 +60,11 @@ class RowStream(ABC):
         for epoch in range(position.epoch, self.epochs):
             yield from self._read(self._train, position, epoch, self.train_samples, batch_size)
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
-        """Yield the held-out rows in file order."""
-        samples = min(len(self._test), max_samples or len(self._test))
-        for batch in self._read(self._test, Position(), 0, samples, batch_size):
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
+        """Yield the held-out rows, or those of the validation slice, in file order."""
+        rows = self._validation if validation else self._test
+        samples = min(len(rows), max_samples or len(rows))
+        for batch in self._read(rows, Position(), 0, samples, batch_size):
             yield replace(batch, position=Position())
 
     @abstractmethod
@@ -98,12 +101,18 @@ class Wrapped:
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         return self._source.train_batches(position, batch_size)
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
-        return self._source.test_batches(batch_size, max_samples)
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
+        return self._source.test_batches(batch_size, max_samples, validation)
 
     def untaken_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         """Yield the stream from a position on as the function of this name does."""
         return untaken_batches(self._source, position, batch_size)
+
+
+def has_groups(source: Source) -> bool:
+    """Whether the samples of a source have groups (`Batch.groups_B`)."""
+    found = getattr(source, "has_groups", None)
+    return has_groups(source.origin) if found is None and isinstance(source, Wrapped) else bool(found)
 
 
 def untaken_batches(source: Source, position: Position, batch_size: int) -> Iterator[Batch]:

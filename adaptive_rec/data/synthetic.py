@@ -75,7 +75,9 @@ class SyntheticSource:
         self.tables = table_specs(config, rows)
         self.features = feature_specs(config)
         self.dense_features = config.data.dense_features
-        self.train_samples, self.test_samples = self._settings.samples, self._settings.test_samples
+        self._validation_samples = config.eval.validation_samples(self._settings.samples)
+        self.train_samples = self._settings.samples - self._validation_samples
+        self.test_samples = self._settings.test_samples
         self.epochs = config.data.epochs
         self.malformed_rows = 0
         self._sudden_at = self._settings.sudden_drift_at or NEVER
@@ -96,11 +98,12 @@ class SyntheticSource:
             for start, stop, after in epoch_batches(position, epoch, self.train_samples, batch_size):
                 yield self._draw(start, stop - start, after)
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
-        """Yield the samples that follow the training stream."""
-        samples = min(self._settings.test_samples, max_samples or self._settings.test_samples)
-        for start, stop, _ in epoch_batches(Position(), 0, samples, batch_size):
-            yield self._draw(self.train_samples + start, stop - start, Position())
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
+        """Yield the samples that follow the training stream, or those of the validation slice, which ends it."""
+        there = self._validation_samples if validation else self._settings.test_samples
+        first = self.train_samples if validation else self._settings.samples
+        for start, stop, _ in epoch_batches(Position(), 0, min(there, max_samples or there), batch_size):
+            yield self._draw(first + start, stop - start, Position())
 
     def _draw(self, first: int, samples: int, position: Position) -> Batch:
         dense_BX, ids_N, offsets = self._draw_inputs(first, samples)
@@ -167,7 +170,7 @@ class SyntheticSource:
             weights_2X[phase] = math.sqrt(12.0) * (_units(self._seed, f"{name} dense", self.dense_features) - 0.5)
         keys_2F = np.array([[_key(self._seed, f"{name} table {t}") for t in tables_F] for name in names])
         teacher = Teacher(weights_2X, keys_2F, np.zeros(2), np.ones(2))
-        end = self.train_samples + self._settings.test_samples
+        end = self._settings.samples + self._settings.test_samples
         for phase, (low, high) in enumerate(((0, min(self._jump_at, end)), (self._jump_at, end))):
             if low < high:
                 starts = np.linspace(low, max(low, high - PILOT_SAMPLES), PILOT_DRAWS, dtype=np.int64)

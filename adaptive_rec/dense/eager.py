@@ -48,9 +48,12 @@ class DensePart:
         self.dense_features = dense_features
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-        """Sum of the losses of all samples so far, without their weights."""
+        """Sum of the losses of all samples so far: each times its weight where samples have weights, else without those that a
+        policy gives them."""
         self.step_loss = torch.zeros_like(self.loss_sum)
         """The same of the present step, kept apart because a repeated step must not count twice."""
+        self._whole_weight: float | None = None
+        """Sum of the weights of the present step's whole batch; None where samples have no weights."""
         self._buffers: list[MicroBatch] = []
         """One reusable buffer for each micro-batch of a step, as large as the largest so far."""
         self._taken = 0
@@ -90,8 +93,9 @@ class DensePart:
             raise ConfigError(f"{rule}: {first_line(getattr(error, 'inner_exception', error))}") from error
         self.begin_step()
 
-    def begin_step(self) -> None:
-        """Forget the last step's gradients."""
+    def begin_step(self, whole_weight: float | None = None) -> None:
+        """Forget the last step's gradients. `whole_weight`: the sum of the weights of all samples, where they have some."""
+        self._whole_weight = whole_weight
         self.optimizer.zero_grad(set_to_none=True)
         self.step_loss.zero_()
         self._gradients, self._step_losses, self._taken = [], [], 0
@@ -115,7 +119,7 @@ class DensePart:
         losses_S = self._losses_of(micro.dense_SX, pooled, micro.labels_S)
         losses_S.backward(micro.scale_S)
         self.losses_S = losses_S.detach()
-        self.step_loss += self.losses_S.sum()
+        self.step_loss += self._loss_of(micro)
         self._step_losses.append(self.losses_S)
         self._gradients.append([part.grad for part in pooled if part.grad is not None])
 
@@ -152,6 +156,7 @@ class DensePart:
     def step(self, factor: float) -> None:
         """Make an optimizer step with `factor` times the configured learning rates."""
         self.set_rates(factor)
+        self.weigh_loss()
         self.update_parameters()
 
     def set_rates(self, factor: float) -> None:
@@ -166,6 +171,18 @@ class DensePart:
         """Return logits (S,) for evaluation, for any number of lines."""
         with torch.no_grad():
             return self._logits(dense_SX, pooled, training=False)
+
+    def _loss_of(self, micro: MicroBatch) -> Tensor:
+        """Return the sum of the losses of the micro-batch that ran last; where samples have weights, its part of their mean, to
+        be multiplied by `weigh_loss`."""
+        if self._whole_weight is None:
+            return self.losses_S.sum()
+        return torch.dot(self.losses_S.double(), micro.scale_S.double())
+
+    def weigh_loss(self) -> None:
+        """Make the step's loss a sum of weighted ones, where samples have weights."""
+        if self._whole_weight is not None:
+            self.step_loss.mul_(self._whole_weight)
 
     def _losses_of(self, dense_SX: Tensor, pooled: list[Tensor], labels_S: Tensor) -> Tensor:
         logits_S = self._logits(dense_SX, pooled, training=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.dense.eager import DensePart
-from adaptive_rec.dense.metrics import quality
+from adaptive_rec.dense.scored import Scored
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import DataError, MemoryPlanError, first_line
 from adaptive_rec.live.telemetry import Quality
@@ -21,24 +21,28 @@ TOO_SMALL = "the device's memory must hold an evaluation; lower eval.batch_size 
 
 
 def score_batches(
-    batches: Iterable[Batch], store: EmbeddingStore, dense: DensePart, given_up: Callable[[], bool] = lambda: False
+    batches: Iterable[Batch],
+    store: EmbeddingStore,
+    dense: DensePart,
+    given_up: Callable[[], bool] = lambda: False,
+    metrics: Sequence[str] = (),
 ) -> Quality | None:
-    """Score held-out batches. Returns None where it was given up. Raises MemoryPlanError where the device is too small."""
+    """Score held-out batches, by `metrics` that rank, too. Returns None where it was given up. Raises MemoryPlanError where the
+    device is too small."""
     traffic = replace(store.index.traffic)
-    labels, logits = [], []
+    parts: list[Scored] = []
     try:
         for work in _looked_ahead(batches, store):
             if given_up():
                 return None
-            labels.append(work.batch.labels_B)
-            logits.append(_logits(work, store, dense))
+            parts.append(Scored.of(work.batch, _logits(work, store, dense), bool(metrics)))
     except torch.OutOfMemoryError as error:
         raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
     finally:
         store.index.set_traffic(traffic)  # it counts training only
-    if not labels:
+    if not parts:
         raise DataError("the held-out range must hold at least one sample, got 0; widen data.test_range")
-    return quality(store.group.everyone(np.concatenate(labels)), store.group.everyone(np.concatenate(logits)))
+    return Scored.joined(parts).of_all_ranks(store.group).quality(metrics)
 
 
 def logits_of(batch: Batch, store: EmbeddingStore, dense: DensePart) -> NDArray[np.floating]:

@@ -82,8 +82,11 @@ class ReplayedDense(DensePart):
         if batch_size:
             self._grow(batch_size)
 
-    def begin_step(self) -> None:
+    def begin_step(self, whole_weight: float | None = None) -> None:
         """Set the parameters' gradients to zero and forget those of the pooled vectors."""
+        if (whole_weight is None) != (self._whole_weight is None):
+            self._forget_recordings()
+        self._whole_weight = whole_weight
         if not self._zeroed:
             self.streams.launch(self._zero)
             self._zeroed = True
@@ -126,6 +129,7 @@ class ReplayedDense(DensePart):
 
     def _step(self, factor: float) -> None:
         self.set_rates(factor)
+        self.weigh_loss()
         self._update()
 
     def _count_and_update(self) -> None:
@@ -171,10 +175,17 @@ class ReplayedDense(DensePart):
         for static, grad in zip(bucket.gradients, grads[len(self.parameters) :], strict=True):
             static.copy_(grad)
         bucket.losses_S.copy_(losses_S.detach())
-        self.step_loss += losses_S.detach().masked_fill_(micro.scale_S == 0, 0).sum()
+        counted_S = losses_S.detach().masked_fill_(micro.scale_S == 0, 0)
+        # Of a weighted batch the mean loss: a recording cannot have the sum of its weights, by which `weigh_loss` multiplies it.
+        self.step_loss += counted_S.sum() if self._whole_weight is None else torch.dot(counted_S.double(), micro.scale_S.double())
         # Of the copies: a gradient whose numbers do not lie side by side would have torch take each norm by a kernel of its own.
         lengths = torch._foreach_norm([*grads[: len(self.parameters)], *bucket.gradients])
         self._step_length += torch.stack(lengths).sum()
+
+    def _forget_recordings(self) -> None:
+        """Drop the recordings of all sizes: another run's weights are used."""
+        for bucket in self._buckets.values():
+            bucket.replay = None
 
     # Memory ----------------------------------------------------------------------------------------------------------
 

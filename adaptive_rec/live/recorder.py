@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from adaptive_rec.live.telemetry import Snapshot, ratio
+from adaptive_rec.live.telemetry import Snapshot, ratio, weight_of_losses
 from adaptive_rec.saved import Saved
 
 
@@ -127,8 +127,8 @@ class Recorder:
 
     @property
     def losses_reported(self) -> tuple[float, float]:
-        """Sum of the losses, and number of the samples trained, at the last snapshot that was due."""
-        return self._last.get("loss_sum", 0.0), self._last.get("samples_trained", 0.0)
+        """Sum of the losses, and of the weights of the samples trained, at the last snapshot that was due."""
+        return self._last.get("loss_sum", 0.0), weight_of_losses(self._last)
 
     def snapshot(self, totals: Mapping[str, float], interim: bool = False, **state: Any) -> Snapshot:
         """Make a snapshot with ratios since the last one that was due. `totals` include the seconds; `interim`: this one is not
@@ -142,7 +142,7 @@ class Recorder:
         return Snapshot(
             seconds=now["seconds"],
             samples_per_second=ratio(gain["samples_seen"], gain["seconds"]),
-            loss=ratio(gain["loss_sum"], gain["samples_trained"]) if "loss_sum" in gain else math.nan,
+            loss=ratio(gain["loss_sum"], weight_of_losses(gain)) if "loss_sum" in gain else math.nan,
             hot_lookup_ratio=ratio(gain["lookups_hot"], gain["lookups"]),
             popular_sample_ratio=ratio(gain["samples_popular"], gain["samples_seen"]),
             skipped_sample_ratio=1 - ratio(gain["samples_trained"], gain["samples_seen"])

@@ -12,8 +12,11 @@ from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Any
 
+from adaptive_rec.config.metrics import BY_SAMPLE, ranking_label
 from adaptive_rec.live.rank_report import RankReport, Straggler
 from adaptive_rec.saved import Saved
+
+BY_SAMPLE_NAMES = frozenset(metric.name for metric in BY_SAMPLE)
 
 COMPILING = "compiling kernels (first run only)"
 """Printed while kernels are compiled; tools that read a run's log look for it."""
@@ -135,6 +138,19 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
+class Ranking:
+    """How well a model ranks the samples of each group, such as those of one user."""
+
+    groups: int
+    groups_with_positive: int
+    """Groups that recall@k, NDCG@k and MRR are the mean of."""
+    groups_with_both: int
+    """Groups with a positive and a negative sample, which grouped AUC is the mean of."""
+    metrics: Mapping[str, float]
+    """By the names of `eval.metrics`; NaN where no group counts."""
+
+
+@dataclass(frozen=True)
 class Quality:
     """How well a model predicts held-out samples."""
 
@@ -148,6 +164,25 @@ class Quality:
     """Logloss over that of always predicting the base rate (He et al., ADKDD 2014)."""
     calibration: float
     """Mean prediction over the share of positives."""
+    ranking: Ranking | None = None
+    """Metrics of `eval.metrics`; None where the run has none."""
+
+    def __str__(self) -> str:
+        ranked = {} if self.ranking is None else self.ranking.metrics
+        return ", ".join([f"AUC {self.auc:.4f}", f"logloss {self.logloss:.4f}", *ranked_texts(ranked)])
+
+    def value(self, metric: str) -> float:
+        """Return a metric by its name (`config/metrics.py` says which of two values is better); NaN where it is not known."""
+        if metric in BY_SAMPLE_NAMES:
+            return float(getattr(self, metric))
+        return math.nan if self.ranking is None else float(self.ranking.metrics.get(metric, math.nan))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all fields, without `ranking` where there is none."""
+        values = asdict(self)
+        if self.ranking is None:
+            del values["ranking"]
+        return values
 
 
 @dataclass(frozen=True)
@@ -177,7 +212,7 @@ class Evaluation:
     def figures(self) -> dict[str, Any]:
         """Return step and quality, and which samples were scored where they are the next ones, as a flat mapping."""
         window = {} if self.window is None else asdict(self.window)
-        return {"step": self.step, **asdict(self.quality), **window}
+        return {"step": self.step, **self.quality.as_dict(), **window}
 
 
 @dataclass(frozen=True)
@@ -199,9 +234,26 @@ class Event:
         return {**at, "step": self.step, "kind": self.kind, "text": self.text, "details": self.details}
 
 
+def ranked_of(quality: Mapping[str, Any] | None) -> dict[str, float | None]:
+    """Return the metrics that rank of a quality as `Quality.as_dict` or a file has it; empty where it has none."""
+    ranking = (quality or {}).get("ranking") or {}
+    return dict(ranking.get("metrics") or {})
+
+
+def ranked_texts(metrics: Mapping[str, float | None]) -> list[str]:
+    """Return each metric that ranks in words; "nan" where no group counts."""
+    return [f"{ranking_label(name)} {math.nan if value is None else value:.4f}" for name, value in metrics.items()]
+
+
 def ratio(part: float, whole: float) -> float:
     """Return part / whole, or 0 if the whole is 0."""
     return float(part / whole) if whole else 0.0
+
+
+def weight_of_losses(totals: Mapping[str, float]) -> float:
+    """Return by what the sum of losses is divided: the sum of the weights of the samples trained, their number where they have
+    none."""
+    return totals.get("weight_trained", totals.get("samples_trained", 0.0))
 
 
 def finite(value: Any) -> Any:

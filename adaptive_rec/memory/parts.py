@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from adaptive_rec.batch import Batch, Position
+from adaptive_rec.batch import BESIDE, Batch, Position
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.run import processes_here
 from adaptive_rec.config.tree import Config
@@ -36,6 +36,10 @@ SCORES = "eval.max_samples"
 
 SCORED_BYTES = 97
 """Bytes of a held-out sample: its label and logit, and 89 bytes while all are ranked (by tracemalloc, NumPy 2.4)."""
+
+RANKED_BYTES = 190
+"""The same where `eval.metrics` rank within groups: 20 bytes with group and weight, and at most 170 more, where each sample is a
+group of its own."""
 
 SHARDS, SHARDS_WHILE_TRAINING = 2, 5
 """Shards of a checkpoint in memory at a time: the one being written and the next. Where training continues in the meantime, also
@@ -138,9 +142,8 @@ def _work_parts(config: Config, source: Source, policy: Policy, model: nn.Module
     step, evaluation = living_bytes(config, space, source.dense_features, model)
     yield MemoryPart("a step of the dense part", fast, step, BATCH, moment="step")
     yield MemoryPart("an evaluation's batch", fast, evaluation, "eval.batch_size", moment="evaluation")
-    yield MemoryPart(
-        "scores of the held-out samples", "host", SCORED_BYTES * _held_out(config, source), SCORES, moment="evaluation"
-    )
+    scored = (RANKED_BYTES if config.eval.metrics else SCORED_BYTES) * _held_out(config, source)
+    yield MemoryPart("scores of the held-out samples", "host", scored, SCORES, moment="evaluation")
     largest = max(rule.bytes_per_row(pool.dim, itemsize) + np.dtype(np.int64).itemsize for pool in space.pools)
     shard = min(SHARD_BYTES, space.rows * largest)
     yield MemoryPart("a checkpoint's shards", "host", SHARDS * shard, "")
@@ -165,6 +168,8 @@ def _held_out(config: Config, source: Source) -> int:
     low, high = config.data.train_range
     share = (config.data.test_range[1] - config.data.test_range[0]) / max(high - low, 1e-9)
     samples = config.data.synthetic.test_samples if config.data.source == "synthetic" else share * source.train_samples
+    if config.eval.validates:
+        samples = max(samples, source.train_samples * config.eval.validation_ratio / (1 - config.eval.validation_ratio))
     return min(round(samples), config.eval.max_samples or round(samples))
 
 
@@ -207,7 +212,8 @@ def _shuffled_part(source: Source, batch: Batch) -> MemoryPart:
     from adaptive_rec.data.prepared import BLOCK_ROWS, GROUP_BLOCKS
 
     rows = 2 * min(GROUP_BLOCKS * BLOCK_ROWS, source.train_samples)
-    samples = batch.dense_BX.nbytes + batch.labels_B.nbytes + batch.ids_N.nbytes // 2  # 32 bits each in the folder
+    beside = sum(getattr(batch, name).nbytes for name in BESIDE if getattr(batch, name) is not None)
+    samples = batch.dense_BX.nbytes + batch.labels_B.nbytes + beside + batch.ids_N.nbytes // 2  # 32 bits each in the folder
     return MemoryPart("data being shuffled", "host", rows * samples // max(1, batch.size), "data.shuffle=false")
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch, Position, check_ids, check_shapes
+from adaptive_rec.batch import Batch, Position, check_ids, check_shapes, joined_beside, part_beside
 from adaptive_rec.kernels.arrange import copy_samples, count_chosen, count_flagged, find_hot_samples, ids_fit
 from adaptive_rec.placement import RowSpace
 
@@ -62,9 +62,8 @@ def take(batch: Batch, samples_S: NDArray[np.int64]) -> Batch:
     ids_N = np.empty(int(lengths_S.sum()), dtype=np.int64)
     offsets = np.zeros(len(samples_S) * features + 1, dtype=np.int64)
     copy_samples(samples_S, features, batch.ids_N, batch.offsets, ids_N, offsets)
-    times_S = None if batch.times_B is None else batch.times_B[samples_S]
-    dense_SX, labels_S = batch.dense_BX[samples_S], batch.labels_B[samples_S]
-    return replace(batch, dense_BX=dense_SX, ids_N=ids_N, offsets=offsets, labels_B=labels_S, times_B=times_S)
+    dense_SX, labels_S, beside = batch.dense_BX[samples_S], batch.labels_B[samples_S], part_beside(batch, samples_S)
+    return replace(batch, dense_BX=dense_SX, ids_N=ids_N, offsets=offsets, labels_B=labels_S, **beside)
 
 
 def join_batches(parts: list[Batch]) -> Batch:
@@ -73,10 +72,9 @@ def join_batches(parts: list[Batch]) -> Batch:
         return parts[0]
     before = np.cumsum([0, *(part.lookups for part in parts)])
     offsets = [part.offsets[:-1] + first for part, first in zip(parts, before[:-1], strict=True)]
-    times = [part.times_B for part in parts if part.times_B is not None]
     return replace(
         parts[-1],
-        times_B=np.concatenate(times) if len(times) == len(parts) else None,
+        **joined_beside(parts),
         dense_BX=np.concatenate([part.dense_BX for part in parts]),
         ids_N=np.concatenate([part.ids_N for part in parts]),
         offsets=np.concatenate([*offsets, before[-1:]]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -57,7 +57,7 @@ class BatchView:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """How one mini-batch runs. The loss is a mean over the samples *before* skipping."""
+    """How one mini-batch runs. The loss is a mean over the samples *before* skipping, by their weights."""
 
     micro_batches: tuple[NDArray[np.int64], ...]
     """Sample numbers of each micro-batch; a sample in none of them is skipped."""
@@ -145,6 +145,19 @@ def plan_step(policy: Policy, view: BatchView, probe: bool = False) -> StepPlan:
     if view.samples and not view.split:
         return StepPlan((all_samples(view.samples),))
     return StepPlan(whole_or_split(view))
+
+
+def weigh(plan: StepPlan, weights_B: NDArray[np.float32] | None) -> StepPlan:
+    """Return a plan in which samples count by their own weights too. A sample of weight 0 is not trained, and its rows are not
+    touched, as if it were not there."""
+    if weights_B is None:
+        return plan
+    micro_batches, counts_B = plan.micro_batches, weights_B > 0
+    if not counts_B.all():
+        counted = (samples_S[counts_B[samples_S]] for samples_S in micro_batches)
+        micro_batches = tuple(samples_S for samples_S in counted if len(samples_S))
+    weight_B = weights_B.astype(np.float64)
+    return replace(plan, micro_batches=micro_batches, weight_B=weight_B if plan.weight_B is None else weight_B * plan.weight_B)
 
 
 def whole_or_split(view: BatchView, keep_B: NDArray[np.bool_] | None = None) -> tuple[NDArray[np.int64], ...]:

@@ -35,9 +35,13 @@ class Tally:
         self.counters = Counters()
         self.lookups_T = np.zeros(len(space.tables), dtype=np.int64)
         self.hot_lookups_T = np.zeros(len(space.tables), dtype=np.int64)
+        self.weight_trained: float | None = None
+        """Sum of the weights of the samples trained; None where samples have no weights."""
 
-    def add(self, work: ClassifiedBatch, position_B: NDArray[np.int64]) -> None:
-        """Count a step. `position_B` is -1 for skipped samples."""
+    def add(self, work: ClassifiedBatch, position_B: NDArray[np.int64], weight: float | None = None) -> None:
+        """Count a step. `position_B` is -1 for skipped samples; `weight`: the sum of the weights of the others."""
+        if weight is not None:
+            self.weight_trained = (self.weight_trained or 0.0) + weight
         tables_F, counters = work.space.table_of_feature, self.counters
         np.add.at(self.lookups_T, tables_F, work.lookups_F)
         np.add.at(self.hot_lookups_T, tables_F, work.hot_lookups_F)
@@ -75,14 +79,24 @@ class Tally:
             "counters": {**group.totals(asdict(self.counters)), "steps": self.counters.steps},
             "lookups_T": group.total(self.lookups_T),
             "hot_lookups_T": group.total(self.hot_lookups_T),
+            **self.weights(group),
         }
+
+    def weights(self, group: Group) -> dict[str, float]:
+        """Return the sum of the weights of the samples that all ranks of a group have trained; nothing where samples have none.
+        Each rank must call it."""
+        if self.weight_trained is None:
+            return {}
+        return {"weight_trained": float(group.total(np.array([self.weight_trained]))[0])}
 
     def set_state(self, found: Saved, group: Group) -> None:
         """Restore the counts. Of several ranks, rank 0 has those of all of them so far."""
         counters = found.part("counters")
         restored = {name: counters.integer(name) for name in asdict(self.counters)}
         lookups_T, hot_lookups_T = (found.array(name, np.int64, len(self.lookups_T)) for name in ("lookups_T", "hot_lookups_T"))
+        self.weight_trained = found.number("weight_trained") if found.has("weight_trained") else None
         if group.rank:
+            self.weight_trained = None if self.weight_trained is None else 0.0
             self.counters = Counters(steps=restored["steps"])
             return
         self.counters = Counters(**restored)

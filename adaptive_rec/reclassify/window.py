@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.device import all_rows_bytes, split_budget
 from adaptive_rec.embedding.records import Fetched
@@ -108,12 +109,14 @@ class Reclassifier:
         cold_met, slots = self.store.group.total(own).tolist()
         return lasting_decay(cold_met / knobs.sample_ratio, slots)
 
-    def guarded(self, _: object, plan: StepPlan, samples_S: NDArray[np.int64]) -> Callable[[Fetched], None] | None:
+    def guarded(self, work: ClassifiedBatch, plan: StepPlan, samples_S: NDArray[np.int64]) -> Callable[[Fetched], None] | None:
         """Return what adds the losses of a micro-batch's guard samples; None where it has none."""
         if plan.guard_B is None or not plan.guard_B[samples_S].any():
             return None
         lines = np.flatnonzero(plan.guard_B[samples_S])
-        return lambda losses_S: self.guard.add(losses_S, lines)
+        weights_B = work.batch.weights_B
+        weights = None if weights_B is None else weights_B[samples_S[lines]]
+        return lambda losses_S: self.guard.add(losses_S, lines, weights)
 
     def judge_quality(self, knobs: Knobs) -> Verdict | None:
         """Let the policy judge the losses of the guard's samples, at a tick's end."""

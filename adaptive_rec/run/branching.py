@@ -10,26 +10,25 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from adaptive_rec.checkpoint.disk_entry import folder_of, saved_logs
 from adaptive_rec.checkpoint.files import DISK
-from adaptive_rec.checkpoint.generation import generations, names_in
 from adaptive_rec.checkpoint.history import ChainedGeneration, chain, hold_generation, verify_all
-from adaptive_rec.checkpoint.rollback_target import step_of
 from adaptive_rec.checkpoint.saved_state import read_values
 from adaptive_rec.checkpoint.settings import check_model, check_saved_settings, run_settings
 from adaptive_rec.checkpoint.sharing import NewHome, SharedFiles, share
 from adaptive_rec.config.tree import DESCRIPTION, Config, given_knobs, load_config, overridden_knobs, to_toml
 from adaptive_rec.embedding.disk.saved_segments import remove_unused, segment_files
 from adaptive_rec.embedding.disk.scratch import ScratchFolder
-from adaptive_rec.errors import UsageError
+from adaptive_rec.errors import CheckpointError, UsageError
 from adaptive_rec.live.telemetry import Event, to_json
 from adaptive_rec.run import journal
 from adaptive_rec.run.changed_settings import changed_settings
+from adaptive_rec.run.chosen_checkpoint import Chosen, best_checkpoint, checkpoint_at
 from adaptive_rec.run.external_paths import check_rows_are_inside, outside, sign, with_absolute_rows
 from adaptive_rec.run.inputs import check_trained
 from adaptive_rec.run.new_directory import check_run_is_new, claim, leave, sole_writer
@@ -97,7 +96,7 @@ def make_branch(
     before, config = load_config(kept, {}), load_config(kept, environment, settings)
     check_admission(config)
     knobs = given_knobs(config, before, overridden_knobs(environment, settings))
-    with hold_generation(DISK, generation):
+    with hold_generation(DISK, generation), ExitStack() as held:
         verify_all(DISK, generation)
         values, settings_then, ranks = read_values(generation, DISK)
         if ranks > 1 and of_one_process:
@@ -110,11 +109,13 @@ def make_branch(
         parent = _parent(run, name, Saved(values), knobs, changed_settings(before, config))
         check_steps(config, before, parent)
         links = chain(DISK, generation)
+        best = held.enter_context(best_links(run, generation, config))
         rows = folder_of_branch_rows(out, config, links[-1])
         check_rows_are_inside(run, out, config, settings, environment)
         shared, left_out = SharedFiles(), LinesLeftOut()
         with _draft(out, rows) as draft:
-            share(DISK, links, NewHome(out, draft, rows), shared)
+            for each in filter(None, (links, best)):
+                share(DISK, each, NewHome(out, draft, rows), shared)
             size = _write_past(draft, run, parent, left_out)
             about = {**read_about(run), "run_name": out.absolute().name, "command": command}
             _write_descriptions(draft, about, config.model_copy(update={"knobs": before.knobs}), parent)
@@ -122,22 +123,19 @@ def make_branch(
     return Branch(out, parent, shared, rows, size, left_out)
 
 
-def checkpoint_at(run: Path, at: str | None) -> str:
-    """Return the name of the checkpoint of a run that a user names by its step or its name. Raises UsageError with those there
-    are."""
-    names = generations(names_in(DISK, run / "checkpoints"))
-    if at is None:
-        return names[-1]
-    if at in names:
-        return at
-    found = [name for name in names if at.isascii() and at.isdecimal() and step_of(name) == int(at)]
-    if not found:
-        steps = sorted({step_of(name) for name in names})
-        there = ", ".join(map(str, steps))
-        raise UsageError(
-            f"--at must be the step or the name of a checkpoint of {run}, which has steps {there}, got {at}"
-        )
-    return found[-1]  # the newest of this step
+@contextmanager
+def best_links(run: Path, generation: Path, config: Config) -> Iterator[list[ChainedGeneration]]:
+    """Yield the checkpoint of a run's best evaluation by the time of a generation, with those it builds on, where the run keeps
+    it and it is whole and another one."""
+    best = best_checkpoint(run, generation) if config.eval.keeps_best else None
+    with ExitStack() as held:
+        links: list[ChainedGeneration] = []
+        if isinstance(best, Chosen) and best.generation != generation:
+            with suppress(CheckpointError):
+                held.enter_context(hold_generation(DISK, best.generation))
+                verify_all(DISK, best.generation)
+                links = chain(DISK, best.generation)
+        yield links
 
 
 def check_steps(config: Config, before: Config, parent: ParentRun) -> None:

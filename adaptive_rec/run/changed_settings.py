@@ -12,6 +12,8 @@ SECTIONS = ("data", "model", "optimizer", "policy")
 OF_RUN = ("batch_size", "precision", "row_precision", "seed")
 OF_ARRANGED = (("run", "steps"), ("data", "epochs"))
 """Where the stream ends, which counts where a policy arranges all that is to come of it."""
+OF_STOPPING = ("metric", "min_delta", "every_steps", "count", "per_epoch", "max_samples")
+"""What a run with patience stops by, besides its patience: more of that only lets it go on."""
 
 
 def changed_settings(before: Config, after: Config) -> dict[str, dict[str, Any]]:
@@ -22,6 +24,10 @@ def changed_settings(before: Config, after: Config) -> dict[str, dict[str, Any]]
         names += OF_ARRANGED
     for section in SECTIONS:
         names += [(section, name) for name in type(getattr(before, section)).model_fields if name not in MAY_CHANGE]
+    if after.eval.patience:
+        names += [("eval", name) for name in OF_STOPPING]
+    if 0 < after.eval.patience and not 0 < before.eval.patience <= after.eval.patience:
+        names.append(("eval", "patience"))
     found = {}
     for section, name in names:
         old, new = (getattr(getattr(config, section), name) for config in (before, after))

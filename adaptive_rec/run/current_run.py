@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.errors import ConflictError
 from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.state_writer import StateWriter
+from adaptive_rec.live.telemetry import Evaluation, finite
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.state.run_state import RunState
 
+HAS_ENDED = "the run has ended"
 GOES_BACK = "the run is going back to a checkpoint; try again when it trains"
 
 
@@ -39,6 +42,10 @@ class CurrentRun:
         self._writer: StateWriter | None = None
         """Where the last runtime has published, while there is none."""
         self._hurried = False
+        self._hurry_scoring: Callable[[], None] | None = None
+        """Ends the scoring of a run that has ended."""
+        self._board: dict[str, Any] = {}
+        """What a run that has ended has published last."""
 
     @property
     def runtime(self) -> Runtime | None:
@@ -57,11 +64,13 @@ class CurrentRun:
         self._hurried = True
         if (runtime := self._runtime) is not None:
             runtime.hurry()
+        if (hurry := self._hurry_scoring) is not None:
+            hurry()
 
     def find_keys(self, table: int, keys: Sequence[int]) -> Mapping[str, Any]:
         """Return where raw keys of a table are. Raises ConfigError where ids are rows, ConflictError while no runtime trains."""
         if (runtime := self._runtime) is None:
-            raise ConflictError(GOES_BACK)
+            raise ConflictError(HAS_ENDED if self._board else GOES_BACK)
         return runtime.find_keys(table, keys)
 
     # For the sidecar, which publishes what it opens ------------------------------------------------------------------
@@ -86,16 +95,48 @@ class CurrentRun:
 
     def let_go(self) -> None:
         """Let the runtime go, whose memory another one needs. Clients see that the run goes back; commands wait."""
+        self._leave("rolling_back")
+        self.mailbox.let_go(GOES_BACK)
+
+    def _leave(self, phase: str) -> None:
+        """Let the runtime go in a phase."""
         runtime = self._runtime
         assert runtime is not None
-        runtime.publisher.enter("rolling_back")
+        runtime.publisher.enter(phase)
         state = runtime.state
         self._state = LastStanding(
-            state.step, state.knobs, state.knobs_step, state.knob_changes, state.rollbacks, state.hurried
+            state.step, state.knobs, state.knobs_step, state.knob_changes, state.rollbacks, state.hurried, phase
         )
         self._writer = runtime.publisher.hand_over()
-        self.mailbox.let_go(GOES_BACK)
         self._runtime = None
+
+    def end(self, phase: str) -> None:
+        """Let the runtime of a run go that has ended. Clients see it as it was then."""
+        assert self._runtime is not None
+        self._board = self._runtime.publisher.values()
+        self._leave(phase)
+        self.mailbox.let_go(HAS_ENDED)
+
+    def score_with(self, hurry: Callable[[], None]) -> None:
+        """Have signals end the scoring of a run that has ended by `hurry`."""
+        self._hurry_scoring = hurry
+        if self._hurried:
+            hurry()
+
+    def enter(self, phase: str, held_out: Evaluation | None = None) -> None:
+        """Publish the phase of a run, and at its end the score of the held-out samples by the best model."""
+        if self._runtime is not None:
+            if held_out is not None:
+                self._runtime.state.set_held_out(held_out)
+            self._runtime.publisher.enter(phase)
+            return
+        assert self._state is not None
+        self._state = replace(self._state, phase=phase, hurried=self._hurried)
+        scored = None if held_out is None else finite(held_out.figures())
+        self._board |= {"phase": phase, "phase_since": time.monotonic(), "held_out": scored}
+        if self._writer is not None:
+            self._writer.write_board(self._board)
+            self._writer.pulse(self._state.step)
 
     def follow(self, runtime: Runtime) -> None:
         """Show another runtime, which trains from now on."""

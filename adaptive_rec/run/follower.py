@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from adaptive_rec.checkpoint.history import Found
@@ -51,6 +52,11 @@ class Follower:
                 pass
         except CheckpointError:
             pass  # rank 0 reports it
+        if self._config.eval.validates:
+            summary_of(runtime, self._started_at_step, took, None)
+            del runtime  # which is given up where another model is scored
+            self._score_best()
+            return
         evaluation = runtime.state.evaluation
         if evaluation is None or evaluation.step != runtime.step_number:
             try:
@@ -58,6 +64,13 @@ class Follower:
             except AdaptiveRecError:
                 pass  # likewise
         summary_of(runtime, self._started_at_step, took, evaluation)
+
+    def _score_best(self) -> None:
+        """Take part in the score of the best model."""
+        from adaptive_rec.run.best_model import score_best
+
+        with suppress(AdaptiveRecError):  # rank 0 reports it
+            score_best(self.present, self._config, self._out, self._group)
 
     def _trained(self) -> Rollback | None:
         """Train to the end, or to a rollback, and return that. After a signal the run ends instead."""

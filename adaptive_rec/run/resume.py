@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from adaptive_rec.checkpoint.saved_state import read_values
 from adaptive_rec.checkpoint.settings import check_model, check_saved_settings, run_settings
 from adaptive_rec.config.tree import Config, given_knobs, load_config
 from adaptive_rec.config.watch import WatchConfig
-from adaptive_rec.data.source import Source
+from adaptive_rec.data.source import Source, has_groups
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Evaluation
@@ -28,15 +28,28 @@ from adaptive_rec.run.parent import ParentRun
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
-from adaptive_rec.runtime.start_checks import check_admission
+from adaptive_rec.runtime.start_checks import check_admission, check_groups
 from adaptive_rec.saved import Saved
 from adaptive_rec.system.group import Group
 
 if TYPE_CHECKING:
     from adaptive_rec.embedding.disk.scratch import ScratchFolder
+    from adaptive_rec.run.chosen_checkpoint import Chosen
 
 SCORED_ANYWHERE = ["run.device=auto", "run.compile=false", "run.classify=auto", "run.cold_rows=auto"]
 """Settings with which a run is scored on whatever there is: none of them changes what it has learnt."""
+
+
+@dataclass(frozen=True)
+class ResumedFrom:
+    """What a run was resumed from."""
+
+    checkpoint: str
+    """Name of the checkpoint."""
+    overridden: dict[str, dict[str, Any]]
+    """Old and new values of knobs that differ from the saved ones before the run goes on."""
+    settings: dict[str, dict[str, Any]]
+    """Old and new values of other settings that change its course."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +59,7 @@ class Resumed:
     runtime: Runtime
     config: Config
     """The configuration that the run directory keeps: its first knobs, all else as given now."""
-    checkpoint: str
-    """Name of the checkpoint."""
-    overridden: dict[str, dict[str, Any]]
-    """Old and new values of knobs that differ from the saved ones before the run goes on."""
-    settings: dict[str, dict[str, Any]]
-    """Old and new values of other settings that change its course."""
+    before: ResumedFrom
 
 
 def begin_run(
@@ -121,12 +129,11 @@ def resume_run(
     runtime.phases.check_resumable()
     set_aside(DISK, out / "checkpoints", [name for name, _ in found.skipped])
     was, now = saved.model_dump(), runtime.knobs.model_dump()
+    overridden_knobs = {name: {"old": was[name], "new": now[name]} for name in now if now[name] != was[name]}
     return Resumed(
         runtime,
         runtime.config.model_copy(update={"knobs": before.knobs}),
-        generation.name,
-        {name: {"old": was[name], "new": now[name]} for name in now if now[name] != was[name]},
-        changed_settings(before, config),
+        ResumedFrom(generation.name, overridden_knobs, changed_settings(before, config)),
     )
 
 
@@ -161,42 +168,46 @@ def removable_row_folders(out: Path, config: Config) -> set[Path]:
     return own_folders(out, config, {(out / "rows").resolve(), *named, *checkpoint.folders_of_rows(out / "checkpoints")})
 
 
-def evaluate_run(run: Path, warn: Callable[[str], None] = lambda text: None) -> Evaluation:
-    """Evaluate a run's newest whole checkpoint on its held-out range. `warn` is called for each checkpoint passed over. Raises
-    UsageError where there is none."""
-    runtime = trained_runtime(run, warn)
+def evaluate_run(
+    run: Path,
+    warn: Callable[[str], None] = lambda text: None,
+    wanted: str | None = None,
+    metrics: Sequence[str] | None = None,
+) -> tuple[Evaluation, Chosen]:
+    """Evaluate a run's checkpoint on its held-out range; `wanted` and `warn` are those of `chosen_checkpoint`; `metrics`: those
+    that rank, by default the run's `eval.metrics`. Raises UsageError where there is none, ConfigError where the rows have no
+    groups to be ranked within."""
+    from adaptive_rec.run.chosen_checkpoint import chosen_checkpoint
+
+    with chosen_checkpoint(run, wanted, warn) as chosen:
+        runtime = runtime_of(run, chosen.generation, metrics=metrics)
+    check_groups(runtime.config.eval.metrics, has_groups(runtime.source), runtime.config.data.source)
     if runtime.followed is not None:
         raise UsageError(f"RUN must have held-out samples, {run} follows its data; metrics.jsonl has the score of each window")
     evaluation = runtime.evaluate()
     assert evaluation is not None
-    return evaluation
+    return evaluation, chosen
 
 
-def trained_runtime(run: Path, warn: Callable[[str], None] = lambda text: None) -> Runtime:
-    """Return a runtime with the tables and the dense part of a run's newest whole checkpoint. `warn` is called for each
-    checkpoint
-    passed over. Raises UsageError where the run has none."""
-    with newest_generation(run, warn) as generation:
-        return runtime_of(run, generation)
+def trained_runtime(
+    run: Path, warn: Callable[[str], None] = lambda text: None, wanted: str | None = None
+) -> Runtime:
+    """Return a runtime with the tables and the dense part of a run's checkpoint; `wanted` and `warn` are those of
+    `chosen_checkpoint`. Raises UsageError where the run has none."""
+    from adaptive_rec.run.chosen_checkpoint import chosen_checkpoint
+
+    with chosen_checkpoint(run, wanted, warn) as chosen:
+        return runtime_of(run, chosen.generation)
 
 
-@contextmanager
-def newest_generation(run: Path, warn: Callable[[str], None] = lambda text: None) -> Iterator[Path]:
-    """Yield a run's newest whole checkpoint, which a run that is training does not remove meanwhile. Raises UsageError where
-    there is
-    none."""
-    with checkpoint.held(run / "checkpoints") as found:
-        for name, why in found.skipped:
-            warn(f"checkpoint {name} was passed over: {why}")
-        if found.generation is None:
-            raise UsageError(f"RUN must be a run directory with a checkpoint, {run} has none")
-        yield found.generation
-
-
-def runtime_of(run: Path, generation: Path, source: Source | None = None) -> Runtime:
+def runtime_of(
+    run: Path, generation: Path, source: Source | None = None, metrics: Sequence[str] | None = None
+) -> Runtime:
     """Return a runtime with the tables and the dense part of a checkpoint that was verified. `source`: what it is to score, by
-    default the run's own data."""
+    default the run's own data; `metrics`: those that rank, by default the run's."""
     config = load_config(str(run / "config.toml"), {}, SCORED_ANYWHERE)
+    if metrics is not None:
+        config = config.model_copy(update={"eval": config.eval.model_copy(update={"metrics": tuple(metrics)})})
     _check_fits(config, generation)
     folders = checkpoint.rows_folders(generation)
     settings = {"disk": ""} if folders else {"host_memory": 0}

@@ -42,7 +42,7 @@ def go_back(
     generation, saved = folder / rollback.checkpoint, checkpoint.saved_knobs(folder / rollback.checkpoint)
     paused, reachable, rollbacks, checkpoints = _standing(present)
     present.let_go()
-    _free_memory()
+    free_memory()
     own_rows = removable_row_folders(out, config)
     options = RunOptions(
         folder,
@@ -72,7 +72,7 @@ def _standing(present: CurrentRun) -> tuple[bool, bool, int, CheckpointStatus]:
     return state.paused, state.reachable, state.rollbacks, state.checkpoints
 
 
-def _free_memory() -> None:
+def free_memory() -> None:
     """Free what nothing refers to any more: parts of a runtime refer to one another."""
     gc.collect()
     give_back_freed_memory()

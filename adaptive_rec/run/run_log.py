@@ -49,7 +49,7 @@ class RunLog:
         if self._tracking is not None:
             self._tracking.add(report)
         if isinstance(report, Evaluation):
-            self.note("evaluation", f"AUC {report.quality.auc:.4f}, logloss {report.quality.logloss:.4f}")
+            self.note("evaluation", str(report.quality))
 
     def complaints(self) -> Iterator[Event]:
         """Warn of lines that wait for the disk, and of trackers."""

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from adaptive_rec.data.weights import weights_of
 from adaptive_rec.live.recorder import LoopTime
-from adaptive_rec.live.telemetry import Evaluation, ratio
+from adaptive_rec.live.telemetry import Evaluation, ratio, weight_of_losses
 from adaptive_rec.memory.parts import peak_bytes
 from adaptive_rec.run.parent import ParentRun
+from adaptive_rec.runtime.events import stopped_early
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.system.regular_files import read_json
 
@@ -52,12 +54,16 @@ def summary_of(
         "seconds": seconds,
         "processor_seconds": processor_seconds,
         "samples_per_second": ratio(samples, seconds),
-        "train_logloss": ratio(totals["loss_sum"], totals["samples_trained"]),
+        "train_logloss": ratio(totals["loss_sum"], weight_of_losses(totals)),
+        **_weights(runtime, totals),
         "followed": runtime.followed is not None,
-        "eval": asdict(evaluation.quality) if evaluation else None,
+        **scores_of(evaluation),
         "eval_mode": config.eval.mode,
         "windows": runtime.state.windows.summary(),
         "best_eval": asdict(best) if (best := runtime.state.trend.best) else None,
+        "best_metric": runtime.state.trend.metric.name,
+        "stopped_early": stopped_early(runtime.state).text if runtime.state.stopped_early else None,
+        "epochs": runtime.state.passes,
         "hot_lookup_ratio": ratio(totals["lookups_hot"], totals["lookups"]),
         "popular_sample_ratio": ratio(totals["samples_popular"], totals["samples_seen"]),
         "hot_rows": hot_rows,
@@ -78,6 +84,20 @@ def summary_of(
         "ranks": [asdict(rank) for rank in newest.ranks] if newest else [],
         "seconds_by_stage": {name: round(value, 4) for name, value in stages.items()},
     }
+
+
+def scores_of(evaluation: Evaluation | None) -> dict[str, Any]:
+    """Return the figures of a run's last score, and the step of the model that has it."""
+    if evaluation is None:
+        return {"eval": None, "eval_step": None}
+    return {"eval": evaluation.quality.as_dict(), "eval_step": evaluation.step}
+
+
+def _weights(runtime: Runtime, totals: Mapping[str, float]) -> dict[str, Any]:
+    """Return what weighted the samples of a run, and how much those trained weigh; nothing where all count alike."""
+    facts = weights_of(runtime.source)
+    trained = {"weight_trained": totals["weight_trained"]} if "weight_trained" in totals else {}
+    return {} if facts is None else {"weights": facts.figures(), **trained}
 
 
 def read_summary(path: Path, step: int) -> dict[str, Any]:

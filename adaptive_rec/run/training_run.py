@@ -24,9 +24,9 @@ from adaptive_rec.run.description import describe_run
 from adaptive_rec.run.directory import RunDirectory
 from adaptive_rec.run.new_directory import check_run_is_new, replace_text
 from adaptive_rec.run.parent import parent_of
-from adaptive_rec.run.resume import Resumed, begin_run, resume_run
+from adaptive_rec.run.resume import ResumedFrom, begin_run, resume_run
 from adaptive_rec.run.run_log import RunLog
-from adaptive_rec.run.summary import read_summary, summary_of
+from adaptive_rec.run.summary import read_summary, scores_of, summary_of
 from adaptive_rec.runtime.events import with_note
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.session import Report
@@ -83,15 +83,17 @@ class TrainingRun:
         found = checkpoint.find(out / "checkpoints") if resume else None
         if resume:
             self.group.tell(found.generation.name if found and found.generation else None)
-        self._resumed: Resumed | None = None
+        self._resumed: ResumedFrom | None = None
         self.failure: AdaptiveRecError | None = None
         """Why the checkpoint at the end, or the score of the held-out samples, could not be had."""
+        self._suspended_by = ""
         self._replay = replay = journal.replayed_run(out) if resume else replay
         self._parent = parent_of(out) if resume else None
         if found is not None and found.generation is not None:
             replayed = journal.left_to_replay(replay, out, found.generation.name) if replay else None
-            self._resumed = resume_run(config, out, found, overridden, self.group, replayed, self._parent)
-            runtime, self.config = self._resumed.runtime, self._resumed.config
+            resumed = resume_run(config, out, found, overridden, self.group, replayed, self._parent)
+            runtime, self.config, self._resumed = resumed.runtime, resumed.config, resumed.before
+            del resumed
         else:
             replayed = journal.commands(replay) if replay else None
             runtime = begin_run(config, out, resume, self.group, replayed)
@@ -293,28 +295,36 @@ class TrainingRun:
         self._save()
         for text in runtime.state.take_warnings():
             self.log.warn(text)
-        summary = summary_of(runtime, self.started_at_step, took, self._evaluate(took), self._parent)
+        held_out, evaluation = None, None if self.config.eval.validates else self._evaluate(took)
+        summary = summary_of(runtime, self.started_at_step, took, evaluation, self._parent)
+        suspended_by = self.suspended_by
+        if self.config.eval.validates:
+            del runtime  # which is given up where another model is scored
+            held_out = self._score_best()
+            summary |= scores_of(held_out)
         try:
             replace_text(written, to_json(summary, indent=1) + "\n")
         except OSError as error:
             self.log.warn(f"{written} cannot be written: {error.strerror}")
         self.log.end_tracking()
-        end = "failed" if self.failure else "suspended" if self.suspended_by else "finished"
+        end = "failed" if self.failure else "suspended" if suspended_by else "finished"
         if self.failure is not None:
             self.log.fail(self.failure)
-        elif self.suspended_by:
-            self.log.note("suspended", f"suspended by {self.suspended_by}; train --resume goes on", why=self.suspended_by)
+        elif suspended_by:
+            self.log.note("suspended", f"suspended by {suspended_by}; train --resume goes on", why=suspended_by)
         else:
             self.log.note("finished", "the run has ended")
         self.log.report()
         self.log.unwritten()
-        runtime.publisher.enter(end)
+        self.present.enter(end, held_out)
         return summary
 
     @property
     def suspended_by(self) -> str:
         """The rule that has ended the run before its end, where it could not pause; empty where none has."""
-        return self.runtime.state.suspended_by
+        if self.present.runtime is not None:
+            self._suspended_by = self.runtime.state.suspended_by
+        return self._suspended_by
 
     def _save(self) -> None:
         """Write the checkpoint of the run's end. Without it, the run still has its score and its summary."""
@@ -338,6 +348,23 @@ class TrainingRun:
             self.log.add(evaluation, took)
             for event in self.runtime.evaluator.warning():
                 self.log.last(event)
+        return evaluation
+
+    def _score_best(self) -> Evaluation | None:
+        """Return the score of the held-out samples by the best model; None where a signal or an error interrupts it."""
+        from adaptive_rec.run.best_model import score_best
+
+        try:
+            evaluation, text = score_best(self.present, self.config, self.out, self.group)
+        except AdaptiveRecError as error:
+            self.failure = self.failure or error
+            return None
+        if text:
+            self.log.warn(text)
+        if evaluation is not None:
+            quality = evaluation.quality
+            text = f"held out: {quality}, by the model of step {evaluation.step:,}"
+            self.log.note("scored", text, model_step=evaluation.step, **quality.as_dict())
         return evaluation
 
     def _fail(self, error: Exception) -> None:

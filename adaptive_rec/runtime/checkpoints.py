@@ -115,6 +115,12 @@ class Checkpoints:
             self._requests.remove(command)  # the caller replies to it
             raise
 
+    def of_the_best(self) -> Iterator[Event]:
+        """Start a checkpoint of the best model so far."""
+        if self._folder is not None:
+            yield from self._begin()
+            self._schedule.restart()
+
     def at_once(self) -> Iterator[Event]:
         """Write a checkpoint while training waits. One that cannot be written is reported."""
         yield from self._begin()

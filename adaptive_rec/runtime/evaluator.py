@@ -1,17 +1,19 @@
-"""Evaluations of a run's model on held-out samples, or on the next window of the stream (`eval.mode`): when due, at the end, and
-after phases that request one. Where data is followed, they are of the samples of a window, each scored in its own step."""
+"""Evaluations of a run's model on held-out samples, a validation slice, or the next window of the stream (`eval.mode`): when due,
+at the end, and after phases that request one. A run whose evaluations get no better may stop after one. Where data is followed,
+they are of the samples of a window, each scored in its own step."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.evaluate import score_batches
-from adaptive_rec.live.telemetry import Evaluation, Event
+from adaptive_rec.live.telemetry import Evaluation, Event, Quality, ScoredWindow
+from adaptive_rec.runtime.events import stopped_early
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.state.run_state import RunState
 from adaptive_rec.units import whole
@@ -49,10 +51,17 @@ class Evaluator:
 
     def when_due(self) -> Generator[Evaluation | Event, None, bool]:
         """Evaluate where settings say so; the run's clock stands still meanwhile. Returns False where a signal interrupted it."""
+        return not self._is_due() or (yield from self._make())
+
+    def at_the_end(self) -> Generator[Evaluation | Event, None, None]:
+        """Evaluate on the validation slice after a run's last step, unless that was done."""
         state = self._state
-        every = self._interval()
-        if not every or state.step % every:
-            return True
+        made = state.evaluation is not None and state.evaluation.step == state.step
+        if state.config.eval.validates and state.is_at_end and not (made or state.hurried):
+            yield from self._make()
+
+    def _make(self) -> Generator[Evaluation | Event, None, bool]:
+        state = self._state
         with state.recorder.paused(), self._publisher.during("evaluating"):
             evaluation = self.evaluate()
         if self._progressive is not None:
@@ -60,6 +69,9 @@ class Evaluator:
         if evaluation:
             yield evaluation
             yield from self.warning()
+            if state.stopped_early:
+                yield stopped_early(state)
+                state.stop()
         return evaluation is not None or self._progressive is not None
 
     def warning(self) -> Iterator[Event]:
@@ -68,34 +80,49 @@ class Evaluator:
         made = self._state.evaluation
         if made is not None and math.isnan(made.quality.auc) and not self._one_class_told:
             self._one_class_told = True
-            yield Event(self._state.step, "warning", one_class(made.quality.samples, self._progressive is not None))
+            yield Event(self._state.step, "warning", why_no_auc(vars(made.quality), self._progressive is not None))
         same_samples = self._progressive is None and self._state.config.eval.mode != "next_window"
         if same_samples and (overfit := self._state.trend.take_warning()) is not None:
             yield Event(self._state.step, "overfit", str(overfit), asdict(overfit))
 
-    def _interval(self) -> int:
-        """Return the steps from one evaluation to the next; 0: only the end is evaluated."""
-        state = self._state
-        every = state.config.eval.interval(state.knobs, state.steps_total or 0)
-        return every or (0 if self._progressive is None else WINDOW_STEPS)
+    def _is_due(self) -> bool:
+        """Return whether an evaluation is due after the present step. The validation slice is also scored after the last one."""
+        state, settings, step = self._state, self._state.config.eval, self._state.step
+        if self._progressive is not None:
+            return step % (settings.interval(state.knobs, 0) or WINDOW_STEPS) == 0
+        epoch_steps = -(-self._source.train_samples // state.config.run.batch_size)
+        due = settings.is_due(state.knobs, step, state.steps_total or 0, epoch_steps)
+        return due or (settings.validates and state.is_at_end)
 
     def evaluate(self) -> Evaluation | None:
-        """Score the held-out range, the next window of the stream, or the present window. Returns None where a signal interrupted
-        it, or the present window has no sample."""
+        """Score the held-out range, the validation slice, the next window of the stream, or the present window. Returns None
+        where a signal interrupted it, or the present window has no sample."""
         state, settings = self._state, self._state.config.eval
         window = self._next_window() if settings.mode == "next_window" else None
         if self._progressive is not None:
             quality = self._progressive.quality()
         else:
-            held_out = self._source.test_batches(settings.batch_size, settings.max_samples)
+            held_out = self._source.test_batches(settings.batch_size, settings.max_samples, settings.validates)
             batches = held_out if window is None else window.batches()
-            quality = score_batches(batches, state.store, self._dense, lambda: state.hurried)
+            quality = score_batches(batches, state.store, self._dense, lambda: state.hurried, settings.metrics)
         if quality is None:
             return None
-        seen = state.store.group.totals({"samples_seen": state.tally.counters.samples_seen})
-        evaluation = Evaluation(state.step, quality, None if window is None else window.scored, **seen)
+        evaluation = self._of(quality, None if window is None else window.scored)
         state.set_evaluation(evaluation)
         return evaluation
+
+    def score_held_out(self) -> Evaluation | None:
+        """Score the held-out range with the present model, which is no evaluation of the run's course. Returns None where a
+        signal interrupted it."""
+        state, settings = self._state, self._state.config.eval
+        held_out = self._source.test_batches(settings.batch_size, settings.max_samples)
+        quality = score_batches(held_out, state.store, self._dense, lambda: state.hurried, settings.metrics)
+        return None if quality is None else self._of(quality)
+
+    def _of(self, quality: Quality, scored: ScoredWindow | None = None) -> Evaluation:
+        state = self._state
+        seen = state.store.group.totals({"samples_seen": state.tally.counters.samples_seen})
+        return Evaluation(state.step, quality, scored, **seen)
 
     def _next_window(self) -> NextWindow:
         from adaptive_rec.runtime.next_window import NextWindow
@@ -103,17 +130,21 @@ class Evaluator:
         return NextWindow(self._state, self._source)
 
     def phase_logloss(self) -> float | None:
-        """Return the logloss of `policy.schedule_samples` held-out samples. None where a signal interrupted it."""
-        state = self._state
-        held_out = self._source.test_batches(state.config.eval.batch_size, state.config.policy.schedule_samples)
+        """Return the logloss of `policy.schedule_samples` samples that are held out, or validated on. None where a signal
+        interrupted it."""
+        state, settings, most = self._state, self._state.config.eval, self._state.config.policy.schedule_samples
+        held_out = self._source.test_batches(settings.batch_size, most, settings.validates)
         with state.times("evaluate"), self._publisher.during("evaluating"):
             quality = score_batches(held_out, state.store, self._dense, lambda: state.hurried)
         return None if quality is None else quality.logloss
 
 
-def one_class(samples: int, trained: bool) -> str:
-    """Return a warning that samples that were scored, and `trained` on where data is followed, have one class of labels."""
-    of = "trained on since the last evaluation" if trained else "scored"
+def why_no_auc(quality: Mapping[str, Any], trained: bool) -> str:
+    """Return a warning that samples that were scored, and `trained` on where data is followed, have one class of labels, or no
+    weight."""
+    of, samples = "trained on since the last evaluation" if trained else "scored", quality["samples"]
+    if math.isnan(quality["logloss"]):
+        return f"all {whole(samples)} samples {of} have weight 0: there are no figures of quality; rows that count are needed"
     return (
         f"all {whole(samples)} samples {of} have one label: AUC is not defined, and there is nothing to learn or to compare; "
         "rows of both labels are needed"

@@ -14,6 +14,7 @@ from adaptive_rec.placement import Migration
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.splitting import TrialTimes
 from adaptive_rec.state.run_state import RunState
+from adaptive_rec.units import counted
 
 
 def knob_text(name: str, value: Any) -> str:
@@ -56,6 +57,24 @@ def left_out(state: RunState, begin: Mapping[str, int], end: Mapping[str, int], 
     """Return the event that a part of the stream is not trained on, between two positions of its reader."""
     text = f"{samples:,} samples of the stream are left out, from sample {begin['offset']:,} of epoch {begin['epoch']} on"
     return Event(state.step, "left_out", text, {"begin": dict(begin), "end": dict(end), "samples": samples})
+
+
+def stopped_early(state: RunState) -> Event:
+    """Return the event that a run stops as its evaluations get no better."""
+    best, waited = state.trend.best, state.trend.waited
+    details = {"metric": state.trend.metric.name, "waited": waited, "best": None if best is None else asdict(best)}
+    return Event(state.step, "stopped_early", why_stopped(details, state.passes), details)
+
+
+def why_stopped(details: Mapping[str, Any], passes: int | None) -> str:
+    """Return why a run has stopped early, in words. `passes`: over the training data, at the most."""
+    metric, waited, best = details["metric"], details["waited"], details["best"]
+    began = f"stopped early: {counted(waited, 'evaluation')} in a row without a better {metric}"
+    if best is None:
+        return f"{began}, and none before"
+    of = f" of at most {passes}" if passes else ""
+    epoch = f" (pass {best['epoch']}{of})" if best["epoch"] else ""
+    return f"{began}; the best was {best['value']:.4f} at step {best['step']:,}{epoch}"
 
 
 def with_note(event: Event, note: Mapping[str, Any]) -> Event:

@@ -71,7 +71,7 @@ class Runtime(Session):
         if self.followed is not None:
             from adaptive_rec.runtime.progressive import Progressive
 
-            self.progressive = Progressive(store.group)
+            self.progressive = Progressive(store.group, config.eval.metrics)
         self.expect_steps()
         self.evaluator = Evaluator(state, source, dense, publisher, self.progressive)
         self.phases = Phases(state, source, self.observer, self.reclassifier, publisher, self.evaluator)
@@ -125,7 +125,8 @@ class Runtime(Session):
     @property
     def is_over(self) -> bool:
         """Whether all steps are made and all that the last boundary owed, and no knob is to change."""
-        return self.followed is None and self.state.is_at_end and not self.state.owed and not self._overrides
+        ends = self.followed is None or self.state.stopped_early
+        return ends and self.state.is_at_end and not self.state.owed and not self._overrides
 
     def expect_steps(self) -> None:
         """Set how many steps the run makes: until the end of the stream from the reader's position on, or as configured."""
@@ -231,6 +232,7 @@ class Runtime(Session):
         yield from self.control.before_step()  # what a replayed run changed after its last step
         if not self.state.stop_requested or self.state.is_at_end:
             yield from self.phases.report_moves()
+        yield from self.evaluator.at_the_end()
         yield from self._end_followed()
         self.publisher.enter("finishing")
         yield from self.saving.written(wait=True)
@@ -278,6 +280,15 @@ class Runtime(Session):
     def evaluated(self) -> Generator[Evaluation | Event, None, bool]:
         return (yield from self.evaluator.when_due())
 
+    def best_kept(self) -> Generator[Report, None, bool]:
+        state = self.state
+        last = state.stop_requested or state.is_at_end  # a checkpoint follows in any case
+        if self.config.eval.keeps_best and state.trend.best_step == state.step and not last:
+            state.task_done("best")
+            yield from self.reports.finish(wait=True)  # a run that resumes from here has reported this step
+            yield from self.saving.of_the_best()
+        return True
+
     # Small things ----------------------------------------------------------------------------------------------------
 
     def batches(self) -> Iterator[Batch]:
@@ -285,8 +296,8 @@ class Runtime(Session):
         return batches_left(self.state, self.source)
 
     def evaluate(self) -> Evaluation | None:
-        """Score the present model on the held-out range. Returns None where a signal interrupted it."""
-        return self.evaluator.evaluate()
+        """Score the present model on the held-out range, or the next window. Returns None where a signal interrupted it."""
+        return self.evaluator.score_held_out() if self.config.eval.validates else self.evaluator.evaluate()
 
     def learning_rates(self) -> LearningRates:
         return self.steps.learning_rates()

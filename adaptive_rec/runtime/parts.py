@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from adaptive_rec.batch import Batch, Position
+from adaptive_rec.batch import Batch, Position, sum_of_weights
 from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.batches import take
@@ -28,15 +28,17 @@ class PartOfBatches(Wrapped):
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         return map(self.take_part, self._source.train_batches(position, batch_size))
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
-        return map(self.take_part, self._source.test_batches(batch_size, max_samples))
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
+        return map(self.take_part, self._source.test_batches(batch_size, max_samples, validation))
 
     def take_part(self, batch: Batch) -> Batch:
         """Return this rank's part of a batch."""
         own = self._group.part_of(batch.size)
         part = take(batch, np.arange(own.start, own.stop))
         malformed = batch.malformed_rows if self._group.rank == 0 else 0
-        return replace(part, whole_samples=batch.size, first_sample=own.start, malformed_rows=malformed)
+        weight = None if batch.weights_B is None else sum_of_weights(batch.weights_B)
+        of_whole = {"whole_samples": batch.size, "whole_weight": weight, "first_sample": own.start}
+        return replace(part, **of_whole, malformed_rows=malformed)
 
 
 def whole_of(source: Source) -> Source:

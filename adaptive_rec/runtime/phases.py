@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.data.source import Source
+from adaptive_rec.data.weights import weights_of
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, TrainingError
 from adaptive_rec.live.telemetry import Event
@@ -56,6 +57,7 @@ class Phases:
     ) -> None:
         self._state = state
         self._source = source
+        self._has_weights = weights_of(source) is not None
         self._observer = observer
         self._reclassifier = reclassifier
         self._publisher = publisher
@@ -112,7 +114,7 @@ class Phases:
 
     def __iter__(self) -> Iterator[Phase]:
         state, policy = self._state, self._state.policy
-        if state.saved_paused and state.stop_requested:  # while it waited to resume
+        if state.stopped_early or (state.saved_paused and state.stop_requested):  # while it waited to resume
             return
         while isinstance(policy, ArrangingPolicy) and not state.stop_requested and state.policy is policy:
             stretch = self._stretch
@@ -268,7 +270,16 @@ class Phases:
                 if not batch.samples_of_all_ranks:
                     self._tails.append(batch)
                 elif not self._was_trained(batch):
+                    self._check_weights(batch)
                     yield batch
+
+    def _check_weights(self, batch: Batch) -> None:
+        """Raise TrainingError where a policy has made a batch without the weights of its samples."""
+        if self._has_weights and batch.weights_B is None:
+            raise TrainingError(
+                f"batches of policy {self._state.policy.name} must keep the weights of samples, weights_B, got none; "
+                "adaptive_rec.policy.batches takes, joins and repacks samples with all that they have"
+            )
 
     def _was_trained(self, batch: Batch) -> bool:
         """Whether a batch was trained before the run was saved."""

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,24 +18,39 @@ from adaptive_rec.policy import StepPlan
 from adaptive_rec.saved import ANY, Saved
 from adaptive_rec.system.group import ALONE, Group
 
-MicroLosses = list[tuple[Fetched, NDArray[np.float32]]]
-"""Losses and labels of micro-batches."""
+BESIDE = {"weights": np.float32, "groups": np.int64}
+"""Names in a checkpoint, and types, of what samples may have beside losses and labels."""
+
+
+@dataclass(frozen=True)
+class MicroScores:
+    """What is kept of a micro-batch."""
+
+    losses: Fetched
+    labels_S: NDArray[np.float32]
+    beside: Mapping[str, NDArray[Any]]
+    """By the names of `BESIDE`; without those that the samples lack."""
 
 
 class Progressive:
     """Losses of the samples of a window, each from before the sample was trained on. Of several processes each has those of its
     parts of the batches."""
 
-    def __init__(self, group: Group = ALONE) -> None:
+    def __init__(self, group: Group = ALONE, metrics: Sequence[str] = ()) -> None:
+        """`metrics`: those of `eval.metrics`, for which the samples' groups are kept."""
         self._group = group
-        self._window: MicroLosses = []
-        self._before: MicroLosses = []
+        self._metrics = metrics
+        self._window: list[MicroScores] = []
+        self._before: list[MicroScores] = []
         """The window before this one."""
 
     def observe(self, work: ClassifiedBatch, _: StepPlan, samples_S: NDArray[np.int64]) -> Callable[[Fetched], None]:
         """Return what adds the losses of a micro-batch (see `LossObserver`)."""
-        labels_S = work.batch.labels_B[samples_S]
-        return lambda losses_S: self._window.append((losses_S, labels_S))
+        batch = work.batch
+        known = {"weights": batch.weights_B, "groups": batch.groups_B if self._metrics else None}
+        beside = {name: array_B[samples_S] for name, array_B in known.items() if array_B is not None}
+        labels_S = batch.labels_B[samples_S]
+        return lambda losses: self._window.append(MicroScores(losses, labels_S, beside))
 
     def begin_window(self) -> None:
         """End the present window and begin another."""
@@ -53,30 +69,43 @@ class Progressive:
     def quality(self) -> Quality | None:
         """Return the quality over the present window, with the one before where it has had fewer samples. None without any
         sample. Ranks call it together."""
-        sizes = [sum(len(labels_S) for _, labels_S in window) for window in (self._window, self._before)]
+        sizes = [sum(len(micro.labels_S) for micro in window) for window in (self._window, self._before)]
         samples, before = self._group.total(np.array(sizes, dtype=np.int64)).tolist()
         if not samples + before:
             return None
         scored = _state_of(self._window if samples >= before else self._before + self._window)
         labels = self._group.everyone(scored["labels"])
-        return quality(labels, logits_of_losses(self._group.everyone(scored["losses"]), labels))
+        logits = logits_of_losses(self._group.everyone(scored["losses"]), labels)
+        return quality(labels, logits, self._beside(scored, "weights"), self._beside(scored, "groups"), self._metrics)
+
+    def _beside(self, scored: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any] | None:
+        """Return what the scored samples of all ranks have under a name; None where some of them lack it."""
+        own = scored.get(name, np.empty(0, BESIDE[name]))
+        return None if self._group.any_true(len(own) < len(scored["labels"])) else self._group.everyone(own)
 
 
-def _state_of(window: MicroLosses) -> dict[str, Any]:
-    losses = [losses_S.array()[: len(labels_S)] for losses_S, labels_S in window]
+def _state_of(window: Sequence[MicroScores]) -> dict[str, Any]:
+    losses = [micro.losses.array()[: len(micro.labels_S)] for micro in window]
+    shared = [name for name in BESIDE if window and all(name in micro.beside for micro in window)]
     return {
-        "sizes": np.array([len(labels_S) for _, labels_S in window], dtype=np.int64),
+        "sizes": np.array([len(micro.labels_S) for micro in window], dtype=np.int64),
         "losses": np.concatenate([np.empty(0), *losses]),
-        "labels": np.concatenate([np.empty(0, dtype=np.float32), *(labels_S for _, labels_S in window)]),
+        "labels": np.concatenate([np.empty(0, dtype=np.float32), *(micro.labels_S for micro in window)]),
+        **{name: np.concatenate([micro.beside[name] for micro in window]) for name in shared},
     }
 
 
-def _saved(found: Saved) -> MicroLosses:
+def _saved(found: Saved) -> list[MicroScores]:
     ends = np.cumsum(found.array("sizes", np.int64, ANY))
     samples = int(ends[-1]) if len(ends) else 0
     losses, labels = found.array("losses", np.float64, samples), found.array("labels", np.float32, samples)
+    beside = {name: found.array(name, kind, samples) for name, kind in BESIDE.items() if found.has(name)}
     parts = zip(np.split(losses, ends)[:-1], np.split(labels, ends)[:-1], strict=True)
-    return [(Fetched(losses_S), labels_S) for losses_S, labels_S in parts]
+    starts = [0, *ends.tolist()]
+    return [
+        MicroScores(Fetched(losses_S), labels_S, {name: array[first:end] for name, array in beside.items()})
+        for (losses_S, labels_S), first, end in zip(parts, starts[:-1], ends.tolist(), strict=True)
+    ]
 
 
 def logits_of_losses(losses: NDArray[np.floating], labels: NDArray[np.floating]) -> NDArray[np.float64]:

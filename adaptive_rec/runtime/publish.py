@@ -16,6 +16,7 @@ from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.state_writer import StateWriter, Tier
 from adaptive_rec.live.telemetry import finite
 from adaptive_rec.reclassify.observer import SKETCH_LIMIT_BYTES, Observer
+from adaptive_rec.runtime.events import stopped_early
 from adaptive_rec.state.run_state import RunState
 from adaptive_rec.system.systemd import Systemd
 from adaptive_rec.tracking.count_min import CountMinSketch
@@ -101,32 +102,38 @@ class Publisher:
         """Publish the small values: phase, knobs, newest snapshot and evaluation."""
         if self.writer is None:
             return
+        self.writer.write_board(self.values())
+        self.writer.pulse(self._state.step)
+
+    def values(self) -> dict[str, Any]:
+        """Return the small values that are published."""
         state = self._state
         snapshot, evaluation = self._mailbox.newest, state.evaluation
-        self.writer.write_board(
-            finite(
-                {
-                    "phase": state.phase,
-                    "phase_since": self._phase_since,
-                    "began_at_step": self._began_at_step,
-                    "step": state.step,
-                    "steps_total": state.steps_total,
-                    **self._epochs(),
-                    "snapshot": snapshot.as_dict() if snapshot else None,
-                    "evaluation": evaluation.figures() if evaluation else None,
-                    "best_evaluation": state.trend.best and asdict(state.trend.best),
-                    "overfit": state.trend.overfit and asdict(state.trend.overfit),
-                    "knobs": state.knobs.model_dump(),
-                    "knobs_step": state.knobs_step,
-                    "knob_changes": state.knob_changes,
-                    "rollbacks": state.rollbacks,
-                    "placement": {**self._placement, **self._memory()},
-                    "checkpoint": state.checkpoints.newest,
-                    "checkpoints": state.checkpoints.figures(),
-                }
-            )
+        values: dict[str, Any] = finite(
+            {
+                "phase": state.phase,
+                "phase_since": self._phase_since,
+                "began_at_step": self._began_at_step,
+                "step": state.step,
+                "steps_total": state.steps_total,
+                **self._epochs(),
+                "snapshot": snapshot.as_dict() if snapshot else None,
+                "evaluation": evaluation.figures() if evaluation else None,
+                "best_evaluation": state.trend.best and asdict(state.trend.best),
+                "best_metric": state.trend.metric.name,
+                "stopped_early": stopped_early(state).text if state.stopped_early else None,
+                "held_out": state.held_out and state.held_out.figures(),
+                "overfit": state.trend.overfit and asdict(state.trend.overfit),
+                "knobs": state.knobs.model_dump(),
+                "knobs_step": state.knobs_step,
+                "knob_changes": state.knob_changes,
+                "rollbacks": state.rollbacks,
+                "placement": {**self._placement, **self._memory()},
+                "checkpoint": state.checkpoints.newest,
+                "checkpoints": state.checkpoints.figures(),
+            }
         )
-        self.writer.pulse(state.step)
+        return values
 
     def _epochs(self) -> dict[str, int | None]:
         """Return the pass over the data under way, from 1, and the passes at most. Where a user's loop reads the data, or it is

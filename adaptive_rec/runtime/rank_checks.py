@@ -36,6 +36,7 @@ def check_data(group: Group, source: Source, config: Config) -> None:
     read = source.key_batches if isinstance(source, RawIds) else source.train_batches
     batches = () if config.data.follow else read(Position(seed=config.run.seed), config.run.batch_size)
     first = next(iter(batches), None)
+    weights_B = None if first is None else first.weights_B
     check_same_on_ranks(
         group,
         {
@@ -44,6 +45,7 @@ def check_data(group: Group, source: Source, config: Config) -> None:
             "training samples of data.source": source.train_samples,
             "held-out samples of data.source": source.test_samples,
             "the sum of the first batch's ids": zlib.crc32(first.ids_N.tobytes()) if first is not None else 0,
+            "the sum of the first batch's weights": 0 if weights_B is None else zlib.crc32(weights_B.tobytes()),
         },
     )
 

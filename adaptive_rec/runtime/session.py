@@ -115,6 +115,11 @@ class Session(ABC):
         yield from ()
         return True
 
+    def best_kept(self) -> Generator[Report, None, bool]:
+        """Write a checkpoint of the best model so far, where the present one is. Returns True: nothing prevents it."""
+        yield from ()
+        return True
+
     # Between two steps -----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
@@ -157,7 +162,7 @@ class Session(ABC):
     def end_boundary(self) -> Iterator[Report]:
         """Do what the present boundary still owes: end windows that are over, report, evaluate. What a signal interrupts stays
         owed, and a resumed run does it first."""
-        tasks = {"windows": self._end_windows, "report": self._report, "evaluation": self.evaluated}
+        tasks = {"windows": self._end_windows, "report": self._report, "evaluation": self.evaluated, "best": self.best_kept}
         for task in self.state.owed:
             if not (yield from tasks[task]()):
                 return

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.source import Source
+from adaptive_rec.data.source import Source, has_groups
 from adaptive_rec.dense.linear import linear_layers
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.optimizer import RowRule
@@ -15,6 +15,8 @@ from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.runtime.capabilities import check_features, features_of_run
 from adaptive_rec.runtime.knob_checks import check_admit_after, check_change
+
+NAME_GROUP = "train --group COLUMN reads the groups, such as users, from a column of CSV, TSV or Parquet files"
 
 
 def check_settings(config: Config, policy: Policy, on_device: bool, several: bool = False, trains: bool = True) -> None:
@@ -50,12 +52,20 @@ def check_rows(
 
 
 def check_scored(config: Config, source: Source) -> None:
-    """Raise DataError where a run has no samples to be scored on."""
+    """Raise DataError where a run has no samples to be scored on, ConfigError where they have no groups to be ranked within."""
+    check_groups(config.eval.metrics, has_groups(source), config.data.source)
     if not source.test_samples and not config.data.follow:
         raise DataError(
             f"data.test_range must hold at least one sample, on which the run is scored at its end; "
             f"{list(config.data.test_range)} of {config.data.source} holds none"
         )
+
+
+def check_groups(metrics: Sequence[str], grouped: bool, data: str) -> None:
+    """Raise ConfigError where metrics rank the samples of groups that the data does not have."""
+    if metrics and not grouped:
+        names = ", ".join(metrics)
+        raise ConfigError(f"eval.metrics must be empty where rows have no groups, got {names} of {data}; {NAME_GROUP}")
 
 
 def check_rules(config: Config, policy: Policy, change: Callable[[Knobs], None], saves: bool) -> None:

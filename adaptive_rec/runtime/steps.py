@@ -8,14 +8,14 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import all_samples
+from adaptive_rec.batch import Batch, all_samples
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.finite import StepCheck
 from adaptive_rec.embedding.optimizer import LearningRates, learning_rates
 from adaptive_rec.embedding.records import Fetched, RowUpdate
 from adaptive_rec.policy import BatchView, SkippingPolicy, StepPlan
-from adaptive_rec.policy.skipping import plan_step
+from adaptive_rec.policy.skipping import plan_step, weigh
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.runtime.short_memory import UPDATED
 from adaptive_rec.runtime.splitting import Splitting
@@ -32,14 +32,22 @@ NO_RANDOM = np.random.default_rng(0)
 
 
 @lru_cache(maxsize=64)
-def _same_scales(count: int, samples: int) -> NDArray[np.float64]:
-    return np.full(count, 1 / samples)
+def _same_scales(count: int, whole: float) -> NDArray[np.float64]:
+    return np.full(count, 1 / whole)
 
 
-def scales_of(samples_S: NDArray[np.int64], weight_B: NDArray[np.float64] | None, samples: int) -> NDArray[np.float64]:
-    """Return the factor of each sample's loss: its weight over the number of samples of the whole batch. Where all weigh 1, it is
-    the same array each time, which nobody may change."""
-    return _same_scales(len(samples_S), samples) if weight_B is None else weight_B[samples_S] / samples
+def scales_of(samples_S: NDArray[np.int64], weight_B: NDArray[np.float64] | None, whole: float) -> NDArray[np.float64]:
+    """Return the factor of each sample's loss: its weight over that of the whole batch. Where all weigh 1, it is the same array
+    each time, which nobody may change."""
+    return _same_scales(len(samples_S), whole) if weight_B is None else weight_B[samples_S] / whole
+
+
+def trained_weight(batch: Batch, plan: StepPlan) -> float | None:
+    """Return the sum of the weights of the samples that a plan trains, by which the losses of a weighted run are averaged; None
+    where samples have no weights."""
+    if batch.weights_B is None or plan.weight_B is None:
+        return None
+    return float(sum(plan.weight_B[samples_S].sum() for samples_S in plan.micro_batches))
 
 
 class TrainingSteps:
@@ -74,12 +82,13 @@ class TrainingSteps:
         with self._times("plan"):
             plan = self.plan(work, probe)
         position_B = self.execute(work, plan)
+        weight = trained_weight(work.batch, plan)
         with self._times("update"):
             if not self.update(work, plan, position_B, probe):
-                position_B = np.full(work.batch.size, -1, dtype=np.int64)
+                position_B, weight = np.full(work.batch.size, -1, dtype=np.int64), weight and 0.0
         with self._times("observe"), UPDATED:
             self.observe(work, probe and bool((position_B >= 0).any()))
-        self._state.tally.add(work, position_B)
+        self._state.tally.add(work, position_B, weight)
         self._state.step_done(work.batch.position)
 
     def plan(self, work: ClassifiedBatch, probe: bool) -> StepPlan:
@@ -88,12 +97,13 @@ class TrainingSteps:
         stale_U = self._observer.stale.of(work) if skips else NO_FLAGS
         random = self._state.random("plan") if skips else NO_RANDOM
         view = BatchView(self._state.step, split, self._state.knobs, work, stale_U, random)
-        return plan_step(self._state.policy, view, probe)
+        return weigh(plan_step(self._state.policy, view, probe), work.batch.weights_B)
 
     def execute(self, work: ClassifiedBatch, plan: StepPlan) -> NDArray[np.int64]:
         """Run forward and backward of every micro-batch; all read the same parameters. Returns each sample's line in the
         gradients, -1 for a skipped sample."""
-        self._dense.begin_step()
+        weight = work.batch.weight_of_all_ranks
+        self._dense.begin_step(None if work.batch.weights_B is None else weight)
         self._held.clear()
         everyone = all_samples(work.batch.size)
         whole = len(plan.micro_batches) == 1 and plan.micro_batches[0] is everyone
@@ -102,7 +112,7 @@ class TrainingSteps:
         for samples in plan.micro_batches:
             with self._times("gather"):
                 micro = self._dense.inputs(len(samples))
-                self._batches.gather(work, samples, scales_of(samples, plan.weight_B, work.batch.samples_of_all_ranks), micro)
+                self._batches.gather(work, samples, scales_of(samples, plan.weight_B, weight), micro)
             with self._times("execute"):
                 self._dense.run(micro)
             takers = [take for observer in self._loss_observers if (take := observer(work, plan, samples)) is not None]
@@ -129,7 +139,7 @@ class TrainingSteps:
         self._dense.share()
         if knobs.clip_norm:
             self._dense.clip(knobs.clip_norm, gradients)
-        skips = not (probe or self._state.policy.exact)
+        skips = work.batch.weights_B is not None or not (probe or self._state.policy.exact)  # weights may be 0
         lr = rates.embedding
         self._batches.apply(work, RowUpdate(gradients, position_B, plan.frozen_U, lr, number, measure=probe, skips=skips))
         with UPDATED:

@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.checkpoint.rollback_target import newest_up_to, step_of
-from adaptive_rec.config.watch_rule import DISK_FREE, EVALUATION_METRICS
+from adaptive_rec.checkpoint.generation import step_of
+from adaptive_rec.checkpoint.rollback_target import newest_up_to
+from adaptive_rec.config.watch_rule import DISK_FREE
 from adaptive_rec.errors import AdaptiveRecError, ConfigError, NotFiniteError
 from adaptive_rec.live.mailbox import Answer, Command, Mailbox
 from adaptive_rec.live.rollback import rollback_command
@@ -85,12 +86,12 @@ class Watchdog:
                 return
             self._end_temporary_knobs(report.step)
             for watched in self._rules:
-                if (metric := watched.rule.metric) not in EVALUATION_METRICS:
-                    self._judge(watched, report.step, self._value(report, metric))
+                if not watched.rule.of_evaluations:
+                    self._judge(watched, report.step, self._value(report, watched.rule.metric))
         elif isinstance(report, Evaluation):
             for watched in self._rules:
-                if (metric := watched.rule.metric) in EVALUATION_METRICS:
-                    self._judge(watched, report.step, float(getattr(report.quality, metric)))
+                if watched.rule.of_evaluations:
+                    self._judge(watched, report.step, report.quality.value(watched.rule.metric))
         elif report.kind in ("saving", "checkpoint", "checkpoint_failed"):
             self._being_written = report.details["checkpoint"] if report.kind == "saving" else None
         elif report.kind == "nan" and report.details.get("in_a_row") == 1:

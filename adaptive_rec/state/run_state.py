@@ -86,9 +86,11 @@ class RunState:
         self.input = RunInput(store, lambda: self.position)
         self.evaluation: Evaluation | None = None
         """The last evaluation."""
+        self.held_out: Evaluation | None = None
+        """The score of the held-out samples at the end of a run that validates."""
         self.windows = WindowScores()
         """Sums over the evaluations of next windows."""
-        self.trend = QualityTrend()
+        self.trend = QualityTrend(config.eval.by, config.eval.min_delta)
         self.keys_reported: dict[str, int] = {}
         """Counts of raw keys at the last report that was due."""
         self.checkpoints = CheckpointStatus()
@@ -108,12 +110,27 @@ class RunState:
     def steps_total(self) -> int | None:
         """Steps the run will have made at its end, an upper bound where its policy repacks the stream. None where no end is
         known: a user's loop that does not announce one."""
+        if self.stopped_early:
+            return self.step
         return None if self._planned_steps is None else max(self.step, self._planned_steps + self.more_steps)
 
     @property
     def is_at_end(self) -> bool:
         """Whether all steps are made. False where no end is known."""
         return self.steps_total is not None and self.step >= self.steps_total
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether `eval.patience` evaluations in a row were no better, so that no further step is made."""
+        patience = self.config.eval.patience
+        return bool(patience) and self.trend.waited >= patience
+
+    @property
+    def epoch(self) -> int:
+        """The pass over the data that the last step was of, from 1; 0 where none is known."""
+        if self.passes is None or self.policy.reorders_stream:
+            return 0
+        return min(self.position.epoch + (self.position.offset > 0 or not self.position.epoch), self.passes)
 
     @property
     def window_due(self) -> bool:
@@ -138,7 +155,8 @@ class RunState:
         """Return all counts, as far as the host has them, of all processes that train together: each must call it."""
         disk = {DISK + name: count for name, count in self.store.cold.total_counts().items()}
         own = {**asdict(self.tally.counters), **asdict(self.store.index.traffic)}
-        return {**self.store.group.totals(own), **disk, "steps": self.tally.counters.steps}
+        counts = {**self.store.group.totals(own), **self.tally.weights(self.store.group)}
+        return {**counts, **disk, "steps": self.tally.counters.steps}
 
     def random(self, purpose: str) -> np.random.Generator:
         """Return a random generator that depends on the seed, the step and the purpose (its first eight letters) alone."""
@@ -250,7 +268,10 @@ class RunState:
         self.evaluation = evaluation
         if evaluation.window is not None:
             self.windows = self.windows.with_one(evaluation)
-        self.trend.add(evaluation, *self.recorder.losses_reported)
+        self.trend.add(evaluation, *self.recorder.losses_reported, self.epoch)
+
+    def set_held_out(self, evaluation: Evaluation) -> None:
+        self.held_out = evaluation
 
     def report_keys(self, counts: dict[str, int]) -> None:
         """Note the counts of raw keys, from which the next report counts."""
@@ -302,6 +323,8 @@ class RunState:
         self.windows = saved_windows(found)
         self.owed = tuple(task for task in saved_owed(found) if task != "windows")  # of rows as they were placed
         self.times.set_state(found.part("times"))
+        if found.has("trend"):  # older versions saved none
+            self.trend.set_state(found.part("trend"))
         if found.has("keys_reported"):  # older versions counted from the start of the process
             self.keys_reported = {name: int(value) for name, value in found.numbers("keys_reported").items()}
 
@@ -312,8 +335,6 @@ class RunState:
         evaluation = found.maybe("evaluation")
         if evaluation is not None:
             self.evaluation = saved_evaluation(evaluation)
-        if found.has("trend"):  # older versions saved none
-            self.trend.set_state(found.part("trend"))
 
     def set_step(self, step: int) -> None:
         """Set the number of steps, where a user's loop resumes from its own saved state."""

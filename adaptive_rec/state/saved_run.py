@@ -6,7 +6,7 @@ from adaptive_rec.config.knobs import Knobs, within_bounds
 from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.saved import Saved
 
-BOUNDARY_TASKS = ("windows", "report", "evaluation")
+BOUNDARY_TASKS = ("windows", "report", "evaluation", "best")
 """What each step boundary does after commands and checkpoints, in this order, where it is due."""
 
 
@@ -23,4 +23,5 @@ def saved_owed(found: Saved) -> tuple[str, ...]:
     if not found.has("owed"):
         return BOUNDARY_TASKS if found.flag("window_due") else ()
     owed = found.part("owed")
-    return tuple(task for task in BOUNDARY_TASKS if owed.flag(task))
+    tasks = tuple(task for task in BOUNDARY_TASKS if owed.has(task))  # older versions have not all of them
+    return tuple(task for task in tasks if owed.flag(task))

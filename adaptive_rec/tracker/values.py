@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 
 from adaptive_rec.config.figures import tags_of
+from adaptive_rec.config.metrics import BY_SAMPLE
 from adaptive_rec.live.telemetry import Evaluation, Snapshot, ratio
 
 FIELDS, TOTALS = tags_of("snapshot"), tags_of("totals", "disk")
@@ -40,4 +40,6 @@ class SnapshotFigures:
 
 def of_evaluation(evaluation: Evaluation) -> dict[str, float]:
     """Return the quality on held-out samples."""
-    return {f"eval/{name}": value for name, value in asdict(evaluation.quality).items() if name != "samples"}
+    quality = evaluation.quality
+    ranked = {} if quality.ranking is None else quality.ranking.metrics
+    return {f"eval/{name}": quality.value(name) for name in (*(metric.name for metric in BY_SAMPLE), *ranked)}

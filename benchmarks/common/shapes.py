@@ -95,7 +95,7 @@ class Preloaded(Wrapped):
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         return cycle(self.batches)
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
         return iter(())
 
     def __len__(self) -> int:

@@ -223,7 +223,9 @@ def metrics() -> Iterator[tuple[str, str, str, str]]:
         collector = collected.RunCollector(view)
         ranks = {"ranks": [asdict(RankReport(0, 0, {}, 0, 0, {}, 0))]}
         disk = {"disk": metrics_of("disk", counters=False), "totals": metrics_of("disk", counters=True)}
-        some = [*collected.about_disk(collector.make, disk), *collected.about_ranks(collector.make, ranks)]
+        ranking = {"ranking": {"metrics": {}, **dict.fromkeys(("groups", "groups_with_positive", "groups_with_both"), 0)}}
+        some = [*collected.about_ranking(collector.make, ranking)]
+        some += [*collected.about_disk(collector.make, disk), *collected.about_ranks(collector.make, ranks)]
         families = [*collector.collect(), *some]
     for family in families:
         name = family.name + ("_total" if family.type == "counter" else "")

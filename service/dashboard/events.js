@@ -10,7 +10,7 @@ const LABELS = {
   started: "started", knobs: "knobs", reclassified: "reclassified", split: "whole or split", checkpoint: "checkpoint", evaluation: "evaluation",
   paused: "paused", resumed: "resumed", stopping: "stopping", branched: "branched", warning: "warning", sidecar: "sidecar", failed: "failed", finished: "finished", suspended: "suspended",
   saving: "checkpoint started", checkpoint_failed: "checkpoint failed", guard: "quality guard", memory: "memory", arranged: "arranged", nan: "batch skipped",
-  watchdog: "watchdog",
+  watchdog: "watchdog", stopped_early: "stopped early", scored: "scored",
   evicted: "ids lost rows", overfit: "losses parted", going_back: "going back", rolled_back: "went back", settings: "settings", left_out: "data left out",
 };
 const list = h("ol", { class: "events card" });

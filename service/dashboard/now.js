@@ -4,6 +4,7 @@ import { Disk } from "./disk.js";
 import { byId, h, setText } from "./dom.js";
 import { bytes, count, fixed, integer, percent, significant } from "./format.js";
 import { NowCharts } from "./now_charts.js";
+import { Ranking } from "./ranking.js";
 import { Ranks } from "./ranks.js";
 import { Stages } from "./stages.js";
 import { ENDED, on, store } from "./store.js";
@@ -16,6 +17,7 @@ const tiles = {};
 let shown = false;
 let charts;
 let disk;
+let ranking;
 let ranks;
 let stages;
 const parted = h("p", { class: "notice warn parted", role: "status", hidden: true });
@@ -26,10 +28,11 @@ export function start() {
     return (tiles[key].element = h("div", { class: "card tile", id: `tile-${key}`, hidden: key === "best" }, tiles[key].label, tiles[key].value, tiles[key].sub));
   }));
   disk = new Disk();
+  ranking = new Ranking();
   ranks = new Ranks();
   stages = new Stages();
   charts = new NowCharts();
-  byId("screen-now").append(grid, parted, disk.element, ranks.element, ...charts.bars, h("div", { class: "charts" }, charts.elements, stages.element));
+  byId("screen-now").append(grid, parted, ranking.element, disk.element, ranks.element, ...charts.bars, h("div", { class: "charts" }, charts.elements, stages.element));
   on("snapshot", () => shown && showFigures());
   on("history", () => shown && store.stats && showQuality());
 }
@@ -61,6 +64,7 @@ function showFigures() {
   showMoved();
   showQuality();
   showParted(status);
+  ranking.show();
   disk.show();
   ranks.show();
   stages.show();
@@ -68,12 +72,13 @@ function showFigures() {
 
 /** The newest evaluation; of a run that has ended the final and the best one, which takes the place of the bytes moved. */
 function showQuality() {
-  const { evaluation, live, phase } = store.status;
+  const { evaluation, live, phase, held_out: held } = store.status;
   const over = !live || ENDED.has(phase);
   const best = over && evaluation ? bestOf([...store.evaluations, evaluation]) : null;
   const figures = ({ logloss, step }) => `logloss ${fixed(logloss)} at\u00a0step\u00a0${integer(step)}`;
   setText(tiles.auc.label, over && evaluation ? "Final AUC" : "AUC");
   if (!evaluation) set("auc", "–", over ? "no evaluation" : "no evaluation yet");
+  else if (over && held) set("auc", fixed(held.auc), `held out, ${figures(held)}`);
   else set("auc", fixed(evaluation.auc), over ? figures(evaluation) : `at step ${integer(evaluation.step)}${bestSoFar(store.status)}`);
   tiles.best.element.hidden = !best;
   tiles.moved.element.hidden = Boolean(best);
@@ -86,10 +91,11 @@ function bestSoFar({ evaluation, best_evaluation: best }) {
   return `, best ${fixed(best.auc)} at\u00a0step\u00a0${integer(best.step)}`;
 }
 
-/** Says that training and evaluation loss have parted, as the run reported it. */
-function showParted({ overfit }) {
-  parted.hidden = !overfit;
-  if (!overfit) return;
+/** Says that the run stopped early, or that training and evaluation loss have parted, as the run reported it. */
+function showParted({ overfit, stopped_early: stopped }) {
+  parted.hidden = !overfit && !stopped;
+  if (stopped) setText(parted, `${stopped[0].toUpperCase()}${stopped.slice(1)}.`);
+  if (!overfit || stopped) return;
   const worse = `evaluation logloss rose from ${fixed(overfit.least_logloss)} at step ${integer(overfit.least_step)} to ${fixed(overfit.logloss)} at step ${integer(overfit.step)}`;
   setText(parted, `Training and evaluation loss have parted: ${worse}, while training loss fell from ${fixed(overfit.least_training_loss)} to ${fixed(overfit.training_loss)}.`);
 }

@@ -6,6 +6,7 @@ import { Chart, highlight } from "./charts.js";
 import { compared, sources, toggle } from "./compared.js";
 import { h, icon } from "./dom.js";
 import { bytes, count, exactBytes, fixed, integer, nameOf, percent, significant } from "./format.js";
+import { rankedOf } from "./ranking.js";
 import { marks, on } from "./store.js";
 
 const NEWEST = [["All", Infinity], ["Last 2,000 steps", 2000], ["Last 500", 500]];
@@ -22,6 +23,7 @@ export class NowCharts {
     this.shown = false;
     this.bars = [h("div", { class: "bar chart-bar" }, this.runs, this.#view()), this.changes];
     this.elements = this.charts.map((chart) => chart.element);
+    this.ranked = new Map(); // charts of metrics that rank, by their names
     for (const topic of ["history", "compared", "events"]) on(topic, () => this.#draw());
     on("view", () => { this.#showView(); this.#draw(); });
     for (const topic of ["compared", "snapshot"]) on(topic, () => this.shown && this.#showRuns());
@@ -38,7 +40,20 @@ export class NowCharts {
   #draw() {
     if (!this.shown) return;
     const all = sources();
+    this.#addRanked(all);
     if (all[0].columns) for (const chart of this.charts) chart.show(all);
+  }
+
+  /** Adds a chart, behind that of the AUC, for each metric that ranks and is new. */
+  #addRanked(all) {
+    const names = new Set(all.flatMap(({ evaluations }) => evaluations.flatMap((each) => Object.keys(rankedOf(each)))));
+    for (const name of names) {
+      if (this.ranked.has(name)) continue;
+      const chart = new Chart({ ...ofEvaluations(name, (each) => rankedOf(each)[name]), unit: "of evaluations, mean over groups" });
+      [this.charts.find(({ title }) => title === "AUC"), ...this.ranked.values()].at(-1).element.after(chart.element);
+      this.ranked.set(name, chart);
+      this.charts.push(chart);
+    }
   }
 
   /** Steps or time, how many steps, and the buttons that zoom. */
@@ -111,7 +126,7 @@ function makeCharts() {
   return [
     { title: "Rate", unit: "samples/s", figures: "samples/s", spokenUnit: "samples/s", format: count, floor: 0, read: of("samples_per_second"), lines: [{ label: "samples seen", color: "line-1", fill: true }] },
     { title: "Loss", unit: "◆ evaluation", figures: "nats", spokenUnit: "nats", pointsLabel: "evaluation", format: (value) => fixed(value, 3), points: evaluationPoints, read: of("loss"), lines: [{ label: "training", color: "line-1" }] },
-    { title: "AUC", unit: "of evaluations", figures: "AUC", format: (value) => fixed(value, 4), dots: true, read: auc, lines: [{ label: "held-out samples", color: "evaluation" }] },
+    ofEvaluations("AUC", (each) => each.auc),
     { title: "Lookups and samples", figures: "share", format: share, floor: 0, ceiling: 1, read: of("hot_lookup_ratio", "popular_sample_ratio"),
       lines: [{ label: "hot lookups", color: "hot" }, { label: "popular samples", color: "line-1" }] },
     { title: "Skipped", figures: "share", format: share, floor: 0, ceiling: 1, read: of("skipped_row_update_ratio", "skipped_sample_ratio"),
@@ -130,9 +145,12 @@ function evaluationPoints({ evaluations }) {
   }));
 }
 
-/** The AUC of a run's evaluations, as a line. Evaluations of older versions have no time: it is that of the snapshots beside them. */
-function auc({ evaluations, columns }) {
-  const known = evaluations.filter((each) => typeof each.auc === "number");
-  const seconds = known.map((each) => each.seconds ?? (columns ? secondsAt(columns, each.step) : 0));
-  return { step: known.map(({ step }) => step), seconds, values: [known.map((each) => each.auc)] };
+/** A chart of a figure of a run's evaluations, as a line. Evaluations of older versions have no time: it is that of the snapshots beside them. */
+function ofEvaluations(title, figure) {
+  const read = ({ evaluations, columns }) => {
+    const known = evaluations.filter((each) => typeof figure(each) === "number");
+    const seconds = known.map((each) => each.seconds ?? (columns ? secondsAt(columns, each.step) : 0));
+    return { step: known.map(({ step }) => step), seconds, values: [known.map(figure)] };
+  };
+  return { title, unit: "of evaluations", figures: title, format: (value) => fixed(value, 4), dots: true, read, lines: [{ label: "held-out samples", color: "evaluation" }] };
 }

@@ -116,7 +116,7 @@ function update({ cells, badge }, run) {
   setText(cells.policy, run.policy || "–");
   setText(cells.step, `${integer(run.step)}${total}`);
   setText(cells.best, quality(run.best) + (run.complete ? "" : " (still reading)"));
-  setText(cells.last, quality(run.last));
+  setText(cells.last, [quality(run.last), ...Object.entries(run.last?.metrics ?? {}).map(([name, value]) => `${name} ${fixed(value)}`)].join(", "));
   setText(cells.started, run.started ? clock(run.started) : "–");
   setText(cells.parent, run.parent ? `${nameOf(run.parent.run)} at step ${integer(run.parent.step)}` : "–");
 }

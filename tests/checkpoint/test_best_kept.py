@@ -27,14 +27,14 @@ def steps_in(folder: Path) -> list[int]:
 @pytest.mark.parametrize(
     ("best", "kept"),
     [
-        (None, [300, 310]),
-        (7, [7, 300, 310]),
-        (40, [7, 40, 300, 310]),  # with what it builds on
-        (300, [300, 310]),
-        (8, [300, 310]),  # has none
+        ((), [300, 310]),
+        ((7,), [7, 300, 310]),
+        ((40,), [7, 40, 300, 310]),  # with what it builds on
+        ((300,), [300, 310]),
+        ((8,), [300, 310]),  # has none
     ],
 )
-def test_pruning_keeps_the_best_one_and_what_it_builds_on(tmp_path: Path, best: int | None, kept: list[int]) -> None:
+def test_pruning_keeps_the_best_one_and_what_it_builds_on(tmp_path: Path, best: tuple[int, ...], kept: list[int]) -> None:
     folder = tmp_path / "checkpoints"
     write(DISK, 7, folder)
     write(DISK, 40, folder)
@@ -43,14 +43,14 @@ def test_pruning_keeps_the_best_one_and_what_it_builds_on(tmp_path: Path, best: 
     prune(DISK, folder, 2, best)
     assert steps_in(folder) == kept
     used = names_in_use(DISK, folder, 2, best)
-    assert used == [name_of(step) for step in kept if step != 7 or best == 7], "what it builds on is not in use by itself"
+    assert used == [name_of(step) for step in kept if step != 7 or best == (7,)], "what it builds on is not in use by itself"
     assert prune(DISK, folder, 2, best) == []
 
 
 def test_of_two_of_the_best_step_the_newest_stays(tmp_path: Path) -> None:
     for step in (7, 7, 300, 310, 320):
         write(DISK, step, tmp_path, on=())
-    prune(DISK, tmp_path, 2, 7)
+    prune(DISK, tmp_path, 2, [7])
     assert generations(names_in(DISK, tmp_path)) == ["step-000000007.1", name_of(310), name_of(320)]
 
 
@@ -58,9 +58,9 @@ def scored(monkeypatch: pytest.MonkeyPatch, best_step: int) -> None:
     """Let an evaluation at one step be the best of all."""
     add = QualityTrend.add
 
-    def rated(self: QualityTrend, evaluation: Evaluation, loss_sum: float, samples: float) -> None:
+    def rated(self: QualityTrend, evaluation: Evaluation, *reported: float) -> None:
         quality = Quality(**{**vars(evaluation.quality), "auc": 0.9 if evaluation.step == best_step else 0.5})
-        add(self, Evaluation(evaluation.step, quality), loss_sum, samples)
+        add(self, Evaluation(evaluation.step, quality), *reported)
 
     monkeypatch.setattr(QualityTrend, "add", rated)
 

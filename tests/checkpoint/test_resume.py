@@ -63,7 +63,7 @@ def test_a_run_is_evaluated_without_its_policy_s_memory(tmp_path: Path) -> None:
     out = tmp_path / "run"
     summary, _ = train(out, "run.steps=12", "knobs.policy=device_only")
 
-    assert evaluate_run(out).quality.auc == pytest.approx(summary["eval"]["auc"], abs=1e-12)
+    assert evaluate_run(out)[0].quality.auc == pytest.approx(summary["eval"]["auc"], abs=1e-12)
 
 
 def test_a_run_whose_ids_leave_and_are_kept_is_evaluated_where_none_leave(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_run_whose_ids_leave_and_are_kept_is_evaluated_where_none_leave(tmp_pa
     summary, _ = train(out, "run.steps=130", "knobs.reclassify_every=10", *settings)
 
     assert summary["keys"]["kept"] > 0
-    assert evaluate_run(out).quality.auc == pytest.approx(summary["eval"]["auc"], abs=1e-12)
+    assert evaluate_run(out)[0].quality.auc == pytest.approx(summary["eval"]["auc"], abs=1e-12)
 
 
 def test_skipping_returns_after_it_was_corrected_to_nothing() -> None:

@@ -278,7 +278,7 @@ def test_a_checkpoint_of_hotline_resumes_under_any_policy_with_the_same_evaluati
     evaluation = taken_over.runtime.evaluate()
     assert evaluation
     assert evaluation.quality.auc == pytest.approx(stopped["auc"], abs=1e-12)
-    assert evaluate_run(tmp_path / "run").quality.auc == pytest.approx(stopped["auc"], abs=1e-12)
+    assert evaluate_run(tmp_path / "run")[0].quality.auc == pytest.approx(stopped["auc"], abs=1e-12)
 
     again = go_on(tmp_path / "run", *OTHERS[changed], "run.steps=40")
     list(again.events())

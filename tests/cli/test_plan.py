@@ -24,7 +24,7 @@ from adaptive_rec.offline.forecast.folded import Folded
 from adaptive_rec.offline.forecast.hardware import DenseCosts, DiskCosts, Hardware, RowCosts, to_text
 from adaptive_rec.offline.forecast.prediction import HotLookups
 from adaptive_rec.offline.forecast.profile import Learned, measure
-from adaptive_rec.offline.forecast.ranking import Ranking, Seen, largest
+from adaptive_rec.offline.forecast.ranking import RowRanking, Seen, largest
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import assemble, plan_run
 from adaptive_rec.runtime.run_options import RunOptions
@@ -236,7 +236,7 @@ def test_what_is_predicted_is_what_earlier_counts_catch() -> None:
 def test_a_window_without_lookups_catches_nothing() -> None:
     space = RowSpace.of(open_source(tiny()).tables, open_source(tiny()).features)
     nothing = np.zeros(space.rows, np.uint32)
-    learned = Learned(Ranking.of(space, [100], Seen.of(nothing)), [1000], 0.1)
+    learned = Learned(RowRanking.of(space, [100], Seen.of(nothing)), [1000], 0.1)
     for _ in range(3):
         learned.add(nothing)
     assert learned.ratios() == learned.cold_rows() == [0.0]

@@ -26,7 +26,8 @@ from adaptive_rec.cli import main
 from adaptive_rec.dense.evaluate import logits_of
 from adaptive_rec.kernels.reference.hash_texts import hash_text
 from adaptive_rec.offline.export import model
-from adaptive_rec.run.resume import newest_generation, trained_runtime
+from adaptive_rec.run.chosen_checkpoint import newest_generation
+from adaptive_rec.run.resume import trained_runtime
 from adaptive_rec.run.scoring import Scorer
 from adaptive_rec.saved import ANY
 

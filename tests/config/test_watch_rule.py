@@ -109,6 +109,6 @@ def test_a_factor_multiplies_the_knob_in_effect() -> None:
 
 def test_metrics_and_actions_are_those_of_the_api() -> None:
     assert {*REPORT_METRICS} == {*COLUMNS} - {"step", "seconds", *TRAFFIC}
-    assert {*EVALUATION_METRICS} == {field.name for field in dataclasses.fields(Quality)} - {"samples"}
+    assert {*EVALUATION_METRICS} == {field.name for field in dataclasses.fields(Quality)} - {"samples", "ranking"}
     assert DISK_FREE not in COLUMNS
     assert {*WATCHDOG_ACTIONS} == {*ACTIONS, "fail"}

@@ -64,6 +64,47 @@ def test_quality_equals_the_formulas(seed: int, samples: int) -> None:
     assert found.auc == pytest.approx(sklearn.roc_auc_score(labels, logits), abs=1e-12)
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 200), st.booleans())
+def test_weighted_quality_equals_scikit_learn_and_repeated_samples(seed: int, samples: int, whole: bool) -> None:
+    random = np.random.default_rng(seed)
+    labels = (random.random(samples) < 0.3).astype(np.float32)
+    logits = random.integers(-6, 6, samples).astype(np.float32) / 2  # with ties
+    weights = (random.integers(0, 4, samples) if whole else random.gamma(0.5, size=samples)).astype(np.float32)
+    labels[:2], weights[:2] = [0, 1], 1
+    p = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    found = quality(labels, logits, weights)
+
+    assert found.samples == samples
+    assert found.logloss == pytest.approx(sklearn.log_loss(labels, p, sample_weight=weights), rel=1e-9)
+    assert found.accuracy == pytest.approx(sklearn.accuracy_score(labels, p > 0.5, sample_weight=weights))
+    assert found.auc == pytest.approx(sklearn.roc_auc_score(labels, logits, sample_weight=weights), abs=1e-9)
+    base = np.average(labels, weights=weights)
+    assert found.calibration == pytest.approx(np.average(p, weights=weights) / base)
+    if whole:
+        often = weights.astype(np.int64)
+        repeated = quality(np.repeat(labels, often), np.repeat(logits, often)).as_dict()
+        assert found.as_dict() | {"samples": 0} == pytest.approx(repeated | {"samples": 0}, rel=1e-12, abs=1e-12)
+
+
+def test_weighted_figures_that_scikit_learn_1_9_1_gives() -> None:
+    """Of `roc_auc_score`, `log_loss` and `accuracy_score` with `sample_weight`."""
+    labels, logits = np.array([0, 0, 1, 1, 1.0]), np.array([-1.0, 0.5, 0.5, 2.0, -0.5])
+    found = quality(labels, logits, np.array([1.0, 2, 3, 0.5, 0]))
+    assert found.auc == pytest.approx(0.7142857142857143, abs=1e-12)
+    assert found.logloss == pytest.approx(0.5764785559908066, abs=1e-12)
+    assert found.accuracy == pytest.approx(0.6923076923076923, abs=1e-12)
+
+
+def test_weights_of_sum_0_have_no_figures() -> None:
+    found = quality(np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.zeros(2))
+    assert found.samples == 2
+    assert all(math.isnan(value) for name, value in found.as_dict().items() if name != "samples")
+    one_class = quality(np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.array([1.0, 0.0]))
+    assert math.isnan(one_class.auc)
+    assert one_class.logloss == pytest.approx(math.log(2))
+
+
 def test_predicting_the_base_rate_has_normalized_entropy_one() -> None:
     labels = np.array([1.0, 0, 0, 0] * 5)
     assert quality(labels, np.full(20, math.log(0.25 / 0.75))).normalized_entropy == pytest.approx(1.0)

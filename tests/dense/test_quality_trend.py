@@ -7,9 +7,10 @@ import math
 
 import pytest
 
+from adaptive_rec.config.metrics import eval_metric
 from adaptive_rec.dense.quality_trend import MARGIN, WORSE_IN_A_ROW, QualityTrend
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.live.telemetry import Evaluation, Quality
+from adaptive_rec.live.telemetry import Evaluation, Quality, Ranking
 from adaptive_rec.saved import Saved
 
 LEAST = 0.5
@@ -122,3 +123,48 @@ def test_a_saved_trend_goes_on_as_if_it_had_not_been_saved() -> None:
     damaged["least"] = {"step": "two", "auc": 0.5, "logloss": 0.5}
     with pytest.raises(CheckpointError, match="step must be a whole number, got two"):
         QualityTrend().set_state(Saved(damaged))
+
+
+def compared(metric: str, values: list[float], min_delta: float = 0.0) -> QualityTrend:
+    """A trend that was fed with evaluations of these values, at steps 1, 2, ..."""
+    trend = QualityTrend(eval_metric(metric), min_delta)
+    for step, value in enumerate(values, 1):
+        figures = {"samples": 100, **dict.fromkeys(("auc", "logloss", "accuracy", "normalized_entropy", "calibration"), 0.5)}
+        ranking = Ranking(9, 9, 9, {metric: value}) if metric not in figures else None
+        by_sample = {metric: value} if metric in figures else {}
+        trend.add(Evaluation(step, Quality(**{**figures, **by_sample}, ranking=ranking)), 0.0, 0)
+    return trend
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "best", "waited"),
+    [
+        ("logloss", [0.5, 0.4, 0.4, 0.45], 2, 2),
+        ("auc", [0.5, 0.7, 0.6, 0.71], 4, 0),
+        ("accuracy", [0.5, math.nan, 0.5], 1, 2),
+        ("normalized_entropy", [1.0, 0.9, 0.95], 2, 1),
+        ("recall@3", [0.2, 0.4, 0.4], 2, 1),
+        ("auc", [math.nan, math.nan], None, 2),
+    ],
+)
+def test_the_best_one_and_how_long_ago(metric: str, values: list[float], best: int | None, waited: int) -> None:
+    trend = compared(metric, values)
+    assert (trend.best_step, trend.waited) == (best, waited)
+
+
+def test_less_than_min_delta_is_no_better_for_patience_but_the_best_model_all_the_same() -> None:
+    trend = compared("logloss", [0.5, 0.495, 0.492, 0.485], min_delta=0.01)
+    assert (trend.best_step, trend.waited, trend.best_steps) == (4, 0, [1, 2, 3, 4])
+    trend = compared("logloss", [0.5, 0.495, 0.492], min_delta=0.01)
+    assert (trend.best_step, trend.waited) == (3, 2), "each is compared with the one that was better by enough"
+
+
+def test_another_metric_finds_the_best_one_anew_and_older_checkpoints_have_the_greatest_auc() -> None:
+    state = json.loads(json.dumps(compared("logloss", [0.5, 0.4, 0.6]).state()))
+    again = QualityTrend(eval_metric("auc"))
+    again.set_state(Saved(state))
+    assert (again.best, again.waited, again.best_steps) == (None, 0, [])
+    older = json.loads(json.dumps(compared("auc", [0.5, 0.7]).state()))
+    del older["waiting"], older["best"]["value"], older["best"]["epoch"]
+    again.set_state(Saved(older))
+    assert (again.best_step, again.best_steps, again.best and again.best.value) == (2, [2], 0.7)

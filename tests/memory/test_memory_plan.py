@@ -20,7 +20,7 @@ from adaptive_rec.embedding.records import MicroBatch
 from adaptive_rec.errors import MemoryPlanError
 from adaptive_rec.memory.dense import Living, living_bytes, optimizer_bytes
 from adaptive_rec.memory.disk import free_bytes, free_room
-from adaptive_rec.memory.parts import SCORED_BYTES, WHILE_TRAINING, own_bytes, peak_bytes
+from adaptive_rec.memory.parts import RANKED_BYTES, SCORED_BYTES, WHILE_TRAINING, own_bytes, peak_bytes
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan, needed_bytes
 from adaptive_rec.memory.rows import COPIES, JUDGED_BYTES, array_bytes
 from adaptive_rec.runtime import assemble as assembling
@@ -230,11 +230,17 @@ def test_rows_are_kept_only_where_a_run_saves_itself_while_it_trains() -> None:
 def test_scores_take_what_their_constant_says() -> None:
     rng, samples = np.random.default_rng(0), 200_000
     labels, logits = (rng.random(samples) < 0.3).astype(np.float32), rng.standard_normal(samples).astype(np.float32)
-    tracemalloc.start()
-    quality(labels, logits)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak / samples + 8 == pytest.approx(SCORED_BYTES, rel=0.1)
+    weights, groups = rng.random(samples).astype(np.float32), np.arange(samples)
+
+    def peak(*more: Any) -> int:
+        tracemalloc.start()
+        quality(labels, logits, *more)
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    assert peak() / samples + 8 == pytest.approx(SCORED_BYTES, rel=0.1)
+    assert peak(weights, groups, ["gauc", "recall@20", "ndcg@20", "mrr"]) / samples + 20 == pytest.approx(RANKED_BYTES, rel=0.1)
 
 
 def test_judging_rows_takes_what_its_constant_says(monkeypatch: pytest.MonkeyPatch) -> None:

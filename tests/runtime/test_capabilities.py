@@ -56,6 +56,7 @@ SETTINGS: dict[str, list[str]] = {
     "per table": ["knobs.policy=xdl"],
     "order": ["data.order=time"],
     "next window": ["eval.mode=next_window", "eval.every_steps=5", "data.train_range=[0,0.8]", "data.test_range=[0.8,1]"],
+    "validation": ["eval.mode=validation"],
     "rows of 16 bits": ["run.row_precision=bf16"],
     "float64": ["run.precision=float64"],
     "tf32": ["run.precision=tf32"],

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from adaptive_rec.live.rank_report import RankReport, Straggler
-from adaptive_rec.live.telemetry import Evaluation, Quality, Snapshot
+from adaptive_rec.live.telemetry import Evaluation, Quality, Ranking, Snapshot
 from adaptive_rec.service import lines
 from adaptive_rec.service.metric_history import COLUMNS
 from adaptive_rec.service.openapi import openapi_text
@@ -37,7 +37,8 @@ def metrics(client: Any, run: Any) -> dict[str, list[str]]:
 def tags() -> list[str]:
     every: dict[str, Any] = dict.fromkeys(get_type_hints(Snapshot), 0.5)
     every |= {"totals": dict.fromkeys(COUNTERS, 1), "tables": {"lookups": [2], "lookups_hot": [1]}}
-    quality = Quality(**dict.fromkeys(get_type_hints(Quality), 1))
+    ranking = Ranking(3, 2, 1, {"recall@20": 0.5})
+    quality = Quality(**{**dict.fromkeys(get_type_hints(Quality), 1), "ranking": ranking})
     return sorted([*SnapshotFigures(["C1"]).of_snapshot(Snapshot(**every)), *of_evaluation(Evaluation(1, quality))])
 
 

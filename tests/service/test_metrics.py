@@ -14,14 +14,22 @@ from adaptive_rec.service.metric_names import WATCHDOG_ACTIONS
 
 from .conftest import on_a_disk, ranks
 
-LABELS = {"action", "run", "table", "tier", "policy", "stage", "phase", "kind", "knob", "version", "rank"}
+LABELS = {"action", "run", "table", "tier", "policy", "stage", "phase", "kind", "knob", "version", "rank", "metric"}
 UNITS = re.compile(
     r"seconds|bytes|ratio|info|timestamp|rows|steps|step|samples|lookups|updates|events|checkpoints|segments|per_second"
 )
 WITHOUT_UNIT = {
     "loss", "evaluation_auc", "evaluation_logloss", "placement_version", "stale_threshold", "phase", "knob", "rank_is_straggler",
-    "watchdog",
+    "watchdog", "evaluation_ranking", "evaluation_groups",
     "best_evaluation_auc", "overfit", "dense_lr", "embedding_lr", "process_threads", "process_cores",
+}  # fmt: skip
+
+
+RANKED = {
+    "step": 60, "auc": 0.7, "logloss": 0.5,
+    "ranking": {
+        "groups": 9, "groups_with_positive": 7, "groups_with_both": 5, "metrics": {"gauc": None, "recall@20": 0.25, "mrr": 0.5},
+    },
 }  # fmt: skip
 
 
@@ -35,7 +43,9 @@ def families(client: Any) -> dict[str, Any]:
 def test_names_follow_the_rules(client: Any, run: Any) -> None:
     run.event("warning", "look")
     run.report(60, ranks=ranks(0.1, 0.2), **on_a_disk(60))
+    run.board("training", run.snapshot(60, ranks=ranks(0.1, 0.2), **on_a_disk(60)), evaluation=RANKED)
     found = families(client)
+    assert {"adaptive_rec_evaluation_ranking", "adaptive_rec_evaluation_groups"} <= found.keys()
     assert len(found) > 30
     for name, family in found.items():
         assert name.startswith("adaptive_rec_")
@@ -49,6 +59,19 @@ def test_names_follow_the_rules(client: Any, run: Any) -> None:
             assert sample.name == name + ("_total" if family.type == "counter" else "")
             assert set(sample.labels) <= LABELS
             assert sample.labels["run"] == run.folder.name
+
+
+def test_metrics_that_rank_are_series_by_their_names(client: Any, run: Any) -> None:
+    run.report(60)
+    assert "adaptive_rec_evaluation_ranking" not in families(client)
+    run.board("training", run.snapshot(60), evaluation=RANKED)
+    found = families(client)
+    ranked = {each.labels["metric"]: each.value for each in found["adaptive_rec_evaluation_ranking"].samples}
+    assert ranked == {"recall@20": 0.25, "mrr": 0.5}, "one that has no value has no series"
+    groups = {each.labels["kind"]: each.value for each in found["adaptive_rec_evaluation_groups"].samples}
+    assert groups == {"all": 9, "with_positive": 7, "with_both": 5}
+    status = client.get("/api/v1/status").json()["evaluation"]
+    assert status["ranking"] == RANKED["ranking"]
 
 
 def test_values_are_those_of_the_snapshot(client: Any, run: Any) -> None:

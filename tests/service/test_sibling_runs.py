@@ -26,6 +26,11 @@ def snapshot(step: int, loss: float = 0.5, tables: int = 2) -> dict[str, Any]:
     return {**about, "totals": {}, "tables": {**lookups, **rows}}
 
 
+RANKING = {
+    "groups": 3, "groups_with_positive": 2, "groups_with_both": 0, "metrics": {"gauc": None, "recall@20": 0.25},
+}  # fmt: skip
+
+
 def evaluation(step: int, auc: float | None) -> dict[str, Any]:
     return {"event": "evaluation", "step": step, "auc": auc, "logloss": 0.4}
 
@@ -84,7 +89,7 @@ def test_a_finished_run_is_listed_with_its_best_and_its_last_evaluation(client: 
         evaluation(20, 0.7),
         evaluation(40, None),
         snapshot(40),
-        evaluation(60, 0.6),
+        {**evaluation(60, 0.6), "ranking": RANKING},
         snapshot(60, 0.3),
     ]
     make(runs / "done", lines, [event(0, "started"), event(60, "finished")], parent=parent, steps_per_epoch=30)
@@ -97,8 +102,8 @@ def test_a_finished_run_is_listed_with_its_best_and_its_last_evaluation(client: 
             "started": "2026-02-02T02:40:00+00:00",
             "complete": True,
         },
-        "best": {"step": 20, "auc": 0.7, "logloss": 0.4},
-        "last": {"step": 60, "auc": 0.6, "logloss": 0.4},
+        "best": {"step": 20, "auc": 0.7, "logloss": 0.4, "metrics": {}},
+        "last": {"step": 60, "auc": 0.6, "logloss": 0.4, "metrics": {"gauc": None, "recall@20": 0.25}},
         "parent": {"run": "first", "checkpoint": "step-000000010", "step": 10},
         "tables": ["C1", "C2/a"],
     }

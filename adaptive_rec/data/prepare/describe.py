@@ -16,8 +16,9 @@ from adaptive_rec.data.prepare.meta import (
     TableMeta,
     ValuesFile,
     array_names,
+    beside_file,
 )
-from adaptive_rec.data.prepare.raw import RawReader
+from adaptive_rec.data.prepare.raw import RawReader, arrays_beside
 from adaptive_rec.data.prepare.read import ReadSource
 from adaptive_rec.data.prepare.recipe import rows_are_lines
 from adaptive_rec.data.prepare.time_order import TIME_ORDER, write_time_order
@@ -39,9 +40,10 @@ def describe_content(
     """Return the contents of `meta.json`, with the checksums of all arrays; the order by time is written first where rows have
     times. `tables`: the rows of each."""
     has_times, rows = reader.has_times, sum(source.rows for source in read)
-    names = [array_names(source.name, columns, has_times) for source in job.sources]
+    beside = arrays_beside(has_times, reader.schema)
+    names = [array_names(source.name, columns, beside) for source in job.sources]
     order = []
-    if has_times and write_time_order(part, [part / of_source[-1] for of_source in names], rows):
+    if has_times and write_time_order(part, [part / beside_file(source.name, "times_B") for source in job.sources], rows):
         order = [TIME_ORDER]
     of_values = {name: values_file(name) for name in tables} if reader.schema is not None else {}
     if rows_are_lines(job.format):

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 from adaptive_rec.config.faults import describe_faults
 from adaptive_rec.config.knobs import Frozen
 from adaptive_rec.data.prepare.place import META
-from adaptive_rec.data.prepare.raw import SequenceColumns
+from adaptive_rec.data.prepare.raw import SequenceColumns, arrays_beside
 from adaptive_rec.data.prepare.recipe import rows_are_lines, rows_version
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.errors import DataError, UsageError
@@ -138,6 +138,11 @@ class Meta(Frozen):
         return self.model_copy(update={"meta_sha256": sum_of_values(values)})
 
     @property
+    def beside(self) -> tuple[str, ...]:
+        """The arrays that each source has beside its features, of those of `BESIDE`."""
+        return arrays_beside(self.has_times, self.columns_schema)
+
+    @property
     def left_out(self) -> str:
         """Say how many rows were left out, and by which columns; empty where none was."""
         if not self.bad_rows:
@@ -184,15 +189,16 @@ def bag_files(name: str, column: str) -> tuple[str, str]:
     return f"{name}_bag_{column}_values.npy", f"{name}_bag_{column}_offsets.npy"
 
 
-def times_file(name: str) -> str:
-    return f"{name}_times.npy"
+def beside_file(name: str, array: str) -> str:
+    """Return the file of one of the arrays of `BESIDE`: ``NAME_times.npy``, ``NAME_weights.npy``, ``NAME_groups.npy``."""
+    return f"{name}_{array.removesuffix('_B')}.npy"
 
 
-def array_names(name: str, columns: tuple[ColumnMeta, ...], has_times: bool) -> list[str]:
-    """Return the names of all files that are made from a source."""
+def array_names(name: str, columns: tuple[ColumnMeta, ...], beside: tuple[str, ...]) -> list[str]:
+    """Return the names of all files that are made from a source. `beside`: its arrays of `BESIDE`."""
     bags = [file for column in columns if column.bag for file in bag_files(name, column.name)]
     sparse = [sparse_file(name)] if any(not column.bag for column in columns) else []
-    return [dense_file(name), *sparse, labels_file(name), *bags, *([times_file(name)] if has_times else [])]
+    return [dense_file(name), *sparse, labels_file(name), *bags, *(beside_file(name, array) for array in beside)]
 
 
 def load_meta(folder: Path) -> Meta:
@@ -262,7 +268,7 @@ def _check_sums(meta: Meta, path: Path) -> None:
         if rows_of.get(column.table) != column.cardinality:
             raise DataError(f"{path}: column {column.name} must have the rows of its table {column.table}")
     for source in meta.sources:
-        names = array_names(source.name, meta.columns, meta.has_times)
+        names = array_names(source.name, meta.columns, meta.beside)
         if [file.name for file in source.files] != names:
             raise DataError(f"{path}: source {source.name} must have the files {names}")
     named = [file.table for file in meta.values]

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from adaptive_rec.batch import BESIDE
 from adaptive_rec.config.knobs import Frozen
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.errors import DataError
@@ -76,6 +77,10 @@ class RawBlock:
     for formats whose values are not kept."""
     times_B: NDArray[np.int64] | None = None
     """When each row was, in microseconds since 1970, UTC. None for readers whose rows have no time."""
+    weights_B: NDArray[np.float32] | None = None
+    """How much each row counts, at least 0; None where the schema weights no rows."""
+    groups_B: NDArray[np.int64] | None = None
+    """The raw key of each row's group; None where the schema names no column of groups."""
 
 
 class RawReader(Protocol):
@@ -124,6 +129,12 @@ class RawReader(Protocol):
         ...
 
 
+def arrays_beside(has_times: bool, schema: Schema | None) -> tuple[str, ...]:
+    """Return the names of the arrays that rows have beside their features, of those of `BESIDE`."""
+    has = (has_times, schema is not None and schema.is_weighted, schema is not None and bool(schema.group.column))
+    return tuple(name for name, there in zip(BESIDE, has, strict=True) if there)
+
+
 def check_block(block: RawBlock, reader: RawReader) -> None:
     """Raise DataError where a block's shapes disagree with each other or with the reader's columns."""
     rows, columns = len(block.labels_B), reader.columns
@@ -137,8 +148,11 @@ def check_block(block: RawBlock, reader: RawReader) -> None:
             raise DataError(f"column {column.name} must have a length for each of {rows} rows just where it has bags")
         if len(values) != expected:
             raise DataError(f"column {column.name} of a block must have {expected} keys, got {len(values)}")
-    if reader.has_times != (block.times_B is not None) or (block.times_B is not None and len(block.times_B) != rows):
-        raise DataError(f"a block must have a time for each of {rows} rows just where its reader says so")
+    has = arrays_beside(reader.has_times, reader.schema)
+    for name in BESIDE:
+        array = getattr(block, name)
+        if (name in has) != (array is not None) or (array is not None and len(array) != rows):
+            raise DataError(f"a block must have {name} for each of {rows} rows just where its reader says so")
     if reader.sequence is not None:
         check_history(block, reader, reader.sequence)
 

@@ -11,10 +11,11 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.batch import BESIDE
 from adaptive_rec.config.knobs import Frozen
 from adaptive_rec.data.prepare.arrays import NpyWriter
-from adaptive_rec.data.prepare.meta import bag_files, dense_file, labels_file, times_file
-from adaptive_rec.data.prepare.raw import RawBlock, RawReader, SparseColumn, check_block
+from adaptive_rec.data.prepare.meta import bag_files, beside_file, dense_file, labels_file
+from adaptive_rec.data.prepare.raw import RawBlock, RawReader, SparseColumn, arrays_beside, check_block
 from adaptive_rec.data.prepare.values import FirstValues
 from adaptive_rec.errors import DataError
 from adaptive_rec.system.durable import sync_files
@@ -76,17 +77,17 @@ class SourceWriter:
         self._dense = stack.enter_context(NpyWriter(dense, "<f4", len(reader.dense_names)))
         self.labels = stack.enter_context(NpyWriter(labels, "<i4", 1))
         self.columns = [ColumnWriter(*paths, stack) for paths in zip(reader.columns, keys, offsets, strict=True)]
-        self._times = None
-        if reader.has_times:
-            self.paths.append(folder / times_file(name))
-            self._times = stack.enter_context(NpyWriter(self.paths[-1], "<i8", None))
+        self._beside: dict[str, NpyWriter] = {}
+        for array in arrays_beside(reader.has_times, reader.schema):
+            self.paths.append(folder / beside_file(name, array))
+            self._beside[array] = stack.enter_context(NpyWriter(self.paths[-1], np.dtype(BESIDE[array]).str, None))
         self._values = [stack.enter_context(FirstValues(path)) for path in values]
 
     def append(self, block: RawBlock) -> None:
         self._dense.append(block.dense_BX)
         self.labels.append(block.labels_B.astype(np.int32)[:, None])
-        if self._times is not None and block.times_B is not None:
-            self._times.append(block.times_B)
+        for array, writer in self._beside.items():
+            writer.append(getattr(block, array))
         for column, values, lengths in zip(self.columns, block.values_F, block.lengths_F, strict=True):
             column.append(values, lengths)
         for first, (distinct, lookups_U), keys in zip(self._values, block.firsts_F or (), block.values_F, strict=False):

@@ -159,10 +159,10 @@ class RawIds(Wrapped):
         for batch in batches:
             yield self._with_rows(batch, reader)
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
         with self._lock:
             self._settle(self._position())
-        for batch in self._source.test_batches(batch_size, max_samples):
+        for batch in self._source.test_batches(batch_size, max_samples, validation):
             yield self.looked_up(batch)
 
     def untaken_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:

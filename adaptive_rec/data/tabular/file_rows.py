@@ -127,7 +127,7 @@ class FileRows:
                 return
 
     def _reader(self, path: Path, dense_only: bool = False) -> TabularReader:
-        schema = self._schema.model_copy(update={"sparse": ()}) if dense_only else self._schema
+        schema = self._schema.without_groups().model_copy(update={"sparse": ()}) if dense_only else self._schema
         return TabularReader(path, schema, self._skip_bad_rows, keeps_values=False, parts=self._parts)
 
 
@@ -212,8 +212,9 @@ def loaded(block: RawBlock) -> LoadedSamples:
     of_column = list(zip(keys_F, block.lengths_F, strict=True))
     singles = [keys_N for keys_N, lengths_B in of_column if lengths_B is None]
     keys_BC = np.stack(singles, axis=1) if singles else np.empty((len(block.labels_B), 0), dtype=np.int64)
+    beside = (block.times_B, block.weights_B, block.groups_B)
     bags = [ColumnBags(keys_N, offsets_of(n.astype(np.int64))) for keys_N, n in of_column if n is not None]
-    return LoadedSamples(block.dense_BX, block.labels_B.astype(np.int32), keys_BC, tuple(bags), block.times_B)
+    return LoadedSamples(block.dense_BX, block.labels_B.astype(np.int32), keys_BC, tuple(bags), *beside)
 
 
 def _thinned(marks: Iterator[Mark]) -> list[Mark]:

@@ -24,6 +24,7 @@ from adaptive_rec.data.tabular.reader import START, Mark, TabularReader
 from adaptive_rec.data.tabular.schema import load_schema
 from adaptive_rec.data.tabular.stream import TabularSource, columns_of, specs
 from adaptive_rec.data.tabular.trained import TrainedColumns
+from adaptive_rec.data.weights import WeightFacts
 from adaptive_rec.errors import DataError
 from adaptive_rec.saved import ANY, Saved
 
@@ -74,6 +75,9 @@ class FollowedSource:
         data = config.data
         self._skips, self._idle_seconds = data.on_bad_row == "skip", data.follow_idle_seconds
         self._schema = load_schema(Path(data.schema_file), "data.schema_file")
+        self.has_groups = bool(self._schema.group.column)
+        """Whether rows have groups, within which they are ranked."""
+        self.weights = WeightFacts.of(self._schema)
         self._common = CommonColumns()
         self.files = FollowedFiles(Path(data.source))
         first, *others = self.files.present
@@ -125,7 +129,7 @@ class FollowedSource:
         if rows:
             yield self._batch(LoadedSamples.joined(pieces), replace(position, offset=offset + rows), bad_rows)
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
         """There are no held-out samples: each window is scored before it is trained on."""
         return iter(())
 

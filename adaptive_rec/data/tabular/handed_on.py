@@ -18,7 +18,7 @@ NOTHING = np.empty(0, dtype=np.uint8)
 """The message that nothing has come yet; also what all ranks but 0 send."""
 BATCH, END, FAILED = range(3)
 """Kinds of all other messages, their first whole number."""
-HEADER = 80
+HEADER = 88
 """Bytes of a batch's message before its arrays."""
 
 
@@ -77,22 +77,24 @@ class HandedOn(Wrapped):
 def encode_batch(batch: Batch) -> Bytes:
     """Return a batch as the bytes of a message."""
     offsets = batch.offsets[:0] if is_one_each(batch.offsets) else batch.offsets
-    times_B = np.empty(0, dtype=np.int64) if batch.times_B is None else batch.times_B
-    sizes = (*batch.dense_BX.shape, batch.lookups, len(offsets), len(times_B))
+    beside = (batch.times_B, batch.groups_B, batch.weights_B)
+    times_B, groups_B, weights_B = (np.empty(0) if array is None else array for array in beside)
+    sizes = (*batch.dense_BX.shape, batch.lookups, len(offsets), len(times_B), len(groups_B))
     place = (batch.position.epoch, batch.position.seed, batch.position.offset)
     header = [BATCH, *sizes, *place, batch.malformed_rows]
-    return _joined(header, batch.ids_N, offsets, times_B, batch.dense_BX, batch.labels_B)
+    return _joined(header, batch.ids_N, offsets, times_B, groups_B, batch.dense_BX, batch.labels_B, weights_B)
 
 
 def decode_batch(message: Bytes) -> Batch:
     """Return the batch of a message."""
-    samples, dense, lookups, bounds, times, epoch, seed, offset, malformed = message[8:HEADER].view(np.int64).tolist()
-    numbers, rest = np.split(message[HEADER:], [8 * (lookups + bounds + times)])
-    ids_N, offsets, times_B = np.split(numbers.view(np.int64), np.cumsum([lookups, bounds]))
-    dense_BX, labels_B = np.split(rest.view(np.float32), [samples * dense])
+    samples, dense, lookups, bounds, times, groups, *place, malformed = message[8:HEADER].view(np.int64).tolist()
+    numbers, rest = np.split(message[HEADER:], [8 * (lookups + bounds + times + groups)])
+    ids_N, offsets, times_B, groups_B = np.split(numbers.view(np.int64), np.cumsum([lookups, bounds, times]))
+    dense_BX, labels_B, weights_B = np.split(rest.view(np.float32), np.cumsum([samples * dense, samples]))
     return Batch(
         dense_BX.reshape(samples, dense), ids_N, offsets if bounds else one_each(lookups), labels_B,
-        Position(epoch, seed, offset), malformed, times_B=times_B if times else None,
+        Position(*place), malformed, times_B=times_B if times else None, groups_B=groups_B if groups else None,
+        weights_B=weights_B if len(weights_B) else None,
     )  # fmt: skip
 
 

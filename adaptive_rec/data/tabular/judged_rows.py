@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +13,9 @@ from numpy.typing import NDArray
 from adaptive_rec.data.tabular.bags import is_text, lists_of
 from adaptive_rec.data.tabular.kinds import RULES, remedy
 from adaptive_rec.data.tabular.label import Label
-from adaptive_rec.data.tabular.schema import DenseColumn, SparseColumnSchema, TimeColumn
+from adaptive_rec.data.tabular.schema import ClassWeight, DenseColumn, GroupColumn, SparseColumnSchema, TimeColumn
 from adaptive_rec.data.tabular.times import check_unit, rule_of, times
-from adaptive_rec.data.tabular.values import LARGEST, Categories, Numbers, categories, label_numbers
+from adaptive_rec.data.tabular.values import LARGEST, Categories, Numbers, categories, label_numbers, raw_keys
 from adaptive_rec.data.tabular.written_numbers import format_hint, written_numbers
 from adaptive_rec.errors import DataError
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LIST_RULE = """must be a list such as [27, 9] or ['a', 'b'] where list = "brackets" (separator = "|" is for 27|9)"""
+
+WEIGHT_RULE = "must be a number of at least 0, finite in 32 bits, as it weights the row"
 
 
 class JudgedRows:
@@ -84,6 +87,26 @@ class JudgedRows:
         times_B, bad_B = found
         self._reject(column.column, bad_B, rule_of(column.unit))
         return times_B
+
+    def weights(self, column: str, class_weight: ClassWeight, label_B: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return how much each row counts: the number of a column, if it is named, times the weight of the row's class."""
+        weight_B = np.where(label_B > 0, class_weight.get("1", 1.0), class_weight.get("0", 1.0))
+        if not column:
+            return weight_B.astype(np.float32)
+        found = self._numbers(column)
+        fits_B = (found.values_B >= 0) & (found.values_B <= LARGEST)  # NaN does not
+        product_B = np.where(fits_B, found.values_B, 0.0) * weight_B
+        self._reject(column, found.bad_B | ~fits_B | (product_B > LARGEST), WEIGHT_RULE)
+        return np.minimum(product_B, LARGEST).astype(np.float32)
+
+    def groups(self, column: GroupColumn) -> NDArray[np.int64]:
+        """Return the raw key of each row's group."""
+        found = categories(self._batch.column(column.column), column.type, "", self._where(column.column))
+        if found.lengths_B is not None:
+            raise DataError(f"{self._where(column.column)}: groups must be single values, got lists")
+        hint = f"; group takes another type in the schema: group = {{ column = {json.dumps(column.column)}, type = \"float\" }}"
+        self._reject(column.column, found.bad_rows(len(self.bad_B)), RULES[column.type], hint)
+        return raw_keys(found.keys_N)
 
     def _where(self, column: str) -> str:
         return f"{self._path}, column {column}"

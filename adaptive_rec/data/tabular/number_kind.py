@@ -49,7 +49,7 @@ SECONDS = (1e9, 2.2e9)
 """Unix times of 2001 to 2039."""
 WEIGHTS = frozenset("weight weights sample_weight sample_weights instance_weight case_weight row_weight event_weight".split())
 
-WEIGHTS_UNUSED = "the rows' weights, it seems: nothing weights rows; list it under dense if it is a feature"
+WEIGHTS_UNUSED = "the rows' weights, it seems: --weight names them; list it under dense if it is a feature"
 
 
 class Told(NamedTuple):

@@ -171,6 +171,10 @@ class Parts:
         """Say which of these columns some of the files lack and others have."""
         return lacking([set(rows.names) for rows in self._opened], columns) if len(self._paths) > 1 else []
 
+    def all_have(self, column: str) -> bool:
+        """Return whether each of the files has a column."""
+        return all(column in rows.names for rows in self._opened)
+
     @cached_property
     def kinds(self) -> dict[str, pa.DataType]:
         """The type of each column in the first file that has it with one."""

@@ -54,9 +54,10 @@ class TabularReader:
         grows: bool = False,
         parts: Parts | None = None,
     ) -> None:
-        """`labelled`: rows have a label. Without labels the label's column is not read, and all labels are 0. `keeps_values`:
-        blocks have the values that their keys stand for. `grows`: only lines are read whose end is there.
+        """`labelled`: rows have a label. Without labels their column is not read, nor weights and groups, and all labels are 0.
+        `keeps_values`: blocks have the values that their keys stand for. `grows`: only lines are read whose end is there.
         `parts`: the files that are read with it, whose columns it may lack."""
+        schema = schema if labelled else schema.without_weights().without_groups()
         self._path, self.schema, self._skip_bad_rows, self._labelled = path, schema, skip_bad_rows, labelled
         self._keeps_values = keeps_values
         label = schema.comparison.column
@@ -64,7 +65,7 @@ class TabularReader:
         self._names = [name for name in schema.columns if labelled or name != label]
         self._parts = parts
         if parts is not None:
-            needed = (label, schema.time.column)
+            needed = (label, schema.time.column, schema.weight)
             self._file = parts.completed(self._file, [name for name in self._names if name not in needed])
         for column in self._names:
             if column not in self._file.names:
@@ -190,6 +191,8 @@ class TabularReader:
         found = [judged.categories(column) for column in schema.sparse]
         times_B = judged.times(schema.time, is_first=not self._has_read_times) if self.has_times else None
         self._has_read_times = True
+        weights_B = judged.weights(schema.weight, schema.class_weight, label_B) if schema.is_weighted else None
+        groups_B = judged.groups(schema.group) if schema.group.column else None
         good_B = ~judged.bad_B
         self._bad_rows += rows - int(np.count_nonzero(good_B))
         found = [column.kept(good_B) for column in found]
@@ -200,6 +203,8 @@ class TabularReader:
             [column.lengths_B for column in found],
             [column.first_lookups() for column in found] if self._keeps_values else None,
             None if times_B is None else times_B[good_B],
+            None if weights_B is None else weights_B[good_B],
+            None if groups_B is None else groups_B[good_B],
         )
 
     def _likely_labels(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:

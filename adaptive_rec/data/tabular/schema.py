@@ -29,6 +29,10 @@ CONSTANT = "constant"
 """Name of the single dense feature of a schema without dense columns."""
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 """The names of features and tables, which are parts of the names of files."""
+ClassWeight = dict[Literal["0", "1"], float]
+"""How much rows of each label count."""
+LARGEST_WEIGHT = 1e38
+"""The largest weight of a class: it fits 32 bits."""
 LATER_KEYS = frozenset(("format", "list", "escape", "columns", "partitions"))
 """Keys that older versions did not know."""
 
@@ -111,6 +115,15 @@ class TimeColumn(Frozen):
         return self
 
 
+class GroupColumn(SchemaPart):
+    """The column of the groups within which samples are ranked, such as a user or a query."""
+
+    column: str = ""
+    """Empty: rows have no groups."""
+    type: Rule = "text"
+    """The type of its values, as sparse columns have it: equal values are one group, in whatever file they come."""
+
+
 class FileSchema(SchemaPart):
     """How CSV and TSV files are written, and what the folders of files say."""
 
@@ -170,9 +183,29 @@ class Schema(Frozen):
     """Values that occur less often share one row, which values that are new to the model read too."""
     time: TimeColumn = TimeColumn()
     """When each row was, for `data.order = "time"`; it may be a feature besides."""
+    weight: str = ""
+    """The column that says how much each row counts: a number of at least 0. Empty: all count alike."""
+    class_weight: ClassWeight = {}
+    """How much rows with label 0 and with label 1 count, times the value of `weight`; 1 for a label that is left out."""
+    group: GroupColumn = GroupColumn()
+    """The groups within which rows are ranked; the column may be a feature besides."""
     file: FileSchema = FileSchema()
 
-    @field_validator("time", mode="before")
+    @model_serializer(mode="wrap")
+    def _without_later_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what older versions did not know and the schema does not name, as `SchemaPart` does."""
+        values: dict[str, Any] = handler(self)
+        kept = {"weight": bool(self.weight), "class_weight": bool(self.class_weight), "group": bool(self.group.column)}
+        return {name: value for name, value in values.items() if kept.get(name, True)}
+
+    @field_validator("class_weight")
+    @classmethod
+    def _check_class_weight(cls, weights: ClassWeight) -> ClassWeight:
+        if not all(0 <= weight <= LARGEST_WEIGHT for weight in weights.values()) or (weights and not any(weights.values())):
+            raise ValueError(f"must be finite numbers of at least 0, not all of them 0, got {weights}")
+        return weights
+
+    @field_validator("time", "group", mode="before")
     @classmethod
     def _read_time(cls, column: Any) -> Any:
         """A text is a column with the default unit."""
@@ -207,7 +240,16 @@ class Schema(Frozen):
                     f"the label must not be a feature: a model would read its answer from it. {kind} lists "
                     f"{self.comparison.column}"
                 )
+        if self.weight and self.weight in (self.comparison.column, self.time.column):
+            raise ValueError(f"weight must be another column than the label and the time, got {self.weight!r}")
+        if self.group.column == self.comparison.column:
+            raise ValueError(f"group must be another column than the label, got {self.group.column!r}")
         return self
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether rows count differently."""
+        return bool(self.weight or self.class_weight)
 
     @property
     def comparison(self) -> Label:
@@ -218,8 +260,8 @@ class Schema(Frozen):
     def columns(self) -> list[str]:
         """The columns of the file that are read, each once."""
         features = [*(column.column for column in self.dense), *(column.column for column in self.sparse)]
-        time = [self.time.column] if self.time.column else []
-        return list(dict.fromkeys([self.comparison.column, *features, *time]))
+        beside = [name for name in (self.time.column, self.weight, self.group.column) if name]
+        return list(dict.fromkeys([self.comparison.column, *features, *beside]))
 
     @property
     def standard_columns(self) -> tuple[int, ...]:
@@ -240,6 +282,14 @@ class Schema(Frozen):
             texts = {"list": "brackets"} if bag and not column.separator else {}
             columns.append(column.model_copy(update={"type": column.type or kind_of.get(column.table_name, ""), **texts}))
         return self.model_copy(update={"sparse": tuple(columns), "time": TimeColumn()})
+
+    def without_weights(self, class_weight: bool = True) -> Schema:
+        """Return the schema without its column of weights, and without weights of the classes unless `class_weight` is false."""
+        return self.model_copy(update={"weight": "", **({"class_weight": {}} if class_weight else {})})
+
+    def without_groups(self) -> Schema:
+        """Return the schema without its column of groups."""
+        return self.model_copy(update={"group": GroupColumn()})
 
 
 def load_schema(path: Path, option: str = "--schema") -> Schema:

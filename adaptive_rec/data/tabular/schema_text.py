@@ -34,6 +34,12 @@ def schema_toml(
         ]
     if schema.time.column:
         lines += [f"time = {toml(_without_defaults(schema.time))}", ""]
+    if schema.weight:
+        lines += [f"weight = {toml(schema.weight)}", ""]
+    if schema.class_weight:
+        lines += [f"class_weight = {toml(schema.class_weight)}", ""]
+    if schema.group.column:
+        lines += [f"group = {toml(_without_defaults(schema.group))}", ""]
     if unused:
         lines.append("# Columns that are not used:")
         lines += [f"#   {schema_comment(column)}: {schema_comment(why)}" for column, why in unused.items()]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.criteo import measured_rows, row_ranges
+from adaptive_rec.data.criteo import measured_rows, row_ranges, validation_rows
 from adaptive_rec.data.loaded_samples import Columns, LoadedSamples, to_batch
 from adaptive_rec.data.prepare.raw import SparseColumn
 from adaptive_rec.data.prepared import MEASURED_ROWS
@@ -22,6 +22,7 @@ from adaptive_rec.data.tabular.file_rows import FileRows
 from adaptive_rec.data.tabular.files import files_of
 from adaptive_rec.data.tabular.schema import load_schema
 from adaptive_rec.data.tabular.trained import TrainedColumns
+from adaptive_rec.data.weights import WeightFacts
 from adaptive_rec.errors import ConfigError, DataError
 
 
@@ -34,6 +35,8 @@ class TabularSource(RowStream):
 
     def __init__(self, config: Config) -> None:
         schema = load_schema(Path(config.data.schema_file), "data.schema_file")
+        self.has_groups = bool(schema.group.column)
+        """Whether rows have groups, within which they are ranked."""
         by_time, skips = config.data.order == "time", config.data.on_bad_row == "skip"
         if by_time and not schema.time.column:
             raise ConfigError(
@@ -43,6 +46,7 @@ class TabularSource(RowStream):
         self.malformed_rows = rows.bad_rows
         self._train, self._test = self.ranges = row_ranges(config, len(rows))
         """The training and the held-out rows."""
+        self._validation = validation_rows(config, len(rows))
         train, held_out = (Labels(len(part), rows.positives(part)) for part in self.ranges)
         self.labels = train, held_out
         rows.forget_labels()
@@ -55,6 +59,7 @@ class TabularSource(RowStream):
         self.epochs = config.data.epochs
         parts = self._dense_parts(measured_rows(config, self._train)) if schema.standard_columns else iter(())
         self._standard = Standard.of(schema.standard_columns, schema.standard_missing, parts)
+        self.weights = WeightFacts.of(schema, self._weight_parts() if schema.is_weighted else ())
         bag_C = tuple(column.bag for column in rows.columns)
         self._trained = TrainedColumns(schema.with_types(rows.kind_of, bag_C), bag_C, self._standard)
 
@@ -77,11 +82,19 @@ class TabularSource(RowStream):
 
     def _dense_parts(self, rows: range) -> Iterator[NDArray[np.float32]]:
         """Yield the dense features of some rows."""
-        skips = bool(self.malformed_rows)  # a row may be malformed by a key alone
-        left = RowFeed(self._rows.read(rows.start, dense_only=not skips))
-        for start in range(0, len(rows), MEASURED_ROWS):
-            pieces = left.take(min(MEASURED_ROWS, len(rows) - start))
+        for pieces in self._without_keys(rows):
             yield np.concatenate([piece.dense_BX for piece in pieces])
+
+    def _weight_parts(self) -> Iterator[NDArray[np.float32]]:
+        """Yield the weights of the training rows, which have some."""
+        for pieces in self._without_keys(self._train):
+            yield from (piece.weights_B for piece in pieces if piece.weights_B is not None)
+
+    def _without_keys(self, rows: range) -> Iterator[list[LoadedSamples]]:
+        """Yield rows in pieces, without their keys unless a row may be malformed by a key alone."""
+        left = RowFeed(self._rows.read(rows.start, dense_only=not self.malformed_rows))
+        for start in range(0, len(rows), MEASURED_ROWS):
+            yield left.take(min(MEASURED_ROWS, len(rows) - start))
 
 
 class RowFeed:

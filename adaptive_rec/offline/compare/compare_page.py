@@ -17,14 +17,15 @@ from adaptive_rec.offline.compare.compare_plots import (
 )
 from adaptive_rec.offline.compare.headline import headline
 from adaptive_rec.offline.compare.measures import (
-    JUDGED,
-    MEASURES,
     OTHERS,
     TARGETS,
     Measure,
     duration,
     in_windows,
+    judged_in,
+    measures_in,
     measures_of,
+    ranked_in,
 )
 from adaptive_rec.offline.compare.statements import (
     change,
@@ -70,8 +71,8 @@ def compare_page(results: Results) -> str:
     return page(
         "compare.html", title(results), f"{', '.join(results['policies'])} · {made}", _state(results), "compare.css",
         results=results, disturbed=disturbed(results), headline=headline(results), baseline=_baseline(results),
-        windows=in_windows(results), duration=duration, conditions=list(_conditions(results)), notes=notes(results),
-        **more,
+        windows=in_windows(results), ranked=ranked_in(results["runs"]), duration=duration,
+        conditions=list(_conditions(results)), notes=notes(results), **more,
     )  # fmt: skip
 
 
@@ -85,13 +86,13 @@ def _state(results: Results) -> tuple[str, str]:
 def _baseline(results: Results) -> dict[str, Any]:
     """Return the means of the baseline over its seeds and the number of its runs."""
     over = results["over_seeds"][results["baseline"]]
-    means = {measure.key: over[measure.key]["mean"] for measure in MEASURES if over.get(measure.key)}
+    means = {measure.key: over[measure.key]["mean"] for measure in measures_in(results["runs"]) if over.get(measure.key)}
     return {"runs": over["runs"], **means} if over["runs"] else {}
 
 
 def _figures(results: Results) -> dict[str, Any]:
     """Return what a page has once a run is finished."""
-    judged = measures_of(JUDGED, results)
+    judged = measures_of(judged_in(results["runs"]), results)
     return {
         "differences": _differences(results), "statements": statements(results),
         "enough": most_seeds(results) >= LEAST_SEEDS,
@@ -102,7 +103,7 @@ def _figures(results: Results) -> dict[str, Any]:
 
 
 def _differences(results: Results) -> PolicyTable:
-    judged = measures_of(JUDGED, results)
+    judged = measures_of(judged_in(results["runs"]), results)
     differences = {policy: found for policy, found in results["differences"].items() if found}
     rows = [
         (policy, color(results, policy), [_difference(measure, found.get(measure.key)) for measure in judged])
@@ -119,7 +120,7 @@ def _difference(measure: Measure, found: Mapping[str, Any] | None) -> Cell:
 
 
 def _plots(results: Results) -> list[Plot | Tracks | None]:
-    rows = [dots(results, measure, _note(measure, results)) for measure in measures_of(JUDGED, results)]
+    rows = [dots(results, measure, _note(measure, results)) for measure in measures_of(judged_in(results["runs"]), results)]
     return [over_time(results), over_samples(results), plot_in_time(results), trade(results), *rows]
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from adaptive_rec.config.metrics import ranking_label
 from adaptive_rec.errors import UsageError
-from adaptive_rec.live.telemetry import ratio
+from adaptive_rec.live.telemetry import ranked_of, ratio
 from adaptive_rec.offline.compare.processes import ProcessEnd
 from adaptive_rec.offline.report.record import RunRecord, read_run
 from adaptive_rec.units import clock, count, fine, four, size
@@ -85,6 +86,26 @@ OTHERS = (
     Measure("peak_rss_bytes", "peak memory", size),
 )
 MEASURES = (*JUDGED, *OTHERS)
+"""Figures of every comparison."""
+
+
+def ranked_in(runs: Sequence[Run]) -> list[Measure]:
+    """Return the metrics of `eval.metrics` that runs have, whose differences are judged, too."""
+    names = dict.fromkeys(name for run in runs for name in run.get("ranked", ()))
+    of_windows = any(run.get("windows") for run in runs)
+    labels = ((name, ranking_label(name)) for name in names)
+    titles = ((name, f"mean {label} of windows" if of_windows else label) for name, label in labels)
+    return [Measure(name, title, four, "high", noun=("lower", "higher")) for name, title in titles]
+
+
+def judged_in(runs: Sequence[Run]) -> list[Measure]:
+    """Return the figures of runs whose differences are tested against noise."""
+    return [*JUDGED, *ranked_in(runs)]
+
+
+def measures_in(runs: Sequence[Run]) -> list[Measure]:
+    """Return all figures of runs."""
+    return [*judged_in(runs), *OTHERS]
 
 
 def in_windows(results: Mapping[str, Any]) -> bool:
@@ -93,7 +114,7 @@ def in_windows(results: Mapping[str, Any]) -> bool:
 
 
 def measures_of(measures: Sequence[Measure], results: Mapping[str, Any]) -> list[Measure]:
-    """Return the measures that the runs of a comparison have."""
+    """Return those of some measures that the runs of a comparison have."""
     return [measure for measure in measures if not measure.of_windows or in_windows(results)]
 
 
@@ -143,6 +164,8 @@ def read_figures(run: Path, end: ProcessEnd) -> dict[str, Any]:
         "peak_rss_bytes": s["peak_rss_bytes"],
         "steps": s["steps"],
         "device": s["device"],
+        "ranked": list(ranked := windows.get("metrics_mean") or ranked_of(quality)),
+        **ranked,
         "held_out_samples": quality.get("samples"),
         "stages": _stages(s),
         "evaluations": _evaluations(record.evaluations),

@@ -96,7 +96,8 @@ def plan_of(
     if len(set(names)) < len(names):
         raise UsageError(f"--policies must name policies that differ in more than a colon, got {', '.join(ordered)}")
     first = config.run.seed
-    scored = config.eval.every_steps or config.eval.count or config.knobs.eval_every_steps != CONFIGURED
+    often = config.eval.every_steps or config.eval.count or config.eval.per_epoch
+    scored = often or config.knobs.eval_every_steps != CONFIGURED
     changed = {
         "knobs": config.knobs.model_copy(update={"policy": baseline}),
         "eval": config.eval if scored else config.eval.model_copy(update={"count": EVALUATIONS}),

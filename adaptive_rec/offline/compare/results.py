@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from adaptive_rec.offline.compare.measures import (
-    JUDGED,
-    MEASURES,
     TARGET_SLACK_AUC,
     TARGETS,
+    judged_in,
+    measures_in,
     read_figures,
     seconds_to,
 )
@@ -110,8 +110,8 @@ def _add_times_to_target(runs: Sequence[dict[str, Any]], baseline: str) -> None:
 def over_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return each figure's mean with its interval, and how many of the runs with a target reached it."""
     found: dict[str, Any] = {"runs": len(runs)}
-    for measure in MEASURES:
-        values = [run[measure.key] for run in runs if run[measure.key] is not None]
+    for measure in measures_in(runs):
+        values = [run[measure.key] for run in runs if run.get(measure.key) is not None]
         complete = len(values) == len(runs) or measure not in TARGETS
         found[measure.key] = asdict(interval(values)) if values and complete else None
     found["reached"] = sum(run["seconds_to_target"] is not None for run in runs)
@@ -130,12 +130,12 @@ def paired_differences(runs: Sequence[Mapping[str, Any]], policies: Sequence[str
     at = {(run["policy"], run["seed"]): run for run in runs}
     others = [policy for policy in policies if policy != baseline]
     found: dict[str, Any] = {policy: {} for policy in others}
-    for measure in JUDGED:
+    for measure in judged_in(runs):
         scatter = {policy for policy in policies if measure.clock and scatters(runs, policy, measure.clock)}
         paired: dict[str, PairedDifference] = {}
         for policy in others:
-            values = [
-                (run[measure.key], at[baseline, run["seed"]][measure.key])
+            values: list[tuple[Any, Any]] = [
+                (run.get(measure.key), at[baseline, run["seed"]].get(measure.key))
                 for run in runs
                 if run["policy"] == policy and (baseline, run["seed"]) in at
             ]

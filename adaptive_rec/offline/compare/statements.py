@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adaptive_rec.offline.compare.measures import JUDGED, TO_TARGET, WALL_CLOCK, Measure, in_windows
+from adaptive_rec.offline.compare.measures import TO_TARGET, WALL_CLOCK, Measure, in_windows, judged_in
 from adaptive_rec.offline.compare.results import BEYOND_NOISE, scatters
 from adaptive_rec.offline.compare.statistics import LEAST_SEEDS
 
@@ -83,13 +83,14 @@ def statements(results: Mapping[str, Any], spans: bool = True) -> dict[str, str]
 
     `spans`: give intervals also for differences that are not beyond noise.
     """
-    return {policy: _line(found, spans) for policy, found in results["differences"].items() if found}
+    measures = judged_in(results["runs"])
+    return {policy: _line(found, measures, spans) for policy, found in results["differences"].items() if found}
 
 
-def _line(found: Mapping[str, Difference], spans: bool) -> str:
+def _line(found: Mapping[str, Difference], measures: Sequence[Measure], spans: bool) -> str:
     judged = [
         (measure, found[measure.key], verdict(measure, found[measure.key]))
-        for measure in JUDGED
+        for measure in measures
         if measure.key in found
     ]
     parts = [in_words(measure, each) for measure, each, kind in judged if kind not in ("none", "scattered")]

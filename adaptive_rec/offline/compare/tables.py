@@ -9,9 +9,8 @@ from typing import Any
 from adaptive_rec.offline.compare.headline import headline
 from adaptive_rec.offline.compare.measures import (
     AUC,
-    JUDGED,
     LOGLOSS,
-    MEASURES,
+    OTHERS,
     TARGETS,
     TO_TARGET,
     WALL_CLOCK,
@@ -20,7 +19,10 @@ from adaptive_rec.offline.compare.measures import (
     Measure,
     duration,
     in_windows,
+    judged_in,
+    measures_in,
     measures_of,
+    ranked_in,
 )
 from adaptive_rec.offline.compare.processes import LOG
 from adaptive_rec.offline.compare.statements import (
@@ -60,12 +62,26 @@ def quality_rows(results: Results) -> Iterator[tuple[str, ...]]:
         yield (policy, to_target(results, policy) + _sign(TO_TARGET, found), *cells)
 
 
+def ranked_heads(results: Results) -> tuple[str, ...]:
+    """Return the heads of `ranked_rows`; empty where runs have no `eval.metrics`."""
+    heads = tuple(f"{measure.title}>" for measure in ranked_in(results["runs"]))
+    return ("policy", *heads) if heads else ()
+
+
+def ranked_rows(results: Results) -> Iterator[tuple[str, ...]]:
+    """Yield the metrics that rank of each policy."""
+    measures = ranked_in(results["runs"])
+    for policy in results["policies"]:
+        over, found = results["over_seeds"][policy], results["differences"].get(policy, {})
+        yield (policy, *(_cell(measure, over, found) for measure in measures))
+
+
 def work_rows(results: Results) -> Iterator[tuple[str, ...]]:
     """Yield calibration, skipping and traffic of each policy."""
     for policy in results["policies"]:
         over = results["over_seeds"][policy]
         if over["runs"]:
-            mean = {measure.key: over[measure.key]["mean"] for measure in MEASURES if over[measure.key]}
+            mean = {measure.key: over[measure.key]["mean"] for measure in OTHERS if over[measure.key]}
             shares = (percent(mean[key]) for key in ("trained_ratio", "updates_skipped_ratio", "hot_lookup_ratio"))
             sizes = (
                 size(each) for each in (mean["to_device_bytes"] + mean["to_host_bytes"], mean["device_tier_bytes"])
@@ -109,10 +125,11 @@ def markdown(results: Results) -> str:
     """Return the results as a Markdown document: statements, tables, notes."""
     base = results["baseline"]
     parts = [f"# {title(results)}", " ".join(headline(results))]
-    parts.append(_markdown_table(("policy", *(m.title for m in measures_of(MEASURES, results))), _all_rows(results)))
+    measures = measures_of(measures_in(results["runs"]), results)
+    parts.append(_markdown_table(("policy", *(measure.title for measure in measures)), _all_rows(results)))
     judged = list(_difference_rows(results))
     if judged:
-        heads = (f"against {base}", *(measure.title for measure in measures_of(JUDGED, results)))
+        heads = (f"against {base}", *(measure.title for measure in measures_of(judged_in(results["runs"]), results)))
         said = "Bold: beyond noise; slanted: perhaps." if any("*" in cell for row in judged for cell in row) else ""
         parts += ["## Differences", _markdown_table(heads, judged), said]
         parts += ["\n".join(f"- {policy}: {line}" for policy, line in statements(results).items())]
@@ -134,7 +151,7 @@ def _all_rows(results: Results) -> Iterator[Sequence[str]]:
     for policy in results["policies"]:
         over = results["over_seeds"][policy]
         if over["runs"]:
-            measures = measures_of(MEASURES, results)
+            measures = measures_of(measures_in(results["runs"]), results)
             yield (policy, *(to_target(results, policy, m) if m in TARGETS else _with_interval(m, over) for m in measures))
 
 
@@ -152,7 +169,7 @@ def _difference_rows(results: Results) -> Iterator[Sequence[str]]:
         if not found:
             continue
         cells = []
-        for measure in measures_of(JUDGED, results):
+        for measure in measures_of(judged_in(results["runs"]), results):
             each = found.get(measure.key)
             if each is None:
                 cells.append("–")

@@ -17,8 +17,8 @@ from adaptive_rec.kernels.number_keys import FIRST_ID
 from adaptive_rec.offline.export.criteo import category_of
 from adaptive_rec.offline.export.nearest_raw import nearest_keys, values_of_column
 from adaptive_rec.offline.export.similar_rows import Neighbour, column_of, most_similar, table_weights
+from adaptive_rec.run.chosen_checkpoint import Chosen, chosen_checkpoint
 from adaptive_rec.run.inputs import reads_criteo
-from adaptive_rec.run.resume import newest_generation
 
 
 def nearest_values(
@@ -28,20 +28,24 @@ def nearest_values(
     limit: int,
     warn: Callable[[str], None] = lambda text: None,
     names: Path | None = None,
-) -> list[Neighbour]:
-    """Return the most similar values, without the value itself. `names`: data in which the texts of raw keys are found. Raises
-    UsageError for a column or a value that the model does not know."""
+    wanted: str | None = None,
+) -> tuple[list[Neighbour], Chosen]:
+    """Return the most similar values, without the value itself, and the checkpoint that was read. `names`: data in which the
+    texts of raw keys are found; `wanted` and `warn` are those of `chosen_checkpoint`. Raises UsageError for a column or a value
+    that the model does not know."""
+    with chosen_checkpoint(run, wanted, warn) as chosen:
+        return _nearest(run, chosen.generation, column, value, limit, names), chosen
+
+
+def _nearest(run: Path, generation: Path, column: str, value: str, limit: int, names: Path | None) -> list[Neighbour]:
     config = load_config(str(run / "config.toml"), {})
-    with newest_generation(run, warn) as generation:
-        if config.data.ids == "raw":
-            return nearest_keys(config, generation, column, value, limit, names)
-        if names is not None:
-            raise UsageError(
-                f"--data is for raw ids that are texts, the ids of {run} are numbers of values that it has"
-            )
-        if reads_criteo(config.data):
-            return nearest_criteo(config, generation, column, value, limit)
-        return nearest_numbers(Path(config.data.source), generation, column, value, limit)
+    if config.data.ids == "raw":
+        return nearest_keys(config, generation, column, value, limit, names)
+    if names is not None:
+        raise UsageError(f"--data is for raw ids that are texts, the ids of {run} are numbers of values that it has")
+    if reads_criteo(config.data):
+        return nearest_criteo(config, generation, column, value, limit)
+    return nearest_numbers(Path(config.data.source), generation, column, value, limit)
 
 
 def nearest_criteo(config: Config, generation: Path, column: str, value: str, limit: int) -> list[Neighbour]:

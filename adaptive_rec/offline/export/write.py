@@ -35,8 +35,9 @@ from adaptive_rec.errors import UsageError
 from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MISSING_ID
 from adaptive_rec.offline.export import criteo
 from adaptive_rec.offline.export.raw import looked_up, made_up_batches, write_tables_of_keys
+from adaptive_rec.run.chosen_checkpoint import Chosen, chosen_checkpoint
 from adaptive_rec.run.inputs import reads_criteo
-from adaptive_rec.run.resume import newest_generation, runtime_of
+from adaptive_rec.run.resume import runtime_of
 from adaptive_rec.run.scoring import prepared_source, trained_columns
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.system.durable import new_folder
@@ -62,15 +63,19 @@ class Exported:
     """Whether the checked rows were made up; else they were held out."""
     largest_difference: float
     """Of the probabilities of the run and of the loader, over the checked rows."""
+    chosen: Chosen
+    """The checkpoint that was read."""
 
 
-def export_model(run: Path, out: Path, onnx: bool = False, warn: Callable[[str], None] = lambda text: None) -> Exported:
-    """Write the model of a run's newest whole checkpoint to a new folder, as a whole or not at all. Raises UsageError,
-    DataError or
-    CheckpointError."""
+def export_model(
+    run: Path, out: Path, onnx: bool = False, warn: Callable[[str], None] = lambda text: None, wanted: str | None = None
+) -> Exported:
+    """Write the model of a run's checkpoint to a new folder, as a whole or not at all; `wanted` and `warn` are those of
+    `chosen_checkpoint`. Raises UsageError, DataError or CheckpointError."""
     if onnx:
         check_onnx()
-    with newest_generation(run, warn) as generation:
+    with chosen_checkpoint(run, wanted, warn) as chosen:
+        generation = chosen.generation
         source, columns = trained_data(run, generation)
         runtime = runtime_of(run, generation, source)
         if not isinstance(runtime.dense.model, DLRM):
@@ -101,7 +106,7 @@ def export_model(run: Path, out: Path, onnx: bool = False, warn: Callable[[str],
                 write_onnx(draft, source, columns)
             names = sorted(path.relative_to(draft) for path in draft.rglob("*") if path.is_file())
     made_up = isinstance(source, RawIds)
-    return Exported([out / name for name in names], runtime.step_number, checked, made_up, difference)
+    return Exported([out / name for name in names], runtime.step_number, checked, made_up, difference, chosen)
 
 
 def trained_data(run: Path, generation: Path) -> tuple[Source, TrainedColumns]:

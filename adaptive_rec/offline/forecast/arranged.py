@@ -52,7 +52,7 @@ def follow(lane: Lane, config: Config, source: KeptSource, samples_done: Callabl
 
 def held_out_samples(config: Config, source: Source) -> int:
     """Return the number of samples that the test loss is computed on."""
-    batches = source.test_batches(config.eval.batch_size, config.policy.schedule_samples)
+    batches = source.test_batches(config.eval.batch_size, config.policy.schedule_samples, config.eval.validates)
     return sum(batch.size for batch in batches)
 
 

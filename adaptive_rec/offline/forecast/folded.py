@@ -22,8 +22,8 @@ class Folded(Wrapped):
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         return map(self._fold, self._source.train_batches(position, batch_size))
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
-        return map(self._fold, self._source.test_batches(batch_size, max_samples))
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
+        return map(self._fold, self._source.test_batches(batch_size, max_samples, validation))
 
     def _fold(self, batch: Batch) -> Batch:
         rows_N = np.repeat(np.tile(self._rows_F, batch.size), np.diff(batch.offsets))

@@ -20,7 +20,7 @@ from adaptive_rec.memory.rows import everything_bytes, hot_row_bytes, policy_row
 from adaptive_rec.offline.advice import RULE, room_bytes
 from adaptive_rec.offline.forecast.admission import admission
 from adaptive_rec.offline.forecast.passes import FirstSamples, Progress, count_windows
-from adaptive_rec.offline.forecast.ranking import Ranking, Seen, curve_budgets, suggested_bytes, top_share
+from adaptive_rec.offline.forecast.ranking import RowRanking, Seen, curve_budgets, suggested_bytes, top_share
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.system.version import __version__
 
@@ -54,7 +54,7 @@ def measure(
     samples = FirstSamples(source, space, config.run.seed, total, progress)
     started = time.perf_counter()
     sizes = policy_row_bytes(config, space)
-    seen, ranking = Ranking.counted(samples, sizes)
+    seen, ranking = RowRanking.counted(samples, sizes)
     suggested, configured = suggested_bytes(ranking), config.knobs.hot_budget_bytes
     points = curve_budgets(ranking, suggested, configured, *budgets)
     drift, learned = Drift(ranking, suggested), Learned(ranking, points, config.run.batch_size * windows / total)
@@ -108,7 +108,7 @@ def nothing(learned: Learned) -> dict[str, Any]:
 
 
 def curve_points(
-    ranking: Ranking, budgets: list[int], popular_L: NDArray[np.int64], samples: int, learned: Learned
+    ranking: RowRanking, budgets: list[int], popular_L: NDArray[np.int64], samples: int, learned: Learned
 ) -> list[dict[str, Any]]:
     """Return what each budget catches if all counts are known in advance, and if only those before each window are."""
     popular, ratios, cold_rows = np.cumsum(popular_L), learned.ratios(), learned.cold_rows()
@@ -126,7 +126,7 @@ def curve_points(
 
 
 def suggestion(
-    point: Mapping[str, Any], curve: Sequence[Mapping[str, Any]], ranking: Ranking, drift: Drift
+    point: Mapping[str, Any], curve: Sequence[Mapping[str, Any]], ranking: RowRanking, drift: Drift
 ) -> dict[str, Any]:
     """Return the suggested budget with its reasons."""
     caught = [w["previous_ratio"] for w in drift.windows if w["previous_ratio"] is not None]
@@ -178,7 +178,7 @@ class Learned:
     """The share of each window's lookups caught by the rows with the most lookups before it, which a run can know too, and the
     distinct rows of a batch that are not among these."""
 
-    ranking: Ranking
+    ranking: RowRanking
     budgets: list[int]
     batch_ratio: float
     """Samples of a batch as a share of a window's."""
@@ -193,7 +193,7 @@ class Learned:
         if self._before_R is None:
             self._before_R = window_R.copy()
             return
-        before = Ranking.of(self.ranking.space, self.ranking.row_bytes, Seen.of(self._before_R))
+        before = RowRanking.of(self.ranking.space, self.ranking.row_bytes, Seen.of(self._before_R))
         seen = Seen.of(window_R)
         levels = before.levels(self.budgets)[seen.rows_K]
         lookups_L = np.bincount(levels, weights=seen.counts_K, minlength=len(self.budgets) + 1)
@@ -223,7 +223,7 @@ class Learned:
 class Drift:
     """The shares of each window's lookups that the hot rows of earlier windows catch."""
 
-    ranking: Ranking
+    ranking: RowRanking
     """Of all samples."""
     budget_bytes: int
     windows: list[dict[str, float | None]] = field(default_factory=list)
@@ -237,7 +237,7 @@ class Drift:
     def add(self, window_R: NDArray[np.uint32]) -> None:
         seen = Seen.of(window_R)
         space, lookups = self.ranking.space, seen.lookups
-        own = Ranking.of(space, self.ranking.row_bytes, seen).hot(self.budget_bytes)
+        own = RowRanking.of(space, self.ranking.row_bytes, seen).hot(self.budget_bytes)
         shares = [
             None if rows is None or not lookups else float(window_R[rows].sum(dtype=np.int64) / lookups)
             for rows in (own, self._previous, self._first)

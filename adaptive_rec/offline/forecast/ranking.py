@@ -49,7 +49,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Ranking:
+class RowRanking:
     """The rows that are looked up, pool by pool, ordered by falling count."""
 
     space: RowSpace
@@ -61,16 +61,16 @@ class Ranking:
     """Lookups of each pool's first k rows, from k = 0."""
 
     @staticmethod
-    def of(space: RowSpace, row_bytes: list[int], seen: Seen) -> Ranking:
+    def of(space: RowSpace, row_bytes: list[int], seen: Seen) -> RowRanking:
         parts = [seen.part(pool.first_row, pool.rows).ranked() for pool in space.pools]
         summed = [np.concatenate([[0], np.cumsum(part.counts_K)]) for part in parts]
-        return Ranking(space, row_bytes, [part.rows_K for part in parts], summed)
+        return RowRanking(space, row_bytes, [part.rows_K for part in parts], summed)
 
     @staticmethod
-    def counted(samples: FirstSamples, row_bytes: list[int]) -> tuple[Seen, Ranking]:
+    def counted(samples: FirstSamples, row_bytes: list[int]) -> tuple[Seen, RowRanking]:
         """Count the lookups of samples; return the rows that occur, and their ranking."""
         seen = Seen.of(count_lookups(samples))
-        return seen, Ranking.of(samples.space, row_bytes, seen)
+        return seen, RowRanking.of(samples.space, row_bytes, seen)
 
     @property
     def lookups(self) -> int:
@@ -103,7 +103,7 @@ class Ranking:
         return level_R
 
 
-def suggested_bytes(ranking: Ranking) -> int:
+def suggested_bytes(ranking: RowRanking) -> int:
     """Return the smallest budget, rounded up, that holds nearly all lookups which can be hot: a row's first lookup cannot.
 
     It depends on the counts alone, not on the order of the samples.
@@ -135,7 +135,7 @@ def rounded_up(size_bytes: int) -> int:
     return -(-size_bytes // unit) * unit
 
 
-def curve_budgets(ranking: Ranking, *named: int) -> list[int]:
+def curve_budgets(ranking: RowRanking, *named: int) -> list[int]:
     """Return rising budgets for a curve: powers of two and the middles between them, up to the size of all rows that are looked
     up, and those named."""
     everything = _whole_bytes(ranking)
@@ -147,7 +147,7 @@ def curve_budgets(ranking: Ranking, *named: int) -> list[int]:
     return sorted({*points, everything} | {size for size in named if size > 0})
 
 
-def _whole_bytes(ranking: Ranking) -> int:
+def _whole_bytes(ranking: RowRanking) -> int:
     """Return the bytes of all rows that are looked up, doubled until each pool's share holds its rows."""
     size = max(ranking.seen_bytes, max(ranking.row_bytes))
     while ranking.hot_lookups(size) < ranking.lookups:

@@ -27,7 +27,7 @@ from adaptive_rec.offline.forecast.predict import (
     multiplications,
     predict_step_seconds,
 )
-from adaptive_rec.offline.forecast.ranking import Ranking, suggested_bytes
+from adaptive_rec.offline.forecast.ranking import RowRanking, suggested_bytes
 from adaptive_rec.offline.forecast.ranks import Processes, predicted
 from adaptive_rec.offline.forecast.replay import Replayed, replay
 from adaptive_rec.offline.forecast.trace import TraceSource
@@ -105,7 +105,7 @@ def replay_policies(
 def suggested_budget(config: Config, source: Source, space: RowSpace, progress: Progress) -> int:
     """Return the budget that `profile` suggests for the same data: that of all training samples, however many are replayed."""
     samples = FirstSamples(source, space, config.run.seed, source.train_samples, progress)
-    return suggested_bytes(Ranking.counted(samples, policy_row_bytes(config, space))[1])
+    return suggested_bytes(RowRanking.counted(samples, policy_row_bytes(config, space))[1])
 
 
 def default_budgets(config: Config, suggested: int) -> list[str]:

@@ -43,7 +43,7 @@ class TraceSource:
             nothing = np.zeros((stop - start, 0), dtype=np.float32)
             yield Batch.one_hot(nothing, self._ids_SF[start:stop], np.zeros(stop - start, dtype=np.float32), after)
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
         """Yield nothing, as a trace has no held-out samples."""
         yield from ()
 

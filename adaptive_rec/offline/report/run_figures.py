@@ -7,6 +7,8 @@ from itertools import groupby
 from typing import Any
 
 from adaptive_rec.config.figures import of_part
+from adaptive_rec.config.metrics import ranking_label
+from adaptive_rec.live.telemetry import ranked_of
 from adaptive_rec.offline.pages.dates import date_text, dates
 from adaptive_rec.offline.pages.plot import Key, Piece, Plot, PlotLine, PlotMark, TrackRow, Tracks
 from adaptive_rec.offline.pages.scale import Scale, bounds, height, linear_scale, logarithmic, tick
@@ -35,7 +37,7 @@ class RunFigures:
     def all(self, tables: Sequence[Any], total_rows: int) -> list[Plot | Tracks | None]:
         """Return the plots in their order. `tables` are those of ``run.json``."""
         return [
-            self._loss(), self._auc(), self._auc_in_time(), self._hot(), self._rows(total_rows), self._skipped(),
+            self._loss(), self._auc(), self._auc_in_time(), *self._ranked(), self._hot(), self._rows(total_rows), self._skipped(),
             self._moved(), self._migrated(),
             self._disk(), self._speed(), self._tables(tables), self._stages(), self._background(),
         ]  # fmt: skip
@@ -86,6 +88,24 @@ class RunFigures:
             [PlotLine("AUC", "evaluation", values, "both", four)],
             group="windows",
         )  # fmt: skip
+
+    def _ranked(self) -> list[Plot]:
+        """Return a plot of each metric that ranks the samples of groups."""
+        of_each = [(evaluation, ranked_of(evaluation)) for evaluation in self._record.evaluations]
+        plots = []
+        for name in dict.fromkeys(name for _, metrics in of_each for name in metrics):
+            known = [(each["step"], value) for each, metrics in of_each if (value := metrics.get(name)) is not None]
+            if not known:
+                continue
+            places, values = [self._series.samples_at(step) for step, _ in known], [value for _, value in known]
+            texts = [_at(step, samples) for (step, _), samples in zip(known, places, strict=True)]
+            label = ranking_label(name)
+            plots.append(Plot(
+                name.replace("@", "-"), capitalized(label), "mean over groups", places, texts, "at", self._x,
+                linear_scale(*bounds(values), tick), [PlotLine(label, "evaluation", values, "both", four)],
+                marks=self._marks, group="evaluations",
+            ))  # fmt: skip
+        return plots
 
     def _rows(self, total_rows: int) -> Plot:
         series = self._series
@@ -222,6 +242,10 @@ class RunFigures:
 def is_window(evaluation: Mapping[str, Any]) -> bool:
     """Whether an evaluation is of a window with known times."""
     return all(isinstance(evaluation.get(name), int | float) for name in ("first_time", "last_time"))
+
+
+def capitalized(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _at(step: int, samples: float) -> str:

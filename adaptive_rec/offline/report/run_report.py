@@ -7,14 +7,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from adaptive_rec.config.metrics import ranking_label
 from adaptive_rec.live.life import OVER, is_held, state_of
-from adaptive_rec.live.telemetry import ratio
+from adaptive_rec.live.telemetry import ranked_of, ratio
 from adaptive_rec.offline.pages.page import page, write_page
 from adaptive_rec.offline.pages.plot import PlotMark
 from adaptive_rec.offline.report.record import RunRecord, read_run
-from adaptive_rec.offline.report.run_figures import RunFigures
+from adaptive_rec.offline.report.run_figures import RunFigures, capitalized
 from adaptive_rec.offline.report.series import ReportSeries, series_of
-from adaptive_rec.units import exact_size, fine, percent, whole
+from adaptive_rec.units import exact_size, fine, four, percent, whole
 
 NAME = "report.html"
 UNMARKED = {"reclassified", "evaluation", "finished", "sidecar", "saving"}
@@ -44,13 +45,21 @@ def run_page(record: RunRecord) -> str:
     when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(started)) if started else "start unknown"
     subtitle = f"{_policies(record)} on {record.about.get('device', 'an unknown device')}, started {when}"
     now, tables = _newest(record), record.about.get("tables", [])
-    quality = (record.evaluations[-1] if record.evaluations else None) or now.get("eval") or {}
+    quality = _quality(record, now)
     return page(
         "report.html", name, subtitle, phase(record),
         record=record, now=now, tables=tables, rows=sum(table["rows"] for table in tables), quality=quality,
-        skipped=_skipped(now), policies=_policies(record), budget=_budget(record),
+        ranked=_ranked(quality), skipped=_skipped(now), policies=_policies(record), budget=_budget(record),
         **_course(record, series), **_events(record),
     )  # fmt: skip
+
+
+def _quality(record: RunRecord, now: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the score to show: of the held-out samples by the best model where a slice has chosen it, else the last one."""
+    final = now.get("eval")
+    if final and now.get("eval_mode") == "validation":
+        return {**final, **({} if now.get("eval_step") is None else {"step": now["eval_step"]})}
+    return (record.evaluations[-1] if record.evaluations else None) or final or {}
 
 
 def phase(record: RunRecord) -> tuple[str, str]:
@@ -95,6 +104,20 @@ def _newest(record: RunRecord) -> Mapping[str, Any]:
         "hot_rows": last["hot_rows"],
         "stale_rows": last["stale_rows"],
     }
+
+
+def _ranked(quality: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return label, value and groups of each metric that ranks the samples of groups."""
+    metrics = ranked_of(quality)
+    if not metrics:
+        return []
+    counts = quality["ranking"]
+    groups = {name: counts["groups_with_both" if name == "gauc" else "groups_with_positive"] for name in metrics}
+    of_all = f"of {whole(counts['groups'])} groups"
+    return [
+        (capitalized(ranking_label(name)), "–" if value is None else four(value), f"{whole(groups[name])} {of_all}")
+        for name, value in metrics.items()
+    ]
 
 
 def _skipped(now: Mapping[str, Any]) -> tuple[str, str]:

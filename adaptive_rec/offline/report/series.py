@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from adaptive_rec.live.telemetry import ratio
+from adaptive_rec.live.telemetry import ratio, weight_of_losses
 from adaptive_rec.offline.report.record import RunRecord
 
 Column = list[float | None]
@@ -86,7 +86,8 @@ def _add_point(
     seen, trained = gain["samples_seen"], gain["samples_trained"]
     made.samples.append(base + now["totals"]["samples_seen"])
     made.steps.append(now["step"])
-    made.loss.append(gain["loss_sum"] / trained if trained and "loss_sum" in gain else now["loss"])
+    weight = weight_of_losses(gain)
+    made.loss.append(gain["loss_sum"] / weight if weight > 0 and "loss_sum" in gain else now["loss"])
     made.loss_span.append(span)
     made.hot_lookups.append(ratio(gain["lookups_hot"], gain["lookups"]))
     made.popular_samples.append(ratio(gain["samples_popular"], seen))

@@ -60,12 +60,20 @@ class ReportLine(StrictShape):
     tables: ReportTables
 
 
+class ReportRanking(StrictShape):
+    groups: Whole
+    groups_with_positive: Whole
+    groups_with_both: Whole
+    metrics: dict[str, Figure | None]
+
+
 class ReportEvaluation(StrictShape):
     step: Whole
     auc: Figure | None = None
     logloss: Figure | None = None
     calibration: Figure | None = None
     samples: Whole | None = None
+    ranking: ReportRanking | None = None
 
 
 class ReportEvent(StrictShape):
@@ -102,6 +110,7 @@ class FinalQuality(StrictShape):
     logloss: Figure | None = None
     calibration: Figure | None = None
     samples: Whole | None = None
+    ranking: ReportRanking | None = None
 
 
 class FinalDisk(StrictShape):
@@ -119,6 +128,7 @@ class FinalFigures(StrictShape):
     samples_seen: Whole = 0
     samples_trained: Whole = 0
     samples_skipped: Whole = 0
+    weight_trained: Figure = 0.0
     malformed_rows: Whole = 0
     row_updates: Whole = 0
     row_updates_skipped: Whole = 0
@@ -126,6 +136,8 @@ class FinalFigures(StrictShape):
     samples_per_second: Figure = 0.0
     followed: bool = False
     eval: FinalQuality | None = None
+    eval_mode: str = ""
+    eval_step: Whole | None = None
     hot_lookup_ratio: Figure = 0.0
     popular_sample_ratio: Figure = 0.0
     hot_rows: Whole = 0

@@ -13,8 +13,16 @@ from adaptive_rec.offline.compare.compare_page import compare_page
 from adaptive_rec.offline.compare.compare_plots import between, mean_curve
 from adaptive_rec.offline.compare.headline import headline
 from adaptive_rec.offline.compare.measures import AUC, TO_TARGET, WALL_CLOCK, seconds_to
-from adaptive_rec.offline.compare.statements import in_words, verdict
-from adaptive_rec.offline.compare.tables import QUALITY_HEADS, WORK_HEADS, markdown, quality_rows, work_rows
+from adaptive_rec.offline.compare.statements import in_words, statements, verdict
+from adaptive_rec.offline.compare.tables import (
+    QUALITY_HEADS,
+    WORK_HEADS,
+    markdown,
+    quality_rows,
+    ranked_heads,
+    ranked_rows,
+    work_rows,
+)
 from tests.offline.compare.conftest import collected, curve, made_up
 
 
@@ -232,6 +240,26 @@ def test_a_comparison_without_runs_says_so() -> None:
     assert headline(found) == ["Nothing is compared with hybrid yet: no seed is finished under both."]
     assert "No run is finished yet." in compare_page(found)
     assert markdown(found).startswith("# 2 policies on synthetic")
+
+
+def test_metrics_that_rank_are_judged_and_shown_as_auc_is() -> None:
+    runs = []
+    for seed, noise in ((1, 0.001), (2, -0.002), (3, 0.0015)):
+        for policy, value in (("hybrid", 0.5), ("skips", 0.4)):
+            ranked = {"gauc": value + noise + 0.0001 * seed * (policy == "skips"), "recall@20": None if seed == 3 else 0.25}
+            runs.append(made_up(policy, seed, 100, 0.7) | {"ranked": list(ranked), **ranked})
+    found = collected(runs, ["hybrid", "skips"])
+    assert found["differences"]["skips"]["gauc"]["beyond_noise"]
+    assert "recall@20" not in found["differences"]["skips"], "a run lacks it"
+    assert "; grouped AUC 0.0998 lower (" in statements(found)["skips"]
+    heads, rows = ranked_heads(found), list(ranked_rows(found))
+    assert heads == ("policy", "grouped AUC>", "recall@20>")
+    assert rows[1][1].startswith("0.4004 ")
+    assert rows[1][1].endswith("*")
+    page, text = compare_page(found), markdown(found)
+    assert page.count("grouped AUC") > 3
+    assert "| grouped AUC | recall@20 |" in text
+    assert ranked_heads(collected([made_up("hybrid", 1, 9, 0.7)], ["hybrid"])) == ()
 
 
 def test_tables_fit_80_columns(four_policies: dict[str, Any]) -> None:

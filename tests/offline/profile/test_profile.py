@@ -26,7 +26,14 @@ from adaptive_rec.offline.forecast import profile as measuring
 from adaptive_rec.offline.forecast.passes import FirstSamples
 from adaptive_rec.offline.forecast.profile import measure
 from adaptive_rec.offline.forecast.profile_page import profile_page
-from adaptive_rec.offline.forecast.ranking import Ranking, Seen, curve_budgets, rounded_up, suggested_bytes, top_share
+from adaptive_rec.offline.forecast.ranking import (
+    RowRanking,
+    Seen,
+    curve_budgets,
+    rounded_up,
+    suggested_bytes,
+    top_share,
+)
 from adaptive_rec.placement import RowSpace
 
 TINY = ["data.shuffle=false", "data.synthetic.drift_ranks=3", "data.synthetic.samples=3000"]
@@ -165,8 +172,8 @@ def test_the_suggested_budget_is_the_smallest_that_holds_nearly_all_lookups_afte
 
 def test_no_budget_is_suggested_where_no_row_is_looked_up_twice() -> None:
     space = RowSpace.of((TableSpec("t", 10, 4),), (FeatureSpec("f", 0),))
-    assert suggested_bytes(Ranking.of(space, [16], Seen.of(np.ones(10, np.int64)))) == 0
-    assert suggested_bytes(Ranking.of(space, [16], Seen.of(np.zeros(10, np.int64)))) == 0
+    assert suggested_bytes(RowRanking.of(space, [16], Seen.of(np.ones(10, np.int64)))) == 0
+    assert suggested_bytes(RowRanking.of(space, [16], Seen.of(np.zeros(10, np.int64)))) == 0
 
 
 @pytest.mark.parametrize(
@@ -189,7 +196,7 @@ def test_a_curve_ends_where_every_row_that_is_looked_up_is_hot() -> None:
 
 def test_more_levels_than_their_type_holds_are_never_made() -> None:
     space = RowSpace.of((TableSpec("t", 10, 1 << 40),), (FeatureSpec("f", 0),))
-    ranking = Ranking.of(space, [1 << 42], Seen.of(np.ones(10, np.int64)))
+    ranking = RowRanking.of(space, [1 << 42], Seen.of(np.ones(10, np.int64)))
     assert len(curve_budgets(ranking, 5, 1 << 43)) < np.iinfo(np.uint8).max
 
 
