@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from adaptive_rec import checkpoint
@@ -24,13 +23,11 @@ from adaptive_rec.runtime.run_options import RunOptions
 from tests.doubles.late_streams import LateStreams
 from tests.runtime.conftest import Pace
 from tests.runtime.test_eviction import SETTINGS, outcome, run_of, trained
-from tests.runtime.test_eviction_ranks import trained as trained_by_ranks
 from tests.settings import AS_IN_MEMORY
 
 STEPS = 360
 KEPT = ["knobs.evict_ratio=0", "data.keep_evicted=500"]
 SOME_KEPT = ["data.keep_evicted=12", "knobs.evict_ratio=0.25"]
-STOPS = 141, 200, 251
 
 def settings_of(kept: list[str], pace: Pace) -> list[str]:
     return [*kept, *pace.settings(STEPS), f"knobs.evict_after={pace(25 if kept is KEPT else 40)}"]
@@ -180,32 +177,6 @@ def test_a_run_resumes_amid_ids_that_are_kept(tmp_path: Path, pace: Pace, kept: 
             reports.close()  # type: ignore[attr-defined]
     assert outcome(runtime) == expected
     assert expected[1]["came_back"] > 10
-
-
-@pytest.mark.parametrize(
-    "ways",
-    [
-        [[2, "run.host_memory=1MiB", *AS_IN_MEMORY, "knobs.prefetch_depth=9", STOPS]],
-        pytest.param([[2, STOPS], [3, "knobs.prefetch_depth=0", STOPS]], marks=pytest.mark.slow),
-    ],
-    ids=["disk", "memory"],
-)
-def test_ids_come_back_in_several_processes_as_in_one(tmp_path: Path, pace: Pace, ways: list[Any]) -> None:
-    """An id comes back to a row that another rank may own. Here ids leave by their age alone, so the same ones do as in one
-    process."""
-    settings = settings_of(KEPT, pace)
-    (loss_sum, counts, keys), rows = trained_by_ranks(tmp_path / "one", 1, *settings)
-    assert counts["came_back"] > 50
-    for number, (ranks, *others, stops) in enumerate(ways):
-        whole = trained_by_ranks(tmp_path / f"whole-{number}", ranks, *settings, *others)
-        assert whole[0][1:] == (counts, keys)
-        assert whole[0][0] == pytest.approx(loss_sum, rel=1e-12)
-        assert whole[1].keys() == rows.keys()
-        for of, row in rows.items():
-            np.testing.assert_allclose(np.frombuffer(whole[1][of]), np.frombuffer(row), rtol=0, atol=1e-11)
-        if stops:
-            parts = trained_by_ranks(tmp_path / f"parts-{number}", ranks, *settings, *others, stops=list(map(pace, stops)))
-            assert parts == whole
 
 
 def test_it_is_refused_where_it_can_do_nothing(tmp_path: Path) -> None:
