@@ -190,7 +190,7 @@ class MemorySource:
                 after = Position(0, position.seed, number + 1)
                 yield Batch(batch.dense_BX, batch.ids_N, batch.offsets, batch.labels_B, after)
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
         yield from self.held_out
 
 

@@ -59,7 +59,7 @@ class WeightFacts:
         if not self.samples:
             return ", ".join(named)
         spread = f"from {self.low:g} to {self.high:g}"
-        return f"{', '.join(named)}: {in_words(self.sum)} over {counted(self.samples, 'training row')}, {spread}"
+        return f"{', '.join(named)}: {weight_text(self.sum)} over {counted(self.samples, 'training row')}, {spread}"
 
     def figures(self) -> dict[str, Any]:
         """Return the facts as `summary.json` has them."""
@@ -67,7 +67,7 @@ class WeightFacts:
         return {**named, "sum": self.sum, "least": self.low, "largest": self.high} if self.samples else named
 
 
-def in_words(weight: float) -> str:
+def weight_text(weight: float) -> str:
     """Return a sum of weights as people read it."""
     return whole(round(weight)) if weight >= FEW else f"{weight:.6g}"
 

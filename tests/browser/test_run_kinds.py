@@ -58,6 +58,10 @@ EVALUATIONS: list[dict[str, Any]] = [
     {"event": "evaluation", "step": 10**9 + at, "auc": auc, "logloss": loss, "samples": 100}
     for at, auc, loss in ((1, 0.7, 0.5), (2, 0.8, 0.46), (3, None, 0.4), (4, 0.75, 0.45))
 ]
+EVALUATIONS[-1]["ranking"] = {
+    "groups": 1200, "groups_with_positive": 800, "groups_with_both": 0,
+    "metrics": {"gauc": None, "recall@20": 0.25, HOSTILE: 0.5},
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -112,6 +116,20 @@ def test_markup_in_names_is_shown_as_text(browser: Any, ended: Served) -> None:
     assert browser.execute_script("return document.querySelectorAll('img:not(.mark)').length") == 0
     with pytest.raises(errors.NoAlertPresentException):
         browser.switch_to.alert.dismiss()
+
+
+def test_metrics_that_rank_have_a_panel_and_a_chart_each(browser: Any, ended: Served) -> None:
+    browser.get("about:blank")
+    browser.get(ended.dashboard_url)
+    wait_for(lambda: "0.2500" in text(browser, ".ranking-card:not([hidden])"), "the panel")
+    shown = text(browser, ".ranking-card")
+    assert "1,200 groups, 800 with a positive, 0 with both classes" in shown
+    labels = [each.text for each in browser.find_elements("css selector", ".ranking-figures .label")]
+    assert labels == ["gauc", "recall@20", HOSTILE]
+    titles = "return [...document.querySelectorAll('.chart h2')].map((title) => title.textContent)"
+    wait_for(lambda: any(each.startswith("recall@20") for each in browser.execute_script(titles)), "the chart")
+    found = [each for each in browser.execute_script(titles) if "mean over groups" in each]
+    assert [each.split(" of evaluations")[0] for each in found] == ["gauc", "recall@20", HOSTILE]
 
 
 ODD = {"a\u202eb": r"a\u202eb", "half\udcff": r"half\udcff", "  ": r"\x20\x20", "\x1b[2J\U000e0041": r"\x1b[2J\U000e0041"}

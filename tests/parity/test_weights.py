@@ -56,8 +56,8 @@ class Changed(Wrapped):
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         return map(self._changed, self._source.train_batches(position, batch_size))
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
-        return map(self._changed, self._source.test_batches(batch_size, max_samples))
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
+        return map(self._changed, self._source.test_batches(batch_size, max_samples, validation))
 
     def _changed(self, batch: Batch) -> Batch:
         hashed = np.abs(batch.dense_BX[:, 0] * 1000).astype(np.int64)

@@ -110,8 +110,8 @@ class Translated(Wrapped):
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         return map(self._raw_ids.looked_up, self._source.train_batches(position, batch_size))
 
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
-        return map(self._raw_ids.looked_up, self._source.test_batches(batch_size, max_samples))
+    def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
+        return map(self._raw_ids.looked_up, self._source.test_batches(batch_size, max_samples, validation))
 
 
 @pytest.mark.parametrize("policy", REORDERING)
