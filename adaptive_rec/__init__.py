@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from adaptive_rec.cli.click_model import ClickModel as ClickModel
     from adaptive_rec.errors import AdaptiveRecError as AdaptiveRecError
     from adaptive_rec.errors import ConfigError as ConfigError
     from adaptive_rec.modules.api.bag import AdaptiveEmbedding as AdaptiveEmbedding
@@ -39,6 +40,7 @@ _PUBLIC = {
     "AdaptiveEmbeddingBagCollection": "modules.api.collection",
     "AdaptiveEmbeddingCollection": "modules.api.embedding_collection",
     "AdaptiveRecError": "errors",
+    "ClickModel": "cli.click_model",
     "ConfigError": "errors",
     "EmbeddingBagConfig": "modules.api.collection_tables",
     "EmbeddingRuntime": "modules.loop.embedding_runtime",
@@ -53,7 +55,7 @@ _PUBLIC = {
     "unwrap": "modules.api.wrap",
     "wrap": "modules.api.wrap",
 }
-"""Names for a training loop of one's own, and where they are: found when they are asked for, as torch takes a second to load."""
+"""Names for programs, and where they are: found when they are asked for, as torch takes a second to load."""
 
 __all__ = [*_PUBLIC, "__version__"]
 

@@ -28,10 +28,9 @@ from structure import (
 PACKAGE = Path(adaptive_rec.__file__).parent
 
 LAYERS: list[set[str]] = [
-    {"__main__"},
+    {"__main__", ""},
     {"cli"},
     {"integrations", "offline"},
-    {""},
     {"modules"},
     {"run"},
     {"runtime"},

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -41,8 +41,8 @@ PRINTED_EVENTS = {
 class Screen(Display):
     """The display of one run. `summary` comes after its context."""
 
-    def __init__(self, to_stderr: bool = False) -> None:
-        super().__init__(sys.stderr if to_stderr else sys.stdout, width=MAX_WIDTH)
+    def __init__(self, to_stderr: bool = False, stream: TextIO | None = None) -> None:
+        super().__init__(stream or (sys.stderr if to_stderr else sys.stdout), width=MAX_WIDTH)
         self.pace = Pace()
         self._spinner = Spinner("dots", style="cyan")
         self._run: CurrentRun | None = None

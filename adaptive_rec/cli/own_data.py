@@ -53,8 +53,11 @@ def with_prepared_data(
     return args, resolve(args)
 
 
-def describe_own_data(args: argparse.Namespace, runs: Path, config: Config, stream: TextIO) -> tuple[str, str]:
-    """Return `--data`, which is trained on as it is, and a copy of its schema that later edits leave as it is."""
+def describe_own_data(
+    args: argparse.Namespace, runs: Path, config: Config, stream: TextIO, copies: Path | None = None
+) -> tuple[str, str]:
+    """Return `--data`, which is trained on as it is, and a copy of its schema that later edits leave as it is, in `copies`, by
+    default a folder in `runs`."""
     from adaptive_rec.data.prepare.formats import array_name
     from adaptive_rec.data.tabular.files import DataFiles, followed
     from adaptive_rec.data.tabular.first_rows import Reading
@@ -72,7 +75,7 @@ def describe_own_data(args: argparse.Namespace, runs: Path, config: Config, stre
         say(f"  min_count {schema.min_count} of the schema is not used: ids are raw, see knobs.admit_after", stream)
     text = schema_toml(schema)
     fingerprint = digest(text)
-    copy = runs / "data" / f"{name}-{fingerprint}.schema.toml"
+    copy = (copies or runs / "data") / f"{name}-{fingerprint}.schema.toml"
     keep_schema(copy, text)
     return os.path.abspath(data), os.path.abspath(copy)
 
@@ -119,6 +122,13 @@ def prepared(args: argparse.Namespace, runs: Path, config: Config, stream: TextI
     """
     if args.label is None and args.schema is None:
         return str(args.data)
+    request = request_of(args, runs, config, stream)
+    run_once(request, stream)
+    return os.path.abspath(request.out)
+
+
+def request_of(args: argparse.Namespace, runs: Path, config: Config, stream: TextIO) -> Request:
+    """Return what is prepared from `--data`, as `config` wants its rows, and where; only the schema is written."""
     from adaptive_rec.data.prepare.formats import array_name
     from adaptive_rec.data.prepare.job import Request, make_job
     from adaptive_rec.data.tabular.first_rows import Reading
@@ -134,9 +144,7 @@ def prepared(args: argparse.Namespace, runs: Path, config: Config, stream: TextI
     sources = files_with_rows(found, schema, stream)
     request = Request(tuple(sources), runs, schema=schema, on_bad_row="skip" if skip_bad_rows else "error")
     fingerprint = digest(make_job(request).model_dump_json())
-    request = replace(request, out=runs / "data" / f"{name}-{fingerprint}")
-    run_once(request, stream)
-    return os.path.abspath(request.out)
+    return replace(request, out=runs / "data" / f"{name}-{fingerprint}")
 
 
 EARLIER = ", as an earlier run wrote it or you edited it"
@@ -223,7 +231,7 @@ def found_schema(
         say(f"schema      {printable_path(kept)}{EARLIER}", stream)  # a file that has grown would be read otherwise
         say_lacking(found, known, reading, stream)
         return known
-    text = schema_toml(inferred.schema, inferred.remarks, inferred.unused)
+    text = schema_toml(inferred.schema, inferred.remarks, inferred.unused, inferred.proposed)
     keep_schema(kept, InferredFrom.begin(sources[0], text))
     show_inferred(inferred, kept, stream, numbered)
     return inferred.schema

@@ -120,13 +120,23 @@ def add_client_options(parser: Parser, url: bool = True) -> None:
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
 
 
+class GivenOnce(argparse.Action):
+    """Takes the value of an option that may be given once; argparse would take the last one."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if (before := getattr(namespace, self.dest)) is not None:
+            rule = f"{option_string} must be given once, a run learns one label, got {before!r} and {values!r}"
+            raise UsageError(f"{rule}; train a run for each, or make one column of them")
+        setattr(namespace, self.dest, values)
+
+
 def add_schema_options(parser: Parser) -> None:
     """--label, --schema and others, which say what the columns of CSV, TSV or Parquet files are."""
     labelled = (
         "CSV, TSV or Parquet: the column of 0 and 1, or a comparison such as 'rating >= 4' or 'answer == yes'; "
         "the schema is inferred"
     )
-    parser.add_argument("--label", metavar="COLUMN", help=labelled)
+    parser.add_argument("--label", metavar="COLUMN", help=labelled, action=GivenOnce)
     described = "CSV, TSV or Parquet: TOML file that names label and columns, as a first run with --label writes it"
     parser.add_argument("--schema", metavar="FILE", type=Path, help=described)
     named = "CSV, TSV or Parquet: the column of the rows' times; they are read in its order, and the newest are held out"

@@ -1,4 +1,4 @@
-"""``plan`` and ``train --dry-run``: the memory that a run would need, whether it fits, and a hot budget that pays."""
+"""``plan``: the memory that a run would need, whether it fits, and a hot budget that pays."""
 
 from __future__ import annotations
 
@@ -127,30 +127,8 @@ def resolve_plan(args: argparse.Namespace) -> Config:
     return configuration(args.config, args.data, [*args.set, *named])
 
 
-def dry_run(config: Config, as_json: bool, ranks: int, ranks_here: int, acts: bool = True) -> int:
-    """Print the plan of a run on this machine, or of one of its ranks, of which the machine has `ranks_here`; estimated only.
-    `acts`: False for a replay, in which rules of the watchdog do nothing. Returns 1 where it does not fit."""
-    waiting("planning")
-    from adaptive_rec.data.open import open_source
-    from adaptive_rec.runtime.assemble import plan_run
-    from adaptive_rec.runtime.start_checks import check_scored
-
-    notes, opened = [DRY_RUN_NOTE], config
-    if config.data.follow:
-        here = config.data.model_copy(update={"follow_idle_seconds": ONE_LOOK_SECONDS})
-        notes, opened = [*notes, FOLLOWED_NOTE], config.model_copy(update={"data": here})
-    source = open_source(opened, trains=config.data.follow)
-    check_scored(config, source)
-    estimated = plan_run(config, source, acts=acts) if ranks == 1 else plan_rank(config, source, ranks, ranks_here, acts)
-    if as_json:
-        print_json(estimated.as_dict())
-    else:
-        show(*blocks(estimated, config), pairs([*fit_verdict(estimated), *(("note", note) for note in notes)]))
-    return 1 if estimated.problems else 0
-
-
 def plan_rank(config: Config, source: Source, ranks: int, ranks_here: int, acts: bool) -> MemoryPlan:
-    """Return the estimated plan of a rank. `acts`: as for `dry_run`. Raises ConfigError where several processes cannot train
+    """Return the estimated plan of a rank. `acts`: as for `print_screen`. Raises ConfigError where several processes cannot train
     together."""
     from adaptive_rec.offline.forecast.ranks import rank_plan
     from adaptive_rec.offline.forecast.traffic import Nodes

@@ -98,7 +98,8 @@ def predict(args: argparse.Namespace) -> int:
         unknown = [(name, unknown_in_words(name, of)) for name, of in found.items()]
         beside = ", ".join(map(readable, kept.names)) if kept else ""
         show(pairs([("model", str(scorer.chosen)), ("rows", rate), *unknown, ("kept", beside), ("scores", str(out))]))
-    warn_of_strangers(found)
+    for words in strangers_in_words(found):
+        say(f"warning: {words}", sys.stderr)
     return 0
 
 
@@ -152,14 +153,13 @@ def unknown_in_words(name: str, found: dict[str, Unknown]) -> str:
     return f"{percent(shared / lookups)} of the lookups are of ids without a row of their own: {columns}"
 
 
-def warn_of_strangers(found: dict[str, dict[str, Unknown]]) -> None:
-    """Warn of columns most of whose values are unknown: their type or their meaning may be another one."""
+def strangers_in_words(found: dict[str, dict[str, Unknown]]) -> Iterator[str]:
+    """Say which columns have mostly unknown values: their type or their meaning may be another one."""
     for name, of in found.items():
         what = "values of {} are unknown to the model" if name == "unknown" else "ids of {} have no row of their own"
         for column, each in of.items():
             if each.ratio > MANY[name]:
-                told = f"{percent(each.ratio)} of the {what.format(readable(column))}; is it the same column?"
-                say(f"warning: {told}", sys.stderr)
+                yield f"{percent(each.ratio)} of the {what.format(readable(column))}; is it the same column?"
 
 
 @contextmanager

@@ -48,6 +48,8 @@ def length(runtime: Runtime) -> str:
         return f"resumed at step {whole(done)}: nothing left to train, {more}"
     if done:
         return f"resumed at step {whole(done)}, {whole(total - done)} to go"
+    if not wanted and (passes := runtime.config.data.epochs) > 1:
+        return f"{whole(passes)} passes over the data, {counted(total, 'step')}"
     return f"{counted(total, 'step')}, all that the data has; run.steps is {whole(wanted)}" if total < wanted else ""
 
 

@@ -23,7 +23,7 @@ from adaptive_rec.cli.parser import (
     on_terminal,
     serve_options,
 )
-from adaptive_rec.cli.predict import inputs_of, ratios, strangers, unknown_in_words, warn_of_strangers
+from adaptive_rec.cli.predict import inputs_of, ratios, strangers, strangers_in_words, unknown_in_words
 from adaptive_rec.errors import UsageError
 from adaptive_rec.units import clock
 
@@ -151,7 +151,8 @@ def evaluate(args: argparse.Namespace) -> int:
         scorer = Scorer(args.directory, files, True, warn, args.checkpoint, metrics)
         result, found, chosen = scorer.quality(), strangers(scorer), scorer.chosen
         shared = {name: of for name, of in found.items() if name == "shared"}
-        warn_of_strangers(found)
+        for words in strangers_in_words(found):
+            say(f"warning: {words}", sys.stderr)
     if math.isnan(result.quality.auc):
         warn("all rows have the same label: there is no AUC and no normalized entropy")
     figures = {"step": result.step, **result.quality.as_dict()}

@@ -6,6 +6,7 @@ import atexit
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,9 @@ class StopSignals:
     the second
     ends the process. SIGHUP stays ignored where it was, under nohup."""
 
-    def __init__(self, screen: Screen, launched: bool = False) -> None:
-        """`launched`: another process of ours has started this one, and passes on what a terminal sends as SIGTERM."""
+    def __init__(self, screen: Screen, launched: bool = False, goes_on: bool = False) -> None:
+        """`launched`: another process of ours has started this one, and passes on what a terminal sends as SIGTERM. `goes_on`:
+        this is a program that goes on after the run; SIGINT alone is handled then, in the main thread, and ends no process."""
         self._run: CurrentRun | None = None
         self.exit_code = 0
         self.run_is_over = False
@@ -29,13 +31,14 @@ class StopSignals:
         self._screen = screen
         self._before: dict[int, Any] = {}
         self._leaving: int | None = None
-        self._launched = launched
-        atexit.register(self._leave)  # before torch is loaded, so that this runs after all that is registered then
+        self._launched, self._goes_on = launched, goes_on
+        if not goes_on:
+            atexit.register(self._leave)  # before torch is loaded, so that this runs after all that is registered then
 
     def leave_at_once(self, code: int) -> None:
         """Let the process end with this code, once the functions registered with atexit have run, but without the interpreter's
         clearing up. Collecting torch's objects takes a second or more; Triton, which torch loads, reports those left as leaks."""
-        self._leaving = code
+        self._leaving = code  # nothing follows where a program goes on
 
     def _leave(self) -> None:
         if self._leaving is not None:
@@ -58,6 +61,10 @@ class StopSignals:
             self.run_is_over = False
 
     def __enter__(self) -> StopSignals:
+        if self._goes_on:
+            in_main_thread = threading.current_thread() is threading.main_thread()
+            self._before = {signal.SIGINT: signal.signal(signal.SIGINT, self._handle)} if in_main_thread else {}
+            return self
         stopping = [signal.SIGTERM] if self._launched else [signal.SIGINT, signal.SIGTERM]
         if not self._launched and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             stopping.append(signal.SIGHUP)
@@ -74,6 +81,8 @@ class StopSignals:
             self.run_is_over = False
             raise KeyboardInterrupt
         second, self.exit_code = self.exit_code != 0, 128 + number
+        if self._goes_on and (second or self._run is None):
+            raise KeyboardInterrupt
         if second:
             self._screen.abandon()
             os._exit(self.exit_code)

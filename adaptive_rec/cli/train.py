@@ -27,7 +27,7 @@ from adaptive_rec.cli.parser import (
 )
 from adaptive_rec.cli.signals import StopSignals
 from adaptive_rec.cli.start_options import add_start_options, check_start_options
-from adaptive_rec.cli.train_settings import check_past, check_start, overridden, prepare_own_data, replays
+from adaptive_rec.cli.train_settings import check_start, overridden, prepare_own_data
 from adaptive_rec.errors import SUSPENDED, AdaptiveRecError, CheckpointError, UsageError
 from adaptive_rec.run.new_directory import named_directory, new_directory
 from adaptive_rec.run.serving import agreed_options, keep_options
@@ -83,7 +83,7 @@ def add_commands(subparsers: Any) -> None:
     add("--verify", action="store_true", help=verified)
     followed = "CSV, TSV, Parquet with raw ids: train on as lines are appended, or files come into the folder"
     add("--follow", action="store_true", help=followed)
-    add("--dry-run", action="store_true", help="print the memory that the run would need, and exit")
+    add("--dry-run", action="store_true", help="print what the run would do: columns, split, passes, time, memory; and exit")
     add("--print-config", action="store_true", help="print the resolved configuration as TOML, and exit")
     add("--json", action="store_true", help="print only the summary (or the plan), as JSON; progress goes to stderr")
     add_start_options(parser)
@@ -96,16 +96,18 @@ def train(args: argparse.Namespace) -> int:
     wanted = Wanted.of(args)
     if processes.is_restarted():
         args.resume = True
+    if args.dry_run:
+        from adaptive_rec.cli.dry_run import dry_run
+
+        Serving.of(args).check()
+        return dry_run(args, wanted)
     args, config = prepare_own_data(args)
     if config.run.compile:
         keep_to_ourselves(os.environ)
     serving = Serving.of(args)
     if args.print_config:
         return print_config(config)
-    if serving.options is not None:
-        serving.options.read_token()  # an error here comes before the seconds that torch takes to load
-    if args.dry_run:
-        return print_plan(args, config, wanted)
+    serving.check()
     with nullcontext(args.out) if args.out else new_directory(named_directory(config.knobs.policy)) as out:
         if (code := train_elsewhere(args, config, wanted, out, serving)) is not None:
             return code
@@ -136,22 +138,17 @@ class Serving:
             given = agreed_options(args.out, given)
         return cls(serve_options({**given, "waits_for_port": args.resume and "port" in given}), given)
 
+    def check(self) -> None:
+        """Raise UsageError where the token cannot be read, before the seconds that torch takes to load."""
+        if self.options is not None:
+            self.options.read_token()
+
 
 def print_config(config: Config) -> int:
     from adaptive_rec.config.reference import render
 
     sys.stdout.write(render(config))
     return 0
-
-
-def print_plan(args: argparse.Namespace, config: Config, wanted: Wanted) -> int:
-    """Print the memory that the run would need."""
-    from adaptive_rec.cli.plan import dry_run
-
-    check_past(args, config)
-    if processes.are_silent():
-        return 0
-    return dry_run(config, args.json, *processes.layout(wanted.processes), acts=not replays(args))
 
 
 def train_elsewhere(args: argparse.Namespace, config: Config, wanted: Wanted, out: Path, serving: Serving) -> int | None:
@@ -178,15 +175,15 @@ class Here:
 
 @contextmanager
 def training_here(
-    args: argparse.Namespace, config: Config, out: Path, serving: Serving, group: TorchGroup | None
+    args: argparse.Namespace, config: Config, out: Path, serving: Serving, group: TorchGroup | None, screen: Screen | None = None
 ) -> Iterator[Here]:
     """Begin a run in this process, the only one of the run or rank 0 of several; the body trains. Then score it, print the
-    summary and close what the run has open."""
+    summary and close what the run has open. `screen`: that of a program that goes on after the run."""
     from adaptive_rec.cli.console import Screen
     from adaptive_rec.cli.progress import compiling_shown
 
-    screen = Screen(to_stderr=args.json)
-    with StopSignals(screen, launched=processes.are_launched()) as signals, ExitStack() as stack:
+    goes_on, screen = screen is not None, screen or Screen(to_stderr=args.json)
+    with StopSignals(screen, launched=processes.are_launched(), goes_on=goes_on) as signals, ExitStack() as stack:
         with screen:
             with compiling_shown(screen):
                 training = begin(config, out, args, screen, group)

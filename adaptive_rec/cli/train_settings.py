@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 def prepare_own_data(args: argparse.Namespace) -> tuple[argparse.Namespace, Config]:
     """Return the command line and its configuration, after CSV, TSV or Parquet files of --data were prepared beside the run."""
-    config = load_checked(args)
-    if all(each is None for each in (args.label, args.schema, args.time, args.weight, args.group)):
+    config = check_begins(args)
+    if not names_columns(args):
         return args, config
     if args.out is not None and not args.resume:
         check_run_is_new(args.out)
@@ -36,10 +36,15 @@ def prepare_own_data(args: argparse.Namespace) -> tuple[argparse.Namespace, Conf
     return with_prepared_data(args, check_begins, args.out.parent if args.out else RUNS, stream)
 
 
+def names_columns(args: argparse.Namespace) -> bool:
+    """Whether a command line says what columns of --data are."""
+    return any(each is not None for each in (args.label, args.schema, args.time, args.weight, args.group))
+
+
 def check_begins(args: argparse.Namespace) -> Config:
-    """Return the checked configuration of a run before its data is prepared. Pairs of settings that a device of this machine
-    would not take either are refused here, and not only by the run itself: preparing may take hours. Raises UsageError or
-    ConfigError."""
+    """Return the checked configuration of a run before its data is read. Pairs of settings that a device of this machine would
+    not take either are refused here, and not only by the run itself: preparing may take hours, and a dry run refuses the same.
+    Raises UsageError or ConfigError."""
     from adaptive_rec.policy.find import load_policy
     from adaptive_rec.runtime.capabilities import check_features as check_pairs
     from adaptive_rec.runtime.capabilities import features_of_run
@@ -101,12 +106,12 @@ def resolve_run(args: argparse.Namespace) -> Config:
         raise UsageError(f"--replay RUN must be a run directory, {args.replay} has no config.toml")
     known = kept is not None and (kept / "config.toml").is_file()
     named = args.config or (str(kept / "config.toml") if known else None)
-    settings = overrides(args)
+    settings, chosen = overrides(args), named or getattr(args, "preset", None)
     if all(each is None for each in (args.patience, args.label, args.schema)):
-        return configuration(named, args.data, settings)
+        return configuration(chosen, args.data, settings)
     from adaptive_rec.cli.stopping import stopping_settings
 
-    return configuration(named, args.data, [*stopping_settings(args, named, settings), *settings])
+    return configuration(chosen, args.data, [*stopping_settings(args, named, settings), *settings])
 
 
 def overrides(args: argparse.Namespace) -> list[str]:

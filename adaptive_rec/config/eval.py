@@ -71,9 +71,10 @@ class EvalConfig(Frozen):
     @classmethod
     def _check_metric(cls, name: str) -> str:
         try:
-            return name if eval_metric(name).is_more_better else name
+            _ = eval_metric(name).is_more_better
         except ConfigError as error:
             raise ValueError(str(error)) from None
+        return name
 
     @property
     def validates(self) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -240,6 +240,39 @@ def _of_files(source: TabularSource, config: Config) -> Looked:
         config.data.order == "time",
         train.stop <= held_out.start,
     )
+
+
+def estimated_rows(source: TabularSource, min_count: int = 1) -> list[int]:
+    """Return about how many rows each table would have once the values of files are numbered, by those of some blocks of rows.
+    Raises DataError."""
+    rows = max(part.stop for part in source.ranges)
+    wanted = _spread(range(rows), 2 * FILE_BLOCKS, FILE_ROWS)
+    pieces = [piece for _, piece in source.pieces(wanted, MOST_LOOKUPS // max(1, len(source.features)))]
+    looked = sum(len(piece.labels_B) for piece in pieces)
+    keys_T: list[list[NDArray[Any]]] = [[] for _ in source.tables]
+    single, bag = 0, 0
+    for feature in source.features:
+        is_single = feature.name in source.single_names
+        keys_T[feature.table] += [piece.ids_BC[:, single] if is_single else piece.bags[bag].values_N for piece in pieces]
+        single, bag = single + is_single, bag + (not is_single)
+    return [FIRST_ID + _values_of(np.concatenate(keys), rows / max(1, looked), min_count) for keys in keys_T]
+
+
+def _values_of(keys_N: NDArray[Any], times: float, min_count: int) -> int:
+    """Return about how many values occur `min_count` times at the least, any above 1 counted as 2, among `times` as many lookups
+    as these."""
+    counts_U = np.unique(keys_N, return_counts=True)[1]
+    if times <= 1 or not len(keys_N):
+        return int(np.count_nonzero(counts_U >= min_count))
+    lookups, values = round(len(keys_N) * times), len(counts_U)
+    single, twice = (int(np.count_nonzero(counts_U == occurs)) for occurs in (1, 2))
+    # Each further lookup is of a new value, or of one that occurred once, with a probability that the counts give (Good, 1953).
+    new = min((times - 1) * single, max(0.0, _values_for_each(keys_N, lookups) * lookups - values))
+    if min_count == 1 or not single:
+        return round(values + new)
+    again = single * -np.expm1(-(times - 1) * 2 * twice / single)
+    several = values - single
+    return round(several + again + new * several / values)
 
 
 def _values_for_each(ids_S: NDArray[np.int64], rows: int) -> float:

@@ -183,12 +183,19 @@ def _data_parts(config: Config, source: Source, batch: Batch | None) -> Iterator
         yield from _raw_parts(source, origin, batch)
     if batch is None:
         return
-    if config.data.shuffle and not config.data.schema_file and is_prepared(config.data.source):
+    if config.data.shuffle and not config.data.schema_file and (is_prepared(config.data.source) or _is_own_file(origin)):
         yield _shuffled_part(source, batch)
     ahead = (config.knobs.prefetch_depth + 1) * (
         array_bytes(batch) + 5 * batch.lookups * np.dtype(np.int64).itemsize  # the most that classifying adds
     )
     yield MemoryPart("batches ahead", "host", ahead, BATCHES)
+
+
+def _is_own_file(origin: Source) -> bool:
+    """Whether a source reads files of the user's own as they are; without a schema in the configuration they will be prepared."""
+    from adaptive_rec.data.tabular.stream import TabularSource
+
+    return isinstance(origin, TabularSource)
 
 
 def _raw_parts(source: Source, origin: Source, batch: Batch | None) -> Iterator[MemoryPart]:

@@ -40,8 +40,7 @@ def score_best(present: CurrentRun, config: Config, out: Path, group: Group) -> 
     del runtime
     present.end("finishing")
     free_memory()
-    knobs = checkpoint.saved_knobs(folder / name).changed({"evict_ratio": 0.0, "evict_after": 0})
-    scored = config.model_copy(update={"knobs": knobs, "watch": WatchConfig()})
+    scored = config.model_copy(update={"knobs": checkpoint.saved_knobs(folder / name), "watch": WatchConfig()})
     options = RunOptions(rows=out / "rows", own_rows=removable_row_folders(out, config), trains=False)
     best_model = assemble(scored, source, options=options, group=group)
     checkpoint.load(best_model.parts, folder / name, verified=True)

@@ -23,5 +23,5 @@ def saved_owed(found: Saved) -> tuple[str, ...]:
     if not found.has("owed"):
         return BOUNDARY_TASKS if found.flag("window_due") else ()
     owed = found.part("owed")
-    tasks = tuple(task for task in BOUNDARY_TASKS if owed.has(task))  # older versions have not all of them
+    tasks = BOUNDARY_TASKS if owed.has("best") else BOUNDARY_TASKS[:-1]  # older versions have no such task
     return tuple(task for task in tasks if owed.flag(task))

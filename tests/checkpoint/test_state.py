@@ -116,9 +116,10 @@ def leaves(values: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
 FREE = {
     ("recorder",), ("times",), ("position",), ("keys",), ("keys_reported",), ("followed",), ("columns",), ("progressive",),
     ("store", "disk"), ("watchdog", "owed"), ("observer", "tracker", "cold_met"),
+    ("owed", "best"), ("trend", "waiting"), ("trend", "best", "value"),
 }  # fmt: skip
 """Names of clocks and counters are whatever they are; a reader may stand anywhere; older versions had no raw ids, no disk, no
-columns, followed no data or kept no scores of it, and forgot what a rule was to do."""
+columns, followed no data or kept no scores of it, forgot what a rule was to do, and waited for no better evaluation."""
 
 
 def test_no_value_may_be_missing_doubled_or_of_another_kind(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,7 +142,7 @@ def test_a_run_stops_and_scores_the_held_out_samples_by_its_best_model_alone(
 
 KINDS: dict[str, list[str]] = {
     "plain": [],
-    "raw": ["data.ids=raw", "data.shared_rows=3", "knobs.admit_after=2", "knobs.evict_ratio=0.2"],
+    "raw": ["data.ids=raw", "data.shared_rows=3", "knobs.admit_after=2", "knobs.evict_ratio=0.2", "knobs.evict_after=9"],
     "disk": ["run.host_memory=1MiB", "knobs.hot_budget_bytes=16KiB"],
     "16 bits": ["run.precision=bf16", "run.row_precision=bf16"],
     "slipstream": ["knobs.policy=slipstream", "knobs.stale_metric=max_abs", "knobs.action=drop"],

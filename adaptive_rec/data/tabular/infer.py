@@ -17,13 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from adaptive_rec.data.split_facts import tells
 from adaptive_rec.data.tabular.bags import is_text, lists_of
 from adaptive_rec.data.tabular.column_kind import judge, judge_words
 from adaptive_rec.data.tabular.first_rows import MOST_BAD_RATIO, STRICT, Reading, first_rows
 from adaptive_rec.data.tabular.label import Label, parse_label
+from adaptive_rec.data.tabular.number_kind import second_kind
 from adaptive_rec.data.tabular.sample import Judged, Sample
-from adaptive_rec.data.tabular.schema import PLAIN_NAME, FileSchema, Schema, parse_schema
+from adaptive_rec.data.tabular.schema import CLOCKS, PLAIN_NAME, DenseColumn, FileSchema, Schema, parse_schema
+from adaptive_rec.data.tabular.times import unit_of_column
 from adaptive_rec.data.tabular.values import LARGEST, categories, label_numbers, numbers
 from adaptive_rec.data.tabular.written_numbers import written_numbers
 from adaptive_rec.errors import DataError, UsageError, did_you_mean
@@ -48,6 +52,8 @@ class Inferred:
     unused: dict[str, str]
     """Why a column is not used."""
     notes: list[str]
+    proposed: list[DenseColumn] = field(default_factory=list)
+    """Dense columns that a person may add: hours and weekdays of times."""
     samples: dict[str, Sample] = field(default_factory=dict)
     """The first values of each column."""
 
@@ -92,6 +98,9 @@ def infer(
             continue
         remarks[name] = why
         (dense if kind == "dense" else sparse).append({"column": name, **column})
+        if (also := second_kind(samples[name], kind, column)) and name not in rows.of_two_types:
+            if _is_read(samples[name], *also):
+                (dense if also[0] == "dense" else sparse).append({"column": name, **also[1]})
     if not sparse:
         why = "; ".join(f"{name}: {text}" for name, text in (unused | remarks).items())
         raise UsageError(
@@ -101,7 +110,18 @@ def infer(
     give_names(sparse)
     settings = rows.file.model_dump(exclude_defaults=True)
     values = {"label": label, "dense": dense, "sparse": sparse, "min_count": SHARED_BELOW, "file": settings}
-    return Inferred(parse_schema(values, f"the schema of {path}"), remarks, unused, rows.notes, samples)
+    schema = parse_schema(values, f"the schema of {path}")
+    proposed = [clock for name, why in unused.items() if why.startswith("a time") for clock in _clocks(samples[name])]
+    return Inferred(schema, remarks, unused, rows.notes, proposed, samples)
+
+
+def _clocks(sample: Sample) -> list[DenseColumn]:
+    """Return the dense columns that a column of times may become; none where the times are no times of a clock."""
+    try:
+        unit: Any = unit_of_column(sample.values)
+    except DataError:
+        return []
+    return [DenseColumn(column=sample.name, transform=transform, unit=unit) for transform in CLOCKS]
 
 
 def _taken(sample: Sample) -> Judged:
@@ -150,6 +170,7 @@ def check_label(path: Path, label: str, samples: dict[str, Sample], most_bad_rat
             f"--label must be a column or a comparison, {label!r} is both in {path}: rename the column that is called so"
         )
     if target.column not in samples:
+        check_one_label(path, label, samples)
         known = ", ".join(samples)
         raise UsageError(
             f"--label must be a column of {path}, or a comparison such as 'rating >= 4', got {label!r}; the first line names "
@@ -181,6 +202,35 @@ def check_label(path: Path, label: str, samples: dict[str, Sample], most_bad_rat
             f"makes a label of it: --label '{target.column} >= {bar:g}'"
         )
     return target
+
+
+def check_one_label(path: Path, label: str, samples: dict[str, Sample]) -> None:
+    """Raise UsageError where --label lists columns of a file, or comparisons of some. It says which of them tell another one:
+    as a feature of the run for that one, such a column would be known only with the label."""
+    listed = [part for each in label.split(",") if (part := each.strip())]
+    if len(listed) < 2 or any(parse_label(part).column not in samples for part in listed):
+        return
+    ways = " and ".join(f"--label {shlex.quote(part)}" for part in listed)
+    labels = {part: _labels_of(samples, part) for part in listed}
+    told = [
+        f"{other} tells {part} ({found}), so leave it out of the schema of the run for {part}"
+        for part, labels_S in labels.items()
+        for other, others_S in labels.items()
+        if other != part and labels_S is not None and others_S is not None
+        if (found := tells(others_S.astype(np.int64), labels_S))
+    ]
+    raise UsageError(
+        f"--label must be one label, got {label!r}, {len(listed)} columns of {path}: a model learns one. Train a run for each "
+        f"({ways}), or make one column of them{''.join(f'; {words}' for words in told)}"
+    )
+
+
+def _labels_of(samples: dict[str, Sample], label: str) -> NDArray[np.float64] | None:
+    """Return the labels of the first rows; None where a column has other values than 0 and 1."""
+    target = parse_label(label)
+    found = label_numbers(samples[target.column].values, target.equals)
+    labels_S = None if found is None else target.of(found.values_B)
+    return labels_S if labels_S is not None and np.isin(labels_S, (0.0, 1.0)).all() else None
 
 
 def _as_label(target: Label, sample: Sample) -> str:

@@ -71,7 +71,7 @@ class TabularReader:
             if column not in self._file.names:
                 known = ", ".join(self._file.names)
                 raise DataError(f"{path} must have the column {column} of the schema, it has {known}{self._way_out(column)}")
-        self.dense_names = tuple(column.column for column in schema.dense) or (CONSTANT,)
+        self.dense_names = tuple(column.feature for column in schema.dense) or (CONSTANT,)
         self.dense_transform = ", ".join(f"{c.column}: {c.transform}" for c in schema.dense) or "the constant 1"
         self.columns = tuple(
             SparseColumn(c.feature, c.table_name, bool(c.separator or c.list) or self._has_lists(c.column))

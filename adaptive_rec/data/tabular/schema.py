@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import (
     Field,
@@ -33,8 +34,11 @@ ClassWeight = dict[Literal["0", "1"], float]
 """How much rows of each label count."""
 LARGEST_WEIGHT = 1e38
 """The largest weight of a class: it fits 32 bits."""
-LATER_KEYS = frozenset(("format", "list", "escape", "columns", "partitions"))
+LATER_KEYS = frozenset(("format", "clip", "unit", "list", "escape", "columns", "partitions"))
 """Keys that older versions did not know."""
+Clock = Literal["hour_sine", "hour_cosine", "weekday_sine", "weekday_cosine"]
+CLOCKS: tuple[Clock, ...] = get_args(Clock)
+"""The transforms of times."""
 
 
 class SchemaPart(Frozen):
@@ -51,14 +55,49 @@ class DenseColumn(SchemaPart):
     """A dense column of the schema: a number of each row."""
 
     column: str = Field(min_length=1)
-    transform: Literal["none", "log", "standard"] = "none"
+    transform: Literal["none", "log", "standard", "log_standard", Clock] = "none"
     """log is log(1 + max(x, 0)), for counts. standard takes the mean off and divides by the standard deviation, both of the rows
-    that are trained on."""
+    that are trained on. log_standard is standard of log. Sine and cosine of the hour are those of the time of day, in UTC, as an
+    angle; those of the weekday of the time since Monday."""
+    clip: tuple[float, ...] = Field((), strict=False)
+    """The lowest and the highest number, before the transform: numbers beyond are taken for these. Empty: as they are."""
     missing: float = 0.0
     """The value of a missing number, after the transform."""
+    unit: Unit = ""
+    """Of a column of times, as that of `time`."""
     format: Literal["", "us", "eu"] = ""
     """How texts have numbers that are written for people: us as 1,234.5, eu as 1.234,5; both take signs of money and
     percent."""
+
+    @field_validator("clip")
+    @classmethod
+    def _check_clip(cls, ends: tuple[float, ...]) -> tuple[float, ...]:
+        if ends and not (len(ends) == 2 and ends[0] < ends[1] and all(map(math.isfinite, ends))):
+            raise ValueError(f"must be two numbers, the lower one first, got {list(ends)}")
+        return ends
+
+    @model_validator(mode="after")
+    def _check_settings(self) -> DenseColumn:
+        if self.is_clock and (self.clip or self.format):
+            raise ValueError(f"clip and format must not be set where transform is {self.transform}, {self.column} has one")
+        if self.unit and not self.is_clock:
+            raise ValueError(f"unit must be empty where transform is {self.transform}, {self.column} has {self.unit}")
+        return self
+
+    @property
+    def is_clock(self) -> bool:
+        """Whether the column holds times."""
+        return self.transform in CLOCKS
+
+    @property
+    def feature(self) -> str:
+        """The name of the dense feature; several may be of one column of times."""
+        return f"{self.column}:{self.transform}" if self.is_clock else self.column
+
+    @property
+    def is_standard(self) -> bool:
+        """Whether the column's mean and deviation are measured when a run starts."""
+        return self.transform in ("standard", "log_standard")
 
 
 class SparseColumnSchema(SchemaPart):
@@ -230,10 +269,11 @@ class Schema(Frozen):
                 raise ValueError(
                     f"sparse column {column.column!r} needs a name of letters, digits, _, . and -, at most 100"
                 )
-        dense = [column.column for column in self.dense]
-        twice = next((name for name in dense if dense.count(name) > 1), None)
+        features = [column.feature for column in self.dense]
+        twice = next((name for name in features if features.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"dense columns must be different, {twice} is listed twice")
+        dense = [column.column for column in self.dense]
         for kind, columns in (("dense", dense), ("sparse", [column.column for column in self.sparse])):
             if self.label in columns or self.comparison.column in columns:
                 raise ValueError(
@@ -265,8 +305,8 @@ class Schema(Frozen):
 
     @property
     def standard_columns(self) -> tuple[int, ...]:
-        """The dense columns with the transform `standard`, by number."""
-        return tuple(x for x, column in enumerate(self.dense) if column.transform == "standard")
+        """The dense columns whose mean and deviation are measured, by number."""
+        return tuple(x for x, column in enumerate(self.dense) if column.is_standard)
 
     @property
     def standard_missing(self) -> tuple[float, ...]:

@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import sys
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
 from uuid import UUID
@@ -27,6 +28,8 @@ ESCAPED = re.compile(
 WHOLE = re.compile(r"(-?[0-9]+)\.0*")
 EXPONENT = re.compile(r"-?[0-9]+(\.[0-9]*[eE]\+?|[eE]\+)[0-9]+")
 LARGEST = float(np.finfo(np.float32).max)
+LAST_SECOND = 253_402_300_800
+PERIODS = {"hour": (0, 86400), "weekday": (3 * 86400, 7 * 86400)}
 
 
 def plain(value):
@@ -63,17 +66,52 @@ def of_all(values, column, read):
 
 def transformed(values, column):
     """Return a dense column (S,) as the model sees it, in float32."""
-    read = partial(number, transform=column["transform"], pattern=column.get("format"))
+    transform = column["transform"]
+    if transform.split("_")[0] in PERIODS:
+        return clock(of_all(values, column, partial(seconds, unit=column.get("unit", ""))), column).astype(np.float32)
+    read = partial(number, logs="log" in transform, clip=column.get("clip"), pattern=column.get("format"))
     numbers = np.array(of_all(values, column, read), dtype=np.float64)
     missing = np.isnan(numbers)
-    if column["transform"] == "standard":
+    if "standard" in transform:
         numbers = (numbers.astype(np.float32).astype(np.float64) - column["mean"]) / column["deviation"]
     return np.where(missing, column["missing"], numbers).astype(np.float32)
 
 
-def number(value, transform, pattern=None):
-    """Return a number, its logarithm where that is the transform, and NaN for a missing one. `pattern`: how texts have
-    numbers that are written for people, and the decimal point."""
+def clock(times, column):
+    """Return the sine or the cosine of the time of day or of the week (S,), of times in seconds, None for a missing one."""
+    of, function = column["transform"].split("_")
+    since, period = PERIODS[of]
+    angles = [(time + since) % period * (2 * np.pi / period) for time in times if time is not None]
+    found = np.full(len(times), column["missing"], dtype=np.float64)
+    found[[time is not None for time in times]] = getattr(np, {"sine": "sin", "cosine": "cos"}[function])(angles)
+    return found
+
+
+def seconds(value, unit):
+    """Return a time in seconds since 1970, UTC, of a number in the column's unit, an ISO text or a date."""
+    value = value.strip() if isinstance(value, str) else value
+    if value is None or value != value or (isinstance(value, str) and value in WORDS):
+        return None
+    is_number = isinstance(value, (int, float)) or (isinstance(value, str) and NUMBER.fullmatch(value))
+    if is_number and unit.startswith("yy"):
+        digits = str(int(float(value))).zfill(len(unit))
+        parts = [int(digits[at : at + 2]) for at in range(len(digits) - len(unit.lstrip("y")), len(digits), 2)]
+        year = int(digits[: len(digits) - 2 * len(parts)]) + (0 if unit.startswith("yyyy") else 2000)
+        value = datetime(year, *(parts + [1])[: max(2, len(parts))])
+    elif is_number:
+        found = float(value) / {"": 1, "s": 1, "ms": 1e3, "us": 1e6, "ns": 1e9}[unit]
+        if abs(found) > LAST_SECOND:
+            raise ValueError("must be a time in the unit of the column")
+        return found
+    if not hasattr(value, "timetuple"):
+        value = datetime.fromisoformat(str(value))
+    zone = getattr(value, "tzinfo", None) or UTC
+    return datetime(*value.timetuple()[:6], getattr(value, "microsecond", 0), zone).timestamp()
+
+
+def number(value, logs, clip=None, pattern=None):
+    """Return a number, its logarithm where `logs`, and NaN for a missing one. `clip`: the lowest and the highest number.
+    `pattern`: how texts have numbers that are written for people, and the decimal point."""
     if isinstance(value, str) and pattern:
         found = written(value.strip(), *pattern)
     elif isinstance(value, str):
@@ -82,7 +120,9 @@ def number(value, transform, pattern=None):
         found = np.nan if value in WORDS else float(value) if NUMBER.fullmatch(value) else np.inf
     else:
         found = np.nan if value is None else float(value)
-    if transform == "log":
+    if clip and abs(found) < np.inf:
+        found = min(max(found, clip[0]), clip[1])
+    if logs:
         found = np.log1p(max(found, 0.0)) if found == found else found
     if abs(found) > LARGEST:
         raise ValueError("must be a number, finite in 32 bits")

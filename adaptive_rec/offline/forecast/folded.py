@@ -1,8 +1,8 @@
-"""A source with smaller tables."""
+"""A source with smaller tables, or with tables of other numbers of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,11 +12,12 @@ from adaptive_rec.data.source import Source, Wrapped
 
 
 class Folded(Wrapped):
-    """A source whose tables are cut to a number of rows, with ids folded into them."""
+    """A source whose tables are cut to a number of rows, or each to one of its own, with ids folded into them."""
 
-    def __init__(self, source: Source, rows: int) -> None:
+    def __init__(self, source: Source, rows: int | Sequence[int]) -> None:
         super().__init__(source)
-        self.tables = tuple(replace(table, rows=min(table.rows, rows)) for table in source.tables)
+        rows_T = [rows] * len(source.tables) if isinstance(rows, int) else rows
+        self.tables = tuple(replace(table, rows=min(table.rows, n)) for table, n in zip(source.tables, rows_T, strict=True))
         self._rows_F = np.array([self.tables[feature.table].rows for feature in source.features])
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:

@@ -26,8 +26,9 @@ from adaptive_rec.config.trust import TRUST
 from adaptive_rec.config.watch import WatchConfig
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
-from adaptive_rec.errors import first_line
+from adaptive_rec.errors import TrainingError, first_line
 from adaptive_rec.live.sidecar_process import own_modules_only
+from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.memory.parts import WHILE_TRAINING, peak_bytes
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan
 from adaptive_rec.memory.rows import COPIES, LOG, row_parts, row_rule, row_type
@@ -108,6 +109,24 @@ def measured(plan: MemoryPlan, result: Rehearsed) -> MemoryPlan:
     )
     note = f"rehearsed on this machine: {result.steps} steps with small tables, a checkpoint, an evaluation's batch"
     return replace(plan, parts=[*kept, rest], notes=[*plan.notes, note])
+
+
+def step_seconds(config: Config, source: Source) -> float:
+    """Return about how many seconds a step takes on a CPU: the median of a few, of the source's own batches with small tables.
+    Raises AdaptiveRecError where such a run cannot be made."""
+    ended, began, small = list[float](), time.perf_counter(), shorten(config)
+    with tempfile.TemporaryDirectory() as folder:
+        options = RunOptions(Path(folder) / "checkpoints", rows=Path(folder) / "rows")
+        runtime = assemble(small, fold(small, source), options=options)
+        for report in runtime.run():
+            if isinstance(report, Snapshot):
+                ended.append(time.perf_counter())
+                if ended[-1] - began > SECONDS and len(ended) > LEAST_STEPS:
+                    runtime.state.stop()
+    taken = np.diff(ended)
+    if not len(taken):
+        raise TrainingError("a step can be timed only beside another one, the data holds one batch")
+    return float(np.median(taken[len(taken) // 4 :]))  # the first ones compile
 
 
 # In the process that rehearses ---------------------------------------------------------------------------------------

@@ -1,0 +1,171 @@
+"""Rows in the memory of a program (pandas, polars, Arrow, NumPy, a dictionary of columns), written to a file for the commands."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import file_digest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.data.tabular.canonical import canonical_batch, canonical_schema
+from adaptive_rec.errors import DataError, UsageError
+from adaptive_rec.units import whole
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BLOCK_ROWS = 1 << 15
+"""Rows that are turned into Arrow, and written, at a time: a frame is never copied whole."""
+TAKEN = (
+    "a pandas or polars frame, an Arrow table or record batch, a dictionary of columns, a NumPy array of rows and columns, or "
+    "the path of a file or folder"
+)
+
+
+class ArgumentError(UsageError, ValueError):
+    """An argument of a method of `ClickModel` that does not fit; the message names the rule and the value."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Rows in memory, some at a time."""
+
+    schema: pa.Schema
+    batches: Iterable[pa.RecordBatch]
+    is_named: bool = True
+    """Whether the columns have names of their own; those of a NumPy array are numbered."""
+
+    @property
+    def names(self) -> list[str]:
+        return [str(name) for name in self.schema.names]
+
+
+def is_path(X: Any) -> bool:
+    """Return whether an argument names a file or a folder."""
+    return isinstance(X, str | os.PathLike)
+
+
+def frame_of(X: Any, names: Sequence[str] | None = None) -> Frame:
+    """Return rows in memory as Arrow batches that are made one after another. `names`: those of the columns of a NumPy array.
+    Raises ArgumentError for anything else than `TAKEN` names, and for two columns of one name."""
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise UsageError("reading frames needs pyarrow: pip install 'adaptive-rec[data]'") from None
+    try:
+        found = _found(X, names)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        if isinstance(error, ArgumentError):
+            raise
+        raise ArgumentError(f"X must have columns that Arrow can hold: {error}") from None
+    twice = next((name for name in found.names if found.names.count(name) > 1), None)
+    if twice is not None:
+        raise ArgumentError(f"X must have columns of different names, two are called {twice!r}")
+    return found
+
+
+def _found(X: Any, names: Sequence[str] | None) -> Frame:
+    import pyarrow as pa
+
+    if isinstance(X, pa.Table):
+        return Frame(X.schema, X.to_batches(max_chunksize=BLOCK_ROWS))
+    if isinstance(X, pa.RecordBatch):
+        return Frame(X.schema, (X.slice(start, BLOCK_ROWS) for start in range(0, max(1, X.num_rows), BLOCK_ROWS)))
+    if (pandas := sys.modules.get("pandas")) is not None and isinstance(X, pandas.DataFrame):
+        return _of_pandas(X)
+    if isinstance(X, Mapping) and not hasattr(X, "toarray"):
+        return _found(pa.table({str(name): _column(values) for name, values in X.items()}), None)
+    if hasattr(X, "__arrow_c_stream__"):  # polars, duckdb and others
+        reader = pa.RecordBatchReader.from_stream(X)
+        return Frame(reader.schema, _cut(reader))
+    array = np.empty(0) if hasattr(X, "toarray") or hasattr(X, "collect") else np.asarray(X)
+    if array.ndim != 2:
+        hint = "; sparse input is not supported, call toarray() first" if hasattr(X, "toarray") else ""
+        hint = "; collect() it first" if hasattr(X, "collect") else hint
+        hint = f" of shape {array.shape}; Reshape your data: rows and columns" if isinstance(X, np.ndarray) else hint
+        raise ArgumentError(f"X must be {TAKEN}, got {type(X).__name__}{hint}")
+    return _of_array(array, names)
+
+
+def _of_pandas(X: Any) -> Frame:
+    """Return a pandas frame with the types that its `to_parquet` gives it. Its index is no column."""
+    import pyarrow as pa
+
+    schema = pa.Schema.from_pandas(X, preserve_index=False)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for start in range(0, max(1, len(X)), BLOCK_ROWS):
+            rows = X.iloc[start : start + BLOCK_ROWS].set_axis(schema.names, axis=1)
+            yield pa.RecordBatch.from_pandas(rows, schema=schema, preserve_index=False)
+
+    return Frame(schema, batches())
+
+
+def _of_array(array_RX: NDArray[Any], names: Sequence[str] | None) -> Frame:
+    """Return the columns of an array, called x0, x1 and so on unless they have names."""
+    import pyarrow as pa
+
+    if array_RX.dtype.kind == "c":
+        raise ArgumentError("X must hold numbers or texts. Complex data not supported")
+    names = names or [f"x{column}" for column in range(array_RX.shape[1])]
+    if not names:
+        raise ArgumentError(f"X must have a column: 0 feature(s) (shape={array_RX.shape}) while a minimum of 1 is required.")
+    columns = [_column(array_RX[:, column]) for column in range(array_RX.shape[1])]
+    return Frame(pa.schema([(n, c.type) for n, c in zip(names, columns, strict=True)]), _found(
+        pa.table(columns, names=list(names)), None).batches, is_named=False)
+
+
+def _column(values: Any) -> Any:
+    import pyarrow as pa
+
+    return values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, from_pandas=True)
+
+
+def _cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of batches, fewer at a time."""
+    for batch in batches:
+        yield from (batch.slice(start, BLOCK_ROWS) for start in range(0, max(1, batch.num_rows), BLOCK_ROWS))
+
+
+def write_frame(frame: Frame, path: Path, added: Mapping[str, NDArray[Any]] | None = None) -> str:
+    """Write a frame to a Parquet file, with columns that are `added`, each of as many values as there are rows. Returns a digest
+    of the file, whose time is always the same. Raises ArgumentError for other numbers of values, and for no row; DataError for
+    values that a file cannot hold or where it cannot be written."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    added, rows = added or {}, 0
+    schema = canonical_schema(frame.schema)
+    for name, values_R in added.items():
+        schema = schema.append(pa.field(name, pa.array(values_R[:0]).type))
+    try:
+        with parquet.ParquetWriter(path, schema) as writer:
+            for batch in frame.batches:
+                canonical, end = canonical_batch(batch), rows + batch.num_rows
+                parts = [pa.array(values_R[rows:end]) for values_R in added.values()]
+                check_lengths(end, {name: len(values_R) for name, values_R in added.items() if len(values_R) < end})
+                writer.write_batch(pa.RecordBatch.from_arrays([*canonical.columns, *parts], schema=schema))
+                rows = end
+        os.utime(path, (0, 0))  # what is prepared from these rows is known by path, size and time
+    except pa.ArrowException as error:
+        raise DataError(f"X must hold columns of types that a Parquet file can hold: {error}") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror or error}") from None
+    if not rows:
+        raise ArgumentError("X must have a row: Found array with 0 sample(s) while a minimum of 1 is required.")
+    check_lengths(rows, {name: len(values_R) for name, values_R in added.items()})
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()[:16]
+
+
+def check_lengths(rows: int, lengths: Mapping[str, int]) -> None:
+    """Raise ArgumentError where a column beside a frame has another number of values than it has rows."""
+    for name, length in lengths.items():
+        if length != rows:
+            raise ArgumentError(f"{name} must have a value for each of the {whole(rows)} rows of X, got {whole(length)} values")
