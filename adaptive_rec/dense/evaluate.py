@@ -72,7 +72,7 @@ def _looked_ahead(batches: Iterable[Batch], store: EmbeddingStore) -> Iterator[C
     present = None
     for batch in batches:
         work = ClassifiedBatch(batch, store.peers.batch_space)
-        store.look_ahead(work)
+        store.batches.look_ahead(work)
         if present is not None:
             yield present
         present = work
@@ -81,12 +81,12 @@ def _looked_ahead(batches: Iterable[Batch], store: EmbeddingStore) -> Iterator[C
 
 
 def _logits(work: ClassifiedBatch, store: EmbeddingStore, dense: DensePart) -> NDArray[np.floating]:
-    store.look_up(work)
+    store.batches.look_up(work)
     try:
         size = work.batch.size
         micro = dense.evaluation_inputs(size)
-        store.gather(work, np.arange(size), np.ones(size), micro)
+        store.batches.gather(work, np.arange(size), np.ones(size), micro)
         logits: NDArray[np.floating] = store.hot.fetch(dense.logits(micro.dense_SX, micro.pooled))
     finally:
-        store.release(work)
+        store.batches.release(work)
     return logits
