@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from adaptive_rec.live.telemetry import ranked_of, ranked_texts, ratio
+from adaptive_rec.config.metrics import ranked_of, ranked_texts
+from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.units import clock, count, counted, percent, printable, size, whole
 
 if TYPE_CHECKING:
