@@ -66,6 +66,8 @@ def settings_by_size(args: argparse.Namespace, settings: list[str]) -> dict[str,
 
     if args.config or args.resume or args.replay or args.data is None:
         return {}
+    if any(setting.startswith("data.implicit.negatives=") for setting in settings):  # the preset of positives alone has its own
+        return {}
     rows = getattr(args, "unprepared_rows", None)
     if rows is None:
         if preset_for(args.data) != "clicks_small" or not is_prepared(args.data):

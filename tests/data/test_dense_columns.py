@@ -18,7 +18,7 @@ from adaptive_rec.data.tabular.reader import TabularReader
 from adaptive_rec.data.tabular.schema import Schema, parse_schema
 from adaptive_rec.data.tabular.schema_text import schema_toml
 from adaptive_rec.errors import DataError, UsageError
-from adaptive_rec.offline.export.model import transformed
+from adaptive_rec.offline.export.model_values import transformed
 
 DRAWN = np.random.default_rng(3)
 

@@ -154,6 +154,16 @@ class TimeColumn(Frozen):
         return self
 
 
+class ImplicitPart(SchemaPart):
+    """What makes a log of positives alone one to learn from: rows with label 0 are drawn while a run trains, with other items."""
+
+    item: str = Field(min_length=1)
+    """The sparse column of the items, as the file calls it."""
+    user: str = ""
+    """The sparse column of those who chose them: what a user has chosen is not drawn for the user, and held-out rows of a user
+    are ranked together. Empty: each row stands for itself."""
+
+
 class GroupColumn(SchemaPart):
     """The column of the groups within which samples are ranked, such as a user or a query."""
 
@@ -214,8 +224,9 @@ class Schema(Frozen):
     """The TOML file that names the label, the dense and the sparse columns. Without dense columns a sample has one dense
     feature, the constant 1."""
 
-    label: str = Field(min_length=1)
-    """A column of 0 and 1, or of booleans; or a comparison, ``rating >= 4``, ``answer == yes``."""
+    label: str = ""
+    """A column of 0 and 1, or of booleans; or a comparison, ``rating >= 4``, ``answer == yes``. Empty where `implicit` is there:
+    every row has label 1."""
     dense: tuple[DenseColumn, ...] = Field((), strict=False)
     sparse: tuple[SparseColumnSchema, ...] = Field(min_length=1, strict=False)
     min_count: int = Field(1, ge=1)
@@ -228,6 +239,8 @@ class Schema(Frozen):
     """How much rows with label 0 and with label 1 count, times the value of `weight`; 1 for a label that is left out."""
     group: GroupColumn = GroupColumn()
     """The groups within which rows are ranked; the column may be a feature besides."""
+    implicit: ImplicitPart | None = None
+    """Of a log of positives alone, which has no label."""
     file: FileSchema = FileSchema()
 
     @model_serializer(mode="wrap")
@@ -235,6 +248,7 @@ class Schema(Frozen):
         """Leave out what older versions did not know and the schema does not name, as `SchemaPart` does."""
         values: dict[str, Any] = handler(self)
         kept = {"weight": bool(self.weight), "class_weight": bool(self.class_weight), "group": bool(self.group.column)}
+        kept["implicit"] = self.implicit is not None
         return {name: value for name, value in values.items() if kept.get(name, True)}
 
     @field_validator("class_weight")
@@ -274,6 +288,8 @@ class Schema(Frozen):
         if twice is not None:
             raise ValueError(f"dense columns must be different, {twice} is listed twice")
         dense = [column.column for column in self.dense]
+        if self.implicit is None and not self.label:
+            raise ValueError("label must name a column, got nothing; a log of positives alone has a part [implicit] instead")
         for kind, columns in (("dense", dense), ("sparse", [column.column for column in self.sparse])):
             if self.label in columns or self.comparison.column in columns:
                 raise ValueError(
@@ -282,8 +298,23 @@ class Schema(Frozen):
                 )
         if self.weight and self.weight in (self.comparison.column, self.time.column):
             raise ValueError(f"weight must be another column than the label and the time, got {self.weight!r}")
-        if self.group.column == self.comparison.column:
+        if self.group.column and self.group.column == self.comparison.column:
             raise ValueError(f"group must be another column than the label, got {self.group.column!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_implicit(self) -> Schema:
+        if self.implicit is None:
+            return self
+        if self.label:
+            raise ValueError(f"label must be empty beside [implicit], whose rows all have label 1, got {self.label!r}")
+        for name, column in (("item", self.implicit.item), ("user", self.implicit.user)):
+            found = next((each for each in self.sparse if each.column == column), None)
+            if column and (found is None or found.separator or found.list):
+                what = "which is one of lists" if found else f"the columns are {', '.join(each.column for each in self.sparse)}"
+                raise ValueError(f"implicit.{name} must be a sparse column of single values, got {column!r}; {what}")
+        if self.implicit.item == self.implicit.user:
+            raise ValueError(f"implicit.user must be another column than implicit.item, got {self.implicit.user!r} for both")
         return self
 
     @property
@@ -293,15 +324,23 @@ class Schema(Frozen):
 
     @property
     def comparison(self) -> Label:
-        """The label, with the comparison read from its text."""
+        """The label, with the comparison read from its text; its column is empty where there is none."""
         return parse_label(self.label)
+
+    @property
+    def choice(self) -> tuple[str, str]:
+        """The features of items and users of a log of positives alone; each empty where there is none."""
+        feature_of = {column.column: column.feature for column in self.sparse}
+        part = self.implicit
+        return ("", "") if part is None else (feature_of[part.item], feature_of.get(part.user, ""))
 
     @property
     def columns(self) -> list[str]:
         """The columns of the file that are read, each once."""
         features = [*(column.column for column in self.dense), *(column.column for column in self.sparse)]
         beside = [name for name in (self.time.column, self.weight, self.group.column) if name]
-        return list(dict.fromkeys([self.comparison.column, *features, *beside]))
+        label = [self.comparison.column] if self.label else []
+        return list(dict.fromkeys([*label, *features, *beside]))
 
     @property
     def standard_columns(self) -> tuple[int, ...]:

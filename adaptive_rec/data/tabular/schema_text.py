@@ -22,7 +22,7 @@ def schema_toml(
     `proposed`.
     """
     remarks = remarks or {}
-    lines = [f"label = {toml(schema.label)}", ""]
+    lines = [f"label = {toml(schema.label)}", ""] if schema.label else ["# every row has label 1", ""]
     for kind, columns in (("dense", schema.dense), ("sparse", schema.sparse)):
         if not columns:
             continue
@@ -52,6 +52,8 @@ def schema_toml(
         lines.append("# Times as numbers, for days and weeks that recur; put these lines into dense = [...], above min_count:")
         lines += [f"#   {toml(_without_defaults(column))}," for column in proposed]
         lines.append("")
+    if schema.implicit is not None:
+        lines += ["[implicit]", *(f"{name} = {toml(value)}" for name, value in schema.implicit if value), ""]
     written = _without_defaults(schema.file)
     if isinstance(written, dict) and written:
         lines += ["[file]", *(f"{name} = {toml(value)}" for name, value in written.items()), ""]
