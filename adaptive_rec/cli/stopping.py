@@ -15,6 +15,8 @@ MOST_PASSES = 20
 EVALUATIONS = 2
 """Evaluations of each pass."""
 MOST_PATIENCE = 1 << 30
+SAMPLES_AND_TIMES = frozenset({"eval.mode", "eval.every_steps", "eval.count"})
+"""Settings of `eval` that say which samples are scored when: who names one on files of their own gets no more than was named."""
 
 
 def stopping_settings(args: argparse.Namespace, config: str | None, settings: list[str]) -> list[str]:
@@ -26,12 +28,16 @@ def stopping_settings(args: argparse.Namespace, config: str | None, settings: li
     if patience is not None and (args.resume or args.replay):
         return [f"eval.patience={patience}"]
     given = given_keys(config, os.environ, settings)
-    if patience is None and (given & {"run.steps", "data.epochs"} or any(key.startswith("eval.") for key in given)):
+    if patience is None and given & {"run.steps", "data.epochs", *SAMPLES_AND_TIMES}:
         return []
-    data = load_config(config, os.environ, settings).data
+    data = load_config(config, os.environ, [*settings, "eval.patience=0"]).data
     if patience is None and (data.follow or data.order == "time"):
         return []
     found: dict[str, int | str] = {"eval.patience": PATIENCE if patience is None else patience}
+    if patience is None and "eval.patience" in given:
+        if not load_config(config, os.environ, [*settings, "eval.mode=validation"]).eval.patience:
+            return []
+        del found["eval.patience"]
     if patience == 0 or data.follow:
         return _texts(found)
     if "eval.mode" not in given:
