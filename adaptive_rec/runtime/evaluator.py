@@ -65,7 +65,7 @@ class Evaluator:
         with state.recorder.paused(), self._publisher.during("evaluating"):
             evaluation = self.evaluate()
         if self._progressive is not None:
-            self._progressive.begin_window()
+            self._progressive.begin_window(state.step)
         if evaluation:
             yield evaluation
             yield from self.warning()
@@ -100,7 +100,7 @@ class Evaluator:
         state, settings = self._state, self._state.config.eval
         window = self._next_window() if settings.mode == "next_window" else None
         if self._progressive is not None:
-            quality = self._progressive.quality()
+            quality = self._progressive.quality(state.step)
         else:
             held_out = self._source.test_batches(settings.batch_size, settings.max_samples, settings.validates)
             batches = held_out if window is None else window.batches()
