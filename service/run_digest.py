@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from adaptive_rec.config.metrics import ranked_of
 from adaptive_rec.live.life import is_held, state_of
-from adaptive_rec.live.telemetry import ranked_of
 from adaptive_rec.service.damage import summary_of
 from adaptive_rec.service.hello import Count, Values
 from adaptive_rec.service.lines import (

@@ -96,7 +96,7 @@ class Writing:
             raise
         kept_rows, raw_ids = state.input.kept_rows, state.input.raw_ids
         self._kept = None
-        if kept_rows is not None and raw_ids is not None and raw_ids.kept is not None:
+        if group.rank == 0 and kept_rows is not None and raw_ids is not None and raw_ids.kept is not None:
             self._kept = kept_rows.begin_snapshot(raw_ids.kept.places)
         self._error: CheckpointError | None = CheckpointError(f"{self.name} was never written")
         self._complaints: list[str] = []

@@ -18,7 +18,16 @@ from rich.table import Table
 from rich.text import Text
 
 from adaptive_rec.cli.progress import MAX_WIDTH, PLAIN_EVERY_SECONDS, Display
-from adaptive_rec.cli.run_text import BEFORE, HELD_OUT, VALIDATED, header, length, quality_text, summary_lines
+from adaptive_rec.cli.run_text import (
+    BEFORE,
+    HELD_OUT,
+    VALIDATED,
+    header,
+    length,
+    positives_alone,
+    quality_text,
+    summary_lines,
+)
 from adaptive_rec.data.weights import weights_of
 from adaptive_rec.live.telemetry import COMPILING, Event, Snapshot, ratio
 from adaptive_rec.units import clock, count, percent, printable, whole
@@ -72,6 +81,8 @@ class Screen(Display):
             self.console.print(f"weights     {weights.text}", markup=False)
         if remark := length(runtime):
             self.console.print(remark)
+        for label, text in positives_alone(runtime):
+            self.console.print(f"{label:<12}{text}")
         self.console.file.flush()
 
     def dashboard(self, url: str, link: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from adaptive_rec.cli.output import pairs, print_json, printable_path, say, show, waiting
 from adaptive_rec.cli.own_data import files_with_rows, found_files, schema_to_use
-from adaptive_rec.cli.parser import Parser, add_command, add_schema_options
+from adaptive_rec.cli.parser import Parser, add_command, add_schema_options, describes_files
 from adaptive_rec.data.prepare.recipe import formats, recipes
 from adaptive_rec.data.tabular.files import DataFiles
 from adaptive_rec.errors import UsageError
@@ -106,7 +106,7 @@ def prepare(args: argparse.Namespace) -> int:
 def schema_of_sources(args: argparse.Namespace) -> tuple[Schema | None, list[Path]]:
     """Return the schema of CSV, TSV or Parquet sources, that of --schema, or one inferred for --label and written to
     DIR.schema.toml; and the sources that have rows, the files of folders among them."""
-    if args.label is None and args.schema is None:
+    if not describes_files(args):
         return None, args.sources
     from adaptive_rec.data.tabular.first_rows import Reading
 

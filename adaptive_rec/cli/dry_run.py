@@ -18,9 +18,9 @@ from adaptive_rec.cli.dry_run_screen import Described, DryRunScreen
 from adaptive_rec.cli.launcher import Wanted
 from adaptive_rec.cli.output import pairs, print_json, printable_path, show, waiting
 from adaptive_rec.cli.own_beside import check_folder
-from adaptive_rec.cli.own_data import describe_own_data, request_of
+from adaptive_rec.cli.own_data import check_negatives, describe_own_data, request_of
 from adaptive_rec.cli.own_time import in_time
-from adaptive_rec.cli.parser import SMALL_FILE_BYTES, text_settings
+from adaptive_rec.cli.parser import SMALL_FILE_BYTES, describes_files, text_settings
 from adaptive_rec.cli.plan import DRY_RUN_NOTE, FOLLOWED_NOTE, ONE_LOOK_SECONDS, fit_verdict, plan_rank
 from adaptive_rec.cli.train_settings import check_begins, check_past, names_columns, replays
 from adaptive_rec.errors import AdaptiveRecError, first_line
@@ -60,7 +60,8 @@ def describe(args: argparse.Namespace, scratch: Path) -> Described:
         waiting(f"reading {args.data}")
     args = in_time(args)
     config = check_begins(args)
-    if args.label is None and args.schema is None:
+    check_negatives(args, config)
+    if not describes_files(args):
         check_folder(args)
         return Described(config)
     runs, said = args.out.parent if args.out else RUNS, io.StringIO()
@@ -88,18 +89,26 @@ def describe(args: argparse.Namespace, scratch: Path) -> Described:
 def unprepared(args: argparse.Namespace, schema_file: Path) -> Described:
     """Return files that are read as they are, in place of the folder that would be prepared, under the preset that it would
     have."""
+    from adaptive_rec.data.implicit.negatives import with_negatives
     from adaptive_rec.data.looked_at import estimated_rows
     from adaptive_rec.data.tabular.stream import TabularSource
     from adaptive_rec.offline.forecast.folded import Folded
 
-    args = argparse.Namespace(**{**vars(args), "preset": "clicks_small", "data": os.path.abspath(args.data)})
+    positives_alone = bool(check_begins(args).data.implicit.negatives)
+    small = None if positives_alone else "clicks_small"
+    args = argparse.Namespace(**{**vars(args), "preset": small, "data": os.path.abspath(args.data)})
     config = check_begins(args)
     as_it_is = config.data.model_copy(update={"schema_file": str(schema_file), "order": "file"})
     source = TabularSource(config.model_copy(update={"data": as_it_is}))
     rows = max(part.stop for part in source.ranges)
+    rows_T = estimated_rows(source, source.trained_columns().schema.min_count)
+    keyed = config.model_copy(update={"data": config.data.model_copy(update={"ids": "raw"})})
+    samples = with_negatives(source, keyed, source.schema)
+    if positives_alone:
+        return Described(config, Folded(samples, rows_T))
     if rows * 4 * (source.dense_features + len(source.features) + 1) > SMALL_FILE_BYTES:
         config = check_begins(argparse.Namespace(**{**vars(args), "preset": "clicks"}))
-    return Described(config, Folded(source, estimated_rows(source, source.trained_columns().schema.min_count)))
+    return Described(config, Folded(samples, rows_T))
 
 
 def with_columns(
@@ -192,6 +201,7 @@ def split_time(described: Described) -> tuple[int | None, bool]:
     config, schema = described.config, described.schema
     if config.data.order != "time":
         return None, True
+    from adaptive_rec.data.left_out import with_all_parts
     from adaptive_rec.data.prepared import PreparedSource
     from adaptive_rec.data.tabular.file_rows import FileRows
     from adaptive_rec.data.tabular.files import files_of
@@ -208,7 +218,8 @@ def split_time(described: Described) -> tuple[int | None, bool]:
         bare = schema.model_copy(update={"sparse": (), "dense": ()})
         rows = FileRows(files_of(Path(config.data.source)), bare, config.data.on_bad_row == "skip")
         parts = [piece.times_B for piece in rows.read(0) if piece.times_B is not None]
-        ranges, is_sorted = described.source.origin.ranges, False  # type: ignore[attr-defined]
+        origin = with_all_parts(described.source.origin)  # type: ignore[attr-defined]
+        ranges, is_sorted = origin.ranges, False  # type: ignore[attr-defined]
     times_R = np.concatenate(parts)
     is_sorted = is_sorted or bool((times_R[1:] >= times_R[:-1]).all())
     first = min(ranges[1].start, len(times_R) - 1)

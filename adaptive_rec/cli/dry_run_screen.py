@@ -97,7 +97,7 @@ class DryRunScreen:
         config, schema = self.described.config, self.described.schema
         yield from self.described.said
         if schema is not None:
-            yield "label", schema.label + self._shares_of_one()
+            yield ("label", schema.label + self._shares_of_one()) if schema.implicit is None else ("positives", self._drawn())
             for what, columns in (("categories", schema.sparse), ("numbers", schema.dense)):
                 yield what, _named([each.column for each in columns])
             yield from (("time", schema.time.column), ("weight", schema.weight), ("group", schema.group.column))
@@ -119,6 +119,13 @@ class DryRunScreen:
         yield "time", self.not_timed or f"about {clock(self.seconds or 0)}: {self._step_time()}"
         for line in [] if self.looked is None else lines(self.looked):
             yield "warning", line
+
+    def _drawn(self) -> str:
+        """Return how negatives are drawn for rows that are all positives."""
+        from adaptive_rec.data.implicit.negatives import negatives_of
+
+        drawn = negatives_of(self.source)
+        return "every row" + ("" if drawn is None else f"; negatives: {drawn.in_words()}")
 
     def _shares_of_one(self) -> str:
         if self.looked is None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 from adaptive_rec.cli import own_beside
 from adaptive_rec.cli.output import printable_path, say
 from adaptive_rec.cli.own_time import in_time, inferred_in_time, timed
-from adaptive_rec.cli.parser import text_settings
+from adaptive_rec.cli.parser import describes_files, text_settings
 from adaptive_rec.errors import UsageError
 from adaptive_rec.run.new_directory import replace_text
 from adaptive_rec.units import counted, printable, readable, whole
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from adaptive_rec.data.tabular.files import DataFiles
     from adaptive_rec.data.tabular.first_rows import Reading
     from adaptive_rec.data.tabular.infer import Inferred
-    from adaptive_rec.data.tabular.schema import FileSchema, Schema
+    from adaptive_rec.data.tabular.schema import FileSchema, ImplicitPart, Schema
 
 
 def with_prepared_data(
@@ -39,7 +39,8 @@ def with_prepared_data(
 
     args = in_time(args)
     config = resolve(args)
-    if args.label is None and args.schema is None:
+    check_negatives(args, config)
+    if not describes_files(args):
         own_beside.check_folder(args)
         return args, config
     load_policy(config.knobs.policy)  # an error here comes before the time that preparing takes
@@ -92,7 +93,7 @@ def keep_schema(path: Path, text: str) -> None:
 def check_given(args: argparse.Namespace) -> Path:
     """Return `--data`. Raises UsageError where it is not given."""
     if args.data is None:
-        raise UsageError("--label and --schema describe a CSV, TSV or Parquet file: give it as --data FILE")
+        raise UsageError("--label, --item and --schema describe a CSV, TSV or Parquet file: give it as --data FILE")
     return Path(args.data)
 
 
@@ -107,7 +108,7 @@ def check_time(schema: Schema, file: Path) -> None:
 
 def check_is_grouped(schema: Schema, file: Path, config: Config) -> None:
     """Raise UsageError where rows are to be ranked within groups and their schema names no column of groups."""
-    if config.eval.metrics and not schema.group.column:
+    if config.eval.metrics and not schema.group.column and schema.implicit is None:
         raise UsageError(
             f"eval.metrics ({', '.join(config.eval.metrics)}) needs the column of the rows' groups, such as users: add "
             f'--group COLUMN, or group = "COLUMN" to {file}, above [file] if it has that part, and run the same command again'
@@ -120,7 +121,7 @@ def prepared(args: argparse.Namespace, runs: Path, config: Config, stream: TextI
 
     Schema and folder are written beside the run, into `runs`. The same data and schema are prepared once.
     """
-    if args.label is None and args.schema is None:
+    if not describes_files(args):
         return str(args.data)
     request = request_of(args, runs, config, stream)
     run_once(request, stream)
@@ -221,17 +222,18 @@ def found_schema(
         check_source(source)
     file = (written or FileSchema()).model_copy(update={"partitions": found.partitions} if found.partitions else {})
     others = [] if reading.grows else sources[1:]
-    inferred = infer(sources[0], args.label or (known.label if known else ""), reading, others, file)
+    implicit = choice_of(args) or (known.implicit if known and not args.label else None)
+    inferred = infer(sources[0], args.label or (known.label if known else ""), reading, others, file, implicit)
     inferred = inferred_in_time(inferred, args.time, sources[0], kept, reading)
     inferred = own_beside.inferred_with_beside(inferred, args, sources[0], kept, reading)
-    same = known is not None and args.label in (None, known.label) and args.time in (None, known.time.column)
+    same = known is not None and not contradiction(args, known) and args.time in (None, known.time.column)
     same = same and known is not None and own_beside.is_beside(known, args)
     is_fit = known is not None and (getattr(args, "resume", False) or reading.skip_bad_rows or inferred.fits(known))
     if known is not None and same and is_fit and not of_other and not new_columns(inferred, text):
         say(f"schema      {printable_path(kept)}{EARLIER}", stream)  # a file that has grown would be read otherwise
         say_lacking(found, known, reading, stream)
         return known
-    text = schema_toml(inferred.schema, inferred.remarks, inferred.unused)
+    text = schema_toml(inferred.schema, inferred.remarks, inferred.unused, inferred.proposed)
     keep_schema(kept, InferredFrom.begin(sources[0], text))
     show_inferred(inferred, kept, stream, numbered)
     return inferred.schema
@@ -266,12 +268,12 @@ def say_lacking(found: DataFiles, schema: Schema, reading: Reading, stream: Text
 
 
 def file_part(args: argparse.Namespace) -> FileSchema | None:
-    """Return how files are written, where --schema says nothing else and --label has the rest inferred."""
+    """Return how files are written, where --schema says nothing else and --label or --item has the rest inferred."""
     import tomllib
 
     from adaptive_rec.data.tabular.schema import parse_file_part
 
-    if args.schema is None or args.label is None:
+    if args.schema is None or (args.label is None and args.item is None):
         return None
     try:
         values = tomllib.loads(args.schema.read_text(encoding="utf-8"))
@@ -282,11 +284,41 @@ def file_part(args: argparse.Namespace) -> FileSchema | None:
 
 def checked(schema: Schema, args: argparse.Namespace, file: Path, origin: str, stream: TextIO) -> Schema:
     """Return the schema of a file, which is said. Raises UsageError where --label is another one."""
-    if args.label not in (None, schema.label):
+    if fault := contradiction(args, schema):
+        option, known, given = fault
         way_out = "" if args.schema else "; remove that file to have a schema inferred anew"
-        raise UsageError(f"--label must be the label of {file}, {schema.label!r}, got {args.label!r}{way_out}")
+        raise UsageError(f"{option} must be the {option.removeprefix('--')} of {file}, {known!r}, got {given!r}{way_out}")
     say(f"schema      {printable_path(file)}{origin}", stream)
     return schema
+
+
+def check_negatives(args: argparse.Namespace, config: Config) -> None:
+    """Raise UsageError where negatives are to be drawn for rows that have labels, or none for rows that are all positives."""
+    negatives = config.data.implicit.negatives
+    if args.item is not None and not negatives:
+        raise UsageError(
+            "--item says that every row is a positive, beside which negatives are needed: add --negatives 4 (or --set "
+            "data.implicit.negatives=4)"
+        )
+    if negatives and args.label is not None:
+        raise UsageError("--negatives are drawn where every row is a positive: give --item COLUMN in place of --label")
+
+
+def choice_of(args: argparse.Namespace) -> ImplicitPart | None:
+    """Return the columns of items and users of a log of positives alone; None where the command line names none."""
+    from adaptive_rec.data.tabular.schema import ImplicitPart
+
+    return None if args.item is None else ImplicitPart(item=args.item, user=args.user or "")
+
+
+def contradiction(args: argparse.Namespace, schema: Schema) -> tuple[str, str, str] | None:
+    """Return the first option that names another column than a schema does, with both columns; None where none does."""
+    known = {"--label": schema.label}
+    known |= {"--item": "", "--user": ""} if schema.implicit is None else {
+        "--item": schema.implicit.item, "--user": schema.implicit.user
+    }  # fmt: skip
+    given = {"--label": args.label, "--item": args.item, "--user": args.user if args.item is None else args.user or ""}
+    return next(((name, known[name], got) for name, got in given.items() if got not in (None, known[name])), None)
 
 
 def new_columns(inferred: Inferred, text: str) -> list[str]:
@@ -302,7 +334,10 @@ def show_inferred(inferred: Inferred, kept: Path, stream: TextIO, numbered: bool
     """Print a schema that was inferred, and where it can be edited."""
     say(f"schema      {kept} (inferred from the first rows; edit it and run the same command again)", stream)
     schema = inferred.schema
-    rows = [("label", schema.label, "")]
+    rows = [("label", schema.label, "")] if schema.implicit is None else [
+        ("item", schema.implicit.item, "every row is a positive: rows of other items are drawn as negatives"),
+        *([("user", schema.implicit.user, "")] if schema.implicit.user else []),
+    ]  # fmt: skip
     unit = schema.time.unit
     rows += [("time", schema.time.column, f"in {unit}" * (unit not in ("", "s")))] if schema.time.column else []
     rows += [("weight", schema.weight, "")] if schema.weight else []

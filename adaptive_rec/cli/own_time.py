@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from adaptive_rec.cli.parser import describes_files
 from adaptive_rec.errors import DataError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def in_time(args: argparse.Namespace) -> argparse.Namespace:
     the data cannot have times."""
     if args.time is None:
         return args
-    if args.label is None and args.schema is None:
+    if not describes_files(args):
         check_folder(args.time, args.data)
     return argparse.Namespace(**{**vars(args), "set": [*IN_TIME, *args.set]})
 
@@ -34,7 +35,10 @@ def check_folder(column: str, data: str | None) -> None:
     from adaptive_rec.data.prepare.place import is_prepared
 
     if data is None or not is_prepared(data):
-        raise UsageError("--time names a column of CSV, TSV or Parquet files: give --label COLUMN or --schema FILE with it")
+        raise UsageError(
+            "--time names a column of CSV, TSV or Parquet files: give --label COLUMN or --schema FILE with it, or --item COLUMN "
+            "where every row is a positive"
+        )
     schema = load_meta(Path(data)).columns_schema
     found = schema.time.column if schema is not None else ""
     if found != column:

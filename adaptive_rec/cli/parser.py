@@ -137,6 +137,10 @@ def add_schema_options(parser: Parser) -> None:
         "the schema is inferred"
     )
     parser.add_argument("--label", metavar="COLUMN", help=labelled, action=GivenOnce)
+    chosen = "in place of --label, where every row is a positive: the column of the items, of which others are drawn as negatives"
+    parser.add_argument("--item", metavar="COLUMN", help=chosen)
+    chooser = "with --item: the column of the users, for whom nothing is drawn that they have chosen"
+    parser.add_argument("--user", metavar="COLUMN", help=chooser)
     described = "CSV, TSV or Parquet: TOML file that names label and columns, as a first run with --label writes it"
     parser.add_argument("--schema", metavar="FILE", type=Path, help=described)
     named = "CSV, TSV or Parquet: the column of the rows' times; they are read in its order, and the newest are held out"
@@ -168,6 +172,15 @@ def metric_names(text: str | None) -> list[str] | None:
     if double := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"--metrics must name each metric once, got {double} {names.count(double)} times")
     return names
+
+
+def describes_files(args: argparse.Namespace) -> bool:
+    """Return whether options say that files are CSV, TSV or Parquet files. Raises UsageError where they contradict each other."""
+    if args.item is not None and args.label is not None:
+        raise UsageError("--item says that every row is a positive, and --label that some are not: give one of them")
+    if args.user is not None and args.item is None:
+        raise UsageError("--user needs --item COLUMN, the column of the items that users have chosen")
+    return args.label is not None or args.schema is not None or args.item is not None
 
 
 def add_checkpoint_option(parser: Parser) -> None:
@@ -228,7 +241,11 @@ def configuration(named: str | None, data: str | None, settings: list[str]) -> C
     from adaptive_rec.config.tree import load_config
 
     described = any(setting.startswith("data.schema_file=") for setting in settings)
-    return load_config(named or ("clicks_raw" if described else preset_for(data)), os.environ, settings)
+    positives_alone = any(setting.startswith("data.implicit.negatives=") for setting in settings)
+    preset = "clicks_raw" if described else "implicit" if positives_alone and data != "synthetic" else preset_for(data)
+    passes_once = any(setting.replace('"', "") in ("data.order=time", "data.follow=true") for setting in settings)
+    once = ["data.epochs=1"] if passes_once and preset == "implicit" and not named else []  # the preset has more passes
+    return load_config(named or preset, os.environ, [*once, *settings])
 
 
 def preset_for(data: str | None) -> str:

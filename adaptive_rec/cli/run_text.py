@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from adaptive_rec.live.telemetry import ranked_of, ranked_texts, ratio
+from adaptive_rec.config.metrics import ranked_of, ranked_texts
+from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.units import clock, count, counted, percent, printable, size, whole
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def length(runtime: Runtime) -> str:
         return f"resumed at step {whole(done)}: nothing left to train, {more}"
     if done:
         return f"resumed at step {whole(done)}, {whole(total - done)} to go"
+    if not wanted and (passes := runtime.config.data.epochs) > 1:
+        return f"{whole(passes)} passes over the data, {counted(total, 'step')}"
     return f"{counted(total, 'step')}, all that the data has; run.steps is {whole(wanted)}" if total < wanted else ""
 
 
@@ -58,6 +61,18 @@ def until_no_better(runtime: Runtime) -> str:
     of = " on the last training rows" if settings.validates else ""
     evaluations = counted(settings.patience, "evaluation")
     return f"{most}; stops after {evaluations} in a row without a better {settings.metric}{of}"
+
+
+def positives_alone(runtime: Runtime) -> Iterator[tuple[str, str]]:
+    """Yield how negatives are drawn and what is ranked, where all rows are positives."""
+    if not runtime.config.data.implicit.negatives:
+        return
+    from adaptive_rec.data.implicit.negatives import negatives_of
+
+    settings = runtime.config.eval
+    if (drawn := negatives_of(runtime.source)) is not None:
+        yield "negatives", drawn.in_words()
+        yield "evaluation", runtime.evaluator.candidates(settings.max_samples, settings.validates).in_words()
 
 
 def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:

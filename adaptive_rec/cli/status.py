@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import console, pairs, print_json, show
 from adaptive_rec.cli.parser import add_client_options, add_command, on_terminal
+from adaptive_rec.config.metrics import ranked_of, ranked_texts
 from adaptive_rec.live.life import OVER
-from adaptive_rec.live.telemetry import ranked_of, ranked_texts
 from adaptive_rec.units import clock, count, counted, percent, printable, size, whole
 
 if TYPE_CHECKING:

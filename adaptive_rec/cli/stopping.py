@@ -1,59 +1,74 @@
-"""``--patience N``, and what a run on files of one's own starts from: several passes, until a validation slice gets no better."""
+"""``--patience N``, and what a run on prepared files of one's own starts from by their size."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping
+from pathlib import Path
 
-from adaptive_rec.cli.parser import whole_number
+from adaptive_rec.cli.parser import preset_for, whole_number
 from adaptive_rec.config.tree import given_keys, load_config
 
-PATIENCE = 3
-"""Evaluations without a better one after which a run on files of one's own stops."""
 MOST_PASSES = 20
 """Passes over the training data at the most, where evaluations decide when a run stops."""
 EVALUATIONS = 2
 """Evaluations of each pass."""
+SMALL_ROWS = range(1 << 12, 1 << 15)
+"""Numbers of training rows for which one pass is too short, and two are not too many (measured: docs/measurements.md,
+"Defaults of files of one's own")."""
+FOR_FEWEST = {"optimizer.eps": 1e-8}
+"""With fewer rows than that, a run is so short that first steps must be long."""
+FOR_SMALL = {"data.epochs": 2, "optimizer.embedding_lr": 0.05}
 MOST_PATIENCE = 1 << 30
-SAMPLES_AND_TIMES = frozenset({"eval.mode", "eval.every_steps", "eval.count"})
-"""Settings of `eval` that say which samples are scored when: who names one on files of their own gets no more than was named."""
 
 
 def stopping_settings(args: argparse.Namespace, config: str | None, settings: list[str]) -> list[str]:
-    """Return the settings that --patience stands for, and those that a run on files of one's own starts from: settings that the
-    user gave, in CONFIG, the environment or `settings`, stay as they are."""
-    patience = None if args.patience is None else whole_number("--patience", args.patience, 0, MOST_PATIENCE)
-    if args.patience is None and not starts_on_own_files(args):
-        return []
-    if patience is not None and (args.resume or args.replay):
-        return [f"eval.patience={patience}"]
+    """Return the settings that --patience stands for, and those that a run on files of one's own starts from by their size:
+    settings that the user gave, in CONFIG, the environment or `settings`, stay as they are."""
     given = given_keys(config, os.environ, settings)
-    if patience is None and given & {"run.steps", "data.epochs", *SAMPLES_AND_TIMES}:
-        return []
-    data = load_config(config, os.environ, [*settings, "eval.patience=0"]).data
-    if patience is None and (data.follow or data.order == "time"):
-        return []
-    found: dict[str, int | str] = {"eval.patience": PATIENCE if patience is None else patience}
-    if patience is None and "eval.patience" in given:
-        if not load_config(config, os.environ, [*settings, "eval.mode=validation"]).eval.patience:
-            return []
-        del found["eval.patience"]
+    by_size = {key: value for key, value in settings_by_size(args, settings).items() if key not in given}
+    if args.patience is None:
+        if given & {"run.steps", "data.order"}:
+            by_size.pop("data.epochs", None)
+        return _texts(by_size)
+    by_size.pop("data.epochs", None)
+    return [*_texts(by_size), *_texts(_patience(args, config, given, settings))]
+
+
+def _patience(args: argparse.Namespace, config: str | None, given: set[str], settings: list[str]) -> dict[str, int | str]:
+    """Return the settings that --patience stands for."""
+    patience = whole_number("--patience", args.patience, 0, MOST_PATIENCE)
+    if args.resume or args.replay:
+        return {"eval.patience": patience}
+    data = load_config(config, os.environ, settings).data
+    found: dict[str, int | str] = {"eval.patience": patience}
     if patience == 0 or data.follow:
-        return _texts(found)
+        return found
     if "eval.mode" not in given:
         found |= {"eval.mode": "validation"}
     if not given & {"eval.every_steps", "eval.count", "eval.per_epoch"}:
         found |= {"eval.per_epoch": EVALUATIONS}
     if "data.epochs" not in given and data.order != "time":
         found |= {"data.epochs": MOST_PASSES}
-    return _texts(found)
+    return found
 
 
-def _texts(found: dict[str, int | str]) -> list[str]:
+def _texts(found: Mapping[str, int | float | str]) -> list[str]:
     return [f"{key}={value}" for key, value in found.items()]
 
 
-def starts_on_own_files(args: argparse.Namespace) -> bool:
-    """Return whether a command line begins a run on files of the user's own, with no configuration of theirs."""
-    named = args.label is not None or args.schema is not None
-    return named and not (args.config or args.resume or args.replay)
+def settings_by_size(args: argparse.Namespace, settings: list[str]) -> dict[str, int | float]:
+    """Return what a run starts from on a folder that was prepared from few rows of files of the user's own; nothing where the
+    user gives a configuration."""
+    from adaptive_rec.data.prepare.meta import load_meta
+    from adaptive_rec.data.prepare.place import is_prepared
+
+    if args.config or args.resume or args.replay or args.data is None or preset_for(args.data) != "clicks_small":
+        return {}
+    positives_alone = any(setting.startswith("data.implicit.negatives=") for setting in settings)
+    if positives_alone or not is_prepared(args.data):  # the preset of positives alone has its own
+        return {}
+    first, last = load_config("clicks_small", os.environ, settings).data.train_range
+    rows = int(load_meta(Path(args.data)).rows * (last - first))
+    return FOR_SMALL if rows in SMALL_ROWS else FOR_FEWEST if rows < SMALL_ROWS.start else {}

@@ -60,6 +60,8 @@ def add_commands(subparsers: Any) -> None:
     add("--policy", metavar="NAME", help=policies)
     add("--data", metavar="PATH", help=DATA_HELP)
     add_schema_options(parser)
+    drawn = "with --item: negatives that are drawn for each row, anew in each epoch; their item is another one"
+    add("--negatives", metavar="N", help=drawn)
     add_metrics_option(parser, "setting eval.metrics")
     add("--steps", metavar="N", help="mini-batches to train on; 0: all")
     add("--seed", metavar="N", help="seed of everything random")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from adaptive_rec.cli import processes
 from adaptive_rec.cli.launcher import Wanted
 from adaptive_rec.cli.output import say, waiting
-from adaptive_rec.cli.parser import configuration, metric_names, number_settings, text_settings
+from adaptive_rec.cli.parser import configuration, describes_files, metric_names, number_settings, text_settings
 from adaptive_rec.errors import ConfigError, UsageError, did_you_mean
 from adaptive_rec.run.external_paths import check_named_file, check_rows_are_inside
 from adaptive_rec.run.new_directory import RUNS, check_run_is_new, check_written, named_directory
@@ -38,7 +38,7 @@ def prepare_own_data(args: argparse.Namespace) -> tuple[argparse.Namespace, Conf
 
 def names_columns(args: argparse.Namespace) -> bool:
     """Whether a command line says what columns of --data are."""
-    return any(each is not None for each in (args.label, args.schema, args.time, args.weight, args.group))
+    return describes_files(args) or any(each is not None for each in (args.time, args.weight, args.group))
 
 
 def check_begins(args: argparse.Namespace) -> Config:
@@ -118,7 +118,7 @@ def overrides(args: argparse.Namespace) -> list[str]:
     """Return the settings of the command line, flags included, as KEY=VALUE."""
     texts = {"knobs.policy": args.policy, "data.source": args.data, "run.device": args.device, "run.track": args.track}
     texts["eval.metrics"] = metric_names(args.metrics)
-    numbers = {"run.steps": args.steps, "run.seed": args.seed}
+    numbers = {"run.steps": args.steps, "run.seed": args.seed, "data.implicit.negatives": args.negatives}
     raw, followed = (["data.ids=raw"], ["data.follow=true"]) if args.follow else ([], [])
     return [*raw, *args.set, *followed, *text_settings(texts), *number_settings(numbers)]
 

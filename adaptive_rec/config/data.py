@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -49,6 +49,35 @@ class SyntheticConfig(Frozen):
     teacher_jump_at: int = knob(0, "samples", "Sample at which the teacher's weights are drawn again; 0 is never.", ge=0)
     teacher_scale: float = knob(1.0, "logits", "Standard deviation of the planted teacher's logit.", ge=0)
     label_ratio: float = knob(0.25, "ratio", "Share of positive labels at the teacher's mean logit.", gt=0, lt=1)
+
+
+class ImplicitConfig(Frozen):
+    negatives: int = knob(
+        0,
+        "samples",
+        "Data whose rows are all positives ([implicit] of its schema): samples with label 0 that are drawn for each row; 0: rows "
+        "have labels.",
+        ge=0,
+        le=1000,
+    )
+    sampling: Literal["uniform", "popularity"] = knob(
+        "uniform", "name", "How the items of negatives are drawn: all alike, or by their training rows to the power of power."
+    )
+    power: float = knob(
+        0.75, "exponent", "Power of an item's training rows under popularity; 1 draws as items in batch come.", ge=0, le=2
+    )
+    seen: Literal["redraw", "accept"] = knob(
+        "redraw",
+        "name",
+        "A drawn item that the user has among the training rows is drawn again, up to 16 times, or taken; that of the row itself "
+        "is drawn again in any case.",
+    )
+
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The settings that are not the defaults."""
+        return self.model_dump(exclude_defaults=True)
 
 
 class DataConfig(Frozen):
@@ -136,6 +165,7 @@ class DataConfig(Frozen):
         0.0, "seconds", "With follow: the run ends after so long without a new row; 0 waits for ever.", ge=0
     )
     synthetic: SyntheticConfig = SyntheticConfig()
+    implicit: ImplicitConfig = ImplicitConfig()
 
     def check_ranges_are_used(self) -> None:
         """Raise ConfigError for parts of a file where the data is synthetic. A run that has trained on it keeps them: they did

@@ -46,6 +46,21 @@ class EvalConfig(Frozen):
     )
     batch_size: PositiveInt = knob(8192, "samples", "Samples of an evaluation batch.")
     max_samples: int = knob(0, "samples", "Most samples of an evaluation; 0 is all.", ge=0)
+    candidates: int = knob(
+        0,
+        "items",
+        "Where rows are all positives: items that are drawn evenly for each user, among which the held-out ones are ranked; 0 "
+        "is all items of the training rows.",
+        ge=0,
+    )
+    max_users: int = knob(
+        1000, "users", "Where rows are all positives: most users of an evaluation, drawn from all; 0 is all.", ge=0
+    )
+    rank_seen: bool = knob(
+        False,
+        "switch",
+        "Where rows are all positives: rank items, too, that the user has among the training rows, where users choose again.",
+    )
     metrics: tuple[str, ...] = Field(
         (),
         description="Metrics that rank the samples of each group, besides those of every evaluation: gauc, mrr, recall@K, ndcg@K "

@@ -3,9 +3,11 @@ samples of each group."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from adaptive_rec.errors import ConfigError, did_you_mean
 
@@ -90,3 +92,14 @@ def eval_metric(name: str) -> EvalMetric:
         raise ConfigError(
             f"a metric must be one of {', '.join(by_sample)}, {RANKING_NAMES}, got {name!r}{did_you_mean(name, by_sample)}"
         ) from None
+
+
+def ranked_of(quality: Mapping[str, Any] | None) -> dict[str, float | None]:
+    """Return the metrics that rank of a quality as `Quality.as_dict` or a file has it; empty where it has none."""
+    ranking = (quality or {}).get("ranking") or {}
+    return dict(ranking.get("metrics") or {})
+
+
+def ranked_texts(metrics: Mapping[str, float | None]) -> list[str]:
+    """Return each metric that ranks in words; "nan" where no group counts."""
+    return [f"{ranking_label(name)} {math.nan if value is None else value:.4f}" for name, value in metrics.items()]

@@ -13,6 +13,8 @@ class WithoutParts(Wrapped):
     """A source that goes on at another position wherever its reader reaches one of some positions. What lies between is not
     read."""
 
+    has_same_ids = True
+
     def __init__(self, source: Source, ends: Mapping[Position, Position]) -> None:
         """`ends`: where the stream goes on, by the position at which a part begins."""
         super().__init__(source)
@@ -46,8 +48,10 @@ class WithoutParts(Wrapped):
 
 
 def with_all_parts(source: Source) -> Source:
-    """Return a source as it was before parts of it were left out."""
-    return source.origin if isinstance(source, WithoutParts) else source
+    """Return a source as it was before parts of it were left out, or samples added that are made of its rows."""
+    while isinstance(source, Wrapped) and source.has_same_ids:
+        source = source.origin
+    return source
 
 
 def steps_left(source: Source, position: Position, batch_size: int) -> int:

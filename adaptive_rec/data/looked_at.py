@@ -106,6 +106,7 @@ def _of_folder(source: PreparedSource, config: Config) -> Looked:
         MISSING_ID,
         config.data.order == "time",
         train.stop <= held_out.start,
+        *meta.columns_schema.choice,
     )
 
 
@@ -239,6 +240,7 @@ def _of_files(source: TabularSource, config: Config) -> Looked:
         MISSING_ID,
         config.data.order == "time",
         train.stop <= held_out.start,
+        *schema.choice,
     )
 
 

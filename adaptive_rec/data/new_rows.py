@@ -132,7 +132,7 @@ def open_files(paths: Sequence[Path], columns: TrainedColumns, labelled: bool) -
     """Open files of new rows. Raises DataError where one does not fit the columns that were trained on."""
     for path in paths:
         check_source(path)
-    parts = Parts(paths, columns.schema.file, None if labelled else columns.schema.comparison.column)
+    parts = Parts(paths, columns.schema.file, None if labelled else columns.schema.comparison.column or None)
     readers = [TabularReader(path, columns.schema, skip_bad_rows=False, labelled=labelled, parts=parts) for path in paths]
     for path, reader in zip(paths, readers, strict=True):
         for column, bag in zip(reader.columns, columns.bag_C, strict=True):

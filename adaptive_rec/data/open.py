@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from adaptive_rec.batch import Position
 from adaptive_rec.config.tree import Config
@@ -17,6 +18,9 @@ from adaptive_rec.data.prepare.place import META, is_prepared
 from adaptive_rec.data.source import Source
 from adaptive_rec.errors import ConfigError, DataError
 from adaptive_rec.system.group import ALONE, Group
+
+if TYPE_CHECKING:
+    from adaptive_rec.data.tabular.schema import Schema
 
 NAME = re.compile(r'"?[A-Za-z_][A-Za-z0-9_ .:-]*"?')
 """A column's name in the first line of a file."""
@@ -39,12 +43,24 @@ def open_source(
             "with --label COLUMN or --schema FILE"
         )
     source = _open(config, group)
+    schema = schema_of(source)
+    is_implicit = schema is not None and schema.implicit is not None
+    if (is_implicit or config.data.implicit.given) and not config.data.follow:  # that pair is refused
+        from adaptive_rec.data.implicit.negatives import with_negatives
+
+        source = with_negatives(source, config, schema)
     source = WithoutParts(source, left_out) if left_out else source
     if config.data.ids != "raw":
         return source
     from adaptive_rec.data.raw.raw_ids import RawIds
 
     return RawIds(source, config)
+
+
+def schema_of(source: Source) -> Schema | None:
+    """Return the schema of the files of a source of the user's own; None for other data, and for data that is followed."""
+    schema: Schema | None = getattr(source, "schema", None)
+    return schema
 
 
 def _open(config: Config, group: Group) -> Source:
@@ -108,7 +124,8 @@ def check_file(path: Path) -> None:
     if names := named_columns(path):
         raise ConfigError(
             f"data.source must be a Criteo TSV file or a prepared folder, got {str(path)!r}, {names}: give --label COLUMN "
-            f"(or --schema FILE), or make a folder with adaptive-rec data prepare {path} --label COLUMN --out DIR"
+            f"(or --schema FILE), --item COLUMN where every row is a positive, or make a folder with adaptive-rec data prepare "
+            f"{path} --label COLUMN --out DIR"
         )
 
 

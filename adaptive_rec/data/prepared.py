@@ -66,6 +66,7 @@ class PreparedSource:
         """The training and the held-out rows."""
         self._validation = validation_rows(config, meta.rows)
         self.train_samples, self.test_samples = len(self._train), len(self._test)
+        self.schema = meta.columns_schema
         self.meta, self.standard = meta, self._standard(meta, measured_rows(config, self._train))
         starts = range(self._train.start, self._train.stop, MEASURED_ROWS) if "weights_B" in meta.beside else ()
         weights = (self.arrays.weights(start, min(start + MEASURED_ROWS, self._train.stop)) for start in starts)

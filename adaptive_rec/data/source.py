@@ -87,6 +87,9 @@ class HeldOutRows:
 class Wrapped:
     """A source that passes on another one unchanged; subclasses override what differs."""
 
+    has_same_ids = False
+    """Whether samples are made of rows of that source, with its ids: what they stand for is known there."""
+
     def __init__(self, source: Source) -> None:
         self.tables, self.features, self.dense_features = source.tables, source.features, source.dense_features
         self.train_samples, self.test_samples, self.epochs = source.train_samples, source.test_samples, source.epochs

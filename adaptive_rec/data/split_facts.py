@@ -39,8 +39,8 @@ MOST_LINES = 5
 """Columns that are named of each kind."""
 BY_POSITION = "rows are held out by position: if the file is sorted by its label, shuffle it first"
 POSITIVES = (
-    "a log of positives alone needs rows with label 0: rows that were shown and not chosen, or rows of items drawn at random "
-    "for the same users"
+    "a log of positives alone needs rows with label 0: rows that were shown and not chosen, or those that --item COLUMN "
+    "--negatives 4 in place of --label draws"
 )
 CHECK_LABEL = "check --label: it may be another column, or a comparison such as 'rating >= 4'"
 CLOCK_WORDS = frozenset("day days date hour week weekday month year time timestamp dt".split())
@@ -115,6 +115,10 @@ class Looked:
     """The newest rows are held out."""
     follows: bool = True
     """Held-out rows come after the training rows."""
+    item: str = ""
+    """Of a log of positives alone, the feature of the items."""
+    user: str = ""
+    """And that of the users."""
 
     @property
     def held_out_one_class(self) -> bool:
@@ -125,7 +129,7 @@ class Looked:
 
 def lines(looked: Looked) -> list[str]:
     """Return what is to be said of rows, a line each; none of data without such a fault."""
-    found = [list(label_lines(*looked.labels))]
+    found = [[] if looked.item else list(label_lines(*looked.labels))]
     if looked.sparse_names or looked.dense_names:
         found += [_first(kind(looked)) for kind in (_telling, _unseen, _many)]
     return [line for lines_of_kind in found for line in lines_of_kind]
@@ -179,7 +183,11 @@ def _unseen(looked: Looked) -> Iterator[str]:
         if unseen >= UNSEEN and unseen - looked.usual_C[c] >= BEYOND_USUAL:
             known = f"none of the {whole(looked.compared)} training rows{of} has"
             text = f"{percent(unseen)} of the {named(looked.held_out, 'held-out')} have a value of {shown} that {known}: "
-            if name in in_order and not _is_clock(name):
+            if name == looked.user:
+                yield text + f"new users are recommended what all users choose{_NOT_IN_TIME * (not looked.by_time)}"
+            elif name == looked.item:
+                yield text + f"new items cannot be recommended, and count as missed{_NOT_IN_TIME * (not looked.by_time)}"
+            elif name in in_order and not _is_clock(name):
                 yield text + f"equal values stand together in the file, and {_REMEDY}, or leave {shown} out of the schema"
             else:
                 way = "or hold out other rows (--time COLUMN, data.test_range)" * (not looked.by_time)
@@ -190,6 +198,7 @@ def _unseen(looked: Looked) -> Iterator[str]:
         yield f"the file is sorted by {readable(name, word=60)}, and {_REMEDY}"
 
 
+_NOT_IN_TIME = "; rows are held out by position: hold out the newest ones (--time COLUMN), or shuffle the file"
 _REMEDY = (
     "rows are held out by position, so those held out are others than those trained on: shuffle the file, or hold out the "
     "newest rows (--time COLUMN)"
@@ -232,7 +241,10 @@ def _many(looked: Looked) -> Iterator[str]:
     """Say which columns have nearly as many values as rows."""
     rows = looked.train.rows + looked.held_out.rows
     for name, ratio in zip(looked.sparse_names, looked.values_C, strict=True):
-        if rows >= LEAST_ROWS and ratio >= MANY_VALUES:
+        if rows >= LEAST_ROWS and ratio >= MANY_VALUES and name in (looked.item, looked.user):
+            many = f"{readable(name, word=60)} has {percent(min(1.0, ratio))} as many values as there are rows"
+            yield f"{many}: most have too few rows to be learnt from"
+        elif rows >= LEAST_ROWS and ratio >= MANY_VALUES:
             yield (
                 f"{readable(name, word=60)} has {percent(min(1.0, ratio))} as many values as there are rows: most have too few "
                 "rows to be learnt from; leave it out of the schema, or raise min_count, below which values share a row"

@@ -45,6 +45,23 @@ def score_batches(
     return Scored.joined(parts).of_all_ranks(store.group).quality(metrics)
 
 
+def logits_in_order(
+    batches: Iterable[Batch], store: EmbeddingStore, dense: DensePart, given_up: Callable[[], bool] = lambda: False
+) -> NDArray[np.floating] | None:
+    """Return the logits of all samples of batches, of which each process has its part, in the order of the whole batches. Returns
+    None where it was given up."""
+    traffic = replace(store.index.traffic)
+    logits: list[NDArray[np.floating]] = []
+    try:
+        for work in _looked_ahead(batches, store):
+            if given_up():
+                return None
+            logits.append(store.group.everyone(_logits(work, store, dense)))
+    finally:
+        store.index.set_traffic(traffic)
+    return np.concatenate([np.empty(0, np.float32), *logits])
+
+
 def logits_of(batch: Batch, store: EmbeddingStore, dense: DensePart) -> NDArray[np.floating]:
     """Return the logits of a batch."""
     return _logits(ClassifiedBatch(batch, store.peers.batch_space), store, dense)
@@ -55,7 +72,7 @@ def _looked_ahead(batches: Iterable[Batch], store: EmbeddingStore) -> Iterator[C
     present = None
     for batch in batches:
         work = ClassifiedBatch(batch, store.peers.batch_space)
-        store.look_ahead(work)
+        store.batches.look_ahead(work)
         if present is not None:
             yield present
         present = work
@@ -64,12 +81,12 @@ def _looked_ahead(batches: Iterable[Batch], store: EmbeddingStore) -> Iterator[C
 
 
 def _logits(work: ClassifiedBatch, store: EmbeddingStore, dense: DensePart) -> NDArray[np.floating]:
-    store.look_up(work)
+    store.batches.look_up(work)
     try:
         size = work.batch.size
         micro = dense.evaluation_inputs(size)
-        store.gather(work, np.arange(size), np.ones(size), micro)
+        store.batches.gather(work, np.arange(size), np.ones(size), micro)
         logits: NDArray[np.floating] = store.hot.fetch(dense.logits(micro.dense_SX, micro.pooled))
     finally:
-        store.release(work)
+        store.batches.release(work)
     return logits

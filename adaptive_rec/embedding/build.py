@@ -31,16 +31,18 @@ _CPU = torch.device("cpu")
 def build(
     space: RowSpace, rule: RowRule | Sequence[RowRule], seed: int, dtype: torch.dtype, budget_bytes: int, monitored: bool,
     drawn: bool = True, *, disk: OnDisk | None = None, device: OnDevice | None = None, ranks: AmongRanks | None = None,
+    dice: int = 0,
 ) -> EmbeddingStore:  # fmt: skip
     """Build a store whose hot rows take at most `budget_bytes`.
 
     `space`: the rows of all ranks; `rule`: update rule of rows, or of those of each pool; `monitored`: whether the tier records
-    how far hot rows move; without `drawn` rows in memory are zeros, for a caller to set. Raises ConfigError where memory cannot
-    be locked.
+    how far hot rows move; without `drawn` rows in memory are zeros, for a caller to set. `dice`: a number of each caller, where
+    several have shared rows out: those of 16 bits are rounded by dice of its own. Raises ConfigError where memory cannot be
+    locked.
     """
     group: Group = ALONE
     first, ownership = FreshRows(seed, space.tables), None
-    rounding_seed = seed
+    rounding_seed = seed + dice
     if ranks is not None:
         from adaptive_rec.embedding.peers.ownership import Ownership
 

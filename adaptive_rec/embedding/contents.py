@@ -48,8 +48,10 @@ class TableContents:
         """Rows that were drawn since the last step."""
 
     def export(self, table: int) -> Arrays:
-        """Return copies of a table's rows and optimizer state, those of this rank, from all tiers."""
+        """Return copies of a table's rows and optimizer state, those of this rank, from all tiers. Raises TrainingError where a
+        row has become too large for its type."""
         self._settle()
+        self._hot.check_range()
         pool, low, high = self._space.table_range(table)
         weights, state = self._room(pool, high - low)
         slot_R = self._index.slots_of_pool(pool)[low:high]
@@ -142,13 +144,12 @@ class TableContents:
         return room_like(self._cold.arrays(pool), rows)
 
     def clear_rows(self, table: int, row_C: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Set rows of a table, by their numbers in it, and their optimizer state to zero, and make them cold. No batch that is
-        ahead may have looked them up. Returns the rows."""
+        """Set rows of a table, by their numbers in this rank's part of it, and their optimizer state to zero, and make them cold.
+        No batch that is ahead may have looked them up. Returns the rows."""
         pool, low, _ = self._space.table_range(table)
-        own_C = self._peers.owned_of(table, row_C)[1]
-        rows = self._space.table_first_row[table] + own_C
+        rows = self._space.table_first_row[table] + row_C
         self._make_cold(rows)
-        self._cold.overwrite(pool, low + own_C, self._room(pool, len(own_C)))
+        self._cold.overwrite(pool, low + row_C, self._room(pool, len(row_C)))
         self._index.changed_R[rows] = True
         return rows
 

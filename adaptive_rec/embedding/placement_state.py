@@ -91,7 +91,7 @@ def _fill_slots(store: EmbeddingStore, pool: int, found: Saved) -> None:
     device.stale[pool][:] = found.array("stale", np.bool_, slots)
     device.estimate[pool][:] = found.array("estimate", np.float32, slots)
     device.movement[pool][:] = found.array("movement", np.float32, slots)
-    store.fill_restored(pool, rows, hot)
+    store.hot.up(pool, store.index.host_rows(pool, rows), hot, store.cold)
     store.index.slot_of_row[rows] = hot
 
 

@@ -12,29 +12,26 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch
-from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.cold.home import ColdHome
 from adaptive_rec.embedding.contents import NO_ROWS, TableContents
 from adaptive_rec.embedding.hot import HotRows
 from adaptive_rec.embedding.index import RowIndex
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.peers.peers import Peers
-from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.placement import COLD, Migration
 
 
 @final
 class EmbeddingStore:
-    """Gathers, updates and moves rows. Only the training thread calls it, except `classified` and `stage`."""
+    """Gathers, updates and moves rows. Only the training thread calls it and its parts, but for what a part says of others."""
 
     def __init__(
         self, index: RowIndex, rules: Sequence[RowRule], seed: int, hot: HotRows, cold: ColdHome, peers: Peers
     ) -> None:  # fmt: skip
         """`rules`: update rule of each pool. `peers` has the path of rows to a step."""
         self.index, self.hot, self.cold, self.peers = index, hot, cold, peers
-        self.path = peers.path
-        self.group = peers.group
+        self.path, self.batches, self.group = peers.path, peers.batches, peers.group
+        """The path of own rows; what takes batches through their steps, the path or, of several processes, `peers`."""
         self.space = index.space
         self.rules = rules
         self.rule = rules[0]
@@ -44,50 +41,6 @@ class EmbeddingStore:
         self.threads = self.path.threads
         """Threads of the kernels that the training thread runs."""
         self.contents = TableContents(index, seed, hot, cold, peers, self.migrate, self.settle)
-
-    # The step --------------------------------------------------------------------------------------------------------
-
-    def classified(self, batch: Batch, threads: int = 1) -> ClassifiedBatch:
-        """Return a batch that is to be trained, classified. Workers call it, too, with one thread."""
-        return self.peers.classified(batch, threads)
-
-    def stage(self, work: ClassifiedBatch) -> None:
-        """Bring the rows of a classified batch nearer, ahead of its step. May run on a worker, in the order of the steps."""
-        self.peers.stage(work)
-
-    def look_ahead(self, work: ClassifiedBatch) -> None:
-        """Start to read what `look_up` will need of a batch, where that takes time."""
-        self.peers.look_ahead(work)
-
-    def look_up(self, work: ClassifiedBatch) -> None:
-        """Make a batch ready for `gather` outside of a step."""
-        self.peers.look_up(work)
-
-    def take(self, work: ClassifiedBatch) -> None:
-        """Start a batch's step: what was staged ahead is brought up to the current placement."""
-        self.peers.take(work)
-
-    def await_rows(self, work: ClassifiedBatch) -> None:
-        """Wait for the rows of a batch, before `take`, that were not in memory when it was staged."""
-        self.peers.await_rows(work)
-
-    def gather(
-        self, work: ClassifiedBatch, samples_S: NDArray[np.int64], scale_S: NDArray[np.float64], micro: MicroBatch
-    ) -> None:
-        """Fill a micro-batch's buffers with some samples of a batch: dense features, labels, scale, pooled vectors."""
-        self.peers.gather(work, samples_S, scale_S, micro)
-
-    def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
-        """Update every distinct row of a batch once, in its tier. Ends the batch."""
-        self.peers.apply(work, update)
-
-    def release(self, work: ClassifiedBatch) -> None:
-        """End a batch without an update."""
-        self.peers.release(work)
-
-    def drop_ahead(self) -> None:
-        """Drop the batches that were staged and never will be trained."""
-        self.path.drop_ahead()
 
     def settle(self) -> None:
         """Wait until all queued work is done and every update has reached its row. Raises DiskError where one was not written."""
@@ -150,14 +103,6 @@ class EmbeddingStore:
         """Use the restored slots as a placement of this version."""
         self.path.end_migration(Migration(np.flatnonzero(self.index.slot_of_row != COLD), NO_ROWS))
         self.index.restore(version)
-
-    def fill_restored(self, pool: int, rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
-        """Copy rows of a pool to the restored slots that are theirs."""
-        self.hot.up(pool, self.index.host_rows(pool, rows), slots, self.cold)
-
-    def free_memory(self) -> None:
-        """Free all device memory that can be freed; batches sent ahead will be sent again."""
-        self.path.free_memory()
 
     def _demote(self, pool: int, rows: NDArray[np.int64]) -> None:
         if not len(rows):

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Any
 
-from adaptive_rec.config.metrics import BY_SAMPLE, ranking_label
+from adaptive_rec.config.metrics import BY_SAMPLE, ranked_texts
 from adaptive_rec.live.rank_report import RankReport, Straggler
 from adaptive_rec.saved import Saved
 
@@ -232,17 +232,6 @@ class Event:
     def as_dict(self) -> dict[str, Any]:
         at = {"time": self.time, "seconds": round(self.seconds, 3)}
         return {**at, "step": self.step, "kind": self.kind, "text": self.text, "details": self.details}
-
-
-def ranked_of(quality: Mapping[str, Any] | None) -> dict[str, float | None]:
-    """Return the metrics that rank of a quality as `Quality.as_dict` or a file has it; empty where it has none."""
-    ranking = (quality or {}).get("ranking") or {}
-    return dict(ranking.get("metrics") or {})
-
-
-def ranked_texts(metrics: Mapping[str, float | None]) -> list[str]:
-    """Return each metric that ranks in words; "nan" where no group counts."""
-    return [f"{ranking_label(name)} {math.nan if value is None else value:.4f}" for name, value in metrics.items()]
 
 
 def ratio(part: float, whole: float) -> float:

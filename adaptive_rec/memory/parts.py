@@ -167,9 +167,10 @@ def _held_out(config: Config, source: Source) -> int:
         return min(source.test_samples, config.eval.max_samples or source.test_samples)
     low, high = config.data.train_range
     share = (config.data.test_range[1] - config.data.test_range[0]) / max(high - low, 1e-9)
-    samples = config.data.synthetic.test_samples if config.data.source == "synthetic" else share * source.train_samples
+    rows = source.train_samples / (1 + config.data.implicit.negatives)
+    samples = config.data.synthetic.test_samples if config.data.source == "synthetic" else share * rows
     if config.eval.validates:
-        samples = max(samples, source.train_samples * config.eval.validation_ratio / (1 - config.eval.validation_ratio))
+        samples = max(samples, rows * config.eval.validation_ratio / (1 - config.eval.validation_ratio))
     return min(round(samples), config.eval.max_samples or round(samples))
 
 
@@ -179,6 +180,11 @@ def _data_parts(config: Config, source: Source, batch: Batch | None) -> Iterator
         origin = origin.origin
     if config.data.source != "synthetic" and (held := array_bytes(origin)):
         yield MemoryPart("data", "host", held, DATA, held=True)
+    if config.data.implicit.negatives:
+        from adaptive_rec.data.implicit.negatives import negatives_of
+
+        drawn = negatives_of(source)
+        yield MemoryPart("items, and those of each user", "host", 0 if drawn is None else drawn.bytes, "", held=True)
     if config.data.ids == "raw":
         yield from _raw_parts(source, origin, batch)
     if batch is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -20,62 +20,13 @@ from adaptive_rec.placement import Migration
 from adaptive_rec.policy import AccessView, MovementView, Policy, SkippingPolicy, StepPlan, Verdict, fills_budget
 from adaptive_rec.reclassify.guard_rails import plan_migration
 from adaptive_rec.reclassify.listed_rows import ListedRows
-from adaptive_rec.reclassify.memory_rows import place_in_memory
 from adaptive_rec.reclassify.observer import Observer, tracked_slots
 from adaptive_rec.reclassify.quality_guard import QualityGuard
+from adaptive_rec.reclassify.window_length import MemoryChange, Window, lasting_decay
 from adaptive_rec.saved import Saved
 from adaptive_rec.tracking.horizon import FIRST_MEMORY, Memory, saved_memory
 
 NOTHING = Migration(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
-
-FIRST_WINDOW_STEPS = 8
-"""The first windows are short and double in length, so that the first hot rows are found soon."""
-
-LIVES_REMEMBERED = 4
-"""Where `knobs.decay` is auto, counts last for so many times the windows in which cold rows could fill all slots anew: long
-enough to tell a row that is looked up again and again, though seldom, from one that was looked up once."""
-FASTEST_DECAY, SLOWEST_DECAY = 0.6, 0.99
-"""Bounds of it. In a sketch that forgets more slowly, the counts of too many rows add up."""
-
-
-def lasting_decay(cold_met: float, slots: int) -> float:
-    """Return the factor of a window's counts that has them last for as long as hot rows do. `cold_met`: cold rows of the window's
-    steps, a row once for each step."""
-    return max(FASTEST_DECAY, min(1 - cold_met / max(1, slots) / LIVES_REMEMBERED, SLOWEST_DECAY))
-
-
-@dataclass
-class Window:
-    """The steps since the last full window ended, or since the policy started."""
-
-    began: int = 0
-    first: bool = True
-    """Whether no full window has ended yet."""
-
-    def ends(self, step: int, reclassify_every: int) -> bool:
-        """Whether a window ends after `step` steps: a full one, or in the first one a short one."""
-        steps = step - self.began
-        doubled = FIRST_WINDOW_STEPS <= steps and steps & (steps - 1) == 0
-        return self.is_full(step, reclassify_every) or (self.first and doubled)
-
-    def is_full(self, step: int, reclassify_every: int) -> bool:
-        return step - self.began >= reclassify_every
-
-
-@dataclass(frozen=True)
-class MemoryChange:
-    """A change of how long popularity is remembered."""
-
-    memory: Memory
-    window_steps: int
-    caught_ratio: float
-    """Estimated share of the last ticks' lookups that the new memory would have caught."""
-    before_ratio: float
-    """Estimated share that the memory before would have caught."""
-
-    def __str__(self) -> str:
-        windows = f"windows of {self.window_steps} steps, decay {self.memory.window_decay:.2g}"
-        return f"{windows}: catches {self.caught_ratio:.1%} of the lookups (before {self.before_ratio:.1%})"
 
 
 class Reclassifier:
@@ -249,9 +200,26 @@ class Reclassifier:
         return migration
 
     def place_in_memory(self, knobs: Knobs) -> None:
-        """Choose the cold rows in host memory, where others lie on a disk and hot rows on a device."""
-        if self.policy.tracks_popularity:
-            place_in_memory(self.store, self._observer, knobs)
+        """Move cold rows between disk and host memory, once the hot rows are placed, where a device run has both: the most
+        popular of those that are not hot are in memory. Before any lookup was counted nothing moves."""
+        store, memory = self.store, self.store.cold.memory
+        if memory is None or not self.policy.tracks_popularity:
+            return
+        rows = self._observer.tracker.candidates()
+        outside = rows[(store.index.slot_of_row[rows] < 0) & (memory.slot_of_row[rows] < 0)]
+        pools = enumerate(store.space.pools)
+        store.place_in_memory(_joined([self._plan_memory(pool, spec.select(outside), knobs) for pool, spec in pools]))
+
+    def _plan_memory(self, pool: int, outside: NDArray[np.int64], knobs: Knobs) -> Migration:
+        """Plan the moves of a pool there, within the limits that hot rows have too. `outside`: candidates on the disk."""
+        store, memory, tracker = self.store, self.store.cold.memory, self._observer.tracker
+        rows, slots = memory.rows_of(pool), memory.capacities[pool]
+        if len(outside) <= slots - len(rows):
+            return Migration(outside, rows[:0])  # whatever their popularity is
+        of_outside, of_rows = (tracker.estimate(some, store.threads) for some in (outside, rows))
+        most = knobs.max_moved_bytes // store.hot.row_bytes(monitored=False)[pool]
+        limits = slots, knobs.hysteresis, most, store.threads
+        return plan_migration(outside, of_outside, rows, of_rows, memory.slot_of_row, *limits)
 
     def _migrate(self, views: list[AccessView], knobs: Knobs, max_moved_bytes: int) -> Migration:
         """Move the rows that the policy wishes for, within the guard rails. Returns what moved."""
@@ -306,8 +274,7 @@ class Reclassifier:
             limits = view.capacity_rows, hysteresis, max_moved_bytes // size
             parts.append(plan_migration(*rows, slot_of_row, *limits, self.store.threads))
             max_moved_bytes -= parts[-1].moved_rows * size
-        promoted, demoted = ([getattr(part, way) for part in parts] for way in ("promote", "demote"))
-        return Migration(np.concatenate(promoted), np.concatenate(demoted))
+        return _joined(parts)
 
     def _check_rows(self, rows: NDArray[np.int64], allowed: range) -> None:
         """Raise TrainingError where the policy has listed a row of another pool, or none."""
@@ -316,6 +283,11 @@ class Reclassifier:
                 f"rows that place of policy {self.policy.name} lists must lie in [{allowed.start}, {allowed.stop}), "
                 f"got {rows.min()} to {rows.max()}"
             )
+
+
+def _joined(parts: list[Migration]) -> Migration:
+    """Return the moves of all pools."""
+    return Migration(*(np.concatenate([getattr(part, way) for part in parts]) for way in ("promote", "demote")))
 
 
 def _ranked(views: list[AccessView]) -> NDArray[np.int64]:

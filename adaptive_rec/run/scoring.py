@@ -23,7 +23,7 @@ from adaptive_rec.data.unknown import Unknown
 from adaptive_rec.dense.evaluate import logits_of
 from adaptive_rec.dense.scored import Scored
 from adaptive_rec.errors import DataError
-from adaptive_rec.live.telemetry import Evaluation
+from adaptive_rec.live.telemetry import Evaluation, Quality
 from adaptive_rec.run.chosen_checkpoint import chosen_checkpoint
 from adaptive_rec.run.inputs import is_folder, of_other_data, reads_criteo
 from adaptive_rec.run.resume import runtime_of
@@ -48,7 +48,8 @@ class Scorer:
             rows = new_rows(run, chosen.generation, paths, labelled)
             for note in lacking_columns(rows):
                 warn(note)
-            check_groups(metrics or (), has_groups(rows), ", ".join(map(str, paths)))
+            ranks = bool(load_config(str(run / "config.toml"), {}).data.implicit.negatives)
+            check_groups(metrics or (), ranks or has_groups(rows), ", ".join(map(str, paths)))
             self._runtime = runtime_of(run, chosen.generation, rows, metrics)
         self.chosen = chosen
         """The checkpoint that was read."""
@@ -90,11 +91,31 @@ class Scorer:
             counted.count(int(lookups_F[f]), int(shared_F[f]))
 
     def quality(self) -> Evaluation:
-        """Score all rows and compare with their labels. Raises DataError where there is no row."""
+        """Score all rows and compare with their labels; where all are positives, rank their items among those of the training
+        rows. Raises DataError where there is no row."""
+        if self._runtime.config.data.implicit.negatives:
+            return Evaluation(self.step, self._ranked())
         parts = list(self.scored())
         if not parts:
             raise DataError("the data to score must hold at least one row, it has none")
         return Evaluation(self.step, Scored.joined(parts).quality(self._runtime.config.eval.metrics))
+
+
+    def _ranked(self) -> Quality:
+        """Rank what the users of the rows have chosen. Reads the training rows, whose items and users these are."""
+        from adaptive_rec.data.implicit.candidates import Candidates
+        from adaptive_rec.data.implicit.negatives import negatives_of
+        from adaptive_rec.runtime.ranked import rank_held_out
+
+        runtime, self.shared = self._runtime, {}
+        drawn = negatives_of(open_source(runtime.config, trains=True))
+        assert drawn is not None, "rows are all positives"
+        new = self._rows.origin if isinstance(self._rows, RawIds) else self._rows
+        settings = runtime.config.eval.model_copy(update={"max_samples": 0})
+        candidates = Candidates(drawn, settings, runtime.config.run.seed, new)
+        found = rank_held_out(runtime.state, self._rows, runtime.dense, candidates)
+        assert found is not None, "nobody interrupts it"
+        return found
 
 
 def lacking_columns(rows: NumberedRows | CriteoRows | RawIds) -> list[str]:

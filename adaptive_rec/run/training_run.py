@@ -217,6 +217,11 @@ class TrainingRun:
         looked = looked_at(source, self.config)
         if looked is None:
             return remarks
+        if self.config.data.implicit.negatives:
+            from adaptive_rec.data.implicit.negatives import negatives_of
+
+            drawn = negatives_of(source)
+            remarks += [] if drawn is None else drawn.remarks()
         if looked.held_out_one_class:
             self.runtime.evaluator.one_class_is_known()
         return [*remarks, *lines(looked)]

@@ -72,20 +72,20 @@ def assemble(
     torch.set_num_threads(config.run.thread_budget(streams is not None).dense)
     keep_freed_memory()
     policy = policy or load_policy(config.knobs.policy)
-    options = options or RunOptions()
+    options, group = options or RunOptions(), group or ALONE
     if source is None:
-        source = open_source(config, trains=True, left_out=options.left_out, group=group or ALONE)
+        source = open_source(config, trains=True, left_out=options.left_out, group=group)
     on_device = streams is not None or choose_device(config).type == "cuda"
-    several = group is not None and not group.is_alone
+    several = not group.is_alone
     check_settings(config, policy, on_device, several, options.trains)
-    if group is not None and several:
+    if several:
         from adaptive_rec.runtime.rank_checks import check_data
 
         check_gpus(config, processes_here())
         check_data(group, source, config)
         source = PartOfBatches(source, group)
     if streams is None and (device := choose_device(config)).type == "cuda":
-        if group is not None and not group.is_alone:
+        if several:
             torch.cuda.set_device(rank_here())
         from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 
@@ -95,7 +95,7 @@ def assemble(
         try:
             return _join(config, source, streams, policy, options, group)
         except torch.OutOfMemoryError as error:
-            if group is not None and not group.is_alone:
+            if several:
                 raise MemoryPlanError(f"{NO_ROOM} (seen by rank {group.rank}): {first_line(error)}") from error
             # The parts built so far are freed with the error; with half the budget all of them may fit.
             config, notice = _with_half_the_budget(config, policy, source, first_line(error))
@@ -135,10 +135,10 @@ def plan_run(
 
 
 def _join(
-    config: Config, source: Source, streams: Streams | None, policy: Policy, options: RunOptions, group: Group | None
+    config: Config, source: Source, streams: Streams | None, policy: Policy, options: RunOptions, group: Group
 ) -> Runtime:
     space = RowSpace.of(source.tables, source.features, policy.request_per_table)
-    ranks = 1 if group is None else group.ranks
+    ranks = group.ranks
     own = source if ranks == 1 else RowsOfRank(source, ranks)
     own_space = RowSpace.of(own.tables, own.features, policy.request_per_table)
     check_rows(config, policy, own_space, streams is not None, options.checkpoints is not None, options.replayed is None)
@@ -178,7 +178,7 @@ def _join(
     return Runtime(config, source, policy, store, dense, options, kept_rows)
 
 
-def _folder_of_rows(config: Config, options: RunOptions, group: Group | None) -> Path:
+def _folder_of_rows(config: Config, options: RunOptions, group: Group) -> Path:
     from adaptive_rec.runtime.rows_on_disk import rows_folder
 
     return rows_folder(config, options, group)
@@ -190,9 +190,9 @@ def _kept_rows(config: Config, store: EmbeddingStore, options: RunOptions) -> Ke
     return make_kept_rows(config, store, options)
 
 
-def _dense_part(group: Group | None, parts: DenseParts) -> DensePart:
+def _dense_part(group: Group, parts: DenseParts) -> DensePart:
     """Make the dense part of a run on a CPU."""
-    if group is None or group.is_alone:
+    if group.is_alone:
         return DensePart(*parts)
     from adaptive_rec.dense.shared import SharedDense
 
@@ -210,10 +210,10 @@ def _replayed_part(store: EmbeddingStore, parts: DenseParts, streams: Streams, l
     return ReplayedDense(*parts, streams, lines)
 
 
-def _share_of_host(group: Group | None) -> int:
+def _share_of_host(group: Group) -> int:
     """Return the bytes of host memory that this process may take. The ranks of a machine look before one of them takes any."""
     available = available_bytes()
-    if group is None or group.is_alone:
+    if group.is_alone:
         return available
     group.gather(np.array([available]))
     return available // processes_here()
@@ -273,17 +273,18 @@ def choose_device(config: Config) -> torch.device:
 
 def build_store(
     config: Config, space: RowSpace, policy: Policy, streams: Streams | None, drawn: bool = True,
-    rule: RowRule | Sequence[RowRule] | None = None, group: Group | None = None, rows: Path | None = None,
-    classifies: bool = False, cold_rows: str = "staged",
+    rule: RowRule | Sequence[RowRule] | None = None, group: Group = ALONE, rows: Path | None = None,
+    classifies: bool = False, cold_rows: str = "staged", dice: int = 0,
 ) -> EmbeddingStore:  # fmt: skip
     """Build the two tiers, the device tier as large as the policy's budget. Rows are drawn, or zeros for a caller to set.
     `rule`: update rule of rows, or of those of each pool, by default that of the configuration. `rows`: folder of cold rows,
-    where they lie on a disk. `classifies`: the device classifies batches. `cold_rows`: how they get to a device."""
+    where they lie on a disk. `classifies`: the device classifies batches. `cold_rows`: how they get to a device.
+    `dice`: as in `build`."""
     dtype = torch.float64 if config.run.precision == "float64" else torch.float32
     rule = rule or RowRule.of(config.optimizer, config.run.row_precision)
     sizes = row_bytes(space, rule, dtype.itemsize, policy.tracks_movement)
     budget = policy.budget_bytes(config.knobs, all_rows_bytes(space, sizes))
-    ranks = None if group is None or group.is_alone else AmongRanks(group, config.run.transport == "bf16")
+    ranks = None if group.is_alone else AmongRanks(group, config.run.transport == "bf16")
     device, memory_bytes = None, 0
     if streams is not None:
         rule, memory_bytes = rules_of_pools(rule, 1)[0], hot_part(config.run.host_memory)
@@ -295,4 +296,5 @@ def build_store(
     return build(
         space, rule, config.run.seed, dtype, budget, policy.tracks_movement, drawn,
         disk=None if rows is None else OnDisk(rows, memory_bytes), device=device, ranks=ranks,
+        dice=dice,
     )  # fmt: skip

@@ -35,6 +35,7 @@ FEATURES = {
     "reordering": "policies that reorder the stream: `fae`, `fae_released`, `slipstream_released`",
     "per table": "policies that treat each table apart: `xdl`",
     "skipping": "policies that skip work: `slipstream`, `adaptive`, `random_skip`",
+    "implicit": "logs of positives alone: `data.implicit`",
     "order": '`data.order="time"`',
     "next window": '`eval.mode="next_window"`',
     "validation": '`eval.mode="validation"`',
@@ -84,7 +85,6 @@ KEEPS_ORDER = "knobs.policy must keep the order of the stream"
 ARRANGED = "the policy reads the stream ahead and hands out batches of its own"
 RAW_ALONE = "only a raw id can lose its row"
 OF_32_BITS = "tables must be of torch.float32 or torch.float64"
-NARROW = "rows of 16 bits do not pass between owners yet"
 EVERY_ROW = "under {every row}, which moves every row at every step"
 WAY_OUT = f"; {torch_titles(every_row=False)} without momentum and weight_decay move only the rows looked up"
 
@@ -102,14 +102,16 @@ REFUSALS = (
             in_config=True),
     Refusal("follow", "next window", 'eval.mode must be "held_out" where data is followed',
             "each sample is scored in its own step", in_config=True),
+    Refusal("follow", "implicit", "data.follow must be false where rows are all positives", "items to come are not known",
+            wanted=True),
+    Refusal("next window", "implicit", 'eval.mode must be "held_out" where rows are all positives',
+            "a window's positives would be ranked by the items of the whole training range, later ones among them"),
     Refusal("follow", "validation", 'eval.mode must be "held_out" where data is followed',
             "each sample is scored in its own step", in_config=True),
     Refusal("arranging", "next window", f'{KEEPS_ORDER} (hotline, slipstream) where eval.mode = "next_window"', ARRANGED),
     Refusal("arranging", "order", f'{KEEPS_ORDER} (hotline, slipstream) where data.order = "time"', ARRANGED),
     Refusal("arranging", "follow", f"{KEEPS_ORDER} (hotline, slipstream) where data is followed",
             "the policy reads ahead, and data that is followed is trained on as it comes"),
-    Refusal("keep evicted", "processes", f"data.keep_evicted must be 0 {TOGETHER}",
-            "rows that left lie with their owner, and keys with all", wanted=True),
     Refusal("reordering", "processes", f"{KEEPS_ORDER} {TOGETHER} (hotline, slipstream)",
             "samples are sorted by what is known of all rows, of which each process has a part", wanted=True),
     Refusal("classify", "processes", f"run.classify must be host {TOGETHER}", "the host makes the requests to owners"),
@@ -139,11 +141,6 @@ REFUSALS = (
             "; it needs adaptive-rec train"),
     Refusal("per table", "own loop", "policy must leave tables and stream to the loop", "the tables are the model's",
             "; it needs adaptive-rec train"),
-    Refusal("own gpu", "own processes", f"device must be cpu {TOGETHER}",
-            "rows of other owners do not get to a device in a loop of your own yet", wanted=True),
-    Refusal("rows of 16 bits", "own gpu", f"{OF_32_BITS} on a device in a loop of your own",
-            "rows of 16 bits on a device are for runs by the command line yet", "; or train by the command line", wanted=True),
-    Refusal("rows of 16 bits", "own processes", f"{OF_32_BITS} {TOGETHER}", NARROW, wanted=True),
     Refusal("skipping", "own processes", f"policy must skip no work {TOGETHER} in a user's loop (hotline, hybrid, device_only)",
             "processes would have to agree on what is stale"),
     Refusal("skipping", "every row", f"policy must be exact (hotline, hybrid, device_only) {EVERY_ROW}",
@@ -186,6 +183,7 @@ def features_of_run(
         "disk": exact_size(run.host_memory) if run.host_memory else "",
         "follow": "true" if data.follow else "",
         "keep evicted": str(data.keep_evicted or ""),
+        "implicit": "data.implicit" if data.implicit.negatives else "",
         "order": "time" if data.order == "time" else "",
         "next window": "next_window" if config.eval.mode == "next_window" else "",
         "validation": "validation" if config.eval.validates else "",

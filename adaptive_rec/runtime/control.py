@@ -187,7 +187,7 @@ class Control:
                 f"{TOO_SMALL}: policy {before.policy} keeps {knob_text('_bytes', held)} of rows there: {reason}"
             )
         yield self._event("warning", f"out of device memory, the hot budget is halved: {reason}")
-        store.free_memory()
+        store.path.free_memory()
         try:
             yield self._halve_budget(hot_budget_bytes=smaller)
         except ConflictError as error:

@@ -19,6 +19,7 @@ from adaptive_rec.state.run_state import RunState
 from adaptive_rec.units import whole
 
 if TYPE_CHECKING:
+    from adaptive_rec.data.implicit.candidates import Candidates
     from adaptive_rec.runtime.next_window import NextWindow
     from adaptive_rec.runtime.progressive import Progressive
 
@@ -44,6 +45,7 @@ class Evaluator:
         self._dense = dense
         self._publisher = publisher
         self._one_class_told = False
+        self._candidates: dict[tuple[int, bool], Candidates] = {}
 
     def one_class_is_known(self) -> None:
         """Take it as said that the samples scored have one class."""
@@ -101,10 +103,10 @@ class Evaluator:
         window = self._next_window() if settings.mode == "next_window" else None
         if self._progressive is not None:
             quality = self._progressive.quality(state.step)
+        elif window is None:
+            quality = self._held_out(settings.max_samples, settings.validates)
         else:
-            held_out = self._source.test_batches(settings.batch_size, settings.max_samples, settings.validates)
-            batches = held_out if window is None else window.batches()
-            quality = score_batches(batches, state.store, self._dense, lambda: state.hurried, settings.metrics)
+            quality = score_batches(window.batches(), state.store, self._dense, lambda: state.hurried, settings.metrics)
         if quality is None:
             return None
         evaluation = self._of(quality, None if window is None else window.scored)
@@ -114,10 +116,34 @@ class Evaluator:
     def score_held_out(self) -> Evaluation | None:
         """Score the held-out range with the present model, which is no evaluation of the run's course. Returns None where a
         signal interrupted it."""
-        state, settings = self._state, self._state.config.eval
-        held_out = self._source.test_batches(settings.batch_size, settings.max_samples)
-        quality = score_batches(held_out, state.store, self._dense, lambda: state.hurried, settings.metrics)
+        quality = self._held_out(self._state.config.eval.max_samples, validation=False)
         return None if quality is None else self._of(quality)
+
+    def _held_out(self, most: int, validation: bool) -> Quality | None:
+        """Score at most so many of the held-out samples (0 is all), or of the validation slice. Returns None where a signal
+        interrupted it."""
+        state, settings = self._state, self._state.config.eval
+        if state.config.data.implicit.negatives:
+            from adaptive_rec.runtime.ranked import rank_held_out
+
+            return rank_held_out(state, self._source, self._dense, self.candidates(most, validation))
+        held_out = self._source.test_batches(settings.batch_size, most, validation)
+        return score_batches(held_out, state.store, self._dense, lambda: state.hurried, settings.metrics)
+
+    def candidates(self, most: int, validation: bool) -> Candidates:
+        """Return the users of so many held-out rows, or of the validation slice, where rows are all positives, and the items that
+        they are ranked among."""
+        from adaptive_rec.data.implicit.candidates import Candidates
+
+        if (most, validation) not in self._candidates:
+            from adaptive_rec.data.implicit.negatives import negatives_of
+
+            drawn = negatives_of(self._source)
+            assert drawn is not None, "rows are all positives"
+            settings = self._state.config.eval.model_copy(update={"max_samples": most})
+            made = Candidates(drawn, settings, self._state.config.run.seed, validation=validation)
+            self._candidates[most, validation] = made
+        return self._candidates[most, validation]
 
     def _of(self, quality: Quality, scored: ScoredWindow | None = None) -> Evaluation:
         state = self._state
@@ -132,10 +158,9 @@ class Evaluator:
     def phase_logloss(self) -> float | None:
         """Return the logloss of `policy.schedule_samples` samples that are held out, or validated on. None where a signal
         interrupted it."""
-        state, settings, most = self._state, self._state.config.eval, self._state.config.policy.schedule_samples
-        held_out = self._source.test_batches(settings.batch_size, most, settings.validates)
+        state = self._state
         with state.times("evaluate"), self._publisher.during("evaluating"):
-            quality = score_batches(held_out, state.store, self._dense, lambda: state.hurried)
+            quality = self._held_out(state.config.policy.schedule_samples, state.config.eval.validates)
         return None if quality is None else quality.logloss
 
 

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.embedding.peers.peers import Some
 from adaptive_rec.live.telemetry import Event
-from adaptive_rec.placement import COLD, Migration
+from adaptive_rec.placement import Migration
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.state.run_state import RunState
 
 SHOWN_TABLES = 8
 
 
+class OwnedRows(Protocol):
+    """Which rows of tables are this process's: `Peers` of a run, or the rows of a user's loop."""
+
+    def owned_of(self, table: int, row_C: NDArray[np.int64]) -> tuple[Some, NDArray[np.int64]]: ...
+
+    def total(self, table: int, values_C: NDArray[np.float64], step: int) -> NDArray[np.float64]: ...
+
+
 class Evictions:
     """Has ids lose their rows: those that nobody has looked up for long, and the least popular ones of full tables. Clears rows
     when no step looks them up any more."""
 
-    def __init__(self, state: RunState, observer: Observer) -> None:
-        self._state = state
-        self._observer = observer
+    def __init__(self, state: RunState, observer: Observer, rows: OwnedRows | None = None) -> None:
+        """`rows`: those of all processes; by default as the store's peers have them."""
+        self._state, self._observer, self._rows = state, observer, rows or state.store.peers
         self._hot: list[NDArray[np.int64]] = []
         """Rows that were cleared in this window and were hot, under a policy whose hot rows do not go by popularity."""
 
@@ -51,32 +60,25 @@ class Evictions:
     def _popularity(self, table: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return how many lookups are remembered of rows of a table, by their owners. Ranks call it together."""
         lookups_C = np.zeros(len(ids))
-        here, own_rows = self._owned(table, ids)
-        lookups_C[here] = self._observer.tracker.estimate(own_rows, self._state.store.threads)
-        return self._total(table, lookups_C) / self._state.knobs.sample_ratio
-
-    def _owned(self, table: int, ids: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return where rows of this process stand among some rows of a table, and which of its rows they are."""
+        here, own_C = self._rows.owned_of(table, ids)
         store = self._state.store
-        return store.peers.owned(store.peers.batch_space.table_first_row[table] + ids)
-
-    def _total(self, table: int, values_C: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the sums over all ranks of what each has for rows of a table."""
-        return self._state.store.group.total(values_C)
+        lookups_C[here] = self._observer.tracker.estimate(store.space.table_first_row[table] + own_C, store.threads)
+        return self._rows.total(table, lookups_C, self._state.step) / self._state.knobs.sample_ratio
 
     def _keep(self, table: int, ids: NDArray[np.int64], places: NDArray[np.int64]) -> None:
         assert self._state.input.kept_rows is not None, "rows are kept where keys are"
+        self._note_hot(table, self._rows.owned_of(table, ids)[1])  # they leave the device to be kept
         self._state.input.kept_rows.keep(table, ids, places)
 
     def _clear(self, table: int, ids: NDArray[np.int64]) -> None:
-        rows = self._owned(table, ids)[1]
-        if not (self._state.policy.tracks_popularity or self._state.policy.arranges_stream):
-            self._hot.append(rows[self._state.store.index.placement.slot_of_row[rows] != COLD])
-        self._observer.forget(self._clear_rows(table, ids))
+        own_C = self._rows.owned_of(table, ids)[1]
+        self._note_hot(table, own_C)
+        self._observer.forget(self._state.store.contents.clear_rows(table, own_C))
 
-    def _clear_rows(self, table: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Clear those of a table's rows that are this process's, which makes them cold, and return them."""
-        return self._state.store.contents.clear_rows(table, ids)
+    def _note_hot(self, table: int, own_C: NDArray[np.int64]) -> None:
+        store, policy = self._state.store, self._state.policy
+        if not (policy.tracks_popularity or policy.arranges_stream):
+            self._hot.append(store.index.hot_among(store.space.table_first_row[table] + own_C))
 
     def _make_hot_again(self) -> None:
         """Make cleared rows hot where they were."""

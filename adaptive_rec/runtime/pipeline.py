@@ -121,11 +121,11 @@ class Pipeline:
         with self._times("classify"):
             batch = self._prepare(batch)
             threads = self._store.threads if threading.current_thread() is self._training_thread else 1
-            return self._store.classified(batch, threads)
+            return self._store.batches.classified(batch, threads)
 
     def _stage(self, work: ClassifiedBatch) -> ClassifiedBatch:
         with self._times("stage"):
-            self._store.stage(work)
+            self._store.batches.stage(work)
         return work
 
     def settle(self) -> None:
@@ -147,7 +147,7 @@ class Pipeline:
                 future.cancel()
         if self._workers is not None:
             self._workers.stop(wait=alone or not self._failed)
-        self._store.drop_ahead()
+        self._store.path.drop_ahead()
 
 
 class _Workers:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from adaptive_rec.embedding.disk.kept_rows import KeptRows
 
 
-def rows_folder(config: Config, options: RunOptions, group: Group | None = None) -> Path:
+def rows_folder(config: Config, options: RunOptions, group: Group) -> Path:
     """Make the folder of this rank's rows on the disk, where there must be none of another run, and return it. Raises
     UsageError."""
     path = place_of_rows(config, options)
@@ -31,7 +31,7 @@ def rows_folder(config: Config, options: RunOptions, group: Group | None = None)
         make_folders(path)
         if segment_files(path) and path.resolve() not in options.own_rows:
             raise UsageError(f"run.disk must be a folder without rows of another run, {path} has some")
-        if group is not None and not group.is_alone:
+        if not group.is_alone:
             group.gather(np.zeros(1, np.int64))  # by now all have looked
             path = rank_folder(path, group.rank)
             make_folders(path)

@@ -64,6 +64,7 @@ class TrainingSteps:
     ) -> None:
         """`loss_observers` are given the losses that samples have before they are trained on."""
         self._state, self._store, self._times = state, state.store, state.times
+        self._batches = state.store.batches
         self._dense, self._observer = dense, observer
         self._splitting, self._finite, self._loss_observers = splitting, finite, loss_observers
         self._held: list[tuple[Callable[[Fetched], None], Fetched]] = []
@@ -75,9 +76,9 @@ class TrainingSteps:
         self._store.contents.finish_draws()
         if self._store.cold.on_disk:
             with self._times("disk"):
-                self._store.await_rows(work)
+                self._batches.await_rows(work)
         with self._times("classify"):
-            self._store.take(work)
+            self._batches.take(work)
         with self._times("plan"):
             plan = self.plan(work, probe)
         position_B = self.execute(work, plan)
@@ -111,7 +112,7 @@ class TrainingSteps:
         for samples in plan.micro_batches:
             with self._times("gather"):
                 micro = self._dense.inputs(len(samples))
-                self._store.gather(work, samples, scales_of(samples, plan.weight_B, weight), micro)
+                self._batches.gather(work, samples, scales_of(samples, plan.weight_B, weight), micro)
             with self._times("execute"):
                 self._dense.run(micro)
             takers = [take for observer in self._loss_observers if (take := observer(work, plan, samples)) is not None]
@@ -127,10 +128,10 @@ class TrainingSteps:
         """Update each distinct row once and make one dense step, or leave the batch out where its gradients are not finite.
         Returns False where it was left out."""
         if not plan.micro_batches and self._store.group.is_alone:
-            self._store.release(work)
+            self._batches.release(work)
             return True
         if not self._finite.passes(work, position_B, self._state.step + 1):
-            self._store.release(work)
+            self._batches.release(work)
             self._held.clear()
             return False
         knobs, number, rates = self._state.knobs, self._state.step + 1, self.learning_rates()
@@ -140,7 +141,7 @@ class TrainingSteps:
             self._dense.clip(knobs.clip_norm, gradients)
         skips = work.batch.weights_B is not None or not (probe or self._state.policy.exact)  # weights may be 0
         lr = rates.embedding
-        self._store.apply(work, RowUpdate(gradients, position_B, plan.frozen_U, lr, number, measure=probe, skips=skips))
+        self._batches.apply(work, RowUpdate(gradients, position_B, plan.frozen_U, lr, number, measure=probe, skips=skips))
         with UPDATED:
             self._dense.step(rates.factor)
         return True
@@ -148,7 +149,7 @@ class TrainingSteps:
     def observe(self, work: ClassifiedBatch, probe: bool) -> None:
         state = self._state
         if state.policy.counts_lookups(state.knobs) and is_sampled(state.step, state.knobs.sample_ratio):
-            self._observer.count_lookups(state.step, self._store.peers.counted(work), state.knobs)
+            self._observer.count_lookups(state.step, self._batches.counted(work), state.knobs)
         if probe and state.policy.tracks_movement:
             self._observer.keep_popular_samples(work)
         for take, losses_S in self._held:

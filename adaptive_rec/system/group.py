@@ -87,7 +87,7 @@ class Group(ABC):
         self.meter.sent_bytes[kind] += line_bytes * int(sent_W.sum() - sent_W[self.rank])
         with self.meter.waiting():
             found = self._all_to_all(data, (sent_W * line_bytes).tolist(), (received_W * line_bytes).tolist())
-        return found.view(lines.dtype).reshape(-1, *lines.shape[1:])
+        return found.view(lines.dtype).reshape(int(received_W.sum()), *lines.shape[1:])
 
     def exchange_sizes(self, sizes_W: NDArray[np.int64]) -> NDArray[np.int64]:
         """Tell each rank its line of some sizes, how much it will get. Returns what the ranks will send here."""
@@ -141,9 +141,9 @@ class Group(ABC):
         return dict(zip(counts, values.tolist(), strict=True))
 
     def everyone(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the values (N) of all ranks, rank after rank; ranks may have different numbers of them."""
+        """Return the values (N, ...) of all ranks, rank after rank; ranks may have different numbers of them."""
         lengths_W = self.gather(np.array([len(values)]))[:, 0]
-        repeated = np.tile(values, self.ranks)
+        repeated = np.concatenate([values] * self.ranks)
         return self.exchange("values", repeated, np.full(self.ranks, len(values)), lengths_W)
 
     def all_true(self, value: bool) -> bool:

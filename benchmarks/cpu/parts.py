@@ -37,12 +37,12 @@ class OurRows:
             samples_S, scale_S = np.arange(batch.size), np.full(batch.size, 1 / batch.size)
             with turn.stage("distinct rows"):
                 work = ClassifiedBatch(batch, store.space, store.threads)
-                store.take(work)
+                store.batches.take(work)
             with turn.stage("rows read"):
-                store.gather(work, samples_S, scale_S, self._micro)
+                store.batches.gather(work, samples_S, scale_S, self._micro)
             with turn.stage("rows updated"):
                 update = RowUpdate([self._gradient], samples_S, None, self._lr, self.steps + 1, measure=False)
-                store.apply(work, update)
+                store.batches.apply(work, update)
             self.steps += 1
         return turn
 

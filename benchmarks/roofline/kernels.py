@@ -56,7 +56,7 @@ class Shape:
         self.store, self.size = self.runtime.store, size
         self.works = [ClassifiedBatch(batch, self.space) for batch in self.source.batches]
         for work in self.works:
-            self.store.take(work)
+            self.store.batches.take(work)
         features, self.dim = self.runtime.dense.pool_shapes[0]
         dice = torch.Generator().manual_seed(1)
         self.gradient = torch.randn((size, features, self.dim), generator=dice) / size
@@ -86,11 +86,11 @@ def kernels(shape: Shape, roof: Roof) -> Iterator[Kernel]:
     graphs: dict[int, Any] = {}
 
     def read(works: list[ClassifiedBatch], step: int) -> None:
-        shape.store.gather(works[step % len(works)], shape.samples_S, shape.scale_S, shape.micro)
+        shape.store.batches.gather(works[step % len(works)], shape.samples_S, shape.scale_S, shape.micro)
 
     def update(works: list[ClassifiedBatch], step: int) -> None:
         change = RowUpdate([shape.gradient], shape.samples_S, None, 1e-6, step + 1, measure=False)
-        shape.store.apply(works[step % len(works)], change)
+        shape.store.batches.apply(works[step % len(works)], change)
 
     def rival_read(step: int) -> None:
         graphs[0] = rival.read(prepared[step % len(prepared)])

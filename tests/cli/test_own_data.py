@@ -26,7 +26,7 @@ def new_rows(folder: Path, name: str) -> Path:
 
 
 def test_training_leaves_a_schema_and_a_model_that_learned(place: Path) -> None:
-    assert 'transform = "standard"' in (place / "runs" / "clicks.schema.toml").read_text()
+    assert 'transform = "log_standard"' in (place / "runs" / "clicks.schema.toml").read_text()
     assert json.loads((place / "runs" / "a" / "summary.json").read_text())["eval"]["auc"] > 0.7
 
 
@@ -265,7 +265,7 @@ def test_one_class_alone_and_rows_sorted_by_label_are_warned_of(
             ]
         )
     printed = capsys.readouterr().out
-    assert "warning: all 324 training rows have label 1" in printed
+    assert "warning: all 360 training rows have label 1" in printed
     assert "if the file is sorted by its label, shuffle it first" in printed
 
 

@@ -68,7 +68,7 @@ ROWS: dict[str, Any] = {
         ({"price": [1.0, float("inf")]}, "column 'price', row 2: must be a number, finite in 32 bits, got inf"),
         ({"price": ["1", "-inf"]}, "column 'price', row 2: must be a number, finite in 32 bits, got '-inf'"),
         ({"price": ["1_000", "1"]}, "column 'price', row 1: must be a number, finite in 32 bits, got '1_000'"),
-        ({"price": ["1e39", "1"]}, "column 'price', row 1: must be a number, finite in 32 bits, got '1e39'"),
+        ({"price": ["1e400", "1"]}, "column 'price', row 1: must be a number, finite in 32 bits, got '1e400'"),
         ({"user_id": ["3", "three"]}, "column 'user_id', row 2: must be a whole number, got 'three'"),
         ({"user_id": [3, 4.5]}, "column 'user_id', row 2: must be a whole number, got 4.5"),
         ({"user_id": [[3], [4]]}, r"column 'user_id', row 1: must be a whole number or a text, got \[3\]"),

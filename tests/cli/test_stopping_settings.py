@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from adaptive_rec.cli.branch import train_arguments
-from adaptive_rec.cli.stopping import EVALUATIONS, MOST_PASSES, PATIENCE, stopping_settings
+from adaptive_rec.cli.stopping import EVALUATIONS, FOR_FEWEST, FOR_SMALL, MOST_PASSES, stopping_settings
 from adaptive_rec.cli.train_settings import overrides
 from adaptive_rec.config.tree import load_config
+from adaptive_rec.data.prepare.job import Request
+from adaptive_rec.data.prepare.prepare import prepare_folder
+from adaptive_rec.data.tabular.schema import parse_schema
 from adaptive_rec.errors import UsageError
 
 
@@ -25,27 +29,18 @@ def settings_of(words: list[str], environment: dict[str, str], monkeypatch: pyte
 
 OWN = ["--data", "x.csv", "--label", "y"]
 ON = {"eval.mode": "validation", "eval.per_epoch": str(EVALUATIONS), "data.epochs": str(MOST_PASSES)}
-DEFAULT = {"eval.patience": str(PATIENCE), **ON}
 
 
 @pytest.mark.parametrize(
     ("words", "environment", "found"),
     [
-        (OWN, {}, DEFAULT),
-        (["--data", "x.csv", "--schema", "s.toml"], {}, DEFAULT),
-        ([*OWN, "--set", "run.batch_size=64"], {}, DEFAULT),
+        (OWN, {}, {}),
+        (["--data", "x.csv", "--schema", "s.toml"], {}, {}),
+        ([*OWN, "--set", "run.batch_size=64"], {}, {}),
         ([*OWN, "--steps", "10"], {}, {}),
         ([*OWN, "--set", "data.epochs=3"], {}, {}),
         ([*OWN, "--set", "eval.count=3"], {}, {}),
         (OWN, {"ADAPTIVE_REC_EVAL__COUNT": "3"}, {}),
-        ([*OWN, "--set", "eval.mode=validation"], {}, {}),
-        ([*OWN, "--set", "eval.metric=auc"], {}, DEFAULT),
-        ([*OWN, "--set", "eval.validation_ratio=0.2"], {}, DEFAULT),
-        ([*OWN, "--metrics", "gauc,recall@5", "--group", "g"], {}, DEFAULT),
-        ([*OWN, "--set", "eval.batch_size=512"], {}, DEFAULT),
-        ([*OWN, "--set", "eval.per_epoch=4"], {}, {key: DEFAULT[key] for key in DEFAULT if key != "eval.per_epoch"}),
-        ([*OWN, "--set", "eval.patience=7"], {}, ON),
-        ([*OWN, "--set", "eval.patience=0"], {}, {}),
         (["tiny", *OWN], {}, {}),
         ([*OWN, "--set", "data.order=time", "--set", "data.shuffle=false"], {}, {}),
         ([*OWN, "--follow"], {}, {}),
@@ -82,3 +77,38 @@ def test_a_file_of_settings_is_one_that_the_user_gave(tmp_path: Path, monkeypatc
     (tmp_path / "mine.toml").write_text("[data]\nepochs = 4\n")
     found = settings_of([str(tmp_path / "mine.toml"), "--patience", "2"], {}, monkeypatch)
     assert found == {"eval.patience": "2", "eval.mode": "validation", "eval.per_epoch": str(EVALUATIONS)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that was prepared from 40 rows of a CSV file, which are few, but not too few."""
+    monkeypatch.setattr("adaptive_rec.cli.stopping.SMALL_ROWS", range(10, 100))
+    (tmp_path / "x.csv").write_text("y,user\n" + "".join(f"{row % 2},{row % 5}\n" for row in range(40)))
+    schema = parse_schema({"label": "y", "sparse": ["user"]}, "schema")
+    prepare_folder(Request((tmp_path / "x.csv",), tmp_path / "x", schema=schema), lambda *_: None)
+    return tmp_path / "x"
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ([], FOR_SMALL),
+        (["--label", "y"], FOR_SMALL),
+        (["--steps", "9"], {"optimizer.embedding_lr": 0.05}),
+        (["--patience", "3"], {"optimizer.embedding_lr": 0.05, "eval.patience": 3, **ON}),
+        (["--set", "data.epochs=7", "--set", "optimizer.embedding_lr=0.1"], {}),
+        (["--set", "data.train_range=[0.0,0.5]"], FOR_SMALL),
+    ],
+)
+def test_few_rows_are_passed_over_more_often(
+    folder: Path, words: list[str], found: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert settings_of(["--data", str(folder), *words], {}, monkeypatch) == {key: str(value) for key, value in found.items()}
+    assert settings_of(["tiny", "--data", str(folder)], {}, monkeypatch) == {}  # the user's configuration stays
+
+
+def test_many_rows_and_very_few_have_one_pass(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_36 = ((range(36, 37), FOR_SMALL), (range(36), {}), (range(37, 99), FOR_FEWEST))  # rows that are trained on, of 40
+    for rows, found in of_36:
+        monkeypatch.setattr("adaptive_rec.cli.stopping.SMALL_ROWS", rows)
+        assert settings_of(["--data", str(folder)], {}, monkeypatch) == {key: str(value) for key, value in found.items()}

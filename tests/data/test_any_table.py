@@ -25,7 +25,8 @@ from adaptive_rec.data.tabular.schema import Schema, parse_schema
 from adaptive_rec.data.tabular.schema_text import schema_toml
 from adaptive_rec.data.tabular.values import categories
 from adaptive_rec.errors import DataError, UsageError
-from adaptive_rec.offline.export.model import key_of, one
+from adaptive_rec.offline.export.model import key_of
+from adaptive_rec.offline.export.model_values import one
 
 ROWS = 1200
 SOME_UUID = UUID("123e4567-e89b-12d3-a456-426614174000")

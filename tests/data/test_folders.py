@@ -30,7 +30,7 @@ from adaptive_rec.data.tabular.open_rows import with_rows
 from adaptive_rec.data.tabular.schema import FileSchema, Schema, parse_schema
 from adaptive_rec.data.tabular.schema_text import schema_toml
 from adaptive_rec.errors import DataError, UsageError
-from adaptive_rec.offline.export.model import table_of
+from adaptive_rec.offline.export.model_files import table_of
 
 HEAD = "click,user,city\n"
 

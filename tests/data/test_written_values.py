@@ -20,7 +20,7 @@ from adaptive_rec.data.tabular.schema import Schema, parse_schema
 from adaptive_rec.data.tabular.values import categories
 from adaptive_rec.data.tabular.written_numbers import PATTERNS, POINTS, Format, written_numbers
 from adaptive_rec.errors import DataError, UsageError
-from adaptive_rec.offline.export import model
+from adaptive_rec.offline.export import model_values as model
 
 LISTS: list[tuple[str, list[str | None] | None]] = [
     ("[27, 9]", ["27", "9"]),

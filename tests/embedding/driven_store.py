@@ -70,18 +70,18 @@ class DrivenStore:
         if len(self._ahead) < 3:
             work = ClassifiedBatch(self._batch(), self.store.space)
             self.store.path.classify(work)
-            self.store.stage(work)
+            self.store.batches.stage(work)
             self._ahead.append(work)
 
     def _take(self) -> ClassifiedBatch:
         if not self._ahead:
             self.stage()
         work = self._ahead.pop(0)
-        self.store.take(work)
+        self.store.batches.take(work)
         return work
 
     def skip(self) -> None:
-        self.store.release(self._take())
+        self.store.batches.release(self._take())
         self.runtime.state.set_step(self.runtime.step_number + 1)
 
     def step(self) -> None:
@@ -101,7 +101,7 @@ class DrivenStore:
         step = self.runtime.step_number + 1
         measure = self.dice.random() < 0.5
         update = RowUpdate(gradients, position_B, frozen_R[work.distinct_U], LR, step, measure)
-        store.apply(work, update)
+        store.batches.apply(work, update)
         self.changed_R[plain.update(work.batch, update, frozen_R)] = True
         self.runtime.state.set_step(step)
 
@@ -109,7 +109,7 @@ class DrivenStore:
         store, lines = self.store, len(samples)
         shapes = [(lines, 1), (lines,), (lines,), *((lines, len(p.features), p.dim) for p in store.space.pools)]
         dense, labels, scale, *pooled = (torch.full(shape, torch.nan, dtype=store.dtype) for shape in shapes)
-        store.gather(work, samples, np.full(lines, 0.5), MicroBatch(dense, pooled, labels, scale, lines))
+        store.batches.gather(work, samples, np.full(lines, 0.5), MicroBatch(dense, pooled, labels, scale, lines))
         found: list[Any] = []
         store.hot.launch(lambda: found.extend(part.detach().numpy().copy() for part in pooled))
         self._gathered.append((found, self.plain.pooled(work.batch, samples)))
@@ -157,7 +157,7 @@ class DrivenStore:
     def free_memory(self) -> None:
         if not self._ahead:
             self.stage()
-        self.store.free_memory()
+        self.store.path.free_memory()
         self.step()
 
     # Checks ----------------------------------------------------------------------------------------------------------

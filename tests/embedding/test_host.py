@@ -135,14 +135,14 @@ def test_no_position_is_limited_to_32_bits(monkeypatch: pytest.MonkeyPatch) -> N
     store.migrate(Migration(promote=ids[:2], demote=ids[:0]))
     for step in (1, 2):
         work = ClassifiedBatch(Batch(np.zeros((4, 1), np.float32), ids, np.arange(5), np.zeros(4, np.float32)), space)
-        store.take(work)
+        store.batches.take(work)
         parts = (torch.empty(shape) for shape in ((4, 1), (4,), (4,)))
         dense, labels, scale = parts
         micro = MicroBatch(dense, [torch.empty((4, 1, dim))], labels, scale, 4)
-        store.gather(work, np.arange(4), np.ones(4), micro)
+        store.batches.gather(work, np.arange(4), np.ones(4), micro)
         np.testing.assert_array_equal(micro.pooled[0][:, 0], np.repeat(numbers[:, None], dim, axis=1))
         update = RowUpdate([torch.full((4, 1, dim), 0.5)], np.arange(4), None, 1.0, step, False)
-        store.apply(work, update)
+        store.batches.apply(work, update)
         numbers -= 0.5
         store.migrate(Migration(promote=ids[2:], demote=ids[:2]) if step == 1 else Migration(ids[:0], ids[2:]))
     for row, number in zip(ids.tolist(), numbers.tolist(), strict=True):

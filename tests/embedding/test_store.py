@@ -106,7 +106,7 @@ class Step:
 def prepare(store: EmbeddingStore, batch: Batch) -> ClassifiedBatch:
     work = ClassifiedBatch(batch, store.space)
     store.path.classify(work)
-    store.stage(work)
+    store.batches.stage(work)
     return work
 
 
@@ -127,13 +127,13 @@ def train(
 
     The vectors are those of the gather once `store.settle` has returned: the device may be late.
     """
-    store.take(work)
+    store.batches.take(work)
     samples = np.flatnonzero(random.random(work.batch.size) < 0.8)
     if not len(samples):
         samples = np.array([0])
     padding = int(random.integers(0, 3)) if isinstance(store.path, StagedPath) else 0
     micro = buffers(store, len(samples) + padding)
-    store.gather(work, samples, np.full(len(samples), 0.5), micro)
+    store.batches.gather(work, samples, np.full(len(samples), 0.5), micro)
     vectors: list[Any] = []
     store.hot.launch(lambda: vectors.extend(part.cpu().numpy().copy() for part in micro.pooled))
     gradients = [torch.from_numpy(random.normal(size=tuple(part.shape))).to(part.device) for part in micro.pooled]
@@ -141,7 +141,7 @@ def train(
     position_B[samples] = np.arange(len(samples))
     frozen_U = random.random(len(work.distinct_U)) < freeze
     update = RowUpdate(gradients, position_B, frozen_U, LR, step, measure=bool(step % 2))
-    store.apply(work, update)
+    store.batches.apply(work, update)
     return samples, vectors, update
 
 
@@ -501,7 +501,7 @@ def test_a_micro_batch_of_all_samples_is_filled_in_the_order_of_the_plan() -> No
     filled = []
     for samples in (np.arange(batch.size), backwards):
         micro = runtime.dense.evaluation_inputs(batch.size)
-        runtime.store.gather(work, samples, np.ones(batch.size), micro)
+        runtime.store.batches.gather(work, samples, np.ones(batch.size), micro)
         filled.append([part.numpy() for part in (micro.dense_SX, micro.labels_S, *micro.pooled)])
     assert not np.array_equal(filled[0][1], filled[1][1])
     for there, back in zip(*filled, strict=True):

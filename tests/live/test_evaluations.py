@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from adaptive_rec.checkpoint.flatten import flatten, unflatten
+from adaptive_rec.config.metrics import ranked_of, ranked_texts
 from adaptive_rec.live.evaluations import WindowScores, evaluation_state, saved_evaluation, saved_windows, windows_state
-from adaptive_rec.live.telemetry import Evaluation, Quality, Ranking, ScoredWindow, ranked_of, ranked_texts, to_json
+from adaptive_rec.live.telemetry import Evaluation, Quality, Ranking, ScoredWindow, to_json
 from adaptive_rec.saved import Saved
 
 PLAIN = Quality(100, 0.7, 0.5, 0.8, 0.9, 1.1)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from adaptive_rec.data.raw import raw_ids
 from adaptive_rec.kernels.reference.fill import fill_rows
 from adaptive_rec.modules.loop import ids as loop_ids
-from adaptive_rec.modules.loop import keys as loop_keys
 
 from .training import QUICK_WINDOWS
 
@@ -51,7 +50,7 @@ def options(where: Path | None = None, **more: Any) -> dict[str, Any]:
 
 def leave_sooner(patch: pytest.MonkeyPatch, factor: float) -> None:
     """Make the steps fewer that pass between the choice of the ids that leave and their leaving."""
-    for module in (raw_ids, loop_ids, loop_keys):
+    for module in (raw_ids, loop_ids):
         patch.setattr(module, "LATER", round(module.LATER * factor))
 
 

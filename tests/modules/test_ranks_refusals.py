@@ -176,19 +176,11 @@ def test_gradients_are_not_changed_by_their_size_before_they_are_averaged(on_ran
         on_ranks(2, work)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "options", "named"),
-    [
-        (torch.float32, {"policy": "slipstream"}, "policy must skip no work where several processes .* got slipstream"),
-        (torch.bfloat16, {}, "torch.float32 or torch.float64 where several processes train together, got torch.bfloat16"),
-        (torch.float32, {"device": "cuda:0"}, "device must be cpu where several processes train together, got cuda:0"),
-    ],
-)
-def test_what_cannot_be_shared_is_refused_by_name(on_ranks: Any, dtype: torch.dtype, options: Any, named: str) -> None:
+def test_what_cannot_be_shared_is_refused_by_name(on_ranks: Any) -> None:
     def work(group: Group) -> None:
-        adaptive_rec.wrap(nn.Embedding(20, 2, dtype=dtype), optimizer="sgd", lr=0.1, **options)
+        adaptive_rec.wrap(nn.Embedding(20, 2), optimizer="sgd", lr=0.1, policy="slipstream")
 
-    with pytest.raises(AdaptiveRecError, match=named):
+    with pytest.raises(AdaptiveRecError, match="policy must skip no work where several processes .* got slipstream"):
         on_ranks(2, work)
 
 

@@ -270,7 +270,7 @@ def test_a_repeated_step_counts_its_guard_samples_once(monkeypatch: pytest.Monke
     runtime.reclassifier.begin(0, runtime.knobs)
     monkeypatch.setattr(QualityGuard, "add", lambda guard, losses, lines: seen.append(len(lines)))
     work = next(iter(Pipeline(runtime.batches(), runtime.store, lambda: 0, runtime.times)))
-    runtime.store.take(work)
+    runtime.store.batches.take(work)
     plan = runtime.steps.plan(work, probe=False)
     runtime.steps.execute(work, plan)
     runtime.steps.execute(work, plan)

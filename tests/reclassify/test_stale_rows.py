@@ -51,5 +51,5 @@ def test_rows_of_a_batch_are_stale_where_they_are_hot_and_marked(store: Embeddin
     ids = np.array([[4, 2], [4, 0], [3, 5]])
     batch = Batch.one_hot(np.zeros((3, 1), np.float32), ids, np.zeros(3, np.float32))
     work = ClassifiedBatch(batch, SPACE)
-    store.take(work)
+    store.batches.take(work)
     assert work.distinct_U[stale.of(work)].tolist() == [4, 12]

@@ -54,6 +54,7 @@ SETTINGS: dict[str, list[str]] = {
     "arranging": ["knobs.policy=cdlrm"],
     "reordering": ["knobs.policy=fae_released"],
     "per table": ["knobs.policy=xdl"],
+    "implicit": ["data.implicit.negatives=2"],
     "order": ["data.order=time"],
     "next window": ["eval.mode=next_window", "eval.every_steps=5", "data.train_range=[0,0.8]", "data.test_range=[0.8,1]"],
     "validation": ["eval.mode=validation"],
@@ -88,14 +89,17 @@ def pairs() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Clicks of 400 rows in order of time: a file with a schema, and a folder that is prepared from it."""
+    """Clicks of 400 rows in order of time: a file with a schema, and a folder prepared from it; and another schema, by which
+    all rows are positives, with its folder."""
     folder = tmp_path_factory.mktemp("clicks")
     dice = np.random.default_rng(1)
     rows = [f"{dice.integers(2)},{dice.integers(40)},{dice.integers(9)},{60 * i}" for i in range(400)]
     (folder / "clicks.csv").write_text("click,user,item,at\n" + "\n".join(rows) + "\n")
-    schema = parse_schema({"label": "click", "sparse": ["user", "item"], "time": "at"}, "schema")
-    (folder / "schema.toml").write_text(schema_toml(schema))
-    prepare_folder(Request((folder / "clicks.csv",), folder / "prepared", schema=schema), lambda *_: None)
+    answers = {"clicks": {"label": "click"}, "positives": {"implicit": {"item": "item", "user": "user"}}}
+    for name, answer in answers.items():
+        schema = parse_schema({**answer, "sparse": ["user", "item"], "time": "at"}, "schema")
+        (folder / f"{name}.toml").write_text(schema_toml(schema))
+        prepare_folder(Request((folder / "clicks.csv",), folder / name, schema=schema), lambda *_: None)
     return folder
 
 
@@ -126,10 +130,10 @@ def config_of(pair: tuple[str, str], data: Path) -> Config:
     """Return the settings of a run with two features, and else as plain as they let it be."""
     wanted = with_needed(pair)
     words = ["run.steps=6", "run.batch_size=20", "data.shuffle=false", "data.epochs=1", "run.threads=1", "eval.count=0"]
-    if {"follow", "order", "next window"} & set(pair):
-        raw = "raw" in wanted
-        words.append(f"data.source={data / 'clicks.csv' if raw else data / 'prepared'}")
-        words += [f"data.schema_file={data / 'schema.toml'}"] if raw else []
+    if {"follow", "order", "next window", "implicit"} & set(pair):
+        raw, name = "raw" in wanted, "positives" if "implicit" in pair else "clicks"
+        words.append(f"data.source={data / 'clicks.csv' if raw else data / name}")
+        words += [f"data.schema_file={data / f'{name}.toml'}"] if raw else []
         words += ["data.feature_tables=[]", "data.table_rows=[50, 20]", "data.max_table_rows=64"]
     for name in wanted:
         words += SETTINGS[name] if name != "no float32" or name in pair else []
@@ -212,6 +216,8 @@ def test_a_loop_of_ones_own_asks_the_same_table() -> None:
 
     assert go_together(loop())
     assert go_together(loop(device="cuda:0"))
+    assert go_together(loop(dtype="torch.bfloat16", device="cuda:0", several=True))
+    assert go_together(loop(dtype="torch.float16", device="cuda:0"))
     for features, rule in [
         (loop("cdlrm"), "policy must leave the stream to the loop, got cdlrm; it needs adaptive-rec train"),
         (loop("xdl"), "policy must leave tables and stream to the loop, got xdl"),
@@ -219,9 +225,6 @@ def test_a_loop_of_ones_own_asks_the_same_table() -> None:
         (loop("slipstream", every_row="Adam"), "policy must be exact .* got slipstream; SGD, Adagrad, SparseAdam"),
         (loop(raw="yes", every_row="Adam"), "ids must not be raw under an optimizer that moves every row .* got Adam"),
         (loop(device="cuda:0", every_row="Adam"), "device must be cpu under Adam, which moves .* got cuda:0"),
-        (loop(device="cuda:0", several=True), "device must be cpu where several processes train together, got cuda:0"),
-        (loop(dtype="torch.float16", device="cuda:0"), "float64 on a device in a loop of your own, got torch.float16"),
-        (loop(dtype="torch.bfloat16", several=True), "where several processes train together, got torch.bfloat16"),
         (loop(dtype="torch.bfloat16", every_row="AdamW"), "under AdamW, which moves .* got torch.bfloat16"),
     ]:
         with pytest.raises(ConfigError, match=rule):

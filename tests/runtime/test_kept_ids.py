@@ -17,7 +17,6 @@ from adaptive_rec.data.source import Wrapped
 from adaptive_rec.data.synthetic import SyntheticSource
 from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime import assemble as assembling
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
@@ -128,6 +127,12 @@ def test_the_same_ids_come_back_however_far_is_read_ahead_and_wherever_rows_are(
     assert lost[1]["kept"] == lost[1]["came_back"] == lost[1]["dropped"] == 0
 
 
+def test_rows_whose_ids_are_kept_stay_on_the_device(tmp_path: Path, pace: Pace) -> None:
+    runtime = trained(tmp_path, *settings_of(KEPT, pace), "knobs.policy=device_only")
+    assert counts_of(runtime)["came_back"] > 10
+    assert runtime.store.hot.tier.hot_rows == runtime.store.space.rows
+
+
 @pytest.mark.slow
 def test_they_come_back_on_a_device_too(tmp_path: Path, pace: Pace, plain: Any) -> None:
     kept = settings_of(SOME_KEPT, pace)
@@ -179,5 +184,3 @@ def test_it_is_refused_where_it_can_do_nothing(tmp_path: Path) -> None:
         run_of(tmp_path, "data.ids=auto", "data.shared_rows=1", "knobs.evict_ratio=0", "data.keep_evicted=12")
     with pytest.raises(ConfigError, match="run.disk must name a folder where data.keep_evicted is set"):
         run_of(None, "data.keep_evicted=12")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="keep_evicted must be 0 where several processes train together, got 12"):
-        assembling.check_group(load_config("tiny", {}, [*SETTINGS, "data.keep_evicted=12"]), load_policy("hotline"))

@@ -17,7 +17,7 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.errors import ConfigError, TrainingError
 from adaptive_rec.live.telemetry import Evaluation, Snapshot
-from adaptive_rec.reclassify.window import Window
+from adaptive_rec.reclassify.window_length import Window
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from tests import settings

@@ -158,7 +158,7 @@ def test_a_step_that_runs_out_of_memory_is_made_with_half_the_budget(
     def shrink(snapshot: Snapshot) -> None:
         if snapshot.step == 12:
             device.limit = device.tier_bytes + runtime.store.path.rings[-1].device_bytes + 1000
-            runtime.store.free_memory()
+            runtime.store.path.free_memory()
 
     losses, events = run(runtime, shrink)
     changes = [event for event in events if event.kind == "knobs"]
@@ -185,7 +185,7 @@ def test_where_nothing_is_left_to_give_up_the_run_stops_with_the_rule(device: Sm
     def shrink(snapshot: Snapshot) -> None:
         if snapshot.step == 12:  # slots are larger than all hot rows
             device.limit = device.tier_bytes + runtime.store.path.rings[-1].device_bytes
-            runtime.store.free_memory()
+            runtime.store.path.free_memory()
 
     with pytest.raises(MemoryPlanError, match=r"must hold a step; lower run.batch_size"):
         run(runtime, shrink)

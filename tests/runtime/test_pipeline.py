@@ -14,6 +14,7 @@ from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.path.cpu import CpuPath
 from adaptive_rec.embedding.peers.peers import Peers
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import DataError
@@ -28,13 +29,13 @@ TABLES = (TableSpec("A", 10, 2),)
 FEATURES = (FeatureSpec("a", 0),)
 
 
-class WatchedPeers(Peers):
+class WatchedPath(CpuPath):
     """Notes under which placement, and on which thread, each batch was made ready."""
 
     def __init__(self) -> None:
         store = cpu_store(RowSpace.of(TABLES, FEATURES), RowRule(row_update.SGD, 0, 0, 0), 1, torch.float64, 8 * 2 * 5, False)
-        super().__init__(store.index, store.hot, store.path)
-        self.store = EmbeddingStore(store.index, store.rules, 1, store.hot, store.cold, self)
+        super().__init__(store.index, store.rules, store.hot, store.cold, 1)
+        self.store = EmbeddingStore(store.index, store.rules, 1, store.hot, store.cold, Peers(store.index, store.hot, self))
         self.ready: list[tuple[int, str]] = []
         self.progress = threading.Condition()
 
@@ -79,7 +80,7 @@ def no_thread_is_left() -> Iterator[None]:
 @pytest.mark.parametrize("depth", range(5))
 @pytest.mark.parametrize("count", [0, 1, 3, 17])
 def test_every_depth_gives_all_batches_in_order(depth: int, count: int) -> None:
-    watched = WatchedPeers()
+    watched = WatchedPath()
     store = watched.store
     pipeline = pipe(iter(numbered(count)), store, depth)
     found = [int(work.batch.dense_BX[0, 0]) for work in pipeline]
@@ -91,7 +92,7 @@ def test_every_depth_gives_all_batches_in_order(depth: int, count: int) -> None:
 def test_the_depth_may_change_while_batches_are_under_way() -> None:
     """Downwards too, to 0 and up again: what was made ready is used up first, nothing is read twice or lost."""
     depths = iter([0, 3, 3, 1, 0, 0, 0, 0, 4, 2, 0, 0, 0, 0, 0, 1, *[2] * 40])
-    pipeline = pipe(iter(numbered(30)), WatchedPeers().store, lambda: next(depths))
+    pipeline = pipe(iter(numbered(30)), WatchedPath().store, lambda: next(depths))
     found = [int(work.batch.dense_BX[0, 0]) for work in pipeline]
     pipeline.close()
     assert found == list(range(30))
@@ -106,7 +107,7 @@ def test_no_more_than_depth_batches_are_read_ahead() -> None:
             read += 1
             yield batch
 
-    watched = WatchedPeers()
+    watched = WatchedPath()
     store = watched.store
     pipeline = pipe(stream(), store, 3)
     for taken, _ in enumerate(pipeline, start=1):
@@ -121,7 +122,7 @@ def test_settling_waits_for_all_that_is_on_its_way() -> None:
             threading.Event().wait(0.01)
             yield batch
 
-    watched = WatchedPeers()
+    watched = WatchedPath()
     store = watched.store
     pipeline = pipe(slow(), store, 4)
     pipeline.settle()
@@ -132,7 +133,7 @@ def test_settling_waits_for_all_that_is_on_its_way() -> None:
 
 
 def test_settling_leaves_an_error_to_its_batch() -> None:
-    pipeline = pipe(failing_after(2), WatchedPeers().store, 4)
+    pipeline = pipe(failing_after(2), WatchedPath().store, 4)
     works = iter(pipeline)
     next(works)
     pipeline.settle()
@@ -151,14 +152,14 @@ def test_as_many_threads_classify_as_are_given(monkeypatch: pytest.MonkeyPatch) 
         original(work, placement)
 
     monkeypatch.setattr(ClassifiedBatch, "classify", classify)
-    pipeline = Pipeline(iter(numbered(6)), WatchedPeers().store, lambda: 6, StageTimes(), classify_threads=3)
+    pipeline = Pipeline(iter(numbered(6)), WatchedPath().store, lambda: 6, StageTimes(), classify_threads=3)
     assert len(list(pipeline)) == 6
     pipeline.close()
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
 def test_a_migration_after_prefetching_is_seen_by_the_step(depth: int) -> None:
-    watched = WatchedPeers()
+    watched = WatchedPath()
     store = watched.store
     pipeline = pipe(iter(numbered(6)), store, depth)
     works = iter(pipeline)
@@ -168,13 +169,13 @@ def test_a_migration_after_prefetching_is_seen_by_the_step(depth: int) -> None:
     store.migrate(Migration(promote=np.array([1, 3]), demote=np.empty(0, dtype=np.int64)))
 
     second = next(works)
-    store.take(second)
+    store.batches.take(second)
     assert watched.ready[1][0] == (0 if depth else 1), "made ready before the migration, where it was made ready ahead"
     assert second.placement_version == store.index.placement.version == 1
     assert second.popular_B.tolist() == [True, True]
     assert second.hot_U.tolist() == [True, True]
     for number, work in enumerate(works, start=2):
-        store.take(work)
+        store.batches.take(work)
         assert work.placement_version == 1
         assert work.popular_B.tolist() == [number == 3, True]
     pipeline.close()
@@ -186,7 +187,7 @@ def test_a_batch_is_not_classified_again_without_need(monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         ClassifiedBatch, "classify", lambda work, placement: (calls.append(1), original(work, placement))
     )
-    pipeline = pipe(iter(numbered(8)), WatchedPeers().store, 2)
+    pipeline = pipe(iter(numbered(8)), WatchedPath().store, 2)
     assert len(list(pipeline)) == 8
     pipeline.close()
     assert len(calls) == 8
@@ -195,7 +196,7 @@ def test_a_batch_is_not_classified_again_without_need(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("depth", range(5))
 @pytest.mark.parametrize("good", [0, 2, 6])
 def test_an_error_of_the_reader_comes_up_at_its_own_batch_as_itself(depth: int, good: int) -> None:
-    pipeline = pipe(failing_after(good), WatchedPeers().store, depth)
+    pipeline = pipe(failing_after(good), WatchedPath().store, depth)
     works = iter(pipeline)
     assert [int(next(works).batch.dense_BX[0, 0]) for _ in range(good)] == list(range(good))
     with pytest.raises(DataError, match="column 7"):
@@ -206,7 +207,7 @@ def test_an_error_of_the_reader_comes_up_at_its_own_batch_as_itself(depth: int, 
 @pytest.mark.parametrize("depth", [0, 2])
 def test_an_id_outside_its_table_comes_up_as_a_data_error(depth: int) -> None:
     bad = Batch.one_hot(np.zeros((1, 1), np.float32), np.array([[10]]), np.zeros(1, np.float32))
-    pipeline = pipe(iter([*numbered(2), bad]), WatchedPeers().store, depth)
+    pipeline = pipe(iter([*numbered(2), bad]), WatchedPath().store, depth)
     works = iter(pipeline)
     next(works)
     next(works)
@@ -220,7 +221,7 @@ def test_closing_early_stops_the_worker() -> None:
         while True:
             yield from numbered(5)
 
-    pipeline = pipe(endless(), WatchedPeers().store, 4)
+    pipeline = pipe(endless(), WatchedPath().store, 4)
     next(iter(pipeline))
     assert prefetchers()
     pipeline.close()

@@ -22,7 +22,7 @@ import numpy as np
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.recipes.globo import DAY_MS, GloboReader
 from adaptive_rec.reclassify.guard_rails import plan_migration
-from adaptive_rec.reclassify.window import Window
+from adaptive_rec.reclassify.window_length import Window
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
 from adaptive_rec.tracking.horizon import FIRST_MEMORY, Memory, MemoryTrials
 from adaptive_rec.tracking.popularity import PopularityTracker, best_rows, samples

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -167,9 +167,13 @@ class RawIds(Wrapped):
 
     def untaken_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         """Yield the stream from a position on, each key with the row that it has now."""
+        return self.with_present_rows(untaken_batches(self._source, position, batch_size))
+
+    def with_present_rows(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield batches of keys, each key with the row that it has now; nothing changes."""
         with self._lock:
             self._settle(self._position())
-        return map(self.looked_up, untaken_batches(self._source, position, batch_size))
+        return map(self.looked_up, batches)
 
     def looked_up(self, batch: Batch) -> Batch:
         """Return a batch of keys with the rows that they have, as far as settled; nothing changes."""

@@ -24,8 +24,18 @@ from adaptive_rec.data.tabular.bags import is_text, lists_of
 from adaptive_rec.data.tabular.column_kind import judge, judge_words
 from adaptive_rec.data.tabular.first_rows import MOST_BAD_RATIO, STRICT, Reading, first_rows
 from adaptive_rec.data.tabular.label import Label, parse_label
-from adaptive_rec.data.tabular.sample import Judged, Sample
-from adaptive_rec.data.tabular.schema import PLAIN_NAME, FileSchema, Schema, parse_schema
+from adaptive_rec.data.tabular.number_kind import counted_values, second_kind
+from adaptive_rec.data.tabular.sample import Judged, Sample, words_in_order
+from adaptive_rec.data.tabular.schema import (
+    CLOCKS,
+    PLAIN_NAME,
+    DenseColumn,
+    FileSchema,
+    ImplicitPart,
+    Schema,
+    parse_schema,
+)
+from adaptive_rec.data.tabular.times import unit_of_column
 from adaptive_rec.data.tabular.values import LARGEST, categories, label_numbers, numbers
 from adaptive_rec.data.tabular.written_numbers import written_numbers
 from adaptive_rec.errors import DataError, UsageError, did_you_mean
@@ -35,6 +45,8 @@ MOST_WORDS = 20
 """With more values a column is no answer, of which one is the label."""
 YES = frozenset("yes y positive pos click clicked buy".split())
 """Words for a label of 1."""
+ANSWERS = frozenset("rating ratings star stars score review comment feedback label liked".split())
+"""Last words of the names of columns that say what a user made of an item, in a log of positives alone."""
 SHARED_BELOW = 2
 """`min_count` of an inferred schema: a value that occurs once says little, and the row that all of them share is read for values
 that are unknown when the model is used (measured: docs/benchmarks.md, "A CSV file against logistic regression")."""
@@ -50,6 +62,8 @@ class Inferred:
     unused: dict[str, str]
     """Why a column is not used."""
     notes: list[str]
+    proposed: list[DenseColumn] = field(default_factory=list)
+    """Dense columns that a person may add: hours and weekdays of times."""
     samples: dict[str, Sample] = field(default_factory=dict)
     """The first values of each column."""
 
@@ -65,10 +79,16 @@ class Inferred:
 
 
 def infer(
-    path: Path, label: str, reading: Reading = STRICT, others: Sequence[Path] = (), file: FileSchema | None = None
+    path: Path,
+    label: str,
+    reading: Reading = STRICT,
+    others: Sequence[Path] = (),
+    file: FileSchema | None = None,
+    implicit: ImplicitPart | None = None,
 ) -> Inferred:
     """Infer the schema of a file, and of others that are read with it. `label` is a column or a comparison, `file` what is known
-    of how they are written. Raises UsageError for a label that cannot be one."""
+    of how they are written; `implicit`: every row is a positive, and there is no label. Raises UsageError for a label, or a
+    column of items or users, that cannot be one."""
     paths, file = [path, *others], file or FileSchema()
     try:
         rows = first_rows(paths, file, reading)
@@ -80,13 +100,18 @@ def infer(
     samples = {name: Sample.of(name, column) for name, column in rows.columns.items()}
     remarks: dict[str, str] = {}
     unused = dict(rows.unread)
-    target = check_label(path, label, samples, MOST_BAD_RATIO if reading.skip_bad_rows else 0.0)
+    choice = check_choice(path, implicit, samples) if implicit else ()
+    answer = "" if implicit else check_label(path, label, samples, MOST_BAD_RATIO if reading.skip_bad_rows else 0.0).column
     dense: list[dict[str, Any]] = []
     sparse: list[dict[str, Any]] = []
     for name in rows.columns:
-        if name == target.column:
+        if name and name == answer:
             continue
         kind, column, why = _taken(samples[name]) if name else ("unused", {}, "it has no name")
+        if name in choice:
+            kind, column, why = _as_category(samples[name], kind, column, why)
+        elif implicit and words_in_order(name.partition(":")[0])[-1] in ANSWERS:
+            kind, why = "unused", "known only once the item was chosen, it seems; list it if it is known before"
         if name in rows.of_two_types:
             kind, column, why = _of_two_types(kind, column, why, rows.of_two_types[name])
         if kind == "unused":
@@ -94,16 +119,35 @@ def infer(
             continue
         remarks[name] = why
         (dense if kind == "dense" else sparse).append({"column": name, **column})
+        if name in choice or name in rows.of_two_types:
+            continue
+        if also := second_kind(samples[name], kind, column):
+            if _is_read(samples[name], *also):
+                (dense if also[0] == "dense" else sparse).append({"column": name, **also[1]})
     if not sparse:
         why = "; ".join(f"{name}: {text}" for name, text in (unused | remarks).items())
+        beside = f" beside the label {label}" * bool(label)
         raise UsageError(
-            f"{path} must have at least one column of categories beside the label {label}; found {why or 'none'}; "
+            f"{path} must have at least one column of categories{beside}; found {why or 'none'}; "
             "--schema FILE can name one that was not taken for a category"
         )
     give_names(sparse)
     settings = rows.file.model_dump(exclude_defaults=True)
     values = {"label": label, "dense": dense, "sparse": sparse, "min_count": SHARED_BELOW, "file": settings}
-    return Inferred(parse_schema(values, f"the schema of {path}"), remarks, unused, rows.notes, samples)
+    if implicit is not None:
+        values |= {"label": "", "min_count": 1, "implicit": implicit.model_dump()}
+    schema = parse_schema(values, f"the schema of {path}")
+    proposed = [clock for name, why in unused.items() if why.startswith("a time") for clock in _clocks(samples[name])]
+    return Inferred(schema, remarks, unused, rows.notes, proposed, samples)
+
+
+def _clocks(sample: Sample) -> list[DenseColumn]:
+    """Return the dense columns that a column of times may become; none where the times are no times of a clock."""
+    try:
+        unit: Any = unit_of_column(sample.values)
+    except DataError:
+        return []
+    return [DenseColumn(column=sample.name, transform=transform, unit=unit) for transform in CLOCKS]
 
 
 def _taken(sample: Sample) -> Judged:
@@ -117,6 +161,29 @@ def _taken(sample: Sample) -> Judged:
     if kind == "sparse" and pa.types.is_string(sample.values.type) and _is_read(sample, kind, text):
         return judge_words(sample)
     return "unused", {}, f"{why}, but not all of its values can be read as such"
+
+
+def _as_category(sample: Sample, kind: str, column: dict[str, Any], why: str) -> Judged:
+    """Return the column of items or users as a category, whatever its name and its values look like."""
+    if kind == "sparse" and not ("separator" in column or "list" in column):
+        return kind, column, why
+    found = f"{counted_values(sample.distinct)} in the first {sample.rows:,} rows"
+    for settings in ({"type": "integer"}, {}, {"type": "text"}):
+        if _is_read(sample, "sparse", settings):
+            return "sparse", settings, found
+    raise UsageError(f"--item and --user must be columns of single values, {sample.name} is not: {why}")
+
+
+def check_choice(path: Path, implicit: ImplicitPart, samples: dict[str, Sample]) -> tuple[str, ...]:
+    """Return the columns of items and users. Raises UsageError where there is no such column, or both are one."""
+    named = {"--item": implicit.item, "--user": implicit.user}
+    for option, column in named.items():
+        if column and column not in samples:
+            known, hint = ", ".join(samples), did_you_mean(column, samples)
+            raise UsageError(f"{option} must be a column of {path}, got {column!r}; the first line names {known}{hint}")
+    if implicit.item == implicit.user:
+        raise UsageError(f"--user must be another column than --item, got {implicit.user!r} for both")
+    return tuple(filter(None, named.values()))
 
 
 def _is_read(sample: Sample, kind: str, column: dict[str, Any]) -> bool:

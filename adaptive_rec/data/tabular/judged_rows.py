@@ -14,8 +14,8 @@ from adaptive_rec.data.tabular.bags import is_text, lists_of
 from adaptive_rec.data.tabular.kinds import RULES, remedy
 from adaptive_rec.data.tabular.label import Label
 from adaptive_rec.data.tabular.schema import ClassWeight, DenseColumn, GroupColumn, SparseColumnSchema, TimeColumn
-from adaptive_rec.data.tabular.times import check_unit, rule_of, times
-from adaptive_rec.data.tabular.values import LARGEST, Categories, Numbers, categories, label_numbers, raw_keys
+from adaptive_rec.data.tabular.times import check_unit, rule_of, sine_or_cosine, times
+from adaptive_rec.data.tabular.values import LARGEST, Categories, Numbers, categories, label_numbers, numbers, raw_keys
 from adaptive_rec.data.tabular.written_numbers import format_hint, written_numbers
 from adaptive_rec.errors import DataError
 
@@ -48,7 +48,9 @@ class JudgedRows:
         return label_B.astype(np.float32)
 
     def dense(self, column: DenseColumn) -> NDArray[np.float64]:
-        """Return finite numbers; missing ones of `standard` columns stay NaN."""
+        """Return finite numbers; missing ones of columns that are standardised stay NaN."""
+        if column.is_clock:
+            return self._clock(column)
         array, rule = self._batch.column(column.column), "must be a number, finite in 32 bits"
         if column.format and is_text(array.type):
             found = written_numbers(array, column.format)
@@ -61,6 +63,18 @@ class JudgedRows:
             return values_B
         self._reject(column.column, bad_B, rule, format_hint(array[int(np.argmax(bad_B))].as_py()))
         return np.where(bad_B, 0.0, values_B)
+
+    def _clock(self, column: DenseColumn) -> NDArray[np.float64]:
+        """Return the sine or cosine of times."""
+        array = self._batch.column(column.column)
+        found, as_numbers = times(array, column.unit), numbers(array, truths=False)
+        if found is None:
+            raise DataError(f"{self._where(column.column)}: must hold times, got {array.type}")
+        missing_B = array.is_null().to_numpy(zero_copy_only=False)
+        if as_numbers is not None:
+            missing_B = missing_B | (np.isnan(as_numbers.values_B) & ~as_numbers.bad_B)
+        self._reject(column.column, found[1] & ~missing_B, rule_of(column.unit, "unit of the dense column"))
+        return np.where(missing_B, column.missing, sine_or_cosine(found[0], column.transform))
 
     def categories(self, column: SparseColumnSchema) -> Categories:
         """Return categories, or lists of them."""
@@ -133,8 +147,10 @@ class JudgedRows:
 
 
 def transformed(values_B: NDArray[np.float64], column: DenseColumn) -> NDArray[np.float64]:
-    """Return a dense column as a prepared folder holds it: null and NaN are missing, and stay NaN under `standard`."""
-    if column.transform == "standard":
-        return values_B
-    dense_B = np.log1p(np.maximum(values_B, 0.0)) if column.transform == "log" else values_B
-    return np.where(np.isnan(values_B), column.missing, dense_B)
+    """Return a dense column as a prepared folder holds it: null and NaN are missing, and stay NaN where it is standardised later.
+    Infinite numbers, which are malformed, are not clipped."""
+    if column.clip:
+        low, high = column.clip
+        values_B = np.where(np.isinf(values_B), values_B, np.clip(values_B, low, high))
+    dense_B = np.log1p(np.maximum(values_B, 0.0)) if "log" in column.transform else values_B
+    return dense_B if column.is_standard else np.where(np.isnan(values_B), column.missing, dense_B)

@@ -32,7 +32,7 @@ class KeptColumns:
     def __init__(self, paths: Sequence[Path], schema: Schema, names: Sequence[str] | None) -> None:
         """`names`: the columns to keep, or None for those that look like keys of the rows. Raises UsageError where there is no
         such column, DataError where files have it in different types."""
-        self._files = [open_rows(path, schema.file, label=schema.comparison.column) for path in paths]
+        self._files = [open_rows(path, schema.file, label=schema.comparison.column or None) for path in paths]
         if names is None:
             found = keys_of_rows(self._files[0], schema)
             self.names = tuple(name for name in found if all(self._is_alike(file, name) for file in self._files))

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.data.tabular.calendar_numbers import calendar_unit
+from adaptive_rec.data.tabular.dense_transform import transform_of
 from adaptive_rec.data.tabular.kept import ROW_NAMES
 from adaptive_rec.data.tabular.kinds import FLOAT_DIGITS, as_kind
 from adaptive_rec.data.tabular.sample import Judged, Sample, words_in_order
 from adaptive_rec.data.tabular.times import time_line
-from adaptive_rec.data.tabular.values import LARGEST
+from adaptive_rec.data.tabular.values import LARGEST, numbers
 
 LEAST_ROWS = 1000
 """Fewer rows do not show that a column is different in each of them."""
@@ -22,6 +23,12 @@ MANY_VALUES_RATIO = 0.2
 """Share of the rows with a value of their own above which a whole number is a quantity."""
 FEW_VALUES = 100
 """Whole numbers with at most so many values are categories."""
+FEWEST_VALUES = 10
+"""With fewer values a column of numbers is either a category or a quantity, and not both."""
+FEWEST_ROWS = 4096
+"""The same of fewer rows, which do not tell two uses of a column apart."""
+ROWS_OF_VALUE = 20
+"""Mean rows of a value of a quantity from which on it is a category besides."""
 ID_WORDS = frozenset(
     "id ids uid key code hash user item product movie film book isbn ad advertiser campaign creative banner session "
     "device zip postcode "
@@ -90,7 +97,22 @@ def judge_whole(sample: Sample, values: NDArray[Any], column: dict[str, Any]) ->
     most = FEW_VALUES if told.is_quantity else max(FEW_VALUES, MANY_VALUES_RATIO * len(values))
     if told.is_id or distinct <= most:
         return "sparse", column, why
-    return "dense", {"transform": "standard"}, f"a quantity: {why}"
+    return "dense", transform_of(values), f"a quantity: {why}"
+
+
+def second_kind(sample: Sample, kind: str, column: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
+    """Return what a column of numbers is besides: a category that is no id by its name is a quantity too, and a quantity whose
+    values recur is a category too (measured: docs/measurements.md, "Defaults of files of one's own")."""
+    if sample.rows < FEWEST_ROWS or sample.distinct < FEWEST_VALUES:
+        return None
+    if Told.of(sample.name).is_id or column.keys() & {"separator", "list", "format"}:
+        return None
+    found = numbers(sample.values) if column.get("type", "") in ("", "integer") else None
+    if found is None or found.bad_B.any():
+        return None
+    if kind == "sparse":
+        return "dense", transform_of(found.values_B)
+    return ("sparse", {"type": "float"}) if sample.distinct * ROWS_OF_VALUE <= len(sample.values) else None
 
 
 def judge_large(sample: Sample) -> Judged:
@@ -124,7 +146,7 @@ def judge_floats(sample: Sample, values: NDArray[np.float64]) -> Judged:
         return "sparse", {"type": "integer"}, "whole numbers, written as floats: they are read as integers"
     if told.is_id and whole:
         return _judge_rounded(sample, told)
-    return "dense", {"transform": "standard"}, f"numbers from {finite.min():g} to {finite.max():g}"
+    return "dense", transform_of(finite), f"numbers from {finite.min():g} to {finite.max():g}"
 
 
 def judge_decimals(sample: Sample) -> Judged:

@@ -61,7 +61,7 @@ class TabularReader:
         self._path, self.schema, self._skip_bad_rows, self._labelled = path, schema, skip_bad_rows, labelled
         self._keeps_values = keeps_values
         label = schema.comparison.column
-        self._file = open_rows(path, schema.file, skip_bad_rows, grows, None if labelled else label)
+        self._file = open_rows(path, schema.file, skip_bad_rows, grows, None if labelled else label or None)
         self._names = [name for name in schema.columns if labelled or name != label]
         self._parts = parts
         if parts is not None:
@@ -71,7 +71,7 @@ class TabularReader:
             if column not in self._file.names:
                 known = ", ".join(self._file.names)
                 raise DataError(f"{path} must have the column {column} of the schema, it has {known}{self._way_out(column)}")
-        self.dense_names = tuple(column.column for column in schema.dense) or (CONSTANT,)
+        self.dense_names = tuple(column.feature for column in schema.dense) or (CONSTANT,)
         self.dense_transform = ", ".join(f"{c.column}: {c.transform}" for c in schema.dense) or "the constant 1"
         self.columns = tuple(
             SparseColumn(c.feature, c.table_name, bool(c.separator or c.list) or self._has_lists(c.column))
@@ -184,7 +184,9 @@ class TabularReader:
         rows, schema = batch.num_rows, self.schema
         first_row = rows_before + self._file.bad_rows + 1
         judged = JudgedRows(batch, self._path, first_row, self._skip_bad_rows, self._bad_of)
-        label_B = judged.labels(schema.comparison) if self._labelled else np.zeros(rows, dtype=np.float32)
+        label_B = np.full(rows, self._labelled, dtype=np.float32)
+        if self._labelled and schema.label:
+            label_B = judged.labels(schema.comparison)
         dense_BX = np.ones((rows, max(1, len(schema.dense))), dtype=np.float32)
         for x, dense in enumerate(schema.dense):
             dense_BX[:, x] = judged.dense(dense)
@@ -212,6 +214,8 @@ class TabularReader:
         import pyarrow
 
         label = self.schema.comparison
+        if not self.schema.label:
+            return np.ones(batch.num_rows, dtype=bool)
         try:
             encoded = batch.column(label.column).dictionary_encode()
             found = label_numbers(encoded.dictionary, label.equals)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import (
     Field,
@@ -33,8 +34,11 @@ ClassWeight = dict[Literal["0", "1"], float]
 """How much rows of each label count."""
 LARGEST_WEIGHT = 1e38
 """The largest weight of a class: it fits 32 bits."""
-LATER_KEYS = frozenset(("format", "list", "escape", "columns", "partitions"))
+LATER_KEYS = frozenset(("format", "clip", "unit", "list", "escape", "columns", "partitions"))
 """Keys that older versions did not know."""
+Clock = Literal["hour_sine", "hour_cosine", "weekday_sine", "weekday_cosine"]
+CLOCKS: tuple[Clock, ...] = get_args(Clock)
+"""The transforms of times."""
 
 
 class SchemaPart(Frozen):
@@ -51,14 +55,49 @@ class DenseColumn(SchemaPart):
     """A dense column of the schema: a number of each row."""
 
     column: str = Field(min_length=1)
-    transform: Literal["none", "log", "standard"] = "none"
+    transform: Literal["none", "log", "standard", "log_standard", Clock] = "none"
     """log is log(1 + max(x, 0)), for counts. standard takes the mean off and divides by the standard deviation, both of the rows
-    that are trained on."""
+    that are trained on. log_standard is standard of log. Sine and cosine of the hour are those of the time of day, in UTC, as an
+    angle; those of the weekday of the time since Monday."""
+    clip: tuple[float, ...] = Field((), strict=False)
+    """The lowest and the highest number, before the transform: numbers beyond are taken for these. Empty: as they are."""
     missing: float = 0.0
     """The value of a missing number, after the transform."""
+    unit: Unit = ""
+    """Of a column of times, as that of `time`."""
     format: Literal["", "us", "eu"] = ""
     """How texts have numbers that are written for people: us as 1,234.5, eu as 1.234,5; both take signs of money and
     percent."""
+
+    @field_validator("clip")
+    @classmethod
+    def _check_clip(cls, ends: tuple[float, ...]) -> tuple[float, ...]:
+        if ends and not (len(ends) == 2 and ends[0] < ends[1] and all(map(math.isfinite, ends))):
+            raise ValueError(f"must be two numbers, the lower one first, got {list(ends)}")
+        return ends
+
+    @model_validator(mode="after")
+    def _check_settings(self) -> DenseColumn:
+        if self.is_clock and (self.clip or self.format):
+            raise ValueError(f"clip and format must not be set where transform is {self.transform}, {self.column} has one")
+        if self.unit and not self.is_clock:
+            raise ValueError(f"unit must be empty where transform is {self.transform}, {self.column} has {self.unit}")
+        return self
+
+    @property
+    def is_clock(self) -> bool:
+        """Whether the column holds times."""
+        return self.transform in CLOCKS
+
+    @property
+    def feature(self) -> str:
+        """The name of the dense feature; several may be of one column of times."""
+        return f"{self.column}:{self.transform}" if self.is_clock else self.column
+
+    @property
+    def is_standard(self) -> bool:
+        """Whether the column's mean and deviation are measured when a run starts."""
+        return self.transform in ("standard", "log_standard")
 
 
 class SparseColumnSchema(SchemaPart):
@@ -113,6 +152,16 @@ class TimeColumn(Frozen):
         if self.unit not in ("", "s") and not self.column:
             raise ValueError(f"time.column must name the column whose unit is {self.unit}, got nothing")
         return self
+
+
+class ImplicitPart(SchemaPart):
+    """What makes a log of positives alone one to learn from: rows with label 0 are drawn while a run trains, with other items."""
+
+    item: str = Field(min_length=1)
+    """The sparse column of the items, as the file calls it."""
+    user: str = ""
+    """The sparse column of those who chose them: what a user has chosen is not drawn for the user, and held-out rows of a user
+    are ranked together. Empty: each row stands for itself."""
 
 
 class GroupColumn(SchemaPart):
@@ -175,8 +224,9 @@ class Schema(Frozen):
     """The TOML file that names the label, the dense and the sparse columns. Without dense columns a sample has one dense
     feature, the constant 1."""
 
-    label: str = Field(min_length=1)
-    """A column of 0 and 1, or of booleans; or a comparison, ``rating >= 4``, ``answer == yes``."""
+    label: str = ""
+    """A column of 0 and 1, or of booleans; or a comparison, ``rating >= 4``, ``answer == yes``. Empty where `implicit` is there:
+    every row has label 1."""
     dense: tuple[DenseColumn, ...] = Field((), strict=False)
     sparse: tuple[SparseColumnSchema, ...] = Field(min_length=1, strict=False)
     min_count: int = Field(1, ge=1)
@@ -189,6 +239,8 @@ class Schema(Frozen):
     """How much rows with label 0 and with label 1 count, times the value of `weight`; 1 for a label that is left out."""
     group: GroupColumn = GroupColumn()
     """The groups within which rows are ranked; the column may be a feature besides."""
+    implicit: ImplicitPart | None = None
+    """Of a log of positives alone, which has no label."""
     file: FileSchema = FileSchema()
 
     @model_serializer(mode="wrap")
@@ -196,6 +248,7 @@ class Schema(Frozen):
         """Leave out what older versions did not know and the schema does not name, as `SchemaPart` does."""
         values: dict[str, Any] = handler(self)
         kept = {"weight": bool(self.weight), "class_weight": bool(self.class_weight), "group": bool(self.group.column)}
+        kept["implicit"] = self.implicit is not None
         return {name: value for name, value in values.items() if kept.get(name, True)}
 
     @field_validator("class_weight")
@@ -230,10 +283,13 @@ class Schema(Frozen):
                 raise ValueError(
                     f"sparse column {column.column!r} needs a name of letters, digits, _, . and -, at most 100"
                 )
-        dense = [column.column for column in self.dense]
-        twice = next((name for name in dense if dense.count(name) > 1), None)
+        features = [column.feature for column in self.dense]
+        twice = next((name for name in features if features.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"dense columns must be different, {twice} is listed twice")
+        dense = [column.column for column in self.dense]
+        if self.implicit is None and not self.label:
+            raise ValueError("label must name a column, got nothing; a log of positives alone has a part [implicit] instead")
         for kind, columns in (("dense", dense), ("sparse", [column.column for column in self.sparse])):
             if self.label in columns or self.comparison.column in columns:
                 raise ValueError(
@@ -242,8 +298,23 @@ class Schema(Frozen):
                 )
         if self.weight and self.weight in (self.comparison.column, self.time.column):
             raise ValueError(f"weight must be another column than the label and the time, got {self.weight!r}")
-        if self.group.column == self.comparison.column:
+        if self.group.column and self.group.column == self.comparison.column:
             raise ValueError(f"group must be another column than the label, got {self.group.column!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_implicit(self) -> Schema:
+        if self.implicit is None:
+            return self
+        if self.label:
+            raise ValueError(f"label must be empty beside [implicit], whose rows all have label 1, got {self.label!r}")
+        for name, column in (("item", self.implicit.item), ("user", self.implicit.user)):
+            found = next((each for each in self.sparse if each.column == column), None)
+            if column and (found is None or found.separator or found.list):
+                what = "which is one of lists" if found else f"the columns are {', '.join(each.column for each in self.sparse)}"
+                raise ValueError(f"implicit.{name} must be a sparse column of single values, got {column!r}; {what}")
+        if self.implicit.item == self.implicit.user:
+            raise ValueError(f"implicit.user must be another column than implicit.item, got {self.implicit.user!r} for both")
         return self
 
     @property
@@ -253,20 +324,28 @@ class Schema(Frozen):
 
     @property
     def comparison(self) -> Label:
-        """The label, with the comparison read from its text."""
+        """The label, with the comparison read from its text; its column is empty where there is none."""
         return parse_label(self.label)
+
+    @property
+    def choice(self) -> tuple[str, str]:
+        """The features of items and users of a log of positives alone; each empty where there is none."""
+        feature_of = {column.column: column.feature for column in self.sparse}
+        part = self.implicit
+        return ("", "") if part is None else (feature_of[part.item], feature_of.get(part.user, ""))
 
     @property
     def columns(self) -> list[str]:
         """The columns of the file that are read, each once."""
         features = [*(column.column for column in self.dense), *(column.column for column in self.sparse)]
         beside = [name for name in (self.time.column, self.weight, self.group.column) if name]
-        return list(dict.fromkeys([self.comparison.column, *features, *beside]))
+        label = [self.comparison.column] if self.label else []
+        return list(dict.fromkeys([*label, *features, *beside]))
 
     @property
     def standard_columns(self) -> tuple[int, ...]:
-        """The dense columns with the transform `standard`, by number."""
-        return tuple(x for x, column in enumerate(self.dense) if column.transform == "standard")
+        """The dense columns whose mean and deviation are measured, by number."""
+        return tuple(x for x, column in enumerate(self.dense) if column.is_standard)
 
     @property
     def standard_missing(self) -> tuple[float, ...]:

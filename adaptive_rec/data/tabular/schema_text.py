@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adaptive_rec.config.knobs import Frozen
-from adaptive_rec.data.tabular.schema import Schema
+from adaptive_rec.data.tabular.schema import DenseColumn, Schema
 
 
 def schema_toml(
-    schema: Schema, remarks: Mapping[str, str] | None = None, unused: Mapping[str, str] | None = None
+    schema: Schema,
+    remarks: Mapping[str, str] | None = None,
+    unused: Mapping[str, str] | None = None,
+    proposed: Sequence[DenseColumn] = (),
 ) -> str:
     """Write a schema as TOML, to be edited.
 
-    `remarks` explain columns that are used, `unused` those that are not; both are comments.
+    `remarks` explain columns that are used, `unused` those that are not; they are comments, and so are dense columns that are
+    `proposed`.
     """
     remarks = remarks or {}
-    lines = [f"label = {toml(schema.label)}", ""]
+    lines = [f"label = {toml(schema.label)}", ""] if schema.label else ["# every row has label 1", ""]
     for kind, columns in (("dense", schema.dense), ("sparse", schema.sparse)):
         if not columns:
             continue
@@ -44,6 +48,12 @@ def schema_toml(
         lines.append("# Columns that are not used:")
         lines += [f"#   {schema_comment(column)}: {schema_comment(why)}" for column, why in unused.items()]
         lines.append("")
+    if proposed:
+        lines.append("# Times as numbers, for days and weeks that recur; put these lines into dense = [...], above min_count:")
+        lines += [f"#   {toml(_without_defaults(column))}," for column in proposed]
+        lines.append("")
+    if schema.implicit is not None:
+        lines += ["[implicit]", *(f"{name} = {toml(value)}" for name, value in schema.implicit if value), ""]
     written = _without_defaults(schema.file)
     if isinstance(written, dict) and written:
         lines += ["[file]", *(f"{name} = {toml(value)}" for name, value in written.items()), ""]

@@ -42,6 +42,7 @@ class TabularSource(RowStream):
             raise ConfigError(
                 'data.order must be "file" where rows have no time, got "time"; name their column in the schema: time = "COLUMN"'
             )
+        self.schema = schema
         self._rows = rows = FileRows(files_of(Path(config.data.source)), schema, skips, by_time)
         self.malformed_rows = rows.bad_rows
         self._train, self._test = self.ranges = row_ranges(config, len(rows))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from adaptive_rec.data.tabular.dense_transform import transform_of
 from adaptive_rec.data.tabular.list_kind import (
     LEAST_RATIO,
     NEARLY_ALL,
@@ -97,7 +98,7 @@ def _number_kind(name: str, values: pa.Array, is_id: bool) -> Judged | None:
         return None
     low, high = found.min(), found.max()
     why = f"numbers from {low:g} to {high:g}, written for people"
-    return "dense", {"transform": "standard", "format": format_}, why
+    return "dense", {**transform_of(found), "format": format_}, why
 
 
 def number_format(values: pa.Array) -> tuple[Format, str]:
@@ -166,4 +167,6 @@ def header_kind(kind: str, values: pa.Array) -> Judged | None:
         return "unused", {}, "lists of numbers, as its header says"
     if kind == "token":
         return "sparse", type_of(values), "a category, as its header says"
-    return ("dense", {"transform": "standard"}, "numbers, as its header says") if all_match(values, NUMBER) else None
+    if not all_match(values, NUMBER):
+        return None
+    return "dense", transform_of(pc.cast(values, "float64").to_numpy(zero_copy_only=False)), "numbers, as its header says"

@@ -22,6 +22,9 @@ SCALE = {"": 1e6, "s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 UNITS = {"": "seconds", "s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 LAST_SECOND = 4_102_444_800
 """The year 2100: a later time is in another unit, unless the schema says that it is in seconds."""
+DAY = 86_400_000_000
+THURSDAY = 3 * DAY
+"""The time from Monday to the first day of 1970."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 END = (datetime(9999, 12, 31, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 """The last day that is a date; a later time is in another unit."""
@@ -105,12 +108,20 @@ def time_line(column: str, unit: str) -> str:
     return f'time = {{ column = {json.dumps(column, ensure_ascii=False)}, unit = "{unit}" }}'
 
 
-def rule_of(unit: str) -> str:
-    """Return what a time in a unit of the schema must be."""
+def rule_of(unit: str, key: str = "time.unit") -> str:
+    """Return what a time in a unit of the schema must be; `key` names the unit's place there."""
     if is_calendar(unit):
-        return f"must be a date written {unit} (time.unit in the schema), or an ISO time"
+        return f"must be a date written {unit} ({key} in the schema), or an ISO time"
     before = "before the year 10000" if unit else "before the year 2100 unless the unit is given"
-    return f"must be {UNITS[unit]} since 1970, {before} (time.unit in the schema), or an ISO time"
+    return f"must be {UNITS[unit]} since 1970, {before} ({key} in the schema), or an ISO time"
+
+
+def sine_or_cosine(time_B: NDArray[np.int64], transform: str) -> NDArray[np.float64]:
+    """Return the sine or the cosine of the time of day, or of the week from Monday on, as an angle."""
+    of, function = transform.split("_")
+    since_B = time_B % DAY if of == "hour" else (time_B + THURSDAY) % (7 * DAY)
+    angle_B = since_B * (2 * np.pi / (DAY if of == "hour" else 7 * DAY))
+    return np.sin(angle_B) if function == "sine" else np.cos(angle_B)
 
 
 def _exact(array: pa.Array) -> NDArray[np.int64] | None:

@@ -1,7 +1,8 @@
 """Rows of keys that have left a store, on a disk beside it: their vectors and optimizer state, by table and place.
 
 They lie in the log that cold rows on a disk have (`row_log.py`), whatever the store. Each place is a row of it. The folder goes
-with the process: a checkpoint has the rows themselves.
+with the process: a checkpoint has the rows themselves. Of several processes each has the rows that have left any of them: which
+one will own the row that a key comes back to is not known before.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SHARD_BYTES = 32 << 20
 
 
 class KeptRows:
-    """Keeps rows of a store of one process, and restores them."""
+    """Keeps rows of a store, and restores them."""
 
     def __init__(self, store: EmbeddingStore, places: int, folder: ScratchFolder) -> None:
         """`places`: those of each table; `folder` goes with the store."""
@@ -37,18 +38,23 @@ class KeptRows:
 
     def keep(self, table: int, row_C: NDArray[np.int64], place_C: NDArray[np.int64]) -> None:
         """Keep rows of a table, by their numbers in it, which become cold. No batch that is ahead may have looked them up. Raises
-        DiskError. The training thread calls it."""
+        DiskError. The training threads of all processes call it together."""
         if not len(row_C):
             return
         pool, low, _ = self._space.table_range(table)
-        self._tier.append(pool, low + place_C, np.arange(len(place_C)), *self._store.contents.read_rows(table, row_C))
+        here, own_C = self._store.peers.owned_of(table, row_C)
+        own = place_C[here], *self._store.contents.read_rows(table, own_C)
+        place_C, weights, state = map(self._store.group.everyone, own)
+        self._tier.append(pool, low + place_C, np.arange(len(place_C)), weights, state)
 
     def restore(self, table: int, row_C: NDArray[np.int64], place_C: NDArray[np.int64]) -> None:
-        """Set rows of a table that were just drawn to what is kept at places. Raises DiskError. The thread that draws does it."""
+        """Set rows of a table that were just drawn to what is kept at places, those that this process owns. Raises DiskError. The
+        thread that draws does it."""
         pool, low, _ = self._space.table_range(table)
-        part = self._tier.room_for(pool, len(place_C))
-        self._tier.read(pool, low + place_C, np.arange(len(place_C)), *part.arrays)
-        self._store.contents.restore_rows(table, row_C, part.arrays)
+        here, own_C = self._store.peers.owned_of(table, row_C)
+        part = self._tier.room_for(pool, len(own_C))
+        self._tier.read(pool, low + place_C[here], np.arange(len(own_C)), *part.arrays)
+        self._store.contents.restore_rows(table, own_C, part.arrays)
 
     def close(self) -> None:
         """Stop the writing thread. Rows can still be kept and restored."""

@@ -1,4 +1,4 @@
-"""The contract of a path of rows: from their tiers to a step, and back."""
+"""The contracts of what takes batches through their steps, and of a path of rows: from their tiers to a step, and back."""
 
 # ruff: noqa: B027 - what a variant need not do, it does not
 from __future__ import annotations
@@ -37,38 +37,19 @@ class Lookups(Protocol):
         ...
 
 
-class RowPath(ABC):
-    """Gathers and updates the rows of batches, all of which this process has. Only the training thread calls it, except
-    `classified` and `stage`, which workers call in the order of the steps.
+class BatchPath(ABC):
+    """Takes batches through their steps. Only the training thread calls it, except `classified` and `stage`, which workers call
+    in the order of the steps.
 
     A batch is classified, may be staged, and is taken, gathered (in parts, any number of times) and then either updated by
     `apply` or released. Whatever was staged ahead, each gather reads what all steps before have left.
     """
 
-    stages_ahead = False
-    """Whether batches are staged ahead of their step."""
-    updates_once = False
-    """Whether a batch that was staged can be updated only once."""
-    counting_threads = 1
-    """Threads that may count lookups beside the steps. On a CPU the training thread needs the cores."""
-
-    def __init__(self, index: RowIndex, rules: Sequence[RowRule], hot: HotRows, cold: ColdHome) -> None:
-        self._index, self._rules, self._hot, self._cold = index, rules, hot, cold
-        self.threads = 1
-        """Threads of the kernels that the training thread runs."""
-
     # Ahead of the step -----------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def classified(self, batch: Batch, threads: int = 1) -> ClassifiedBatch:
         """Return a batch that is to be trained, classified. Workers call it, too, with one thread."""
-        work = ClassifiedBatch(batch, self._index.space, threads)
-        self.classify(work)
-        return work
-
-    def classify(self, work: ClassifiedBatch) -> None:
-        """Classify a batch under the current placement, where it is not."""
-        if work.placement_version != self._index.placement.version:
-            work.classify(self._index.placement)
 
     def stage(self, work: ClassifiedBatch) -> None:
         """Bring the rows of a classified batch nearer, ahead of its step."""
@@ -76,18 +57,15 @@ class RowPath(ABC):
     def look_ahead(self, work: ClassifiedBatch) -> None:
         """Start to read what `look_up` will need of a batch, where that takes time."""
 
-    def drop_ahead(self) -> None:
-        """Drop the batches that were staged and never will be trained."""
-
     # The step --------------------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def look_up(self, work: ClassifiedBatch) -> None:
         """Make a batch ready for `gather` outside of a step."""
-        self.classify(work)
 
+    @abstractmethod
     def take(self, work: ClassifiedBatch) -> None:
         """Start a batch's step: what was staged ahead is brought up to the current placement."""
-        self.classify(work)
 
     def await_rows(self, work: ClassifiedBatch) -> None:
         """Wait for the rows of a batch, before `take`, that were not in memory when it was staged."""
@@ -109,7 +87,38 @@ class RowPath(ABC):
         """Return the lookups of a batch that this process counts."""
         return work
 
+
+class RowPath(BatchPath):
+    """Gathers and updates the rows of batches, all of which this process has."""
+
+    stages_ahead = False
+    """Whether batches are staged ahead of their step."""
+    updates_once = False
+    """Whether a batch that was staged can be updated only once."""
+    counting_threads = 1
+    """Threads that may count lookups beside the steps. On a CPU the training thread needs the cores."""
+
+    def __init__(self, index: RowIndex, rules: Sequence[RowRule], hot: HotRows, cold: ColdHome) -> None:
+        self._index, self._rules, self._hot, self._cold = index, rules, hot, cold
+        self.threads = 1
+        """Threads of the kernels that the training thread runs."""
+
+    def classified(self, batch: Batch, threads: int = 1) -> ClassifiedBatch:
+        work = ClassifiedBatch(batch, self._index.space, threads)
+        self.classify(work)
+        return work
+
+    def classify(self, work: ClassifiedBatch) -> None:
+        """Classify a batch under the current placement, where it is not."""
+        if work.placement_version != self._index.placement.version:
+            work.classify(self._index.placement)
+
+    look_up = take = classify
+
     # Between steps ---------------------------------------------------------------------------------------------------
+
+    def drop_ahead(self) -> None:
+        """Drop the batches that were staged and never will be trained."""
 
     def end_migration(self, migration: Migration) -> None:
         """Have batches that are classified from now on find rows that have moved."""

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.hot import HotRows
 from adaptive_rec.embedding.index import RowIndex
-from adaptive_rec.embedding.path.row_path import Lookups, RowPath
-from adaptive_rec.embedding.records import Fetched, MicroBatch, RowUpdate
+from adaptive_rec.embedding.path.row_path import BatchPath, RowPath
+from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.live.state_writer import Tier
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.system.group import ALONE, Group
@@ -23,7 +22,7 @@ Some = slice | NDArray[Any]
 
 
 class Peers:
-    """Takes a batch through its step. Here all rows that it needs are this process's; `RankPeers` fetches others."""
+    """What processes have of the rows of all. Here all are this process's; `RankPeers` has a part of them, and fetches others."""
 
     owns_all = True
     """Whether all rows are this process's: others know only the places of their own."""
@@ -39,40 +38,12 @@ class Peers:
         """The row space of batches: that of the rows of all ranks."""
         return self._index.space
 
+    @property
+    def batches(self) -> BatchPath:
+        """What takes batches through their steps."""
+        return self.path
+
     # A step ----------------------------------------------------------------------------------------------------------
-
-    def classified(self, batch: Batch, threads: int = 1) -> ClassifiedBatch:
-        return self.path.classified(batch, threads)
-
-    def stage(self, work: ClassifiedBatch) -> None:
-        self.path.stage(work)
-
-    def look_ahead(self, work: ClassifiedBatch) -> None:
-        self.path.look_ahead(work)
-
-    def look_up(self, work: ClassifiedBatch) -> None:
-        self.path.look_up(work)
-
-    def take(self, work: ClassifiedBatch) -> None:
-        self.path.take(work)
-
-    def await_rows(self, work: ClassifiedBatch) -> None:
-        self.path.await_rows(work)
-
-    def gather(
-        self, work: ClassifiedBatch, samples_S: NDArray[np.int64], scale_S: NDArray[np.float64], micro: MicroBatch
-    ) -> None:
-        self.path.gather(work, samples_S, scale_S, micro)
-
-    def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
-        self.path.apply(work, update)
-
-    def release(self, work: ClassifiedBatch) -> None:
-        self.path.release(work)
-
-    def counted(self, work: ClassifiedBatch) -> Lookups:
-        """Return the lookups of a batch that this process counts."""
-        return self.path.counted(work)
 
     def stale_of(self, work: ClassifiedBatch) -> NDArray[np.bool_]:
         """Return which distinct rows of a batch are hot and stale."""
@@ -96,6 +67,10 @@ class Peers:
     def owned_of(self, table: int, row_C: NDArray[np.int64]) -> tuple[Some, NDArray[np.int64]]:
         """Return which of some rows of a table this process has, and their numbers in its part of the table."""
         return slice(None), row_C
+
+    def total(self, table: int, values_C: NDArray[Any], step: int) -> NDArray[Any]:
+        """Return the sums over all ranks of what each has for some rows of a table. Ranks call it together."""
+        return self.group.total(values_C)
 
     def own_range(self, table: int, first: int, rows: int) -> tuple[NDArray[np.int64], Some]:
         """Return the numbers in its part of a table of those rows that this process has of a range, and their places in it."""

@@ -20,7 +20,7 @@ from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.hot import HotRows
 from adaptive_rec.embedding.index import RowIndex
-from adaptive_rec.embedding.path.row_path import RowPath
+from adaptive_rec.embedding.path.row_path import BatchPath, RowPath
 from adaptive_rec.embedding.peers.asked_rows import AskedRows
 from adaptive_rec.embedding.peers.lines import PoolLines
 from adaptive_rec.embedding.peers.ownership import Ownership
@@ -47,7 +47,7 @@ UNTOUCHED, TRAINED, FROZEN = 0, 1, 2
 """What a step did with a line that a rank had requested. Only with TRAINED its gradient is sent."""
 
 
-class RankPeers(Peers):
+class RankPeers(Peers, BatchPath):
     """Several ranks; `batch_space` has the rows of all of them, which batches read."""
 
     owns_all = False
@@ -67,6 +67,10 @@ class RankPeers(Peers):
     def batch_space(self) -> RowSpace:
         return self.ownership.space
 
+    @property
+    def batches(self) -> BatchPath:
+        return self
+
     # A step ----------------------------------------------------------------------------------------------------------
 
     def classified(self, batch: Batch, threads: int = 1) -> ClassifiedBatch:
@@ -77,9 +81,6 @@ class RankPeers(Peers):
         """Exchange the batch's requests, and stage what is requested here."""
         work.attach(self._requested(work, self._announcing))
         self._transport.stage(work)
-
-    def look_ahead(self, work: ClassifiedBatch) -> None:
-        """Do nothing: what is needed here is known once all have requested it."""
 
     def look_up(self, work: ClassifiedBatch) -> None:
         """Exchange a batch's requests between two steps, and fetch its rows."""

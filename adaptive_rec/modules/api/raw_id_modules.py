@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from adaptive_rec.modules.loop.inputs import check_integers
+from adaptive_rec.modules.loop.inputs import check_integers, why_no_raw_ids
 
 MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 """Steps of the hash by which ids without a row of their own share rows: that of `mix64` in `kernels/synthetic.py`."""
@@ -69,24 +69,13 @@ class RawIdRows(nn.Module):
     ) -> None:  # fmt: skip
         given = state_dict.get(prefix + "raw_ids")
         if given is not None:
-            if wrong := self._why_not_loadable(given):
+            if wrong := why_no_raw_ids(given, self.shared_rows, len(self.weight) - (self.padding_idx is not None)):
                 error_msgs.append(f"{prefix}raw_ids {wrong}")
                 return
             self.raw_ids = self.raw_ids.new_empty(given.shape)
         rest = strict, missing_keys, unexpected_keys, error_msgs
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
         self._sort()
-
-    def _why_not_loadable(self, ids_K2: Tensor) -> str:
-        if ids_K2.dtype != torch.int64 or ids_K2.dim() != 2 or ids_K2.shape[1] != 2:
-            return f"must be of shape (K, 2) and int64, got {tuple(ids_K2.shape)} and {ids_K2.dtype}"
-        row_K, first, end = ids_K2[:, 1], self.shared_rows, len(self.weight) - (self.padding_idx is not None)
-        if len(row_K) and not first <= int(row_K.min()) <= int(row_K.max()) < end:
-            return f"must have rows in [{first}, {end}), after those that are shared, got {row_K.min()} to {row_K.max()}"
-        for column, what in enumerate(("ids", "rows")):
-            if len(torch.unique(ids_K2[:, column])) < len(ids_K2):
-                return f"must have different {what}, some are given twice"
-        return ""
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, raw_ids={len(self.raw_ids)}, shared_rows={self.shared_rows}"

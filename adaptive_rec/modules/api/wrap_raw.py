@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from adaptive_rec.embedding.row_types import as_array
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.api.wrap_tables import MovableTable
 from adaptive_rec.modules.loop.embedding_runtime import EmbeddingRuntime
@@ -91,7 +92,7 @@ def check_same_raw_ids(group: Group, tables: list[RawTable]) -> None:
     """Raise ConfigError on all ranks where one has other ids or values for rows."""
     for raw in tables if not group.is_alone else ():
         values = raw.table.weight.detach()[torch.from_numpy(raw.row_K)]
-        digest = zlib.crc32(values.contiguous().numpy().tobytes(), zlib.crc32(raw.keys_K.tobytes()))
+        digest = zlib.crc32(as_array(values.cpu().contiguous()).tobytes(), zlib.crc32(raw.keys_K.tobytes()))
         for rank, other in enumerate(group.gather(np.array([digest]))[:, 0].tolist()):
             if other != digest:
                 rule = "ids and values of rows must be the same on all ranks where ids are raw"

@@ -31,7 +31,6 @@ from adaptive_rec.modules.loop.rates import Rates
 from adaptive_rec.modules.loop.row_gradient import RowGradient
 from adaptive_rec.modules.loop.row_states import RowStates
 from adaptive_rec.modules.loop.setup import Setup
-from adaptive_rec.modules.loop.shared_evictions import SharedEvictions
 from adaptive_rec.modules.loop.shared_rows import loop_rows
 from adaptive_rec.modules.loop.state_dict import LoopParts, collect_loop_state, restore_loop_state
 from adaptive_rec.modules.loop.stats import RuntimeStats, stats_of
@@ -42,6 +41,7 @@ from adaptive_rec.modules.loop.tables_in_tiers import TablesInTiers
 from adaptive_rec.modules.loop.watch import LoopWatch
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.control import Control
+from adaptive_rec.runtime.evictions import Evictions
 from adaptive_rec.runtime.session import Session
 
 
@@ -93,7 +93,7 @@ class EmbeddingRuntime(Session):
         own_rows_T = [table.rows - setup.padded for table in tables]
         raw_ids = LoopIds(own_rows_T, shared, rows, self.store.seed, self.knobs.admit_after, lambda: self.step_number)
         if not rows.group.is_alone:
-            self.evictions = SharedEvictions(self.state, self.observer, rows)
+            self.evictions = Evictions(self.state, self.observer, rows)
             for number, table in enumerate(tables):  # owners draw rows by their numbers among their own
                 rows.draw(number, np.arange(shared), np.arange(shared), table.rows)
             rows.finish_draws()

@@ -95,3 +95,19 @@ def as_ids(tensor: Tensor) -> NDArray[np.int64]:
     """Return integers as an array of 64 bits each, in host memory."""
     array: NDArray[Any] = tensor.numpy(force=True)
     return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def why_no_raw_ids(given_K2: Tensor, first: int, end: int) -> str:
+    """Return why a table whose raw ids may have the rows from `first` to `end` cannot have these ids with the numbers of their
+    rows (K, 2), or nothing."""
+    if given_K2.dtype != torch.int64 or given_K2.dim() != 2 or given_K2.shape[1] != 2:
+        return f"must be of shape (K, 2) and int64, got {tuple(given_K2.shape)} and {given_K2.dtype}"
+    if len(given_K2) > end - first:
+        return f"must be at most {end - first}, got {len(given_K2)}"
+    row_K = given_K2[:, 1]
+    if len(row_K) and not first <= int(row_K.min()) <= int(row_K.max()) < end:
+        return f"must have rows in [{first}, {end}), after those that are shared, got {row_K.min()} to {row_K.max()}"
+    for column, what in enumerate(("ids", "rows")):
+        if len(torch.unique(given_K2[:, column])) < len(given_K2):
+            return f"must have different {what}, some are given twice"
+    return ""

@@ -79,5 +79,6 @@ class LateSums(SumCheck):
 
 
 def sum_check(rows: OwnRows, store: EmbeddingStore) -> SumCheck:
-    """Return the check of a loop's steps, by the device of its store."""
-    return SumCheck(rows) if store.torch_device.type == "cpu" else LateSums(rows, store)
+    """Return the check of a loop's steps: on a device it is late, but not where several ranks check what they send."""
+    late = store.torch_device.type != "cpu" and rows.group.is_alone
+    return LateSums(rows, store) if late else SumCheck(rows)

@@ -54,7 +54,7 @@ class AheadBatch:
     def take(self, store: EmbeddingStore) -> ClassifiedBatch:
         """Return the batch, classified under the present placement."""
         if not self._taken or self.work.placement_version != store.index.placement.version:
-            store.take(self.work)
+            store.batches.take(self.work)
             self._taken = True
         return self.work
 
@@ -67,7 +67,7 @@ class AheadBatch:
         """Free the rows that the store holds for the batch, unless it is over."""
         if not self.over:
             self.over = True
-            store.release(self.work)
+            store.batches.release(self.work)
 
 
 class Ahead:

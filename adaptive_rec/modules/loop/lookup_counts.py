@@ -42,7 +42,7 @@ class LookupCounts:
         work = ClassifiedBatch(batch, store.space, store.threads)
         store.path.classify(work)
         self._observe(work, probe=False)
-        store.release(work)
+        store.batches.release(work)
         return work, [(first, bags) for _, bags, first in batch.parts]
 
     def _observe(self, work: ClassifiedBatch, probe: bool) -> None:

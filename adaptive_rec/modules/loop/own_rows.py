@@ -66,7 +66,7 @@ class OwnRows:
 
     # Rows of raw ids -------------------------------------------------------------------------------------------------
 
-    def owned(self, table: int, id_N: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def owned_of(self, table: int, id_N: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return which of some rows of a table are owned here: their places in `id_N`, and their numbers among the table's rows
         here."""
         return np.arange(len(id_N)), id_N
@@ -84,7 +84,7 @@ class OwnRows:
 
     def draw(self, table: int, id_C: NDArray[np.int64], key_C: NDArray[np.int64], rows: int) -> None:
         """Set those rows of a table that are owned here to the first values of keys, as in a table of `rows`."""
-        here, own_C = self.owned(table, id_C)
+        here, own_C = self.owned_of(table, id_C)
         self._store.contents.draw_rows(table, own_C, key_C[here], rows)
 
     def finish_draws(self) -> None:
@@ -120,5 +120,5 @@ class OwnRows:
     def own_ids(
         self, table: int, id_N: NDArray[np.int64], values_ND: NDArray[Any], step: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the same as `owned`, of rows that are about to be set to values: processes do so together, to the same ones."""
-        return self.owned(table, id_N)
+        """Return the same as `owned_of`, of rows about to be set to values: processes do so together, to the same ones."""
+        return self.owned_of(table, id_N)

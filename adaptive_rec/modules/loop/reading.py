@@ -53,7 +53,7 @@ def gather_pools(store: EmbeddingStore, call: PoolCall, step: int) -> Tensor:
                 )
         finally:
             if ahead is None and work is not None:
-                store.release(work)
+                store.batches.release(work)
     if ahead is not None and end - first != len(bags):
         ahead.keep_pooled(bags.pool, version, whole_LD)
         whole_LD = _without_view(whole_LD, call.first - first, len(bags))
@@ -77,7 +77,7 @@ def _must_stage(store: EmbeddingStore) -> bool:
 def _staged(store: EmbeddingStore, bags: Bags) -> ClassifiedBatch:
     """Stage the rows of one call."""
     work = ClassifiedBatch(BagBatch.of(store.space, [(NO_CALL, bags)]), store.space)
-    store.look_up(work)
+    store.batches.look_up(work)
     return work
 
 
@@ -109,5 +109,5 @@ def _gather_by_store(store: EmbeddingStore, work: ClassifiedBatch, bags: NDArray
         scale_S=empty(len(bags)),
         samples=len(bags),
     )
-    store.gather(work, bags, np.ones(len(bags)), micro)
+    store.batches.gather(work, bags, np.ones(len(bags)), micro)
     return _without_view(micro.pooled[pool][:, 0], 0, len(bags))

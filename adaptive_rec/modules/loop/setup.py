@@ -122,8 +122,9 @@ class Setup:
             )
         keep_freed_memory()
         if host_memory or self.disk is not None:
-            return config, policy, _build_on_disk(config, space, policy, streams, rules, self._folder_on_disk(host_memory))
-        return config, policy, build_store(config, space, policy, streams, drawn=self.raw, rule=rules)
+            folder = self._folder_on_disk(host_memory)
+            return config, policy, _build_on_disk(config, space, policy, streams, rules, folder, self.group.rank)
+        return config, policy, build_store(config, space, policy, streams, drawn=self.raw, rule=rules, dice=self.group.rank)
 
     @property
     def raw(self) -> bool:
@@ -147,7 +148,8 @@ class Setup:
 
 
 def _build_on_disk(
-    config: Config, space: RowSpace, policy: Policy, streams: Streams | None, rules: Sequence[RowRule], disk: Path
+    config: Config, space: RowSpace, policy: Policy, streams: Streams | None, rules: Sequence[RowRule], disk: Path,
+    dice: int,
 ) -> EmbeddingStore:
     """Build a store whose cold rows lie in a new folder within `disk`, which is removed with the store: what a loop saves has the
     rows themselves. Raises ConfigError."""
@@ -157,6 +159,6 @@ def _build_on_disk(
     except OSError as error:
         raise ConfigError(f"disk must be a folder that can be written to, {disk} is not: {error.strerror}") from None
     with folder:
-        store = build_store(config, space, policy, streams, rule=rules, rows=folder.path)
+        store = build_store(config, space, policy, streams, rule=rules, rows=folder.path, dice=dice)
         folder.keep_for(store)
     return store

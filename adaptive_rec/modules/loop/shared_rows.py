@@ -44,6 +44,7 @@ from adaptive_rec.modules.loop.part_gradient import PartGradient
 from adaptive_rec.modules.loop.reading import gather_pools
 from adaptive_rec.modules.loop.row_sums import by_lookup, sum_by_row
 from adaptive_rec.modules.loop.step_parts import StepPart
+from adaptive_rec.modules.loop.uploads import to_device
 from adaptive_rec.system.group import Group
 
 PoolRows = tuple[Tensor, Tensor, NDArray[np.int64]]
@@ -91,7 +92,7 @@ class SharedRows(OwnRows):
         gather_bags(0, 1, 0, bags.offsets, place_N, rows, rows, pooled_LD.numpy(), threads=store.threads)
         if bags.divisor_L1 is not None:
             pooled_LD /= bags.divisor_L1
-        return pooled_LD
+        return to_device(pooled_LD, store.torch_device)
 
     def _fetch(self, work: ClassifiedBatch, pool: int, tables: tuple[int, ...], step: int) -> Tensor:
         """Return the distinct rows (U, D) of a pool that a batch reads, from their owners."""
@@ -102,7 +103,7 @@ class SharedRows(OwnRows):
             _, low, high = self._store.space.table_range(table)
             self._dense_steps.catch_up(table, row_M[(low <= row_M) & (row_M < high)])
         own = Bags(pool, row_M, np.arange(len(row_M) + 1), len(row_M), tables, in_turn=False)
-        return torch.from_numpy(asked.answer(gather_pools(self._store, PoolCall(own), step).numpy()))
+        return torch.from_numpy(asked.answer(gather_pools(self._store, PoolCall(own), step).cpu().numpy()))
 
     def collect(self, parts: list[StepPart], seen: list[Bags], lr_of_table: Mapping[int, float], step: int) -> Gradients:
         by_pool = {self.space.table_range(table)[0] for table in lr_of_table}
@@ -122,8 +123,8 @@ class SharedRows(OwnRows):
     def _summed(self, pool: int, parts: list[StepPart], seen: list[Bags]) -> PoolRows:
         """Return the gradients of this rank's part of the batch."""
         own = [part for part in parts if part.call.bags.pool == pool]
-        like = torch.empty((0, self.space.pools[pool].dim), dtype=self._store.dtype)
-        row_U, values_UD = sum_by_row([by_lookup(part.call, part.gradient_LD) for part in own], like)
+        like = torch.empty((0, self.space.pools[pool].dim), dtype=self._store.dtype, device=self._store.torch_device)
+        row_U, values_UD = (part.cpu() for part in sum_by_row([by_lookup(each.call, each.gradient_LD) for each in own], like))
         looked_up = [bags.row_N for bags in seen if bags.pool == pool]
         looked_up += [part.call.bags.row_N for part in own if part.counts]
         row_N = np.concatenate([np.empty(0, np.int64), *looked_up])
@@ -145,7 +146,8 @@ class SharedRows(OwnRows):
             first = int(self._store.space.table_first_row[table])
             lines = np.flatnonzero((first <= asked.row_M) & (asked.row_M < first + self._store.space.tables[table].rows))
             ids = asked.row_M[lines] - first
-            parts.append(StepPart(PoolCall(self._bags(table, ids)), received_MD[torch.from_numpy(lines)], lr, counts=False))
+            gradient = to_device(received_MD[torch.from_numpy(lines)], self._store.torch_device)
+            parts.append(StepPart(PoolCall(self._bags(table, ids)), gradient, lr, counts=False))
             seen.append(replace(self._bags(table, np.repeat(ids, count_M[lines])), samples=0))
         return parts, seen
 
@@ -155,12 +157,13 @@ class SharedRows(OwnRows):
 
     def norm(self, table: int, id_U: Tensor, values_UD: Tensor, order: float, dtype: torch.dtype | None) -> Tensor:
         rank_call = RankCall(NORM, (table,), digest=shared_digest([order]))
-        asked = self._exchange.ask(rank_call, id_U.numpy() + self.space.table_first_row[table])
-        received_MD = torch.from_numpy(asked.send(values_UD.contiguous().numpy())) / self.group.ranks
+        asked = self._exchange.ask(rank_call, id_U.cpu().numpy() + self.space.table_first_row[table])
+        values_UD = values_UD.cpu().to(self._store.dtype).contiguous()  # a dense gradient of a table of 16 bits has its type
+        received_MD = torch.from_numpy(asked.send(values_UD.numpy())) / self.group.ranks
         _, averaged_UD = sum_by_row([(torch.from_numpy(asked.row_M), received_MD)], values_UD)
         own = torch.linalg.vector_norm(averaged_UD, order, dtype=dtype) if averaged_UD.numel() else torch.zeros(())
         own_W = self.group.gather(own.double().numpy().reshape(1).view(np.int64)).view(np.float64)
-        return torch.linalg.vector_norm(torch.from_numpy(own_W), order)
+        return torch.linalg.vector_norm(torch.from_numpy(own_W), order).to(id_U.device)
 
     def must_read(self, flags: Tensor) -> bool:
         return True  # ranks make the same calls, whatever is in their part of the batch
@@ -209,9 +212,9 @@ class SharedRows(OwnRows):
         self, table: int, id_N: NDArray[np.int64], values_ND: NDArray[Any], step: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         self._exchange.begin(RankCall(WRITE, (table,), step + 1, crc32(np.ascontiguousarray(values_ND).data, crc32(id_N.data))))
-        return self.owned(table, id_N)
+        return self.owned_of(table, id_N)
 
-    def owned(self, table: int, id_N: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def owned_of(self, table: int, id_N: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         owner_N, own_row_N = self._exchange.ownership.split(id_N + self.space.table_first_row[table])
         places = np.flatnonzero(owner_N == self.group.rank)
         return places, own_row_N[places] - self._store.space.table_first_row[table]

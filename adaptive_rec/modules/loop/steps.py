@@ -136,8 +136,8 @@ class LoopSteps:
             updating = True
             with state.times("update"):
                 for update in updates:
-                    store.take(update.work)
-                    store.apply(update.work, self._row_update(update, probe, sound))
+                    store.batches.take(update.work)
+                    store.batches.apply(update.work, self._row_update(update, probe, sound))
         except BaseException:
             self._release(updates)
             if updating:
@@ -178,4 +178,4 @@ class LoopSteps:
         self._tables.ahead.drop()
         for update in updates:
             if update.work.staged is not None:
-                self._store.release(update.work)
+                self._store.batches.release(update.work)

@@ -73,7 +73,7 @@ class TableWeights:
             if dense is None or isinstance(dense, RowGradient):
                 return
             (number,) = (number for number, one in self._weights.items() if one is weight)
-            summed = torch.arange(len(dense)), dense
+            summed = torch.arange(len(dense), device=dense.device), dense
             first_row = self._tables.space.table_range(number)[1]
             weight.grad = self._tables.rows.gradient_type(weight, None, first_row, summed, self._reads.of(number))
 

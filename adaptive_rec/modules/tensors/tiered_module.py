@@ -15,7 +15,7 @@ from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.loop.bags import Bags, CallKey
 from adaptive_rec.modules.loop.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.loop.ids import LoopIds
-from adaptive_rec.modules.loop.inputs import as_ids, bags_of, check_integers
+from adaptive_rec.modules.loop.inputs import as_ids, bags_of, check_integers, why_no_raw_ids
 from adaptive_rec.modules.tensors.tiered_parameters import TieredParameters, tiered_weights
 from adaptive_rec.modules.tensors.weight import TieredWeight
 
@@ -149,10 +149,10 @@ class TieredModule(TieredParameters):
             return f"{name} and {prefix}weight must come together, as rows are those of raw ids, got one without the other"
         if rows.shape != self._weight().shape:
             return f"{prefix}weight must be of shape {tuple(self._weight().shape)}, got {tuple(rows.shape)}"
-        table, keys_K2 = self._weight().table, saved.detach().cpu().numpy()
-        if wrong := self.raw_ids.why_not_loadable(table, keys_K2):
+        raw, table = self.raw_ids, self._weight().table
+        if wrong := why_no_raw_ids(saved, raw.shared_rows, raw.rows_T[table]):
             return f"{name} {wrong}"
-        self.raw_ids.load_keys(table, keys_K2)
+        raw.load_keys(table, saved.detach().cpu().numpy())
         return ""
 
     def _check_copy(self) -> None:

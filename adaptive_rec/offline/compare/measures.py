@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.config.metrics import ranking_label
+from adaptive_rec.config.metrics import ranked_of, ranking_label
 from adaptive_rec.errors import UsageError
-from adaptive_rec.live.telemetry import ranked_of, ratio
+from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.offline.compare.processes import ProcessEnd
 from adaptive_rec.offline.report.record import RunRecord, read_run
 from adaptive_rec.units import clock, count, fine, four, size

@@ -17,7 +17,7 @@ from adaptive_rec.data.tabular.schema import DenseColumn, Schema, SparseColumnSc
 from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.errors import UsageError
 from adaptive_rec.kernels.number_keys import FIRST_ID
-from adaptive_rec.offline.export.model import HEX
+from adaptive_rec.offline.export.model_values import HEX
 
 NO_ID = -1
 """The id of a value that the training file does not have: its feature adds nothing."""

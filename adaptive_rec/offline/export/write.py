@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
@@ -44,7 +43,8 @@ from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.system.durable import new_folder
 from adaptive_rec.system.version import __version__
 
-LOADER = Path(__file__).with_name("model.py")
+LOADER = "model_values.py", "model_files.py", "model.py"
+"""The parts of the loader, which stands alone in one file."""
 CHECKED_ROWS = 10_000
 """Rows that are scored both ways."""
 MOST_DIFFERENCE = {"float32": 1e-6, "float64": 1e-12}
@@ -99,7 +99,7 @@ def export_model(
             kind, weights = getattr(torch, facts["precision"]), runtime.dense.model.state_dict()
             np.savez(draft / "dense.npz", **{name: each.detach().to(kind).cpu().numpy() for name, each in weights.items()})
             (draft / "model.json").write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-            shutil.copyfile(LOADER, draft / "model.py")
+            (draft / "model.py").write_text(joined_loader(), encoding="utf-8")
             model = load_exported(draft)
             checked, difference = compare_scores(runtime, model, checked_batches(source, columns, model, runtime.config))
             if onnx:
@@ -228,6 +228,19 @@ def compare_scores(runtime: Runtime, model: Any, batches: Iterator[tuple[Batch, 
     if most is not None and largest > most:
         raise UsageError(f"an exported model must score rows as the run does, to {most}, they differ by {largest:.2g}")
     return rows, largest
+
+
+def joined_loader() -> str:
+    """Return the loader's parts as one module, which imports nothing of this package."""
+    imports, bodies = set[str](), list[str]()
+    for name in LOADER:
+        introduction, end, rest = Path(__file__).with_name(name).read_text(encoding="utf-8").partition('"""\n\n')
+        lines = rest.split("\n")
+        first = next(number for number, line in enumerate(lines) if line and not line.startswith(("import ", "from ")))
+        imports |= {line for line in lines[:first] if line and "adaptive_rec" not in line}
+        bodies.append("\n".join(lines[first:]).strip("\n"))
+    ordered = sorted(imports, key=lambda line: (line.split()[1] in ("numpy", "torch"), line.startswith("from"), line))
+    return introduction + end + "\n".join(ordered) + "\n\n" + "\n\n\n".join(bodies) + "\n"
 
 
 class WithoutBytecode(SourceFileLoader):

@@ -79,12 +79,12 @@ class RowCalibration:
 
     def _gather(self, work: ClassifiedBatch) -> None:
         size = work.batch.size
-        self._store.gather(work, np.arange(size), np.full(size, 1 / size), self._micro.first(size))
+        self._store.batches.gather(work, np.arange(size), np.full(size, 1 / size), self._micro.first(size))
 
     def _apply(self, work: ClassifiedBatch, measure: bool = False) -> None:
         size = work.batch.size
         gradients = [part[:size] for part in self._gradients]
-        self._store.apply(work, RowUpdate(gradients, np.arange(size), None, 1e-3, 1, measure))
+        self._store.batches.apply(work, RowUpdate(gradients, np.arange(size), None, 1e-3, 1, measure))
 
     def _seconds(self, works: list[ClassifiedBatch], measure: bool = False) -> tuple[float, float]:
         """Return the mean seconds of gathering and of updating a batch, in turns as in a run; the quickest round counts."""

@@ -7,8 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from adaptive_rec.config.figures import of_part
-from adaptive_rec.config.metrics import ranking_label
-from adaptive_rec.live.telemetry import ranked_of
+from adaptive_rec.config.metrics import ranked_of, ranking_label
 from adaptive_rec.offline.pages.dates import date_text, dates
 from adaptive_rec.offline.pages.plot import Key, Piece, Plot, PlotLine, PlotMark, TrackRow, Tracks
 from adaptive_rec.offline.pages.scale import Scale, bounds, height, linear_scale, logarithmic, tick

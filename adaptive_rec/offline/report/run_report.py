@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.config.metrics import ranking_label
+from adaptive_rec.config.metrics import ranked_of, ranking_label
 from adaptive_rec.live.life import OVER, is_held, state_of
-from adaptive_rec.live.telemetry import ranked_of, ratio
+from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.offline.pages.page import page, write_page
 from adaptive_rec.offline.pages.plot import PlotMark
 from adaptive_rec.offline.report.record import RunRecord, read_run

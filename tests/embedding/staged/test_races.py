@@ -41,20 +41,20 @@ def classified(store: EmbeddingStore, rows: list[int]) -> ClassifiedBatch:
 
 def staged(store: EmbeddingStore, rows: list[int]) -> ClassifiedBatch:
     work = classified(store, rows)
-    store.stage(work)
+    store.batches.stage(work)
     return work
 
 
 def train(store: EmbeddingStore, work: ClassifiedBatch) -> None:
     """Every row of the batch goes down by the learning rate for each time it occurs."""
-    store.take(work)
+    store.batches.take(work)
     size = work.batch.size
     empty = [
         torch.full(shape, torch.nan, dtype=torch.float64) for shape in ((size, 1), (size,), (size,), (size, 1, DIM))
     ]
-    store.gather(work, np.arange(size), np.ones(size), MicroBatch(empty[0], empty[3:], empty[1], empty[2], size))
+    store.batches.gather(work, np.arange(size), np.ones(size), MicroBatch(empty[0], empty[3:], empty[1], empty[2], size))
     ones = [torch.ones((size, 1, DIM), dtype=torch.float64)]
-    store.apply(work, RowUpdate(ones, np.arange(size), None, LR, 1, measure=False))
+    store.batches.apply(work, RowUpdate(ones, np.arange(size), None, LR, 1, measure=False))
 
 
 def assert_trained(store: EmbeddingStore, before: np.ndarray, batches: list[list[int]]) -> None:
@@ -112,7 +112,7 @@ def test_a_batch_dropped_by_the_step_may_be_looked_at_by_the_worker(seed: int, m
             store.path._in_flight.end(later)
 
     monkeypatch.setattr(Slot, "release", release_and_ask)
-    store.take(first)
+    store.batches.take(first)
     monkeypatch.undo()
     assert answers == [None]
     train(store, first)
@@ -138,7 +138,7 @@ def test_a_batch_staged_while_memory_is_given_back_takes_no_rows_from_what_is_dr
         return found
 
     monkeypatch.setattr(InFlight, "ahead", ahead_then_another)
-    store.free_memory()
+    store.path.free_memory()
     monkeypatch.undo()
     for work in works:
         train(store, work)

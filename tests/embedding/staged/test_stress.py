@@ -78,16 +78,16 @@ def buffers(store: EmbeddingStore, lines: int) -> MicroBatch:
 
 def run_step(store: EmbeddingStore, work: ClassifiedBatch, step: int, random: np.random.Generator) -> list[Any]:
     """Make a step as the runtime does: popular samples first, or all in one. Returns the gathered vectors."""
-    store.take(work)
+    store.batches.take(work)
     if random.random() < 0.15:  # all samples are skipped
-        store.release(work)
+        store.batches.release(work)
         return []
     split = [np.flatnonzero(work.popular_B), np.flatnonzero(~work.popular_B)]
     parts = split if random.random() < 0.7 else [np.arange(SAMPLES)]
     position_B, gradients, seen, trained = np.full(SAMPLES, -1), [], list[Any](), 0
     for samples in (part for part in parts if len(part)):
         micro = buffers(store, len(samples))
-        store.gather(work, samples, np.full(len(samples), 0.5), micro)
+        store.batches.gather(work, samples, np.full(len(samples), 0.5), micro)
         store.hot.launch(lambda pooled=micro.pooled: seen.extend(part.cpu().numpy().copy() for part in pooled))
         gradients.append(micro.pooled)
         position_B[samples] = np.arange(trained, trained + len(samples))
@@ -101,7 +101,7 @@ def run_step(store: EmbeddingStore, work: ClassifiedBatch, step: int, random: np
 
     store.hot.launch(differentiate)
     frozen_U = random.random(len(work.distinct_U)) < 0.2
-    store.apply(work, RowUpdate(targets, position_B, frozen_U, 0.05, step, measure=bool(step % 2)))
+    store.batches.apply(work, RowUpdate(targets, position_B, frozen_U, 0.05, step, measure=bool(step % 2)))
     return seen
 
 
@@ -110,8 +110,8 @@ def look_at(store: EmbeddingStore, batch: Batch) -> list[Any]:
     work = ClassifiedBatch(batch, SPACE)
     store.path.classify(work)
     micro = buffers(store, SAMPLES)
-    store.gather(work, np.arange(SAMPLES), np.ones(SAMPLES), micro)
-    store.release(work)
+    store.batches.gather(work, np.arange(SAMPLES), np.ones(SAMPLES), micro)
+    store.batches.release(work)
     return [store.hot.fetch(part).copy() for part in micro.pooled]
 
 
@@ -137,7 +137,7 @@ def drive(store: Any, seed: int, depth: int = 4, resizes: bool = True, steps: in
             elif chance < 0.4:
                 store.settle()
             elif chance < 0.45:
-                store.free_memory()
+                store.path.free_memory()
             elif chance < 0.65:
                 time.sleep(0.002)
             elif chance < 0.7:
