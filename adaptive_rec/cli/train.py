@@ -67,7 +67,7 @@ def add_commands(subparsers: Any) -> None:
     add("--seed", metavar="N", help="seed of everything random")
     patience = (
         "stop after N evaluations without a better one on a slice of the training rows, and keep the best model "
-        "(default for CSV, TSV and Parquet files: 3; 0: never)"
+        "(default 0: never)"
     )
     add("--patience", metavar="N", help=patience)
     add("--device", metavar="NAME", help="auto, cpu or cuda")

@@ -59,12 +59,19 @@ def test_a_file_of_ones_own_is_shown_before_it_is_prepared(folder: Path, capsys:
     assert shown["label"].startswith("clicked, 1 in ")
     assert (shown["categories"], shown["numbers"]) == ("3: user, item, kinds", "1: price")
     assert "unused       id: it numbers the rows" in lines
-    assert shown["split"] == "486 rows to train on, 54 to validate on, 60 held out (by position)"
-    assert shown["passes"].startswith("at most 20 passes over the training rows, 80 steps; stops after 3 evaluations")
+    assert shown["split"] == "540 rows to train on, 60 held out (by position)"
+    assert shown["passes"] == "1 pass over the training rows, 5 steps"
     assert shown["time"].startswith("about ")
     assert shown["fits"] == "yes"
     assert "item" in shown["unseen"]
     assert files(folder) == {"clicks.csv", "runs/clicks.schema.toml"}, "the schema alone stays"
+
+
+def test_a_run_that_stops_early_says_at_most_how_many_passes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TRAIN, "--dry-run", "--patience", "3"]) == 0
+    printed = capsys.readouterr().out
+    assert "486 rows to train on, 54 to validate on, 60 held out (by position)" in printed
+    assert "at most 20 passes over the training rows, 80 steps; stops after 3 evaluations" in printed
 
 
 def test_its_figures_are_those_of_the_prepared_rows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,12 +121,13 @@ def test_a_dry_run_and_a_start_refuse_a_wrong_setting_before_wrong_data(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "wrong.tsv").write_text("\t".join(["1"] + ["3"] * 13 + ["0a"] * 24) + "\n")
-    wrong = ["--set", "data.ids=raw", "--set", "data.keep_evicted=4", "--set", "knobs.evict_ratio=0.5", "--processes", "2"]
+    wrong = ["--set", "data.ids=raw", "--policy", "fae", "--processes", "2"]
     errors = []
     for more in (["--dry-run"], ["--out", "runs/one"]):
         assert main(["train", "--data", "wrong.tsv", "--no-serve", *wrong, *more]) == 2
         errors.append([line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")])
-    assert errors[0] == errors[1] == ["error: data.keep_evicted must be 0 where several processes train together, got 4"]
+    keeps = "error: knobs.policy must keep the order of the stream where several processes train together"
+    assert errors[0] == errors[1] == [f"{keeps} (hotline, slipstream), got fae"]
     for more in (["--dry-run"], ["--out", "runs/one"]):
         assert main(["train", "--data", "wrong.tsv", "--no-serve", *more]) == 3
         assert "row must have 40 tab-separated columns, got 38" in capsys.readouterr().err
