@@ -29,7 +29,7 @@ def stopping_settings(args: argparse.Namespace, config: str | None, settings: li
     given = given_keys(config, os.environ, settings)
     by_size = {key: value for key, value in settings_by_size(args, settings).items() if key not in given}
     if args.patience is None:
-        if given & {"run.steps", "data.order"}:
+        if given & {"run.steps", "data.order"} or _scores_what_comes_next(config, given, settings):
             by_size.pop("data.epochs", None)
         return _texts(by_size)
     by_size.pop("data.epochs", None)
@@ -47,11 +47,17 @@ def _patience(args: argparse.Namespace, config: str | None, given: set[str], set
         return found
     if "eval.mode" not in given:
         found |= {"eval.mode": "validation"}
-    if not given & {"eval.every_steps", "eval.count", "eval.per_epoch"}:
+    next_window = _scores_what_comes_next(config, given, settings)
+    if not next_window and not given & {"eval.every_steps", "eval.count", "eval.per_epoch"}:
         found |= {"eval.per_epoch": EVALUATIONS}
-    if "data.epochs" not in given and data.order != "time":
+    if not next_window and "data.epochs" not in given and data.order != "time":
         found |= {"data.epochs": MOST_PASSES}
     return found
+
+
+def _scores_what_comes_next(config: str | None, given: set[str], settings: list[str]) -> bool:
+    """Return whether evaluations are of the next window of the stream, which has one pass."""
+    return "eval.mode" in given and load_config(config, os.environ, settings).eval.mode == "next_window"
 
 
 def _texts(found: Mapping[str, int | float | str]) -> list[str]:

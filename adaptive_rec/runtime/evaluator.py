@@ -67,7 +67,7 @@ class Evaluator:
         with state.recorder.paused(), self._publisher.during("evaluating"):
             evaluation = self.evaluate()
         if self._progressive is not None:
-            self._progressive.begin_window()
+            self._progressive.begin_window(state.step)
         if evaluation:
             yield evaluation
             yield from self.warning()
@@ -102,7 +102,7 @@ class Evaluator:
         state, settings = self._state, self._state.config.eval
         window = self._next_window() if settings.mode == "next_window" else None
         if self._progressive is not None:
-            quality = self._progressive.quality()
+            quality = self._progressive.quality(state.step)
         elif window is None:
             quality = self._held_out(settings.max_samples, settings.validates)
         else:

@@ -43,6 +43,8 @@ class Progressive:
         self._window: list[MicroScores] = []
         self._before: list[MicroScores] = []
         """The window before this one."""
+        self._began = self._before_began = 0
+        """Steps at which they began. A rank that takes over no saved window has 0 for both."""
 
     def observe(self, work: ClassifiedBatch, _: StepPlan, samples_S: NDArray[np.int64]) -> Callable[[Fetched], None]:
         """Return what adds the losses of a micro-batch (see `LossObserver`)."""
@@ -52,28 +54,34 @@ class Progressive:
         labels_S = batch.labels_B[samples_S]
         return lambda losses: self._window.append(MicroScores(losses, labels_S, beside))
 
-    def begin_window(self) -> None:
-        """End the present window and begin another."""
+    def begin_window(self, step: int) -> None:
+        """End the present window, which reaches to `step`, and begin another."""
         self._before, self._window = self._window, []
+        self._before_began, self._began = self._began, step
 
     # Kept in a checkpoint --------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        return {"window": _state_of(self._window), "before": _state_of(self._before)}
+        began = {"began": self._began, "before_began": self._before_began}
+        return {"window": _state_of(self._window), "before": _state_of(self._before), **began}
 
     def set_state(self, found: Saved) -> None:
         """Add what was saved, by this process or by another one."""
         self._window += _saved(found.part("window"))
         self._before += _saved(found.part("before"))
+        if found.has("began"):  # older versions saved none
+            self._began, self._before_began = found.integer("began"), found.integer("before_began")
 
-    def quality(self) -> Quality | None:
-        """Return the quality over the present window, with the one before where it has had fewer samples. None without any
-        sample. Ranks call it together."""
-        sizes = [sum(len(micro.labels_S) for micro in window) for window in (self._window, self._before)]
-        samples, before = self._group.total(np.array(sizes, dtype=np.int64)).tolist()
-        if not samples + before:
+    def quality(self, step: int) -> Quality | None:
+        """Return the quality over the present window, which reaches to `step`, with the one before where it has had fewer steps
+        (in steps of equal length fewer samples may be trained on, by their weights or a policy). None without any sample. Ranks
+        call it together."""
+        is_short = self._group.any_true(step - self._began < self._began - self._before_began)
+        window = self._before + self._window if is_short else self._window
+        samples = np.array([sum(len(micro.labels_S) for micro in window)], dtype=np.int64)
+        if not self._group.total(samples).item():
             return None
-        scored = _state_of(self._window if samples >= before else self._before + self._window)
+        scored = _state_of(window)
         labels = self._group.everyone(scored["labels"])
         logits = logits_of_losses(self._group.everyone(scored["losses"]), labels)
         return quality(labels, logits, self._beside(scored, "weights"), self._beside(scored, "groups"), self._metrics)

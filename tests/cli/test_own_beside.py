@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +116,13 @@ def test_options_agree_with_a_schema_and_a_folder(clicks: Path, capsys: pytest.C
     plain.write_text('label = "click"\ndense = ["item"]\nsparse = ["user"]\n')
     _, err = run(capsys, "train", "--schema", str(plain), "--data", str(clicks), "--weight", "item", *words, code=2)
     assert "--weight must be no feature, plain.toml lists 'item' as one; take it out there" in err
+
+
+def test_an_inferred_schema_has_no_columns_that_are_no_longer_named(
+    clicks: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    label = ("--label", "click", "--steps", "1")
+    assert trained(capsys, "one", *label, "--weight", "importance", "--group", "session")[0]["weights"] is not None
+    assert trained(capsys, "two", *label)[0].get("weights") is None
+    found = tomllib.loads(Path("clicks.schema.toml").read_text())
+    assert not found.keys() & {"weight", "group"}

@@ -55,6 +55,8 @@ ON = {"eval.mode": "validation", "eval.per_epoch": str(EVALUATIONS), "data.epoch
         ([*OWN, "--patience", "5", "--follow"], {}, {"eval.patience": "5"}),
         ([*OWN, "--patience", "2", "--set", "data.order=time", "--set", "data.shuffle=false"], {},
          {"eval.patience": "2", "eval.mode": "validation", "eval.per_epoch": str(EVALUATIONS)}),
+        ([*OWN, "--patience", "2", "--set", "eval.mode=next_window", "--set", "data.shuffle=false", "--set", "eval.count=5"], {},
+         {"eval.patience": "2"}),
         (["--resume", "--out", "r", "--patience", "5"], {}, {"eval.patience": "5"}),
         (["--resume", "--out", "r", *OWN], {}, {}),
         (["--replay", "r"], {}, {}),
@@ -96,10 +98,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--label", "y"], FOR_SMALL),
         (["--steps", "9"], {"optimizer.embedding_lr": 0.05}),
         (["--patience", "3"], {"optimizer.embedding_lr": 0.05, "eval.patience": 3, **ON}),
+        (["--set", "eval.mode=next_window", "--set", "data.shuffle=false", "--set", "eval.count=5"],
+         {"optimizer.embedding_lr": 0.05}),
         (["--set", "data.epochs=7", "--set", "optimizer.embedding_lr=0.1"], {}),
         (["--set", "data.train_range=[0.0,0.5]"], FOR_SMALL),
     ],
-)
+)  # fmt: skip
 def test_few_rows_are_passed_over_more_often(
     folder: Path, words: list[str], found: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -220,11 +220,36 @@ def test_samples_scored_in_their_own_step_are_weighted() -> None:
     again.set_state(Saved(scores.state(), "scores"))
     wanted = quality(labels, logits, weights).as_dict()
     for each in (scores, again):
-        assert (each.quality() or quality(labels, logits)).as_dict() == pytest.approx(wanted, rel=1e-9)
+        assert (each.quality(1) or quality(labels, logits)).as_dict() == pytest.approx(wanted, rel=1e-9)
     work.batch.weights_B = None
     plain = Progressive()
     plain.observe(work, StepPlan(()), np.arange(4))(Fetched(losses))
     assert "weights" not in plain.state()["window"]
+
+
+def test_windows_of_equal_steps_stay_apart_whatever_was_trained_on() -> None:
+    labels, losses = np.float32([1, 0, 1, 0]), np.array([0.3, 0.9, 0.5, 0.2])
+    work: Any = SimpleNamespace(batch=SimpleNamespace(labels_B=labels, weights_B=None, groups_B=None))
+    scores = Progressive()
+
+    def scored(samples: int) -> None:
+        scores.observe(work, StepPlan(()), np.arange(samples))(Fetched(losses[:samples]))
+
+    def samples_until(step: int) -> int:
+        found = scores.quality(step)
+        return 0 if found is None else found.samples
+
+    scored(4)
+    scores.begin_window(10)
+    scored(3)  # the others have weight 0, or a policy left them out
+    assert samples_until(20) == 3
+    assert samples_until(14) == 7  # a short window has the one before it, too
+    again = Progressive()
+    again.set_state(Saved(scores.state(), "scores"))
+    scores = again
+    assert (samples_until(20), samples_until(14)) == (3, 7)
+    scores.begin_window(20)
+    assert (samples_until(30), samples_until(20)) == (0, 3)
 
 
 def test_a_run_without_weights_saves_what_it_saved_before(weighing: Weighing) -> None:
