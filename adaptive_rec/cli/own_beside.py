@@ -61,10 +61,9 @@ def with_beside(schema: Schema, args: argparse.Namespace, source: Path, file: Pa
 
 
 def is_beside(schema: Schema, args: argparse.Namespace) -> bool:
-    """Whether a schema that was inferred has the columns that the options name, and no others: a run without --weight is
-    unweighted, whatever an earlier one was. A resumed run keeps its own."""
-    columns, resumed = _columns(schema), getattr(args, "resume", False)
-    return all(columns[option] == (column or "") or (resumed and column is None) for option, column in _given(args).items())
+    """Whether a schema has the columns that the options name."""
+    columns = _columns(schema)
+    return all(column in (None, columns[option]) for option, column in _given(args).items())
 
 
 def has_columns_of(schema: Schema, inferred: Schema) -> bool:

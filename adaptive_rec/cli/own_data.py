@@ -230,8 +230,8 @@ def found_schema(
     inferred = own_beside.inferred_with_beside(inferred, args, sources[0], kept, reading)
     resumes = getattr(args, "resume", False)
     same = known is not None and not contradiction(args, known) and args.time in (None, known.time.column)
-    same = same and known is not None and own_beside.is_beside(known, args)
-    same = same and known is not None and (resumes or own_beside.has_columns_of(known, inferred.schema))
+    if known is not None:
+        same = same and own_beside.is_beside(known, args) and (resumes or own_beside.has_columns_of(known, inferred.schema))
     is_fit = known is not None and (resumes or reading.skip_bad_rows or inferred.fits(known))
     if known is not None and same and is_fit and not of_other and not new_columns(inferred, text):
         say(f"schema      {printable_path(kept)}{EARLIER}", stream)  # a file that has grown would be read otherwise
