@@ -19,6 +19,7 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.device import DeviceTier
+from adaptive_rec.embedding.path.row_path import BatchPath
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.reclassify.observer import Observer
@@ -160,8 +161,8 @@ def image(thing: Any, seen: dict[int, Any] | None = None) -> Any:
         own, known = {name: image(value, seen) for name, value in kept(thing).items()}, slice(thing.held_rows)
         held = {name: image(getattr(thing, name)[..., known]) for name in ("_rows", "_now", "_counts", "_hot")}
         return own | held | {"_new": [np.concatenate([[], *parts]) for parts in zip(*thing._new, strict=True)]}
-    if isinstance(thing, Callable | Future | ClassifiedBatch):  # type: ignore[arg-type]
-        return type(thing).__name__
+    if isinstance(thing, Callable | Future | ClassifiedBatch | BatchPath):  # type: ignore[arg-type]
+        return type(thing).__name__  # a path has the parts of the store, and rows only within a step
     return {name: image(value, seen) for name, value in kept(thing).items()}
 
 
