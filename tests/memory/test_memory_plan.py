@@ -328,7 +328,7 @@ def test_the_plan_is_printed_and_nothing_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(assembling, "build_store", lambda *_: pytest.fail("tables were made"))
+    monkeypatch.setattr(assembling, "build_store", lambda *_, **__: pytest.fail("tables were made"))
     assert dry_run() == 0
     printed = capsys.readouterr().out
     for word in (

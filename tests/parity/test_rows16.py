@@ -14,7 +14,7 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.row_types import as_tensor
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.streams import Streams
-from adaptive_rec.errors import CheckpointError, ConfigError
+from adaptive_rec.errors import CheckpointError, ConfigError, TrainingError
 from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.policies.hotline import Hotline
@@ -184,9 +184,12 @@ def test_a_device_resumes_them(tmp_path: Path) -> None:
 def test_a_device_saves_no_rows_that_are_too_large(tmp_path: Path) -> None:
     settings = "run.row_precision=fp16", "knobs.policy=hotline", "optimizer.embedding_lr=1e9", "run.steps=1"
     runtime = build(*settings, streams=LateStreams(seed=1))
-    outcome(runtime)
-    with pytest.raises(CheckpointError, match=r"rows of half precision must stay within 65504, one of table .* no longer does"):
+    assert [event for event in runtime.run() if isinstance(event, Snapshot)]
+    too_large = r"rows of half precision must stay within 65504, one of table .* no longer does"
+    with pytest.raises(CheckpointError, match=too_large):
         checkpoint.save(runtime.parts, tmp_path)
+    with pytest.raises(TrainingError, match=too_large):
+        tables_of(runtime)
 
 
 def test_64_bit_runs_keep_64_bit_rows() -> None:

@@ -48,7 +48,7 @@ def test_checkpoints_are_listed_with_the_evaluation_before_each(client: Any, run
         "size_bytes": 2,
         "error": None,
         "not_looked_at": None,
-        "evaluation": {"step": 30, "auc": 0.3, "logloss": 0.5},
+        "evaluation": {"step": 30, "auc": 0.3, "logloss": 0.5, "metrics": None},
     }
     assert answer["checkpoints"][2]["evaluation"] is None
     few = client.get("/api/v1/checkpoints?limit=1").json()
