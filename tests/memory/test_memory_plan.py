@@ -23,6 +23,7 @@ from adaptive_rec.memory.disk import free_bytes, free_room
 from adaptive_rec.memory.parts import RANKED_BYTES, SCORED_BYTES, WHILE_TRAINING, own_bytes, peak_bytes
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan, needed_bytes
 from adaptive_rec.memory.rows import COPIES, JUDGED_BYTES, array_bytes
+from adaptive_rec.offline.forecast import rehearsal
 from adaptive_rec.runtime import assemble as assembling
 from adaptive_rec.runtime.assemble import assemble, plan_run
 from adaptive_rec.runtime.loop import Runtime
@@ -328,6 +329,7 @@ def test_the_plan_is_printed_and_nothing_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rehearsal, "step_seconds", lambda *_: 0.01)  # of small tables
     monkeypatch.setattr(assembling, "build_store", lambda *_, **__: pytest.fail("tables were made"))
     assert dry_run() == 0
     printed = capsys.readouterr().out
