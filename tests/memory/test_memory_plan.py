@@ -337,7 +337,7 @@ def test_the_plan_is_printed_and_nothing_is_made(
         "C1",
         "3 tables, ",
         "hot rows",
-        "candidates",
+        "the process itself",
         "about 0 s: ",
         "needed",
         "fits",
