@@ -105,7 +105,7 @@ def unprepared(args: argparse.Namespace, schema_file: Path) -> Described:
         large = source.rows * 4 * (source.dense_features + len(source.features) + 1) > SMALL_FILE_BYTES
         sized = {"preset": "clicks"} if large else {"unprepared_rows": source.rows}
         config = check_begins(argparse.Namespace(**{**vars(args), **sized}))
-        source.epochs = config.data.epochs  # which follows from the number of rows
+        source = source.with_epochs(config.data.epochs)  # which follow from the number of rows
     keyed = config.model_copy(update={"data": config.data.model_copy(update={"ids": "raw"})})
     return Described(config, Folded(with_negatives(source, keyed, source.schema), rows_T))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,6 +65,12 @@ class TabularSource(RowStream):
         self.weights = WeightFacts.of(schema, self._weight_parts() if schema.is_weighted else ())
         bag_C = tuple(column.bag for column in rows.columns)
         self._trained = TrainedColumns(schema.with_types(rows.kind_of, bag_C), bag_C, self._standard)
+
+    def with_epochs(self, epochs: int) -> TabularSource:
+        """Return this source with another number of passes over the training rows."""
+        source = copy(self)
+        source.epochs = epochs
+        return source
 
     def trained_columns(self) -> TrainedColumns:
         """Return what scoring other files takes."""
