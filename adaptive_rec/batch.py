@@ -9,7 +9,7 @@ V runs of lookups. A digit is a fixed length; ``U1`` is one more than U.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
@@ -191,6 +191,37 @@ def joined_beside(parts: Sequence[Beside]) -> dict[str, Any]:
     """Return the arrays beside the features of samples that come in parts, by name; those that a part lacks are None."""
     arrays = {name: [getattr(part, name) for part in parts] for name in BESIDE}
     return {name: None if any(each is None for each in of) else np.concatenate(of) for name, of in arrays.items()}
+
+
+def take(batch: Batch, samples_S: NDArray[np.int64]) -> Batch:
+    """Return some samples of a batch, in the order of `samples_S`."""
+    from adaptive_rec.kernels.arrange import copy_samples
+
+    features = (len(batch.offsets) - 1) // max(1, batch.size)
+    lengths_S = np.diff(batch.offsets[::features])[samples_S] if features else np.zeros(len(samples_S), np.int64)
+    ids_N = np.empty(int(lengths_S.sum()), dtype=np.int64)
+    offsets = np.zeros(len(samples_S) * features + 1, dtype=np.int64)
+    copy_samples(samples_S, features, batch.ids_N, batch.offsets, ids_N, offsets)
+    dense_SX, labels_S, beside = batch.dense_BX[samples_S], batch.labels_B[samples_S], part_beside(batch, samples_S)
+    return replace(batch, dense_BX=dense_SX, ids_N=ids_N, offsets=offsets, labels_B=labels_S, **beside)
+
+
+def join_batches(parts: list[Batch]) -> Batch:
+    """Join batches into one, with the position of the last one."""
+    if len(parts) == 1:
+        return parts[0]
+    before = np.cumsum([0, *(part.lookups for part in parts)])
+    offsets = [part.offsets[:-1] + first for part, first in zip(parts, before[:-1], strict=True)]
+    return replace(
+        parts[-1],
+        **joined_beside(parts),
+        dense_BX=np.concatenate([part.dense_BX for part in parts]),
+        ids_N=np.concatenate([part.ids_N for part in parts]),
+        offsets=np.concatenate([*offsets, before[-1:]]),
+        labels_B=np.concatenate([part.labels_B for part in parts]),
+        malformed_rows=sum(part.malformed_rows for part in parts),
+        skipped_samples=sum(part.skipped_samples for part in parts),
+    )
 
 
 def sum_of_weights(weights_B: NDArray[np.float32]) -> float:

@@ -19,10 +19,10 @@ from collections.abc import Generator, Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch
+from adaptive_rec.batch import Batch, take
 from adaptive_rec.policies.fae_released import FaeReleased
 from adaptive_rec.policy import Outcome, Phase, StreamView
-from adaptive_rec.policy.batches import Choose, flagged_lookups, repack, rows_of, take
+from adaptive_rec.policy.batches import Choose, flagged_lookups, repack, rows_of
 from adaptive_rec.policy.hot_sets import NO_ROWS, count_samples, describe_hot_set, only_hot, others, sample_rows
 from adaptive_rec.tracking.stale import critical_movement, stale_lookups_needed
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch, Position, check_ids, check_shapes, joined_beside, part_beside
-from adaptive_rec.kernels.arrange import copy_samples, count_chosen, count_flagged, find_hot_samples, ids_fit
+from adaptive_rec.batch import Batch, Position, check_ids, check_shapes, join_batches, take
+from adaptive_rec.kernels.arrange import count_chosen, count_flagged, find_hot_samples, ids_fit
 from adaptive_rec.placement import RowSpace
 
 Choose = Callable[[Batch], NDArray[np.bool_]]
@@ -53,35 +53,6 @@ def count_rows(
         count_chosen(batch.ids_N, batch.offsets, space.feature_first_row, chosen(batch), counts_R)
     rows = np.flatnonzero(counts_R)
     return rows, counts_R[rows].astype(np.int64)
-
-
-def take(batch: Batch, samples_S: NDArray[np.int64]) -> Batch:
-    """Return some samples of a batch, in the order of `samples_S`."""
-    features = (len(batch.offsets) - 1) // max(1, batch.size)
-    lengths_S = np.diff(batch.offsets[::features])[samples_S] if features else np.zeros(len(samples_S), np.int64)
-    ids_N = np.empty(int(lengths_S.sum()), dtype=np.int64)
-    offsets = np.zeros(len(samples_S) * features + 1, dtype=np.int64)
-    copy_samples(samples_S, features, batch.ids_N, batch.offsets, ids_N, offsets)
-    dense_SX, labels_S, beside = batch.dense_BX[samples_S], batch.labels_B[samples_S], part_beside(batch, samples_S)
-    return replace(batch, dense_BX=dense_SX, ids_N=ids_N, offsets=offsets, labels_B=labels_S, **beside)
-
-
-def join_batches(parts: list[Batch]) -> Batch:
-    """Join batches into one, with the position of the last one."""
-    if len(parts) == 1:
-        return parts[0]
-    before = np.cumsum([0, *(part.lookups for part in parts)])
-    offsets = [part.offsets[:-1] + first for part, first in zip(parts, before[:-1], strict=True)]
-    return replace(
-        parts[-1],
-        **joined_beside(parts),
-        dense_BX=np.concatenate([part.dense_BX for part in parts]),
-        ids_N=np.concatenate([part.ids_N for part in parts]),
-        offsets=np.concatenate([*offsets, before[-1:]]),
-        labels_B=np.concatenate([part.labels_B for part in parts]),
-        malformed_rows=sum(part.malformed_rows for part in parts),
-        skipped_samples=sum(part.skipped_samples for part in parts),
-    )
 
 
 def repack(

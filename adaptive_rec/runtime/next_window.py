@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from adaptive_rec.batch import Batch
+from adaptive_rec.batch import Batch, take
 from adaptive_rec.data.source import Source, untaken_batches
 from adaptive_rec.live.telemetry import ScoredWindow
-from adaptive_rec.policy.batches import take
 from adaptive_rec.runtime.parts import parts_of, whole_of
 from adaptive_rec.state.run_state import RunState
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from adaptive_rec.batch import Batch, Position, sum_of_weights
+from adaptive_rec.batch import Batch, Position, sum_of_weights, take
 from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.policy.batches import take
 from adaptive_rec.system.group import Group
 
 

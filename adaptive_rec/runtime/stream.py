@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adaptive_rec.batch import Batch, Position
+from adaptive_rec.batch import Batch, Position, take
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source, saved_position
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.policy import Outcome, Phase
-from adaptive_rec.policy.batches import check_against_space, take
+from adaptive_rec.policy.batches import check_against_space
 from adaptive_rec.saved import ANY, Saved, parts_by_number
 from adaptive_rec.state.run_state import RunState
 from adaptive_rec.state.saved_run import read_knobs

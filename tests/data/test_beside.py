@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch, Position
+from adaptive_rec.batch import Batch, Position, join_batches, take
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.new_rows import KeyedRows, NumberedRows
@@ -31,7 +31,7 @@ from adaptive_rec.data.tabular.stream import TabularSource
 from adaptive_rec.data.weights import WeightFacts, weights_of
 from adaptive_rec.errors import ConfigError, DataError, UsageError
 from adaptive_rec.kernels.reference.hash_texts import hash_text
-from adaptive_rec.policy.batches import join_batches, repack, take
+from adaptive_rec.policy.batches import repack
 from adaptive_rec.runtime.parts import PartOfBatches
 from adaptive_rec.runtime.rank_checks import check_data
 from adaptive_rec.system.group import ALONE, Group

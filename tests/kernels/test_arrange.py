@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec, check_batch
+from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec, check_batch, join_batches, take
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels import arrange as kernels
 from adaptive_rec.kernels.reference import arrange as reference
@@ -19,10 +19,8 @@ from adaptive_rec.policy.batches import (
     check_against_space,
     count_rows,
     hot_samples,
-    join_batches,
     repack,
     rows_of,
-    take,
 )
 
 TABLES = (TableSpec("A", 9, 2), TableSpec("B", 5, 3), TableSpec("C", 7, 2))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch, Position
+from adaptive_rec.batch import Batch, Position, take
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.data import open as opening
@@ -26,7 +26,6 @@ from adaptive_rec.live.evaluations import WindowScores
 from adaptive_rec.live.recorder import LoopTime
 from adaptive_rec.live.telemetry import Evaluation
 from adaptive_rec.policy import ArrangingPolicy, Outcome, Phase, StepPlan, StreamView
-from adaptive_rec.policy.batches import take
 from adaptive_rec.policy.skipping import weigh
 from adaptive_rec.reclassify.quality_guard import QualityGuard
 from adaptive_rec.run.summary import summary_of

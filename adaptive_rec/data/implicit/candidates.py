@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch, Position
+from adaptive_rec.batch import Batch, Position, join_batches, take
 from adaptive_rec.config.eval import EvalConfig
 from adaptive_rec.data.implicit.bags import single_ids
 from adaptive_rec.data.implicit.draws import Draws
 from adaptive_rec.data.implicit.negatives import SURVEY_ROWS, WithNegatives
-from adaptive_rec.data.implicit.rows import joined_rows, taken
 from adaptive_rec.data.source import Source
 from adaptive_rec.errors import DataError
 from adaptive_rec.units import percent, whole
@@ -144,8 +143,8 @@ class Candidates:
             inside = wanted[(wanted >= begin) & (wanted < begin + batch.size)] - begin
             begin += batch.size
             if len(inside):
-                parts.append(taken(batch, inside))
-        return parts[0] if len(parts) == 1 else joined_rows(parts)
+                parts.append(take(batch, inside))
+        return join_batches(parts)
 
     def _block(self, users_G: Integers) -> UserBlock:
         chosen = [self.users.chosen[user] for user in users_G.tolist()]

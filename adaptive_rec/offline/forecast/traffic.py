@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch
+from adaptive_rec.batch import Batch, take
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.peers.lines import (
     CLASS_BYTES,
@@ -19,7 +19,6 @@ from adaptive_rec.embedding.peers.lines import (
 )
 from adaptive_rec.embedding.peers.ownership import Ownership
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.policy.batches import take
 from adaptive_rec.system.group import part_of
 
 COUNTED_RANKS = 8
