@@ -42,7 +42,12 @@ def open_source(
             f"data.follow needs CSV, TSV or Parquet files with named columns, got {config.data.source} data; give --data PATH "
             "with --label COLUMN or --schema FILE"
         )
-    source = _open(config, group)
+    return as_run_takes(_open(config, group), config, left_out)
+
+
+def as_run_takes(source: Source, config: Config, left_out: Mapping[Position, Position] | None = None) -> Source:
+    """Return a source of the data's own rows as a run takes it: with negatives where rows are positives alone, without the parts
+    that are `left_out`, and with rows in the place of raw keys."""
     schema = schema_of(source)
     is_implicit = schema is not None and schema.implicit is not None
     if (is_implicit or config.data.implicit.given) and not config.data.follow:  # that pair is refused

@@ -7,6 +7,7 @@ from pathlib import Path
 from adaptive_rec import checkpoint
 from adaptive_rec.config.tree import Config
 from adaptive_rec.config.watch import WatchConfig
+from adaptive_rec.data.open import as_run_takes
 from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.live.telemetry import Evaluation
 from adaptive_rec.run.chosen_checkpoint import best_name
@@ -55,8 +56,4 @@ def fresh(source: Source, config: Config) -> Source:
     """Return a run's source as it was before the run: without the parts of ranks, and without the rows that raw keys have got."""
     while isinstance(source, Wrapped):
         source = source.origin
-    if config.data.ids != "raw":
-        return source
-    from adaptive_rec.data.raw.raw_ids import RawIds
-
-    return RawIds(source, config)
+    return as_run_takes(source, config)

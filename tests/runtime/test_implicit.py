@@ -109,6 +109,22 @@ def trained(out: Path, *given: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("raw", [False, True])
+def test_the_best_model_ranks_the_held_out_rows_among_all_items(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], raw: bool
+) -> None:
+    """It is not the last one, so that it is read from its checkpoint, with a source of its own."""
+    data = ["--data", str(log / "log.csv"), "--item", "item", "--user", "user"] if raw else ["--data", str(log / "folder")]
+    sets = words(*COMMON, *(["data.ids=raw", "data.max_table_rows=200"] if raw else []), "eval.metric=accuracy", "eval.every_steps=1")
+    summary = trained(tmp_path / "run", *data, *sets, "--patience", "1")
+    assert summary["eval_step"] == summary["best_eval"]["step"] < summary["steps"]
+    capsys.readouterr()
+    assert main(["eval", str(tmp_path / "run"), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert summary["eval"]["ranking"] == again["ranking"]
+    assert summary["eval"]["logloss"] == again["logloss"]
+
+
 @pytest.mark.parametrize("raw", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_that_is_resumed_equals_one_that_was_not(log: Path, tmp_path: Path, raw: bool) -> None:
     file = str(log / "log.csv")
