@@ -115,7 +115,8 @@ def test_the_best_model_ranks_the_held_out_rows_among_all_items(
 ) -> None:
     """It is not the last one, so that it is read from its checkpoint, with a source of its own."""
     data = ["--data", str(log / "log.csv"), "--item", "item", "--user", "user"] if raw else ["--data", str(log / "folder")]
-    sets = words(*COMMON, *(["data.ids=raw", "data.max_table_rows=200"] if raw else []), "eval.metric=accuracy", "eval.every_steps=1")
+    ids = ["data.ids=raw", "data.max_table_rows=200"] if raw else []
+    sets = words(*COMMON, *ids, "eval.metric=accuracy", "eval.every_steps=1")
     summary = trained(tmp_path / "run", *data, *sets, "--patience", "1")
     assert summary["eval_step"] == summary["best_eval"]["step"] < summary["steps"]
     capsys.readouterr()
