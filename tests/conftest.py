@@ -56,6 +56,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if table := config.getoption("--durations-table"):
         config.pluginmanager.register(Durations(Path(table)))
+    with suppress(ImportError):  # machines that are lent for their GPU may lack it
+        from hypothesis import settings
+
+        settings.register_profile("shared", deadline=None)  # processors of such machines are shared: no limit on the clock
+        settings.load_profile("shared")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
