@@ -21,8 +21,8 @@ wait_briefly(os.environ)  # as the command line does, before torch loads OpenMP
 
 from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec  # noqa: E402
 from tests.durations import Durations  # noqa: E402
-from tests.finished_runs import FinishedRuns  # noqa: E402
-from tests.parts import ALONE, COMMON_FOLDER  # noqa: E402
+from tests.finished_runs import COMMON_FOLDER, FinishedRuns  # noqa: E402
+from tests.parts import ALONE  # noqa: E402
 
 
 def test_data_folder() -> Path:

@@ -86,12 +86,11 @@ class Server:
 
     def start(
         self, words: list[str], output: int, environment: dict[str, str], folder: Path | None = None, first: str = "",
-        errors: int | None = None, niceness: int | None = None,
+        errors: int | None = None, main: str = "adaptive_rec.cli:main",
     ) -> Forked:  # fmt: skip
-        """Start a command whose output and errors go to file descriptors; it has a session of its own. With a niceness, the words
-        are those of pytest."""
-        order = {"words": words, "environment": environment, "folder": str(folder or Path.cwd()), "first": first}
-        order |= {} if niceness is None else {"niceness": niceness}
+        """Start a command whose output and errors go to file descriptors; it has a session of its own. `main`: module and
+        function that read the words."""
+        order = {"words": words, "environment": environment, "folder": str(folder or Path.cwd()), "first": first, "main": main}
         with self._asking:
             socket.send_fds(self._link, [json.dumps(order).encode()], [output, output if errors is None else errors])
             assert self._started.acquire(timeout=240), "no process was forked"
@@ -193,8 +192,6 @@ def serve(link: socket.socket) -> int:
 def execute(order: dict[str, Any], output: int, errors: int) -> int:
     import importlib
 
-    from adaptive_rec.cli import main
-
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # no command outlives the tests
     os.setsid()
     os.chdir(order["folder"])
@@ -209,25 +206,27 @@ def execute(order: dict[str, Any], output: int, errors: int) -> int:
     if order["first"]:
         importlib.import_module(order["first"])
     sys.argv[1:] = order["words"]
-    return main() if "niceness" not in order else execute_tests(order["words"], order["niceness"])
+    module, _, main = order["main"].partition(":")
+    code: int = getattr(importlib.import_module(module), main)()
+    return code
 
 
-def execute_tests(words: list[str], niceness: int) -> int:
-    """Run pytest in this process, beside a server that it is the parent of."""
+def run_tests() -> int:
+    """Run pytest in this process, which has a server of its own below it. Arguments: the niceness, and the words of pytest."""
+    global prepared
     import pytest
 
-    from tests import forked
-
-    os.nice(niceness)
+    niceness, *words = sys.argv[1:]
+    os.nice(int(niceness))
     with suppress(OSError):  # where Linux groups processes by session, niceness counts within a session only
-        Path("/proc/self/autogroup").write_text(str(niceness))
+        Path("/proc/self/autogroup").write_text(niceness)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     child = os.fork()
     if not child:
         ours.close()
         return serve(theirs)
     theirs.close()
-    forked.prepared = ours, child
+    prepared = ours, child
     return int(pytest.main(words))
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import forked
+from tests.finished_runs import COMMON_FOLDER
 
 TESTS = Path(__file__).parent
 RESULTS = TESTS.parent / "studies" / "tests"
@@ -31,9 +32,6 @@ RESULTS = TESTS.parent / "studies" / "tests"
 
 ALONE = (("service",), ("cli", "live", "modules", "browser"))
 """Folders with tests marked alone, by part; the browser's come last, because the run that they show continues until the end."""
-
-COMMON_FOLDER = "ADAPTIVE_REC_TEST_RUNS"
-"""Variable with the folder of the runs that all parts share; see ``tests.finished_runs``."""
 
 LOWER = 4
 """Niceness of the parts that are not alone. At 19 they would stand still on a busy machine."""
@@ -64,10 +62,9 @@ class Part:
 
     def start(self, server: forked.Server, options: list[str]) -> None:
         self.table.unlink(missing_ok=True)
-        niceness = 0 if "alone" in self.name else LOWER
+        words = ["0" if "alone" in self.name else str(LOWER), *self.words, *options]
         with self.printed.open("wb") as output:
-            words, environment = [*self.words, *options], dict(os.environ)
-            self.process = server.start(words, output.fileno(), environment, niceness=niceness)
+            self.process = server.start(words, output.fileno(), dict(os.environ), main="tests.forked:run_tests")
 
     def end(self) -> None:
         """End the process and its group, by SIGKILL where it does not end soon."""
@@ -82,6 +79,19 @@ class Part:
     def read(self) -> None:
         if self.table.exists():
             self.found = json.loads(self.table.read_text())
+
+
+class SharedRuns(Part):
+    """Trains the shared runs before the other parts begin, which would compile the same kernels side by side."""
+
+    def start(self, server: forked.Server, options: list[str]) -> None:
+        environment = {**os.environ, "XDG_STATE_HOME": str(Path(os.environ[COMMON_FOLDER]) / "state")}
+        with self.printed.open("wb") as output:
+            self.process = server.start([], output.fileno(), environment, main="tests.finished_runs:main")
+        self.process.wait()
+
+    def read(self) -> None:
+        self.found = {"counts": {"failed": 0}}
 
 
 class Types(Part):
@@ -202,7 +212,8 @@ def main() -> int:
     if not rooms:
         for old in RESULTS.glob(f"{marks}-*"):
             old.unlink()
-    parts = [*([] if told.slow else [Types("types", [])]), *planned(rooms, marks, slow, known)]
+    types, shared_runs = [] if told.slow else [Types("types", [])], [] if rooms else [SharedRuns(f"{marks}-shared", [])]
+    parts = [*types, *shared_runs, *planned(rooms, marks, slow, known)]
     for number in (signal.SIGTERM, signal.SIGHUP):  # all parts end with this process
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     shared = tempfile.TemporaryDirectory()
