@@ -81,19 +81,6 @@ class Part:
             self.found = json.loads(self.table.read_text())
 
 
-class SharedRuns(Part):
-    """Trains the shared runs before the other parts begin, which would compile the same kernels side by side."""
-
-    def start(self, server: forked.Server, options: list[str]) -> None:
-        environment = {**os.environ, "XDG_STATE_HOME": str(Path(os.environ[COMMON_FOLDER]) / "state")}
-        with self.printed.open("wb") as output:
-            self.process = server.start([], output.fileno(), environment, main="tests.finished_runs:main")
-        self.process.wait()
-
-    def read(self) -> None:
-        self.found = {"counts": {"failed": 0}}
-
-
 class Types(Part):
     """Mypy, beside the tests."""
 
@@ -149,6 +136,13 @@ def planned(rooms: list[str], marks: str, slow: str, known: dict[str, float]) ->
         own = [str(p.relative_to(TESTS.parent)) for folder in folders for p in files if p.parent.name == folder]
         parts.append(Part(f"{marks}-alone-{number + 1}", own, f"alone and {slow}"))
     return [part for part in parts if part.files]
+
+
+def train_shared_runs(server: forked.Server) -> None:
+    """Train them before the parts begin, which would compile the same kernels side by side."""
+    environment = {**os.environ, "XDG_STATE_HOME": str(Path(os.environ[COMMON_FOLDER]) / "state")}
+    with (RESULTS / "shared-runs.log").open("wb") as output:
+        server.start([], output.fileno(), environment, main="tests.finished_runs:main").wait()
 
 
 def wait_for(parts: list[Part], seconds: float = 30.0) -> None:
@@ -212,23 +206,26 @@ def main() -> int:
     if not rooms:
         for old in RESULTS.glob(f"{marks}-*"):
             old.unlink()
-    types, shared_runs = [] if told.slow else [Types("types", [])], [] if rooms else [SharedRuns(f"{marks}-shared", [])]
-    parts = [*types, *shared_runs, *planned(rooms, marks, slow, known)]
+    types, parts = [] if told.slow else [Types("types", [])], planned(rooms, marks, slow, known)
     for number in (signal.SIGTERM, signal.SIGHUP):  # all parts end with this process
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     shared = tempfile.TemporaryDirectory()
     os.environ[COMMON_FOLDER] = shared.name
     server = forked.Server()
     try:
+        for part in types:
+            part.start(server, [])
+        if not rooms:
+            train_shared_runs(server)
         for part in parts:
             part.start(server, told.options)
-        wait_for(parts)
+        wait_for([*types, *parts])
     finally:
-        for part in parts:
+        for part in (*types, *parts):
             part.end()
         server.end()
         shared.cleanup()
-    return closing(parts, sorted(set(there) - set(rooms)) if rooms else [])
+    return closing([*types, *parts], sorted(set(there) - set(rooms)) if rooms else [])
 
 
 if __name__ == "__main__":
