@@ -47,6 +47,8 @@ def _patience(args: argparse.Namespace, config: str | None, given: set[str], set
         return found
     if "eval.mode" not in given:
         found |= {"eval.mode": "validation"}
+        if not data.implicit.negatives:  # its items are those of the rows before the slice
+            found |= {"eval.train_slice": "true"}
     next_window = _scores_what_comes_next(config, given, settings)
     if not next_window and not given & {"eval.every_steps", "eval.count", "eval.per_epoch"}:
         found |= {"eval.per_epoch": EVALUATIONS}

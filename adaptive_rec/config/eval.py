@@ -22,6 +22,12 @@ class EvalConfig(Frozen):
     validation_ratio: float = knob(
         0.1, "ratio", "Part of data.train_range, at its end, that is the validation slice.", gt=0, lt=1
     )
+    train_slice: bool = knob(
+        False,
+        "switch",
+        "With mode validation: when all passes are made or patience has ended them, the run goes back to its best model and trains "
+        "on the validation slice, once; the model of its end is then the best one.",
+    )
     metric: str = knob(
         "logloss",
         "name",
@@ -95,6 +101,11 @@ class EvalConfig(Frozen):
     def validates(self) -> bool:
         """Whether a slice of the training range is scored instead of trained on."""
         return self.mode == "validation"
+
+    @property
+    def trains_slice(self) -> bool:
+        """Whether the best model trains on the validation slice at last."""
+        return self.validates and self.train_slice
 
     @property
     def keeps_best(self) -> bool:

@@ -77,6 +77,8 @@ class Rollbacks:
             raise ConflictError(
                 f"skip_data must be false under a policy that arranges the stream, got true with {arranging[0]}"
             )
+        if state.position.on_slice:
+            raise ConflictError("skip_data must be false while the validation slice is trained on, got true")
         if state.input.followed is not None:
             raise ConflictError(
                 "skip_data must be false where data is followed, which is read once and in order, got true"
