@@ -96,7 +96,7 @@ def unprepared(args: argparse.Namespace, schema_file: Path) -> Described:
 
     positives_alone = bool(check_begins(args).data.implicit.negatives)
     small = None if positives_alone else "clicks_small"
-    args = argparse.Namespace(**{**vars(args), "preset": small, "data": os.path.abspath(args.data)})
+    args = argparse.Namespace(**{**vars(args), "preset": small})
     config = check_begins(args)
     as_it_is = config.data.model_copy(update={"schema_file": str(schema_file), "order": "file"})
     source = TabularSource(config.model_copy(update={"data": as_it_is}))

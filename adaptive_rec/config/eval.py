@@ -11,6 +11,10 @@ from adaptive_rec.config.metrics import MOST_METRICS, EvalMetric, eval_metric, r
 from adaptive_rec.errors import ConfigError, DataError
 
 
+LEAST_TRAINED = 2
+"""Samples that a validation slice leaves to train on, at the least."""
+
+
 class EvalConfig(Frozen):
     mode: Literal["held_out", "validation", "next_window"] = knob(
         "held_out",
@@ -20,7 +24,7 @@ class EvalConfig(Frozen):
         "next, until the following evaluation.",
     )
     validation_ratio: float = knob(
-        0.1, "ratio", "Part of data.train_range, at its end, that is the validation slice.", gt=0, lt=1
+        0.1, "ratio", "Part of data.train_range, at its end, that is the validation slice.", gt=0, le=0.5
     )
     train_slice: bool = knob(
         False,
@@ -119,13 +123,13 @@ class EvalConfig(Frozen):
 
     def validation_samples(self, samples: int) -> int:
         """Return the size of the validation slice of a training range of so many samples, one at the least; 0 where none is
-        scored. Raises DataError where none would be left to train on."""
+        scored. Raises DataError where fewer than LEAST_TRAINED would be left to train on."""
         if not self.validates:
             return 0
         size = max(1, round(self.validation_ratio * samples))
-        if size >= samples:
+        if samples - size < LEAST_TRAINED:
             raise DataError(
-                f"eval.validation_ratio must leave at least one of the {samples} training samples to train on, "
+                f"eval.validation_ratio must leave at least {LEAST_TRAINED} of the {samples} training samples to train on, "
                 f"got {self.validation_ratio}; more rows are needed, or no slice (--patience 0)"
             )
         return size

@@ -230,7 +230,7 @@ class Runtime(Session):
     def _end(self) -> Iterator[Report]:
         """Carry out and report what is still owed at the end of the run."""
         yield from self.phases.take_reports()
-        if self.config.watch.rules and not self.state.stop_requested:
+        if self.config.watch.rules and not self.state.stopped_by_command:
             yield from self.control.process_commands()  # what the watchdog has found in the last report
         if self.state.rollback is not None:
             return

@@ -51,7 +51,7 @@ class Rollbacks:
         self, checkpoint: str | None, to_step: int | None, skip_data: bool, knobs: dict[str, Any]
     ) -> tuple[str, dict[str, Any]]:
         """Return the name of the checkpoint, and the knobs that differ from its own."""
-        if self._state.stop_requested:
+        if self._state.stopped_by_command:
             raise ConflictError("the run is about to end, so it does not go back")
         if self._folder is None:
             raise ConflictError("this run has no folder for checkpoints, so it cannot go back")

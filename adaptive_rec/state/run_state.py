@@ -126,11 +126,15 @@ class RunState:
         return bool(patience) and self.trend.waited >= patience
 
     @property
+    def stopped_by_command(self) -> bool:
+        """Whether the loop ends for another reason than evaluations that got no better."""
+        return self.stop_requested and (self.hurried or not self.stopped_early)
+
+    @property
     def slice_is_due(self) -> bool:
         """Whether the passes have ended and the best model is to train on the validation slice."""
-        settings, by_command = self.config.eval, self.stop_requested and not self.stopped_early
-        wanted = settings.trains_slice and self.trend.best is not None
-        return wanted and self.is_at_end and not (self.position.on_slice or self.hurried or by_command)
+        wanted = self.config.eval.trains_slice and self.trend.best is not None
+        return wanted and self.is_at_end and not (self.position.on_slice or self.stopped_by_command)
 
     @property
     def is_finished_model(self) -> bool:

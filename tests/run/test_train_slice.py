@@ -198,3 +198,22 @@ def test_without_its_best_checkpoint_a_run_ends_with_a_warning(tmp_path: Path) -
     assert run.finish()["slice_trained"] is False
     assert any(text.endswith("no whole checkpoint: the validation slice is not trained on") for text in said)
     assert np.isfinite(run.present.state.trend.best.value)
+
+
+@pytest.mark.parametrize("slice_too", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_rule_goes_back_at_the_step_of_an_early_stop(tmp_path: Path, slice_too: bool) -> None:
+    """The stopping evaluation is also the first that the rule breaks on, so the run goes on from before it with other knobs."""
+    out = tmp_path / "run"
+    changes = [*SLICE, f"eval.train_slice={str(slice_too).lower()}"]
+    trained(tmp_path / "plain", *changes)
+    scores = outcome(tmp_path / "plain")["scores"]
+    before, at = (scores[step]["logloss"] for step in (STOP - 10, STOP))
+    assert before < at, "otherwise the rule breaks earlier"
+    rule = f'watch.rules=["logloss > {(before + at) / 2}: rollback with lr_factor*=0.01"]'
+    trained(out, *changes, rule)
+    events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    kinds = [each["kind"] for each in events if each["kind"] in ("stopped_early", "rolled_back", "watchdog")]
+    assert kinds[:3] == ["stopped_early", "watchdog", "rolled_back"]
+    back = next(each for each in events if each["kind"] == "rolled_back")
+    assert (back["details"]["from_step"], back["details"]["on_slice"]) == (STOP, False)
+    assert back["step"] < STOP
