@@ -96,7 +96,7 @@ class MemorySource:
         """The rows of an epoch in the order of its batches."""
         rows = self._validation if epoch == SLICE else self._train
         rows_S = np.arange(rows.start, rows.stop)
-        if self._shuffle and epoch != SLICE:
+        if self._shuffle:
             np.random.Generator(np.random.PCG64([seed, epoch])).shuffle(rows_S)
         return rows_S
 

@@ -90,7 +90,7 @@ class PreparedSource:
         """Yield the batches from `position` on."""
         for epoch in epochs_left(position, self.epochs):
             rows = self._validation if epoch == SLICE else self._train
-            order = Order(rows, position.seed, epoch) if self._shuffle and epoch != SLICE else None
+            order = Order(rows, position.seed, epoch) if self._shuffle else None
             load = lru_cache(maxsize=1)(lambda group, order=order: order.load(group, self.arrays))
             for start, stop, after in epoch_batches(position, epoch, len(rows), batch_size):
                 if order is None:
