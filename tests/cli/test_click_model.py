@@ -190,8 +190,9 @@ def test_a_run_of_raw_ids_keeps_the_rows_that_it_reads(tmp_path: Path) -> None:
     (kept,) = (tmp_path / "runs" / "data").glob("frame-*.rows/frame-*.parquet")
     assert pq.read_metadata(kept).num_rows == 900
     assert found.tables[0]["table"] == "user"
-    with pytest.raises(DataError, match=r"^X, .* column price: rows must be in order of time"):
-        model(tmp_path, settings=settings, time="price").fit(ROWS, label="click")
+    backwards = ROWS.append_column("when", pa.array(range(900, 0, -1)))
+    with pytest.raises(DataError, match=r"^X, .* column when: rows must be in order of time"):
+        model(tmp_path, settings=settings, time="when").fit(backwards, label="click")
 
 
 def test_what_is_printed_is_what_the_command_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
