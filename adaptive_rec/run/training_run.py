@@ -247,7 +247,7 @@ class TrainingRun:
     def _going_back(self, rollback: Rollback) -> Event:
         """Write what the rollback is about to remove: a kill may come before its end is in the journal."""
         newer = newer_than(self.out / "checkpoints", rollback.checkpoint)
-        why = "to train the best model on the validation slice: " * rollback.on_slice
+        why = "to train the best model on the validation slice, " * rollback.on_slice
         text = f"{why}goes back to checkpoint {rollback.checkpoint}"
         text += f" and removes the newer ones: {', '.join(newer)}" * bool(newer)
         event = Event(rollback.from_step, "going_back", text, {"target": rollback.checkpoint, "removes": newer})
@@ -272,8 +272,8 @@ class TrainingRun:
         text = f"went back from step {rollback.from_step:,} to checkpoint {name} of step {step:,}"
         text += f"; newer checkpoints are removed: {', '.join(removed)}" * bool(removed)
         if rollback.on_slice:
-            steps = counted(self.runtime.steps_total - step, "step")
-            text += f"; the best model trains on the validation slice: {steps}"
+            left = counted(self.runtime.steps_total - step, "step")
+            text = f"the best model, of checkpoint {name}, trains on the validation slice, {left}"
         details = {"checkpoint": name, "from_step": rollback.from_step, "removed": removed}
         details |= {"knobs": self.runtime.knobs.model_dump(), "on_slice": rollback.on_slice}
         event = with_note(Event(step, "rolled_back", text, details), rollback.command.note)
