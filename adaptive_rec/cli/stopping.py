@@ -41,14 +41,16 @@ def _patience(args: argparse.Namespace, config: str | None, given: set[str], set
     patience = whole_number("--patience", args.patience, 0, MOST_PATIENCE)
     if args.resume or args.replay:
         return {"eval.patience": patience}
-    data = load_config(config, os.environ, settings).data
+    resolved = load_config(config, os.environ, settings)
+    data = resolved.data
     found: dict[str, int | str] = {"eval.patience": patience}
     if patience == 0 or data.follow:
         return found
     if "eval.mode" not in given:
         found |= {"eval.mode": "validation"}
-        if not data.implicit.negatives:  # its items are those of the rows before the slice
-            found |= {"eval.train_slice": "true"}
+    validates = "eval.mode" not in given or resolved.eval.validates
+    if validates and "eval.train_slice" not in given and not data.implicit.negatives:
+        found |= {"eval.train_slice": "true"}
     next_window = _scores_what_comes_next(config, given, settings)
     if not next_window and not given & {"eval.every_steps", "eval.count", "eval.per_epoch"}:
         found |= {"eval.per_epoch": EVALUATIONS}
