@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from adaptive_rec.checkpoint.files import DISK, Files, os_errors
-from adaptive_rec.checkpoint.generation import generations, names_in, newest_of_step, remove_generations, set_aside, step_of
+from adaptive_rec.checkpoint.generation import (
+    generations,
+    names_in,
+    newest_of_step,
+    remove_generations,
+    set_aside,
+    step_of,
+)
 from adaptive_rec.checkpoint.history import verify_all
 from adaptive_rec.errors import CheckpointError, ConfigError, ConflictError
 

@@ -164,12 +164,12 @@ class ClickModel:
                    "policy": self.policy, "seed": self.seed, "device": self.device, "patience": self.patience}  # fmt: skip
         words = [*options_as_words(options), *(f"--set={setting}" for setting in self._settings())]
         words += ["--no-serve"] * (not self.serve)
-        with TRUST.only([*words, *settings_in(os.environ)]), named_as_arguments() as names:
+        with TRUST.only([*words, *settings_in(os.environ)]), named_as_arguments() as called:
             if isinstance(data, str):
                 args, config = prepared_for([f"--data={data}", *words], runs, shown)
             else:
                 with frame_in_file(data, runs, added or {}) as path:
-                    names[str(path)] = names[path.name] = "X"
+                    called[str(path)] = called[path.name] = "X"
                     args, config = prepared_for([f"--data={path}", *words], runs, shown)
                     if config.data.source == str(path):
                         keep_file(path)

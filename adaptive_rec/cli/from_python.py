@@ -91,8 +91,8 @@ def frame_in_file(frame: Frame, runs: Path, added: Mapping[str, Beside]) -> Iter
 
 @contextmanager
 def named_as_arguments() -> Iterator[dict[str, str]]:
-    """Have errors name the arguments of `ClickModel` in place of the options of commands. The dictionary takes further texts, such
-    as the path of a frame's file, each with what the user calls it."""
+    """Have errors name the arguments of `ClickModel` in place of the options of commands. The dictionary takes further texts,
+    such as the path of a frame's file, each with what the user calls it."""
     names: dict[str, str] = {}
     try:
         yield names

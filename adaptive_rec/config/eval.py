@@ -10,7 +10,6 @@ from adaptive_rec.config.knobs import Frozen, Knobs, knob
 from adaptive_rec.config.metrics import MOST_METRICS, EvalMetric, eval_metric, ranking_metric
 from adaptive_rec.errors import ConfigError, DataError
 
-
 LEAST_TRAINED = 2
 """Samples that a validation slice leaves to train on, at the least."""
 
@@ -29,8 +28,8 @@ class EvalConfig(Frozen):
     train_slice: bool = knob(
         False,
         "switch",
-        "With mode validation: when all passes are made or patience has ended them, the run goes back to its best model and trains "
-        "on the validation slice, once; the model of its end is then the best one.",
+        "With mode validation: when all passes are made, or patience has ended them, the run goes back to its best model and "
+        "trains on the validation slice, once; that model is then the best one.",
     )
     metric: str = knob(
         "logloss",

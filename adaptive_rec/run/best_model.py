@@ -20,7 +20,8 @@ from adaptive_rec.system.group import Group
 
 def score_best(present: CurrentRun, config: Config, out: Path, group: Group) -> tuple[Evaluation | None, str]:
     """Return the score of a run's held-out samples by the model of its best evaluation, or the one that was trained on the
-    validation slice since, and a warning: where that has no checkpoint, the present model is scored. Several processes must call it together. None where a signal interrupted it.
+    validation slice since, and a warning: where the former has no checkpoint, the present model is scored. Several processes must
+    call it together. None where a signal interrupted it.
 
     `config`: that of the run. The caller must keep no reference to the runtime, whose tables are freed before those of another
     model are made.

@@ -15,7 +15,7 @@ from adaptive_rec.checkpoint.generation import generations, names_in, newest_of_
 from adaptive_rec.checkpoint.history import hold_generation, verify_all
 from adaptive_rec.checkpoint.saved_state import read_values
 from adaptive_rec.config.tree import load_config
-from adaptive_rec.errors import CheckpointError, UsageError
+from adaptive_rec.errors import UsageError
 from adaptive_rec.saved import Saved
 from adaptive_rec.units import whole
 

@@ -16,11 +16,11 @@ from adaptive_rec.data.left_out import samples_between, steps_to_come
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.finite import Word, step_check
+from adaptive_rec.dense.quality_trend import QualityTrend
 from adaptive_rec.embedding.optimizer import LearningRates
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import NotFiniteError
-from adaptive_rec.dense.quality_trend import QualityTrend
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.live.telemetry import Evaluation, Event

@@ -287,7 +287,7 @@ REFUSED: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Except
     ({}, (ROWS,), {"label": "click,item"}, UsageError, "^label must be one label, got 'click,item', 2 columns of X"),
     ({}, (ROWS,), {"label": "clik"}, UsageError, "did you mean click"),
     ({}, (ROWS.slice(0, 0),), {"label": "click"}, ValueError, "X must have a row"),
-    ({}, (ROWS,), {"label": "click", "sample_weight": np.ones(9)}, ValueError, "^sample_weight must have a value for each of the 900"),
+    ({}, (ROWS,), {"label": "click", "sample_weight": np.ones(9)}, ValueError, "^sample_weight must have a value for"),
     ({}, (ROWS,), {"label": "click", "sample_weight": -np.ones(900)}, ValueError, "sample_weight must be finite and at least 0"),
     ({}, (ROWS,), {"label": "click", "sample_weight": np.zeros(900)}, ValueError, "must not be zero for all rows"),
     ({}, ("rows.csv",), {"label": "a", "sample_weight": [1]}, ValueError, "sample_weight must be None where X is a path"),
@@ -302,8 +302,8 @@ REFUSED: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Except
     ({"settings": {"run.steps": object()}}, (ROWS,), {"label": "click"}, ValueError, "settings must be texts"),
     ({"settings": {"data.epochs": 2}}, (ROWS,), {"label": "click"}, ValueError, "settings must not have data.epochs"),
     ({"epochs": 0}, (ROWS,), {"label": "click"}, ConfigError, "epochs"),
-    ({"seed": 1, "settings": {"run.seed": 4}}, (ROWS,), {"label": "click"}, ValueError, "run.seed, which the parameter seed gives"),
-    ({"settings": {"eval.metrics": ["gauc"]}}, (ROWS,), {"label": "click"}, UsageError, r"such as users: add group=COLUMN, or"),
+    ({"seed": 1, "settings": {"run.seed": 4}}, (ROWS,), {"label": "click"}, ValueError, "run.seed, which the parameter seed"),
+    ({"settings": {"eval.metrics": ["gauc"]}}, (ROWS,), {"label": "click"}, UsageError, "such as users: add group=COLUMN, or"),
 ]
 
 

@@ -1,5 +1,5 @@
-"""A run whose best model trains on the validation slice at last: which rows it trains on and scores, bit by bit after losses, in a
-replay, in several processes, and after rollbacks."""
+"""A run whose best model trains on the validation slice at last: the rows that it trains on and scores, and the same bits after
+losses, in a replay, in several processes, and after rollbacks."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def test_the_finished_model_is_that_of_plain_training_on_the_passes_and_the_slic
 
 
 @pytest.mark.parametrize(
-    ("at", "on_slice"), [(STOP, False), (23, True), *(pytest.param(*each, marks=pytest.mark.slow) for each in [(20, True), (25, True)])]
+    ("at", "on_slice"),
+    [(STOP, False), (23, True), *(pytest.param(at, True, marks=pytest.mark.slow) for at in (20, 25))],
 )
 def test_a_run_that_was_lost_ends_as_the_uninterrupted_one(tmp_path: Path, straight: Path, at: int, on_slice: bool) -> None:
     out = tmp_path / "cut"
