@@ -103,7 +103,7 @@ def unprepared(args: argparse.Namespace, schema_file: Path) -> Described:
     rows_T = estimated_rows(source, source.trained_columns().schema.min_count)
     if not positives_alone:
         large = source.rows * 4 * (source.dense_features + len(source.features) + 1) > SMALL_FILE_BYTES
-        sized = {"preset": "clicks"} if large else {"unprepared_rows": source.rows}
+        sized = {"preset": "clicks"} if large else {"unprepared_rows": (source.rows, sum(rows_T))}
         config = check_begins(argparse.Namespace(**{**vars(args), **sized}))
         source = source.with_epochs(config.data.epochs)  # which follow from the number of rows
     keyed = config.model_copy(update={"data": config.data.model_copy(update={"ids": "raw"})})

@@ -121,3 +121,10 @@ def test_many_rows_and_very_few_have_one_pass(folder: Path, monkeypatch: pytest.
     for rows, found in of_36:
         monkeypatch.setattr("adaptive_rec.cli.stopping.SMALL_ROWS", rows)
         assert settings_of(["--data", str(folder)], {}, monkeypatch) == {key: str(value) for key, value in found.items()}
+
+
+def test_few_rows_for_each_row_of_the_tables_have_one_pass(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """36 rows are trained on; the table has 7, two of them for missing and rare values."""
+    for least, found in ((36 / 7, FOR_SMALL), (37 / 7, {})):
+        monkeypatch.setattr("adaptive_rec.cli.stopping.LEAST_PER_ROW", least)
+        assert settings_of(["--data", str(folder)], {}, monkeypatch) == {key: str(value) for key, value in found.items()}
