@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,7 @@ class MemorySource:
     tables: tuple[TableSpec, ...]
     features: tuple[FeatureSpec, ...]
     held_out: list[Batch] = field(default_factory=list)
+    validation_samples: int = 0
     validation_samples: int = 0
     epochs: int = 1
     malformed_rows: int = 0
