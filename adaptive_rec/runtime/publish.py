@@ -140,7 +140,8 @@ class Publisher:
         followed, they are not known."""
         if (passes := (state := self._state).passes) is None:
             return {"epoch": None, "epochs": None}
-        return {"epoch": min(state.position.epoch + 1, passes), "epochs": passes}
+        epoch = state.epoch if state.position.on_slice else min(state.position.epoch + 1, passes)
+        return {"epoch": epoch, "epochs": passes}
 
     def placement(self) -> None:
         """Publish the tier, popularity and movement of rows, and their counts on the board. Of several processes each must call
