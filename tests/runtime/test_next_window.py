@@ -254,7 +254,7 @@ def test_a_run_that_is_resumed_between_windows_scores_the_same_ones_and_a_replay
         ("prepared", [*WINDOWS, "eval.every_steps=35"], "eval.every_steps must leave a step to train on of the 35"),
         ("prepared", [*WINDOWS, "data.train_range=[0.0,0.5]"], "data.test_range must begin where data.train_range ends"),
         ("prepared", [*WINDOWS, "knobs.policy=fae"], "knobs.policy must not arrange the stream, .*, got fae"),
-        ("prepared", [*WINDOWS, "knobs.policy=cdlrm"], "knobs.policy must not arrange the stream, .*, got cdlrm"),  # it keeps its order
+        ("prepared", [*WINDOWS, "knobs.policy=cdlrm"], "knobs.policy must not arrange the stream, .*, got cdlrm"),
         ("raw", [*WINDOWS, "data.order=file", "data.follow=true"], 'eval.mode must be "held_out" where data is followed'),
         ("raw", ["data.follow=true", "data.shuffle=false"], 'order must be "file" where data is followed'),
     ],
