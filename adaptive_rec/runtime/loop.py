@@ -32,6 +32,7 @@ from adaptive_rec.runtime.rollbacks import Rollbacks
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.session import Report, Session
 from adaptive_rec.runtime.short_memory import OnShortMemory
+from adaptive_rec.runtime.skipping_guard import SkippingGuard, guards
 from adaptive_rec.runtime.steps import TrainingSteps
 from adaptive_rec.runtime.stream import batches_left
 from adaptive_rec.runtime.watchdog import Watchdog
@@ -79,11 +80,13 @@ class Runtime(Session):
         word: Word = "id" if state.input.raw_ids is None else "row"
         self.finite = step_check(config.run.on_nan, dense, store, word, self.watchdog.of_steps)
         """The check that a step's losses and gradients are finite."""
-        observers = [self.reclassifier.guarded, *([self.progressive.observe] if self.progressive else [])]
-        self.steps = TrainingSteps(state, dense, self.observer, self.splitting, self.finite, observers)
+        self.guard = SkippingGuard(state, dense, self.observer) if guards(store) else None
+        """Says when policies that it guards may skip; None where trials cannot be made, so that they never skip."""
+        observers = [self.progressive.observe] if self.progressive else []
+        self.steps = TrainingSteps(state, dense, self.observer, self.splitting, self.finite, observers, self.guard)
         self.parts = RunParts(
             state, dense, self.observer, self.reclassifier, self.phases, self.splitting, self.finite, self.watchdog,
-            self.progressive,
+            self.progressive, self.guard,
         )
         """What checkpoints save and restore."""
         self.saving: Checkpoints = Checkpoints(self.parts, options.checkpoints, publisher, options.journal)
@@ -276,6 +279,12 @@ class Runtime(Session):
 
     def checked(self) -> Iterator[Event]:
         yield from self.finite.events()
+        if self.guard is not None:
+            yield from self.guard.events()
+
+    def follow_moves(self) -> None:
+        if self.guard is not None:
+            self.guard.follow()
 
     def evaluated(self) -> Generator[Evaluation | Event, None, bool]:
         return (yield from self.evaluator.when_due())

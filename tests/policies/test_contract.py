@@ -29,8 +29,6 @@ RELEASED = ("slipstream_released",)
 """Policies that skip as their authors' code does, whatever `knobs.action` is: see test_arranging.py."""
 ONLY_ARRANGING = ("cdlrm", "fae", "fae_released", "oracle", "slipstream_released", "xdl", USERS_ORDER)
 ACTIONS = ("freeze", "drop", "subsample")
-GUARDED = {"adaptive": ("knobs.reclassify_every=4",)}
-"""What lets a policy with a guard skip within 48 steps."""
 KNOWN_OVER_BUDGET = "device_only"
 """The policy that ignores the hot budget, as documented."""
 
@@ -112,7 +110,7 @@ def assert_equal_tables(seen: Any, plain: Any) -> None:
 def test_every_policy_keeps_the_contract(
     watch: Any, plain: Any, policy: str, action: str, split: str, device: str
 ) -> None:
-    changes = (f"knobs.action={action}", "knobs.alpha=0.5", f"run.split={split}", *GUARDED.get(policy, ()))
+    changes = (f"knobs.action={action}", "knobs.alpha=0.5", f"run.split={split}")
     seen = watch(policy, *changes, device=device)
 
     assert_contract(seen)

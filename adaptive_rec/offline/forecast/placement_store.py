@@ -82,6 +82,9 @@ class NoPath(RowPath):
     def apply(self, *_: Any) -> NoReturn:
         raise AssertionError("rows without values cannot be updated")
 
+    gather_beside = gather
+    update_beside = apply
+
 
 def placement_store(
     space: RowSpace, rule: RowRule, dtype: torch.dtype, budget_bytes: int, monitored: bool
