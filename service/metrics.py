@@ -77,6 +77,8 @@ class RunCollector(Collector):
         yield from about_tables(make, view)
         yield from about_disk(make, snapshot)
         yield from about_ranks(make, snapshot)
+        for name, text in metrics_of("skipping", counters=False).items():
+            yield from make.gauge(f"skipping_{name}", text, (snapshot.get("skipping") or {}).get(name))
         knobs = by_one(view.knobs.effective)
         yield make.gauges("knob", "Knobs in effect that are numbers.", ["knob"], knobs)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -100,9 +100,13 @@ class DensePart:
         launched. It is not compiled."""
         model, optimizer = copy.deepcopy((self.model, self.optimizer))
         found = DensePart(model, optimizer, self.precision, self.dtype, self.device, self._space, self.dense_features)
-        found.base_rates = self.base_rates
         found.run_linear_layers_in(self._linear_layers)
-        return found
+        return found.with_rates(self.base_rates)
+
+    def with_rates(self, base_rates: list[float]) -> Self:
+        """Set the configured learning rates of the optimizer's groups, whose own are those of the last step. Returns itself."""
+        self.base_rates = base_rates
+        return self
 
     def begin_step(self, whole_weight: float | None = None) -> None:
         """Forget the last step's gradients. `whole_weight`: the sum of the weights of all samples, where they have some."""

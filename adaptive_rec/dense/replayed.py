@@ -86,9 +86,7 @@ class ReplayedDense(DensePart):
     def twin(self) -> DensePart:
         model, optimizer = copy.deepcopy((self.model, self.optimizer))
         parts = model, optimizer, self.precision, self.dtype, self.device, self._space, self.dense_features
-        found = ReplayedDense(*parts, self.streams, self._sizes[-1] if self._sizes else 0)
-        found.base_rates = self.base_rates
-        return found
+        return ReplayedDense(*parts, self.streams, self._sizes[-1] if self._sizes else 0).with_rates(self.base_rates)
 
     def begin_step(self, whole_weight: float | None = None) -> None:
         """Set the parameters' gradients to zero and forget those of the pooled vectors."""

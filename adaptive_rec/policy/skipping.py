@@ -141,3 +141,11 @@ def whole_or_split(view: BatchView, keep_B: NDArray[np.bool_] | None = None) -> 
     parts = (keep_B & view.popular_B, keep_B & ~view.popular_B) if view.split else (keep_B,)
     chosen = (np.flatnonzero(part) for part in parts)
     return tuple(samples for samples in chosen if len(samples))
+
+
+def kept_samples(plan: StepPlan, size: int) -> NDArray[np.bool_]:
+    """Return which samples of a batch a plan trains."""
+    kept_B = np.zeros(size, dtype=np.bool_)
+    for samples_S in plan.micro_batches:
+        kept_B[samples_S] = True
+    return kept_B

@@ -21,7 +21,7 @@ from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import NotFiniteError
 from adaptive_rec.live.telemetry import Evaluation, Event
-from adaptive_rec.policy import Policy
+from adaptive_rec.policy import Policy, SkippingPolicy
 from adaptive_rec.runtime.checkpoints import Checkpoints
 from adaptive_rec.runtime.control import Control
 from adaptive_rec.runtime.evaluator import Evaluator
@@ -32,7 +32,7 @@ from adaptive_rec.runtime.rollbacks import Rollbacks
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.session import Report, Session
 from adaptive_rec.runtime.short_memory import OnShortMemory
-from adaptive_rec.runtime.skipping_guard import SkippingGuard, guards
+from adaptive_rec.runtime.skipping_guard import NO_TRIALS, SkippingGuard, guards
 from adaptive_rec.runtime.steps import TrainingSteps
 from adaptive_rec.runtime.stream import batches_left
 from adaptive_rec.runtime.watchdog import Watchdog
@@ -103,7 +103,8 @@ class Runtime(Session):
         )
         self._overrides = options.overrides
         self._rollback = options.rollback
-        self.notices = options.notices
+        unpriced = isinstance(policy, SkippingPolicy) and policy.guards_quality and self.guard is None
+        self.notices = [*options.notices, *([NO_TRIALS.format(policy.name)] if unpriced else [])]
         """Warnings that are given when the run starts."""
         self.pipeline: Pipeline | None = None
         """Prepares batches, once the run has started."""

@@ -20,6 +20,7 @@ from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.embedding.twin import TwinRows
 from adaptive_rec.policy import StepPlan
+from adaptive_rec.policy.skipping import kept_samples
 from adaptive_rec.saved import Saved, parts_by_number
 
 
@@ -144,11 +145,3 @@ class PairedTrial:
         for twin, part in zip(trial.twins, saved, strict=True):
             twin.set_state(part)
         return trial
-
-
-def kept_samples(plan: StepPlan, size: int) -> NDArray[np.bool_]:
-    """Return which samples of a batch a plan trains."""
-    kept_B = np.zeros(size, dtype=np.bool_)
-    for samples_S in plan.micro_batches:
-        kept_B[samples_S] = True
-    return kept_B

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,17 +18,25 @@ from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.embedding.optimizer import LearningRates
 from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.errors import first_line, is_out_of_memory
 from adaptive_rec.live.telemetry import Event, ratio
 from adaptive_rec.policy import SkippingPolicy, StepPlan
+from adaptive_rec.policy.skipping import kept_samples
 from adaptive_rec.reclassify.observer import Observer
-from adaptive_rec.runtime.paired_trial import PairedTrial, kept_samples
 from adaptive_rec.saved import Saved
 from adaptive_rec.state.run_state import RunState
-from adaptive_rec.system.host_memory import available_bytes
-from adaptive_rec.tracking.price import Pooled, Price, price_of, price_state, saved_price
+
+if TYPE_CHECKING:  # only runs of policies that skip need them
+    from adaptive_rec.runtime.paired_trial import PairedTrial
+    from adaptive_rec.tracking.price import Pooled, Price
 
 LONGEST = 32
 """How many times as long as the first trial the longest ones are."""
+
+NO_TRIALS = (
+    "policy {} trains everything where several processes train together: what skipping costs is found by a twin, which has no "
+    "rows of other processes"
+)
 
 CHANCE_EVERY = 4
 """One trial in so many has a twin that skips at random."""
@@ -58,9 +66,12 @@ class SkippingGuard:
         self.trial: PairedTrial | None = None
         self.price: Price | None = None
         """By the last trial."""
+        self._at_random = math.nan
+        """Cost of as much at random, by the last trial that measured it."""
         self.spent = 0.0
         """What stretches have taken of the limit."""
-        self._pooled = Pooled()
+        self._pooled: Pooled | None = None
+        """The noise of all trials of the present plan."""
         self._plan: str = ""
         """The knobs of what is skipped that the price is of."""
         self._length, self._trials = self._shortest, 0
@@ -82,6 +93,7 @@ class SkippingGuard:
         if not (isinstance(state.policy, SkippingPolicy) and state.policy.guards_quality):
             if self._plan or self._trials or self.trial is not None:
                 self._begin()
+                self._state.price_skipping(None)
             self._period_began = state.step
             return False
         if (plan := _plan_of(state.knobs)) != self._plan:
@@ -93,7 +105,8 @@ class SkippingGuard:
     def _change_plan(self, plan: str) -> None:
         if self.trial is not None:
             self._end_trial("what is skipped has changed")
-        self._plan, self.price, self._pooled = plan, None, Pooled()
+        self._plan, self.price, self._pooled = plan, None, None
+        self._show()
         self._length, self._period_began = self._shortest, self._state.step
         self._stretch_began = -1
 
@@ -115,16 +128,24 @@ class SkippingGuard:
     def _begin_trial(self) -> None:
         chance = self._trials % CHANCE_EVERY == CHANCE_EVERY - 1
         self._stretch_ended = self._state.step if self._stretch_ended < 0 else self._stretch_ended
+        from adaptive_rec.runtime.paired_trial import PairedTrial
+
         needed = PairedTrial.bytes_of(self._dense, self._store, chance)
-        if needed > available_bytes():
-            self._put_off(f"memory for a trial must be {needed:,} bytes, got {available_bytes():,}; everything is trained")
+        if needed > (free := self._store.hot.free_bytes()):
+            self._put_off(f"memory for a trial must be {needed:,} bytes, got {free:,}; everything is trained")
             return
-        self.trial = PairedTrial(self._dense, self._store, self._length, self._state.step, chance)
+        try:
+            self.trial = PairedTrial(self._dense, self._store, self._length, self._state.step, chance)
+        except (MemoryError, RuntimeError) as error:
+            if not (isinstance(error, MemoryError) or is_out_of_memory(error)):
+                raise
+            self._put_off(f"memory for a trial must be {needed:,} bytes: {first_line(error)}; everything is trained")
 
     def _put_off(self, why: str) -> None:
-        """Wait for another period."""
+        """Wait for another period, in which nothing is skipped."""
         self._say(why)
-        self.trial, self._period_began = None, self._state.step
+        self.trial, self.price, self._period_began = None, None, self._state.step
+        self._show()
 
     def _stretch_lasts(self) -> bool:
         """Whether a stretch of skipping is under way in the next step, or begins."""
@@ -140,6 +161,7 @@ class SkippingGuard:
         if not self.spent + price.most <= limit:
             return False
         self.spent += price.charge
+        self._show()
         self._stretch_began, self._stretch_ended, self._skipped = step, -1, 0
         if not self.spent + price.most <= limit:
             self._say(f"the last stretch of skipping begins that fits the limit of {limit:g}: {self.spent:.2g} of it is spent")
@@ -158,12 +180,12 @@ class SkippingGuard:
         skips = plan is not None and self._state.step < trial.began + trial.length
         plans = [plan if skips and plan is not None else whole]
         if len(trial.twins) > 1:
-            plans.append(self._at_random(work, plans[0], whole) if skips else whole)
+            plans.append(self._plan_at_random(work, plans[0], whole) if skips else whole)
         if skips:
             trial.count(*_skipped_by(plans[0], work, self._state.knobs))
         trial.train(self._state.step, work, plans, rates, self._state.knobs.clip_norm)
 
-    def _at_random(self, work: ClassifiedBatch, plan: StepPlan, whole: StepPlan) -> StepPlan:
+    def _plan_at_random(self, work: ClassifiedBatch, plan: StepPlan, whole: StepPlan) -> StepPlan:
         """Return a plan that skips as much of the same kind as another one, drawn at random."""
         random = self._state.random("chance")
         if plan.frozen_U is not None:
@@ -198,22 +220,27 @@ class SkippingGuard:
             self._judge(trial)
 
     def _judge(self, trial: PairedTrial) -> None:
+        from adaptive_rec.tracking.price import Pooled, price_of
+
         differences = [twin.differences() for twin in trial.twins]
         if not (np.isfinite(differences[0]).all() and trial.twins[0].fits):
-            self._end_trial("the losses of the twin that skips are not finite: nothing is skipped until another trial")
-            self.price = None
+            self._end_trial("the losses of the twin that skips are not finite")
             return
         chance = differences[1] if len(differences) > 1 and np.isfinite(differences[1]).all() else None
+        self._pooled = self._pooled or Pooled()
         self.price = price = price_of(differences[0], trial.length, self._pooled, trial.skipped, trial.seen, chance)
         self._trials += 1
         self.trial, self._period_began = None, self._state.step
         self._length = min(2 * self._length, LONGEST * self._shortest)
         self._stretch_began, limit = -1, self._state.knobs.guard_max_logloss_increase
+        if chance is not None:
+            self._at_random = max(price.chance, price.chance_after)
+        self._show()
         self._say(verdict_text(price, limit, self.spent), price, limit)
 
     def _end_trial(self, why: str) -> None:
         """End a trial without a verdict."""
-        self._put_off(f"a trial of {self._length} steps ended: {why}")
+        self._put_off(f"a trial of {self._length} steps ended: {why}; everything is trained until another one")
 
     def give_up(self, why: str) -> None:
         """End a trial for which memory is short."""
@@ -230,8 +257,18 @@ class SkippingGuard:
     def _say(self, text: str, price: Price | None = None, limit: float = 0.0) -> None:
         details: dict[str, Any] = {}
         if price is not None:
-            details = {**(price_state(price) or {}), "most": price.most, "charge": price.charge, "left": limit - self.spent}
+            details = {**price.state(), "most": price.most, "charge": price.charge, "left": limit - self.spent}
         self._events.append(Event(self._state.step, "guard", text, details))
+
+    def _show(self) -> None:
+        """Have reports show the present price."""
+        price, limit = self.price, self._state.knobs.guard_max_logloss_increase
+        self._state.price_skipping(
+            None if price is None else {
+                "cost": price.cost, "least_cost": price.least, "most_cost": price.most, "cost_at_random": self._at_random,
+                "ratio": ratio(price.skipped, price.seen), "steps": price.length, "left": limit - self.spent,
+            }
+        )  # fmt: skip
 
     def events(self) -> list[Event]:
         """Return the events that were not returned before."""
@@ -243,10 +280,10 @@ class SkippingGuard:
     def state(self) -> dict[str, Any]:
         return {
             "trial": self.trial and self.trial.state(),
-            "price": price_state(self.price),
+            "price": self.price and self.price.state(),
+            "at_random": self._at_random,
             "spent": self.spent,
-            "squares": self._pooled.squares,
-            "freedom": self._pooled.freedom,
+            "pooled": self._pooled and self._pooled.state(),
             "plan": self._plan,
             "length": self._length,
             "trials": self._trials,
@@ -259,15 +296,19 @@ class SkippingGuard:
 
     def set_state(self, found: Saved) -> None:
         """Restore the saved state. Rows, dense part and placement must be restored before."""
-        trial = found.maybe("trial")
+        from adaptive_rec.runtime.paired_trial import PairedTrial
+        from adaptive_rec.tracking.price import Pooled, Price
+
+        trial, price, pooled = (found.maybe(name) for name in ("trial", "price", "pooled"))
         self.trial = None if trial is None else PairedTrial.restore(trial, self._dense, self._store)
-        self.price = saved_price(found.maybe("price"))
+        self.price, self._at_random = None if price is None else Price.of(price), found.number("at_random")
+        self._pooled = None if pooled is None else Pooled(pooled.number("squares"), pooled.integer("freedom"))
         self.spent = found.number("spent")
-        self._pooled = Pooled(found.number("squares"), found.integer("freedom"))
         self._plan, self._waits = found.text("plan"), found.flag("waits")
         self._length, self._trials = found.integer("length"), found.integer("trials")
         self._period_began, self._skipped = found.integer("period_began"), found.integer("skipped")
         self._stretch_began, self._stretch_ended = found.integer("stretch_began"), found.integer("stretch_ended")
+        self._show()
 
 
 def verdict_text(price: Price, limit: float, spent: float) -> str:

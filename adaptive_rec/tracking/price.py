@@ -48,6 +48,26 @@ class Price:
         """The one-sided 95 % bound of the cost, of the larger of both."""
         return max(self.during + self.quantile * self.error_during, self.after + self.quantile * self.error_after)
 
+    def state(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def of(found: Saved) -> Price:
+        """Read what `state` returned."""
+        whole = {name: found.integer(name) for name in ("length", "skipped", "seen")}
+        rest = {name: found.number(name) for name in Price.__dataclass_fields__ if name not in whole}
+        return Price(**whole, **rest)  # type: ignore[arg-type]
+
+    @property
+    def cost(self) -> float:
+        """The larger of both costs."""
+        return max(self.during, self.after)
+
+    @property
+    def least(self) -> float:
+        """The one-sided 95 % lower bound of the cost, of the larger of both."""
+        return max(self.during - self.quantile * self.error_during, self.after - self.quantile * self.error_after)
+
     @property
     def charge(self) -> float:
         """What a stretch takes of the limit."""
@@ -89,6 +109,9 @@ class Pooled:
         self.squares += float(np.square(mean_B - mean_B.mean()).sum())
         self.freedom += len(mean_B) - 1
 
+    def state(self) -> dict[str, Any]:
+        return asdict(self)
+
     @property
     def variance(self) -> float:
         return self.squares / self.freedom if self.freedom else math.inf
@@ -102,16 +125,3 @@ def t_bound(freedom: int) -> float:
         (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
     )  # fmt: skip
     return z + sum(term / v ** (power + 1) for power, term in enumerate(terms))
-
-
-def price_state(price: Price | None) -> dict[str, Any] | None:
-    return None if price is None else asdict(price)
-
-
-def saved_price(found: Saved | None) -> Price | None:
-    """Read what `price_state` returned."""
-    if found is None:
-        return None
-    whole = {name: found.integer(name) for name in ("length", "skipped", "seen")}
-    rest = {name: found.number(name) for name in Price.__dataclass_fields__ if name not in whole}
-    return Price(**whole, **rest)  # type: ignore[arg-type]

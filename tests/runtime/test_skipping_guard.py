@@ -11,16 +11,18 @@ import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.config.tree import load_config
+from adaptive_rec.embedding.hot import HotRows
 from adaptive_rec.embedding.twin import TwinRows
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.offline.compare.statistics import t_quantile
+from adaptive_rec.policy.skipping import kept_samples
 from adaptive_rec.runtime import paired_trial, skipping_guard
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.skipping_guard import SkippingGuard
 from adaptive_rec.saved import Saved
-from adaptive_rec.tracking.price import Pooled, Price, price_of, price_state, saved_price, t_bound
+from adaptive_rec.tracking.price import Pooled, Price, price_of, t_bound
 from tests.doubles.late_streams import LateStreams
 
 SETTINGS = (
@@ -149,7 +151,7 @@ def test_a_trial_ends_where_it_would_harm_the_run(monkeypatch: pytest.MonkeyPatc
     whole = build(WHOLE)
     texts(whole)
     with monkeypatch.context() as patch:
-        patch.setattr(skipping_guard, "available_bytes", lambda: 1000)
+        patch.setattr(HotRows, "free_bytes", lambda hot: 1000)
         runtime = build(NEVER)
         assert "memory for a trial must be" in texts(runtime)[0]
         assert_equal(runtime, whole)
@@ -191,7 +193,7 @@ def test_as_much_is_skipped_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
         differ = 0
         for work, (plan, chance) in plans:
             size = work.batch.size
-            kept, also = (paired_trial.kept_samples(each, size) for each in (plan, chance))
+            kept, also = (kept_samples(each, size) for each in (plan, chance))
             assert kept.sum() == also.sum()
             assert work.popular_B[~also].all()
             if plan.weight_B is not None:
@@ -220,7 +222,7 @@ def test_a_price_is_of_block_means() -> None:
     assert price.error_after == pytest.approx(np.sqrt(variance / 2))
     assert (price.chance, price.chance_after) == (pytest.approx(first[40:80].mean()), pytest.approx(first[104:].mean()))
     assert price.quantile == pytest.approx(t_quantile(0.95, 10), rel=1e-3)
-    assert saved_price(Saved(price_state(price) or {}, "price")) == price
+    assert Price.of(Saved(price.state(), "price")) == price
 
 
 def test_the_quantile_is_students() -> None:
