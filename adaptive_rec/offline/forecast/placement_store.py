@@ -82,8 +82,11 @@ class NoPath(RowPath):
     def apply(self, *_: Any) -> NoReturn:
         raise AssertionError("rows without values cannot be updated")
 
-    gather_beside = gather
-    update_beside = apply
+    def gather_beside(self, *_: Any) -> NoReturn:
+        raise AssertionError("rows without values cannot be gathered")
+
+    def update_beside(self, *_: Any) -> NoReturn:
+        raise AssertionError("rows without values cannot be updated")
 
 
 def placement_store(
