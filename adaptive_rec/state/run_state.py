@@ -157,7 +157,7 @@ class RunState:
 
     @property
     def placement_version(self) -> int:
-        return self.store.index.placement.version
+        return self.store.index.placement.moves
 
     @property
     def budget_bytes(self) -> int:
