@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.cli.frames import ArgumentError, AddedColumn, Frame
+from adaptive_rec.cli.frames import AddedColumn, ArgumentError, Frame
 from adaptive_rec.data.tabular.label import parse_label
 
 
