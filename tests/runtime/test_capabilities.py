@@ -58,6 +58,7 @@ SETTINGS: dict[str, list[str]] = {
     "order": ["data.order=time"],
     "next window": ["eval.mode=next_window", "eval.every_steps=5", "data.train_range=[0,0.8]", "data.test_range=[0.8,1]"],
     "validation": ["eval.mode=validation"],
+    "train slice": ["eval.train_slice=true"],
     "rows of 16 bits": ["run.row_precision=bf16"],
     "float64": ["run.precision=float64"],
     "tf32": ["run.precision=tf32"],
@@ -76,8 +77,9 @@ EXCLUSIVE = [
     {"raw", "rows"}, {"cpu", "gpu"},
     {"arranging", "per table"}, {"reordering", "per table"},
     {"float64", "tf32"}, {"float64", "no float32"}, {"tf32", "no float32"},
+    {"next window", "validation"}, {"next window", "train slice"}, {"follow", "train slice"},
 ]  # fmt: skip
-"""Values of one setting, of which a run has one."""
+"""Values of one setting, of which a run has one, and what needs another value than the other feature."""
 
 
 def pairs() -> Iterator[Any]:
@@ -121,6 +123,8 @@ def with_needed(pair: tuple[str, str]) -> list[str]:
         wanted.append("raw")
     if {"float64", "tf32"} & set(pair):
         wanted.append("no float32")
+    if "train slice" in pair and "validation" not in pair:
+        wanted.append("validation")
     if not {"cpu", "gpu"} & set(pair):
         wanted.append("gpu" if set(ON_GPU) & set(pair) else "cpu")
     return wanted
