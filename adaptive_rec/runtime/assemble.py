@@ -282,7 +282,7 @@ def build_store(
     `dice`: as in `build`."""
     dtype = torch.float64 if config.run.precision == "float64" else torch.float32
     rule = rule or RowRule.of(config.optimizer, config.run.row_precision)
-    sizes = row_bytes(space, rule, dtype.itemsize, policy.tracks_movement)
+    sizes = row_bytes(space, rule, dtype.itemsize, policy.records_movement(config.knobs))
     budget = policy.budget_bytes(config.knobs, all_rows_bytes(space, sizes))
     ranks = None if group.is_alone else AmongRanks(group, config.run.transport == "bf16")
     device, memory_bytes = None, 0
@@ -294,7 +294,7 @@ def build_store(
 
         check_hot_rows(config.run.host_memory, policy, budget)
     return build(
-        space, rule, config.run.seed, dtype, budget, policy.tracks_movement, drawn,
+        space, rule, config.run.seed, dtype, budget, policy.records_movement(config.knobs), drawn,
         disk=None if rows is None else OnDisk(rows, memory_bytes), device=device, ranks=ranks,
         dice=dice,
     )  # fmt: skip
