@@ -139,7 +139,7 @@ def serve(link: socket.socket) -> int:
     """Fork for each order. Returns 0 when there are no more, and in the process of a command that command's exit code."""
     import importlib
 
-    from adaptive_rec.system.numba_settings import ignore_file
+    from adaptive_rec.system.libraries import ignore_file
     from adaptive_rec.system.openmp import wait_briefly
 
     wait_briefly(os.environ)
