@@ -1,8 +1,8 @@
 """Optimizers of torch.optim whose methods do not import torch's compiler.
 
 torch imports ``torch._dynamo``, which takes longer than torch itself, when an optimizer is made and again in each step, only to
-leave the optimizer out of what is compiled. The classes here are torch's own, with the same methods below those wrappers: the same
-code computes the same bits, and state has the same names, types and format.
+leave the optimizer out of what is compiled. The classes here are torch's own, with the same methods below those wrappers: the
+same code computes the same bits, and state has the same names, types and format.
 """
 
 from __future__ import annotations

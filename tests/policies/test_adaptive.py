@@ -83,8 +83,9 @@ def test_one_pool_or_too_few_known_rows_leave_the_shares_to_the_runtime() -> Non
 
 def movement(*numbers: float) -> MovementView:
     nothing = np.empty(0)
+    knobs = KNOBS.changed({"stale_metric": "signal_to_noise"})
     return MovementView(
-        KNOBS, np.zeros(len(numbers), dtype=bool), np.array(numbers), np.full(len(numbers), 9), nothing,
+        knobs, np.zeros(len(numbers), dtype=bool), np.array(numbers), np.full(len(numbers), 9), nothing,
         np.zeros(1, dtype=np.int64), 0.0,
     )  # fmt: skip
 

@@ -30,7 +30,8 @@ COUNTERS = (
 
 
 def metrics(client: Any, run: Any) -> dict[str, list[str]]:
-    run.report(60, ranks=ranks(0.1, 0.2), stale_threshold=0.25, dense_lr=0.1, embedding_lr=0.1, **on_a_disk(60))
+    stale = {"stale_threshold": 0.25, "stale_agreement": 0.9}
+    run.report(60, ranks=ranks(0.1, 0.2), dense_lr=0.1, embedding_lr=0.1, **stale, **on_a_disk(60))
     found = text_string_to_metric_families(client.get("/metrics").text)
     return {family.name: [family.type, family.documentation] for family in found}
 

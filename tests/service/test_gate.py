@@ -138,7 +138,7 @@ class Served(Asked):
 
     def connect(self, unix: bool = False) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX if unix else socket.AF_INET)
-        sock.settimeout(5)
+        sock.settimeout(20)
         sock.connect(self.unix if unix else ("127.0.0.1", self.port))
         return sock
 

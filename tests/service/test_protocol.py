@@ -59,9 +59,16 @@ class Served:
 
     def connect(self, unix: bool = False) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX if unix else socket.AF_INET)
-        sock.settimeout(5)
+        sock.settimeout(20)
         sock.connect(self.unix if unix else ("127.0.0.1", self.port))
         return sock
+
+    def let_it_look(self) -> None:
+        """Wait until the server has looked for what its sockets have received."""
+        for _ in range(4):
+            looked = threading.Event()
+            self.server.servers[0].get_loop().call_soon_threadsafe(looked.set)
+            assert looked.wait(20)
 
     def wait_until_idle(self) -> None:
         watch = Stopwatch()
@@ -230,7 +237,7 @@ def test_connections_with_a_token_beyond_the_limit_are_refused_and_others_go_on(
         for connection in served.server.server_state.connections:  # anything unsent has to be sent within the deadline
             assert connection.transport.get_write_buffer_limits() == (0, 0)  # type: ignore[union-attr]
         open_ones[0].close()
-        time.sleep(0.1)
+        served.let_it_look()
         with served.connect() as sock:
             sock.sendall(POST_NOTHING)
             assert read_reply(sock)[0] == 200
@@ -240,7 +247,7 @@ def test_a_connection_beyond_the_limit_takes_the_place_of_the_oldest_whose_reque
     with serving(RequestLimits(request_seconds=5, arriving=3)) as served, ExitStack() as stack:
         first, second, _ = [stack.enter_context(served.connect()) for _ in range(3)]
         first.sendall(GET[:-2])
-        time.sleep(0.1)
+        served.let_it_look()
         newest = stack.enter_context(served.connect())
         assert problem_of(first) == 503
         for sock in (newest, second):
@@ -268,7 +275,7 @@ def test_a_stranger_who_holds_a_body_back_goes_before_one_who_is_answered() -> N
         idle.sendall(GET)
         assert read_reply(idle)[0] == 200
         holding.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")
-        time.sleep(0.1)
+        served.let_it_look()
         third = stack.enter_context(served.connect())
         third.sendall(GET)
         assert read_reply(third)[0] == 200
@@ -346,7 +353,7 @@ def test_the_unix_socket_has_a_cap_of_its_own(served: Served) -> None:
     with ExitStack() as stack:
         for _ in range(UNIX_CONNECTIONS):
             stack.enter_context(served.connect(unix=True))
-        time.sleep(0.1)
+        served.let_it_look()
         with served.connect(unix=True) as sock:
             assert problem_of(sock) == 503
         with served.connect() as sock:
@@ -361,10 +368,9 @@ def test_who_does_not_read_is_ended(served: Served) -> None:
         sock.settimeout(5)
         sock.connect(("127.0.0.1", served.port))
         sock.sendall(FLOOD)
-        time.sleep(0.3)
+        served.let_it_look()
         assert len(served.server.server_state.connections) == 1
-        time.sleep(DEADLINE + 0.3)
-        assert not served.server.server_state.connections
+        served.wait_until_idle()
     with served.connect() as sock:
         sock.sendall(FLOOD)
         until, count = time.monotonic() + 1.5 * DEADLINE, 0
@@ -382,8 +388,7 @@ def test_who_asks_on_and_on_without_reading_is_ended(served: Served) -> None:
                 sock.sendall(GET * 1000)
         except OSError:  # the buffers of both sides are full
             assert len(served.server.server_state.connections) == 1
-        time.sleep(DEADLINE + 0.5)
-        assert not served.server.server_state.connections
+        served.wait_until_idle()
 
 
 def test_a_connection_is_used_again_for_longer_than_the_deadline(served: Served) -> None:

@@ -147,7 +147,7 @@ def test_what_a_run_does_is_known_from_its_lock_and_its_journal(client: Client, 
             add(run / "events.jsonl", event(20, kind))
             assert state() == seen, kind
         process.stdin.close()
-        process.wait(10)
+        process.wait(60)
     assert state() == "killed"
     add(run / "events.jsonl", event(20, "finished"))
     assert state() == "finished"
