@@ -152,6 +152,7 @@ def parts(side: Side, arguments: argparse.Namespace) -> dict[str, Any]:
         return await used(ask()) / REQUESTS_OF_A_ROUTE
 
     async def go() -> dict[str, Any]:
+        await asyncio.sleep(2)  # it reads on, and closes the connections that have ended
         nobody = await used(asyncio.sleep(arguments.seconds)) / arguments.seconds
         routes = {name: round(await request(name, path), 3) for name, path in [*ROUTES.items(), SCRAPE]}
         streams, readers = {0: {"ms_per_second": round(nobody, 2), "mib": private_mib(side.sidecar)}}, []
