@@ -61,6 +61,7 @@ def reported_metrics(make: Families, view: RunView) -> Iterator[str]:
     yield from about_tables(make, view)
     yield from about_disk(make, snapshot)
     yield from about_ranks(make, snapshot)
+    yield from about_skipping(make, snapshot)
     yield make.gauges("knob", "Knobs in effect that are numbers.", ["knob"], by_one(view.knobs.effective))
 
 
@@ -198,6 +199,14 @@ def about_disk(make: Families, snapshot: Values) -> Iterator[str]:
     yield make.counter("disk_wait_seconds", "Training time in which rows of a batch were waited for.", waited)
     for name, text in metrics_of("disk", counters=False).items():
         yield from make.gauge(f"disk_{name}", text, disk.get(name))
+
+
+def about_skipping(make: Families, snapshot: Values) -> Iterator[str]:
+    """Yield nothing before a trial has found what skipping costs."""
+    if (skipping := snapshot.get("skipping")) is None:
+        return
+    for name, text in metrics_of("skipping", counters=False).items():
+        yield from make.gauge(f"skipping_{name}", text, skipping.get(name))
 
 
 def about_ranks(make: Families, snapshot: Values) -> Iterator[str]:

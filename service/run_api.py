@@ -208,6 +208,7 @@ def stats(view: RunView) -> Values:
         "stage_seconds": snapshot.get("stage_seconds", {}),
         "disk": snapshot.get("disk"),
         "keys": snapshot.get("keys"),
+        "skipping": snapshot.get("skipping"),
     }
 
 
