@@ -18,7 +18,6 @@ from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.linear import linear_layers, loses_by_compiling
 from adaptive_rec.dense.models.build import build_model
-from adaptive_rec.dense.tf32 import use_tf32
 from adaptive_rec.embedding.build import build
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.optimizer import RowRule, rules_of_pools
@@ -87,10 +86,11 @@ def assemble(
     if streams is None and (device := choose_device(config)).type == "cuda":
         if several:
             torch.cuda.set_device(rank_here())
+        from adaptive_rec.dense.tf32 import use_tf32
         from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 
         streams = CudaStreams(device, config.run.cuda_graphs)
-    use_tf32(config.run.precision == "tf32")
+        use_tf32(config.run.precision == "tf32")
     while True:
         try:
             return _join(config, source, streams, policy, options, group)

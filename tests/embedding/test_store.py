@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -450,6 +450,19 @@ def test_a_migration_counts_the_bytes_of_rows_and_state(kind: str) -> None:
     store.migrate(Migration(NONE, rows[:1]))
     assert store.index.traffic.device_to_host_bytes == 8 * (2 + 1)
     assert store.index.traffic.migrated_rows == 4
+
+
+def test_rows_of_new_ids_that_are_hot_already_are_set_without_a_move_that_counts(kind: str) -> None:
+    """How many of them there are by a step depends on how far is read ahead: a run would not equal one that was resumed."""
+    ids, cold, hot = np.array([0, 1]), make_store(kind), make_store(kind)
+    hot.resize(slots_for(hot, 10), np.arange(hot.space.rows))
+    counted, moves = replace(hot.index.traffic), hot.index.placement.moves
+    for store in (cold, hot):
+        store.contents.draw_rows(0, ids, ids + 7, 5)
+        store.contents.finish_draws()
+    assert (hot.index.traffic, hot.index.placement.moves) == (counted, moves)
+    np.testing.assert_array_equal(hot.contents.export(0)[0][ids], cold.contents.export(0)[0][ids])
+    assert (hot.index.slot_of_row[ids] >= 0).all()
 
 
 def test_a_device_sums_no_gradients_of_frozen_rows() -> None:
