@@ -75,10 +75,11 @@ NOT_STARTED = ("processes", "compile")
 """Several processes start in tests/parity and tests/cli; to compile takes a minute (tests/dense)."""
 EXCLUSIVE = [
     {"raw", "rows"}, {"cpu", "gpu"},
-    {"arranging", "per table"}, {"reordering", "per table"}, {"next window", "validation"}, {"next window", "train slice"},
+    {"arranging", "per table"}, {"reordering", "per table"},
     {"float64", "tf32"}, {"float64", "no float32"}, {"tf32", "no float32"},
+    {"next window", "validation"}, {"next window", "train slice"}, {"follow", "train slice"},
 ]  # fmt: skip
-"""Values of one setting, of which a run has one."""
+"""Values of one setting, of which a run has one, and what needs another value than the other feature."""
 
 
 def pairs() -> Iterator[Any]:
@@ -122,7 +123,7 @@ def with_needed(pair: tuple[str, str]) -> list[str]:
         wanted.append("raw")
     if {"float64", "tf32"} & set(pair):
         wanted.append("no float32")
-    if "train slice" in pair:
+    if "train slice" in pair and "validation" not in pair:
         wanted.append("validation")
     if not {"cpu", "gpu"} & set(pair):
         wanted.append("gpu" if set(ON_GPU) & set(pair) else "cpu")
