@@ -18,8 +18,8 @@ EXPECTED = json.loads((Path(__file__).parent / "run_of_format_3_at_48_steps.json
 
 SINCE = {"migrated_rows": 180, "hot_rows": 36, "hot_lookup_ratio": 0.7673611111111112}
 MIGRATED_ROWS_MORE = 34
-"""That code moved 94 rows, 56 of them in the first 24 steps. Popularity is counted in another kind of sketch since, and a record of
-movement takes less, so more rows are hot in the same budget. Where rows are changes no loss."""
+"""That code moved 94 rows, 56 of them in the first 24 steps. Popularity is counted in another kind of sketch since, and a record
+of movement takes less, so more rows are hot in the same budget. Where rows are changes no loss."""
 
 
 @pytest.fixture
