@@ -81,6 +81,7 @@ class SnapshotLine(StrictShape):
     stale_rows: Count = 0
     placement_version: Count = 0
     stale_threshold: Number | None = None
+    stale_agreement: Number | None = None
     dense_lr: Number | None = None
     embedding_lr: Number | None = None
     totals: dict[Name, Number] = {}

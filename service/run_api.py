@@ -150,6 +150,7 @@ def stats(view: RunView) -> Values:
         "stale_rows": sum(now.stale_rows),
         "placement_version": now.version,
         "stale_threshold": snapshot.get("stale_threshold"),
+        "stale_agreement": snapshot.get("stale_agreement"),
         "dense_lr": snapshot.get("dense_lr"),
         "embedding_lr": snapshot.get("embedding_lr"),
         "ratios": {

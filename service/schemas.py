@@ -229,6 +229,10 @@ class Stats(Answer):
         float | None,
         Field(description="Movement under which a row is stale; null: no such number, any row of known movement may be stale"),
     ]
+    stale_agreement: Annotated[
+        float | None,
+        Field(description="Share of the rows stale at one of the last two judgements that was stale at both; null before two"),
+    ]
     totals: dict[str, float]
     stage_seconds: dict[str, float]
     disk: Annotated[DiskStats | None, Field(description="Null where all rows are in memory")]

@@ -46,6 +46,8 @@ def settings_of(case: Case, folder: Path) -> list[str]:
         f"run.precision={'float64' if case['precision'] == 'float64' else 'float32'}",
         f"knobs.hot_budget_bytes={1 << 16 if case['policy'] in SKIPPING and case.get('all_hot', several) else 1500}",
     ]  # fmt: skip
+    if policy == "adaptive":  # a rule without a record of movement
+        settings += ["knobs.stale_metric=popularity", "knobs.stale_threshold=1.0"]
     if case["bags"] != "one-hot":
         settings += ["data.synthetic.lookups_per_feature=2", f"data.pooling={case['bags']}"]
     if case["ids"] == "raw":

@@ -13,6 +13,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+COMMON_FOLDER = "ADAPTIVE_REC_TEST_RUNS"
+"""Variable with the folder of the runs that all parts of `make test` share."""
+
 SMALL = [
     "run.device=cpu", "run.threads=1", "run.steps=40", "run.batch_size=64", "data.synthetic.samples=6000",
     "data.synthetic.test_samples=256", "knobs.report_every=5", "knobs.reclassify_every=5", "knobs.sample_ratio=1.0",
@@ -124,6 +127,13 @@ class FinishedRuns:
                     fcntl.flock(lock, fcntl.LOCK_EX)
                     shutil.rmtree(home, ignore_errors=True)  # the next test that needs one trains it anew
                 raise AssertionError(f"the test must not write to {path}, which other tests share: ask for links=False")
+
+
+def main() -> int:
+    """Train all kinds."""
+    for kind in KINDS:
+        FinishedRuns(Path(os.environ[COMMON_FOLDER])).original(kind)
+    return 0
 
 
 FinishedRun = Callable[..., Path]

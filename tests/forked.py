@@ -2,7 +2,7 @@
 
 One server for each process of pytest imports what a run needs and forks for each command; fork() keeps commands apart, as in
 ``cli/warm.py``. What a test is to see of the start itself (imports, the words of a process, its standing in the session) needs a
-fresh process: use subprocess there.
+fresh process: use subprocess there. The parts of `make test` are forked in the same way, each with a server of its own.
 """
 
 from __future__ import annotations
@@ -67,14 +67,17 @@ class Forked:
 
 
 class Server:
-    """The process that forks, and what has become of the commands."""
+    """The process that forks, and what has become of the commands. `link` and `pid` are those of one that is there already."""
 
-    def __init__(self) -> None:
-        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            command = [sys.executable, "-m", "tests.forked", str(theirs.fileno())]
-            here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-            self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=here)
+    def __init__(self, link: socket.socket | None = None, pid: int = 0) -> None:
+        if link is None:
+            link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                command = [sys.executable, "-m", "tests.forked", str(theirs.fileno())]
+                here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+                self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=here)
+                pid = self.process.pid
+        self._link, self.pid = link, pid
         self._commands: dict[int, Forked] = {}
         self._asking, self._started = threading.Lock(), threading.Semaphore(0)
         self._newest: Forked | None = None
@@ -83,15 +86,21 @@ class Server:
 
     def start(
         self, words: list[str], output: int, environment: dict[str, str], folder: Path | None = None, first: str = "",
-        errors: int | None = None,
+        errors: int | None = None, main: str = "adaptive_rec.cli:main",
     ) -> Forked:  # fmt: skip
-        """Start a command whose output and errors go to file descriptors; it has a session of its own."""
-        order = {"words": words, "environment": environment, "folder": str(folder or Path.cwd()), "first": first}
+        """Start a command whose output and errors go to file descriptors; it has a session of its own. `main`: module and
+        function that read the words."""
+        order = {"words": words, "environment": environment, "folder": str(folder or Path.cwd()), "first": first, "main": main}
         with self._asking:
             socket.send_fds(self._link, [json.dumps(order).encode()], [output, output if errors is None else errors])
             assert self._started.acquire(timeout=240), "no process was forked"
             assert self._newest is not None, "the server has ended"
             return self._newest
+
+    def end(self) -> None:
+        """End a server of this process, which the seconds of what it forked are counted for."""
+        self._link.shutdown(socket.SHUT_RDWR)
+        self.process.wait()
 
     def _listen(self) -> None:
         while told := self._link.recv(1 << 12):
@@ -107,14 +116,18 @@ class Server:
             command.end_with(-signal.SIGKILL)
 
 
+prepared: tuple[socket.socket, int] | None = None
+"""The link to the server of this process, and its process id, where this is a part of `make test`."""
+
+
 @cache
 def server() -> Server:
-    return Server()
+    return Server(*prepared) if prepared is not None else Server()
 
 
 def server_process() -> int | None:
     """The process id of the server; None where none has been started."""
-    return server().process.pid if server.cache_info().currsize else None
+    return server().pid if server.cache_info().currsize else None
 
 
 def start(
@@ -135,8 +148,7 @@ def start(
 # The server ----------------------------------------------------------------------------------------------------------
 
 
-def serve(link: socket.socket) -> int:
-    """Fork for each order. Returns 0 when there are no more, and in the process of a command that command's exit code."""
+def load() -> None:
     import importlib
 
     from adaptive_rec.system.libraries import ignore_file
@@ -152,6 +164,10 @@ def serve(link: socket.socket) -> int:
     cpu_target.target_context.refresh()
     gc.collect()
     gc.freeze()  # what is loaded stays: looking through it again took each command a second when it ended
+
+
+def serve(link: socket.socket) -> int:
+    """Fork for each order. Returns 0 when there are no more, and in the process of a command that command's exit code."""
     watched: dict[int, int] = {}
     while True:
         for ready in select.select([link, *watched], [], [])[0]:
@@ -176,8 +192,6 @@ def serve(link: socket.socket) -> int:
 def execute(order: dict[str, Any], output: int, errors: int) -> int:
     import importlib
 
-    from adaptive_rec.cli import main
-
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # no command outlives the tests
     os.setsid()
     os.chdir(order["folder"])
@@ -192,9 +206,31 @@ def execute(order: dict[str, Any], output: int, errors: int) -> int:
     if order["first"]:
         importlib.import_module(order["first"])
     sys.argv[1:] = order["words"]
-    return main()
+    module, _, main = order["main"].partition(":")
+    code: int = getattr(importlib.import_module(module), main)()
+    return code
+
+
+def run_tests() -> int:
+    """Run pytest in this process, which has a server of its own below it. Arguments: the niceness, and the words of pytest."""
+    global prepared
+    import pytest
+
+    niceness, *words = sys.argv[1:]
+    os.nice(int(niceness))
+    with suppress(OSError):  # where Linux groups processes by session, niceness counts within a session only
+        Path("/proc/self/autogroup").write_text(niceness)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    child = os.fork()
+    if not child:
+        ours.close()
+        return serve(theirs)
+    theirs.close()
+    prepared = ours, child
+    return int(pytest.main(words))
 
 
 if __name__ == "__main__":
     del sys.path[0]  # the working directory, as adaptive_rec/__main__.py does
+    load()
     sys.exit(serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -1,7 +1,8 @@
 """Runs the tests in parts side by side, each a process of pytest with files of its own: ``python -m tests.parts``.
 
 `make test` and `make check` call it. A file is collected by one part (two, if it has tests marked alone): rewriting all takes
-a minute of a processor, which every worker of a shared queue would spend. Tests of processes that talk to each other in real
+a minute of a processor, which every worker of a shared queue would spend. Parts are forked from one process that has the
+libraries loaded, as are the commands that tests start (``tests.forked``). Tests of processes that talk to each other in real
 time (marker alone) are in parts of their own, one after the other; they wait more than they compute, so the other parts run
 beside them at a lower priority.
 """
@@ -22,15 +23,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import forked
+from tests.finished_runs import COMMON_FOLDER
+
 TESTS = Path(__file__).parent
 RESULTS = TESTS.parent / "studies" / "tests"
 """Folder of what the parts print and of the seconds of each test; git ignores it."""
 
 ALONE = (("service",), ("cli", "live", "modules", "browser"))
 """Folders with tests marked alone, by part; the browser's come last, because the run that they show continues until the end."""
-
-COMMON_FOLDER = "ADAPTIVE_REC_TEST_RUNS"
-"""Variable with the folder of the runs that all parts share; see ``tests.finished_runs``."""
 
 LOWER = 4
 """Niceness of the parts that are not alone. At 19 they would stand still on a busy machine."""
@@ -43,13 +44,13 @@ class Part:
     name: str
     files: list[str]
     marks: str = ""
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | forked.Forked | None = None
     found: dict[str, Any] = field(default_factory=dict)
 
     @property
     def words(self) -> list[str]:
         """The module that is run, with its arguments."""
-        return ["pytest", "-m", self.marks, f"--durations-table={self.table}", *self.files]
+        return ["-m", self.marks, f"--durations-table={self.table}", *self.files]
 
     @property
     def printed(self) -> Path:
@@ -59,15 +60,11 @@ class Part:
     def table(self) -> Path:
         return RESULTS / f"{self.name}.json"
 
-    def start(self, niceness: int, options: list[str]) -> None:
+    def start(self, server: forked.Server, options: list[str]) -> None:
         self.table.unlink(missing_ok=True)
-        command = [sys.executable, "-m", *self.words, *options]
+        words = ["0" if "alone" in self.name else str(LOWER), *self.words, *options]
         with self.printed.open("wb") as output:
-            self.process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, self.process.pid, niceness)
-        with suppress(OSError):  # where Linux groups processes by session, niceness counts within a session only
-            Path(f"/proc/{self.process.pid}/autogroup").write_text(str(niceness))
+            self.process = server.start(words, output.fileno(), dict(os.environ), main="tests.forked:run_tests")
 
     def end(self) -> None:
         """End the process and its group, by SIGKILL where it does not end soon."""
@@ -87,7 +84,10 @@ class Part:
 class Types(Part):
     """Mypy, beside the tests."""
 
-    words = ["mypy"]
+    def start(self, server: forked.Server, options: list[str]) -> None:
+        with self.printed.open("wb") as output:
+            command = ["nice", f"-n{LOWER}", sys.executable, "-m", "mypy"]
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
 
     def read(self) -> None:
         found = 0 if self.process is not None and self.process.returncode == 0 else 1
@@ -136,6 +136,13 @@ def planned(rooms: list[str], marks: str, slow: str, known: dict[str, float]) ->
         own = [str(p.relative_to(TESTS.parent)) for folder in folders for p in files if p.parent.name == folder]
         parts.append(Part(f"{marks}-alone-{number + 1}", own, f"alone and {slow}"))
     return [part for part in parts if part.files]
+
+
+def train_shared_runs(server: forked.Server) -> None:
+    """Train them before the parts begin, which would compile the same kernels side by side."""
+    environment = {**os.environ, "XDG_STATE_HOME": str(Path(os.environ[COMMON_FOLDER]) / "state")}
+    with (RESULTS / "shared-runs.log").open("wb") as output:
+        server.start([], output.fileno(), environment, main="tests.finished_runs:main").wait()
 
 
 def wait_for(parts: list[Part], seconds: float = 30.0) -> None:
@@ -199,20 +206,26 @@ def main() -> int:
     if not rooms:
         for old in RESULTS.glob(f"{marks}-*"):
             old.unlink()
-    parts = [*planned(rooms, marks, slow, known), *([] if told.slow else [Types("types", [])])]
+    types, parts = [] if told.slow else [Types("types", [])], planned(rooms, marks, slow, known)
     for number in (signal.SIGTERM, signal.SIGHUP):  # all parts end with this process
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     shared = tempfile.TemporaryDirectory()
     os.environ[COMMON_FOLDER] = shared.name
+    server = forked.Server()
     try:
+        for part in types:
+            part.start(server, [])
+        if not rooms:
+            train_shared_runs(server)
         for part in parts:
-            part.start(0 if "alone" in part.name else LOWER, [] if isinstance(part, Types) else told.options)
-        wait_for(parts)
+            part.start(server, told.options)
+        wait_for([*types, *parts])
     finally:
-        for part in parts:
+        for part in (*types, *parts):
             part.end()
+        server.end()
         shared.cleanup()
-    return closing(parts, sorted(set(there) - set(rooms)) if rooms else [])
+    return closing([*types, *parts], sorted(set(there) - set(rooms)) if rooms else [])
 
 
 if __name__ == "__main__":

@@ -84,6 +84,11 @@ FIGURES = (
         "snapshot", "stale_threshold", help="Movement under which a row is stale; no series where there is no such number.",
         tag="rows/stale_threshold",
     ),
+    Figure(
+        "snapshot", "stale_agreement",
+        help="Share of the rows stale at one of the last two judgements that was stale at both; no series before there were two.",
+        tag="rows/stale_agreement",
+    ),
     Figure("snapshot", "hot_rows", tag="rows/hot", is_whole=True),
     Figure("snapshot", "stale_rows", tag="rows/stale", is_whole=True),
     Figure("totals", "samples_seen", "counter", "Samples read and planned."),

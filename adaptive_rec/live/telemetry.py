@@ -105,6 +105,8 @@ class Snapshot:
     """Learning rate of the dense part at the next step, with schedule and knobs; so is the next one. Not a number in a user's
     loop, which sets its own."""
     embedding_lr: float = math.nan
+    stale_agreement: float = math.nan
+    """Share of the rows stale at one of the last two judgements that was stale at both; not a number before there were two."""
     totals: Mapping[str, int | float] = field(default_factory=dict)
     """Counters since the run began."""
     stage_seconds: Mapping[str, float] = field(default_factory=dict)

@@ -189,6 +189,7 @@ class Reclassifier:
     def _judge(self, policy: SkippingPolicy, movement: MovementView, own_H: slice) -> None:
         """Mark the hot rows that the policy finds stale. It sees those of all ranks, so that all of them have one threshold."""
         staleness = policy.find_stale(movement)
+        self._stale.compare(movement.stale_H, staleness.stale_H)
         self._stale.mark(staleness.stale_H[own_H])
         self.stale_threshold = staleness.threshold
 
@@ -223,7 +224,7 @@ class Reclassifier:
 
     def _migrate(self, views: list[AccessView], knobs: Knobs, max_moved_bytes: int) -> Migration:
         """Move the rows that the policy wishes for, within the guard rails. Returns what moved."""
-        store, monitored = self.store, self.policy.tracks_movement
+        store, monitored = self.store, self.policy.records_movement(knobs)
         row_bytes = store.hot.row_bytes(monitored)
         budget = self.policy.budget_bytes(knobs, all_rows_bytes(store.space, row_bytes))
         capacities = self._capacities(views, row_bytes, budget, max_moved_bytes)

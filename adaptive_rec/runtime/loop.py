@@ -16,10 +16,13 @@ from adaptive_rec.data.left_out import samples_between, steps_to_come
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.finite import Word, step_check
+from adaptive_rec.dense.quality_trend import QualityTrend
 from adaptive_rec.embedding.optimizer import LearningRates
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import NotFiniteError
+from adaptive_rec.live.mailbox import Command
+from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.live.telemetry import Evaluation, Event
 from adaptive_rec.policy import Policy
 from adaptive_rec.runtime.checkpoints import Checkpoints
@@ -126,7 +129,7 @@ class Runtime(Session):
     def is_over(self) -> bool:
         """Whether all steps are made and all that the last boundary owed, and no knob is to change."""
         ends = self.followed is None or self.state.stopped_early
-        return ends and self.state.is_at_end and not self.state.owed and not self._overrides
+        return ends and self.state.is_at_end and not (self.state.slice_is_due or self.state.owed or self._overrides)
 
     def expect_steps(self) -> None:
         """Set how many steps the run makes: until the end of the stream from the reader's position on, or as configured."""
@@ -134,7 +137,9 @@ class Runtime(Session):
         if self.followed is not None:
             state.expect_steps(steps or None)
             return
-        reordered = self.policy.reorders_stream  # then the position does not show which samples were trained
+        if state.position.on_slice:
+            steps = 0
+        reordered = self.policy.reorders_stream and not state.position.on_slice  # the position does not show what was trained
         begin, made = (Position(), 0) if reordered else (state.position, state.step)
         in_stream = made + steps_to_come(source, begin, batch_size)
         state.expect_steps(min(in_stream, steps or in_stream), source.epochs)
@@ -225,7 +230,7 @@ class Runtime(Session):
     def _end(self) -> Iterator[Report]:
         """Carry out and report what is still owed at the end of the run."""
         yield from self.phases.take_reports()
-        if self.config.watch.rules and not self.state.stop_requested:
+        if self.config.watch.rules and not self.state.stopped_by_command:
             yield from self.control.process_commands()  # what the watchdog has found in the last report
         if self.state.rollback is not None:
             return
@@ -238,6 +243,26 @@ class Runtime(Session):
         yield from self.saving.written(wait=True)
         self.finite.settle()
         yield from self.last_report()
+        if self.state.slice_is_due:
+            yield from self._go_to_slice()
+
+    def _go_to_slice(self) -> Iterator[Event]:
+        """Go back to the best model, which goes on with the validation slice. Without a whole checkpoint of it the run ends."""
+        state, best = self.state, self.state.trend.best
+        assert best is not None
+        if best.step == state.step:
+            yield from self.saving.at_once()
+        name = self.saving.whole_of_step(best.step)
+        if name is None:
+            text = f"the best evaluation was at step {best.step:,}, of which there is no whole checkpoint"
+            yield Event(state.step, "warning", f"{text}: the validation slice is not trained on")
+            return
+        state.roll_back(Rollback(Command("rollback", {}), name, state.step, {}, on_slice=True))
+
+    def begin_slice(self, trend: QualityTrend) -> None:
+        """Go on with the validation slice, as the best model. `trend`: the evaluations of all passes."""
+        self.state.begin_slice(trend)
+        self.phases.leave_stretch()
 
     def _end_followed(self) -> Iterator[Event]:
         """Count malformed rows behind the last row of a stream that is followed, and say what was not read."""

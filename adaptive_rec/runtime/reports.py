@@ -113,6 +113,7 @@ class Reports:
             "stale_rows": sum(stale_rows),
             "placement_version": state.placement_version,
             "stale_threshold": self._reclassifier.stale_threshold,
+            "stale_agreement": self._observer.stale.agreement,
             "dense_lr": math.nan if rates is None else rates.dense,
             "embedding_lr": math.nan if rates is None else rates.embedding,
             "stage_seconds": {stage: round(seconds, 4) for stage, seconds in dict(state.times.seconds).items()},

@@ -67,7 +67,7 @@ class Session(ABC):
         self.state = state = RunState(config, policy, store, times)
         tries = self.device.type != "cpu" and store.group.is_alone  # several ranks fetch all rows before the first micro-batch
         self.splitting = Splitting(config.run.split, tries, replaying)
-        sizes, slots = store.hot.row_bytes(policy.tracks_movement), sum(store.hot.tier.capacities)
+        sizes, slots = store.hot.row_bytes(policy.records_movement(state.knobs)), sum(store.hot.tier.capacities)
         tracked = tracked_slots(policy, state.knobs, store.space, sizes, slots)
         self.observer = Observer(store, config.run.seed, state.times, tracked)
         self.reclassifier = Reclassifier(policy, store, self.observer)

@@ -115,7 +115,8 @@ function showMoved() {
 const round3 = (value) => (typeof value === "number" ? Number(value.toPrecision(3)) : value);
 
 /** Where the threshold is null, no number is the limit: every row of known movement is stale, where there are any. */
-function staleIn({ stale_threshold: threshold, stale_rows: rows }) {
+function staleIn({ stale_threshold: threshold, stale_rows: rows, stale_agreement: agreement }) {
+  if (typeof agreement === "number" && rows) return `${percent(agreement, 0)} as in the window before`;
   if (typeof threshold === "number") return `under ${significant(threshold)}`;
   return rows ? "at any movement" : "none yet";
 }

@@ -13,14 +13,16 @@ from tests.matrix import Case, cells
 
 @cells("checkpoint")
 def test_a_resumed_cell_ends_as_an_unbroken_plain_one(case: Case, tmp_path: Path, small_segments: None) -> None:
-    resumed, plain = train(case, tmp_path / "ours", stops=(5,)), train(plain_cell(case), tmp_path / "plain")
-    assert 0 < len(resumed.losses) < len(plain.losses)
-    plain.losses = plain.losses[-len(resumed.losses) :]
-    if case["precision"] != "float64" and (case["device"], case["ranks"]) != ("direct", 1):
-        unbroken = train(case, tmp_path / "unbroken")  # numbers of 32 bits drift from those of another device or more ranks
-        np.testing.assert_array_equal(resumed.losses, unbroken.losses[-len(resumed.losses) :])
+    # Numbers of 32 bits drift from those of another device or more ranks: such a cell ends as itself, unbroken.
+    drifts = case["precision"] != "float64" and (case["device"], case["ranks"]) != ("direct", 1)
+    resumed = train(case, tmp_path / "ours", stops=(5,))
+    unbroken = train(case if drifts else plain_cell(case), tmp_path / "unbroken")
+    assert 0 < len(resumed.losses) < len(unbroken.losses)
+    unbroken.losses = unbroken.losses[-len(resumed.losses) :]
+    if drifts:
+        np.testing.assert_array_equal(resumed.losses, unbroken.losses)
         for mine, theirs in zip([*resumed.rows, *resumed.dense], [*unbroken.rows, *unbroken.dense], strict=True):
             np.testing.assert_array_equal(mine, theirs)
     else:
-        assert_same(resumed, plain, case)
-    assert resumed.totals["samples_seen"] == plain.totals["samples_seen"]
+        assert_same(resumed, unbroken, case)
+    assert resumed.totals["samples_seen"] == unbroken.totals["samples_seen"]

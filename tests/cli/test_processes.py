@@ -16,6 +16,7 @@ import pytest
 
 from adaptive_rec.cli import main
 from tests import forked
+from tests.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.alone
 
@@ -207,7 +208,7 @@ def test_a_second_signal_ends_all_at_once(
     for _ in range(2):
         process.send_signal(signal.SIGINT)
         time.sleep(0.5)
-    assert process.wait(12) == 130
+    assert Stopwatch(process.pid).wait(process, 12) == 130
     wait_for(lambda: ranks_of(out) == {})
 
 

@@ -8,12 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from adaptive_rec.live.runtime_file import under_way
 from tests import forked
+from tests.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.alone
 
@@ -45,9 +45,9 @@ def test_a_signal_ends_the_run_in_good_order_and_soon(wait_for, lines_of, tmp_pa
     try:
         wait_for(lambda: lines_of(out / "metrics.jsonl") >= 2 or process.poll() is not None)
         process.send_signal(number)
-        start = time.monotonic()
-        code = process.wait(WAIT_SECONDS)
-        seconds = time.monotonic() - start
+        watch = Stopwatch(process.pid)
+        code = watch.wait(process, WAIT_SECONDS)
+        seconds = watch.seconds
     finally:
         process.kill()
     text = printed.read_text()

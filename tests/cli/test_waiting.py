@@ -9,7 +9,6 @@ import random
 import select
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,9 +17,10 @@ import pytest
 from adaptive_rec.cli import main
 from adaptive_rec.cli.commands import COMMANDS
 from tests import forked
+from tests.stopwatch import Stopwatch
 
-LIMIT_SECONDS = 3.0
-"""Limit of the wait for the first output: generous, as machines of tests are shared; alone it takes at most 0.5 s."""
+LIMIT_SECONDS = 1.5
+"""Limit of the wait for the first output, without waiting for a processor: it takes at most 0.5 s, and loading torch two."""
 TRIES = 3
 SETTINGS = ["--no-serve", "--set", "model.bottom_mlp=[8]", "--set", "model.top_mlp=[8]", "--steps", "3"]
 
@@ -77,20 +77,21 @@ def on_a_terminal(words: list[str], folder: Path, runtime: Path, fresh: bool = T
     """Execute a command on a terminal, in a fresh process or in one that has its libraries loaded; yield when it prints what."""
     terminal, stream = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "XDG_RUNTIME_DIR": str(runtime), "COLUMNS": "100"}
-    started = time.monotonic()
+    watch = Stopwatch()
     if fresh:
         command = [sys.executable, "-m", "adaptive_rec", *words]
         child = subprocess.Popen(command, cwd=folder, env=environment, stdin=stream, stdout=stream, stderr=stream)
     else:
         child = forked.start(words, stream, environment, folder)
     os.close(stream)
+    watch.include(child.pid)
     try:
         while select.select([terminal], [], [], 120)[0]:
             try:
                 text = os.read(terminal, 1 << 16)
             except OSError:  # how Linux reports the end of a terminal
                 break
-            yield time.monotonic() - started, text
+            yield watch.seconds, text
     finally:
         child.kill()
         child.wait()

@@ -71,7 +71,7 @@ def test_lines_are_read_when_their_end_is_there(tmp_path: Path) -> None:
             time.sleep(0.01)
         assert found == [[4, 5, 6, 7]]
     source.stop()
-    reader.join(5)
+    reader.join(60)
     assert found == [[4, 5, 6, 7], [8, 9]]
 
 

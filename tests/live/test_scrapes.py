@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from adaptive_rec.live.scrapes import LONGEST_HURRIED_SECONDS, LONGEST_SECONDS, Scrapes
+from tests.stopwatch import Stopwatch
 
 from .conftest import Job, wait_for
 
@@ -114,7 +115,7 @@ def test_a_stopped_run_is_scraped_once_more(start: Start) -> None:
     assert written is not None
     assert abs(float(written[1]) - time.time()) < 30
     assert phase_at(job) == "finished"
-    assert job.process.wait(12) == 143
+    assert Stopwatch(job.process.pid).wait(job.process, 12) == 143
     assert "to the scraper of its metrics" in job.log.read_text()
 
 
@@ -125,7 +126,7 @@ def test_a_second_signal_ends_the_wait(start: Start) -> None:
     job.process.send_signal(signal.SIGTERM)
     wait_for(lambda: "to the scraper of its metrics" in job.log.read_text())
     job.process.send_signal(signal.SIGTERM)
-    assert job.process.wait(12) == 143
+    assert Stopwatch(job.process.pid).wait(job.process, 12) == 143
 
 
 @pytest.mark.slow
@@ -137,7 +138,7 @@ def test_a_signal_ends_the_wait_of_a_run_that_was_stopped_by_a_client(start: Sta
         assert client.post("/api/v1/control/stop").status_code in (200, 202)
     wait_for(lambda: "to the scraper of its metrics" in job.log.read_text())
     job.process.send_signal(signal.SIGINT)
-    assert job.process.wait(40) == 0
+    assert Stopwatch(job.process.pid).wait(job.process, 40) == 0
     assert not job.runtime_file.exists()
 
 
@@ -150,7 +151,7 @@ def test_a_second_stop_ends_the_wait(start: Start) -> None:
         client.post("/api/v1/control/stop")
         wait_for(lambda: "to the scraper of its metrics" in job.log.read_text())
         client.post("/api/v1/control/stop")
-    assert job.process.wait(40) == 0
+    assert Stopwatch(job.process.pid).wait(job.process, 40) == 0
 
 
 @pytest.mark.alone
@@ -164,7 +165,7 @@ def test_a_failed_run_is_scraped_once_more(start: Start) -> None:
     wait_for(lambda: "the run has failed" in job.log.read_text())
     time.sleep(1)
     assert phase_at(job) == "failed"
-    assert job.process.wait(15) > 0
+    assert Stopwatch(job.process.pid).wait(job.process, 15) > 0
     assert len(job.events("failed")) == 1
 
 
@@ -180,6 +181,6 @@ def test_a_run_resumed_meanwhile_gets_the_port(start: Start, tmp_path: Path) -> 
     try:
         resumed.wait_until_served()
         assert resumed.about["url"] == first.about["url"]
-        assert first.process.wait(15) == 143
+        assert Stopwatch(first.process.pid).wait(first.process, 15) == 143
     finally:
         resumed.end()

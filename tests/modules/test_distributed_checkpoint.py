@@ -141,12 +141,12 @@ def quick(cases: Any) -> Any:
 def test_a_fresh_loop_goes_on_to_the_same_bits(rule: str, way: str, tmp_path: Path) -> None:
     """Dense layers, too: torch gives an optimizer no state to load into where it has one of a table already."""
     saver = make(rule)
-    train(saver, 0, 15)
+    train(saver, 0, 6)
     saver[1].zero_grad()
     fresh = make(rule)
     WAYS[way](saver, fresh, tmp_path)
     for loop in (saver, fresh):
-        train(loop, 15, 15)
+        train(loop, 6, 6)
     ours, others = fresh[0].state_dict(), saver[0].state_dict()
     assert {name: torch.equal(value, others[name]) for name, value in ours.items()} == dict.fromkeys(others, True)
 

@@ -53,7 +53,7 @@ def on_devices(cases: list[dict[str, Any]], kept: list[int]) -> pytest.MarkDecor
 @on_devices(CASES, [0, 6])
 def test_where_batches_are_classified_changes_no_bit(train: Any, case: dict[str, Any], device: str) -> None:
     """Skipping policies ask for lists, which come down. A placement of other rows changes the counts that are compared."""
-    settings = {"steps": 30, "device": device, "budget_bytes": 200_000, **case}
+    settings = {"steps": 24, "device": device, "budget_bytes": 200_000, **case}
     on_device, on_host = train(**settings, classify="device"), train(**settings)
     assert on_device.runtime.store.path.classifies
     assert not on_host.runtime.store.path.classifies
@@ -83,7 +83,7 @@ HOME: list[dict[str, Any]] = [
 def test_rows_that_the_device_reads_in_host_memory_are_those_that_are_staged(
     train: Any, case: dict[str, Any], device: str
 ) -> None:
-    settings = {"steps": 30, "device": device, "budget_bytes": 200_000, **case}
+    settings = {"steps": 24, "device": device, "budget_bytes": 200_000, **case}
     same = settings.pop("settings", [])
     staged, direct, in_place = (
         train(**settings, settings=[*same, f"run.cold_rows={way}"]) for way in ("staged", "direct", "in_place")
@@ -101,7 +101,7 @@ def test_threads_that_share_the_staging_change_no_bit(train: Any, classify: str,
     for name in ("LEAST_FOUND", "LEAST_INDEXED"):
         monkeypatch.setattr(travelling, name, 1)
     monkeypatch.setattr(copier, "_CHUNK_BYTES", 64)
-    case = {"optimizer": "rowwise_adagrad", "bags": "sum", "depth": 4, "churn": True, "budget_bytes": 200_000, "steps": 30}
+    case = {"optimizer": "rowwise_adagrad", "bags": "sum", "depth": 4, "churn": True, "budget_bytes": 200_000, "steps": 16}
     outcomes = [
         train("hotline", device="late", classify=classify, settings=[f"run.copy_threads={threads}"], **case)
         for threads in (4, 1)

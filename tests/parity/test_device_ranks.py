@@ -15,7 +15,7 @@ from adaptive_rec.embedding.peers.device_lines import DeviceLines
 from adaptive_rec.embedding.staged.path import StagedPath
 from tests.doubles.late_streams import LateLink
 from tests.parity.test_parity import assert_equal, plain
-from tests.parity.test_processes import CHANGES, SKIPS, in_time, slower
+from tests.parity.test_processes import CHANGES, SKIPS, STEPS, in_time, slower
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_ranks_with_devices_equal_one_process_where_owners_pool_all_bags(
 ) -> None:
     monkeypatch.setattr(lines, "ROW_BYTES", 1_000_000)
 
-    outcome = train("hotline", "adagrad", bags, "late", budget_bytes=200_000, depth=2, churn=True, ranks=ranks, steps=40)
+    outcome = train("hotline", "adagrad", bags, "late", budget_bytes=200_000, depth=2, churn=True, ranks=ranks, steps=STEPS)
 
-    assert_equal(outcome, plain(train, "adagrad", bags, steps=40))
+    assert_equal(outcome, plain(train, "adagrad", bags, steps=STEPS))
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def forget_the_rows_in_flight(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("fault", [wait_for_no_exchange, send_to_the_wrong_places, forget_the_rows_in_flight])
 def test_planted_faults_between_devices_are_found(train: Any, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = plain(train, "sgd", "one-hot", steps=40)
+    expected = plain(train, "sgd", "one-hot", steps=STEPS)
     fault(monkeypatch)
 
     with pytest.raises(AssertionError):
-        assert_equal(train("hybrid", "sgd", "one-hot", "late", depth=2, ranks=2, steps=40), expected)
+        assert_equal(train("hybrid", "sgd", "one-hot", "late", depth=2, ranks=2, steps=STEPS), expected)

@@ -11,7 +11,7 @@ from adaptive_rec.embedding.peers import lines
 from adaptive_rec.embedding.peers.rank_peers import RankPeers
 from tests.parity.test_disk import assert_same_bits, on_disk
 from tests.parity.test_parity import assert_equal, plain
-from tests.parity.test_processes import CHANGES, SKIPS, in_time, slower
+from tests.parity.test_processes import CHANGES, SKIPS, STEPS, in_time, slower
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_ranks_skip_and_round_the_same_with_rows_on_a_disk(
 ) -> None:
     """Where owners pool all bags."""
     monkeypatch.setattr(lines, "ROW_BYTES", 1_000_000)
-    arguments = {"budget_bytes": 100_000, "depth": 2, "ranks": 2, "steps": 40, "precision": "float32"}
+    arguments = {"budget_bytes": 100_000, "depth": 2, "ranks": 2, "steps": STEPS, "precision": "float32"}
 
     outcome = train(policy, "adagrad", "sum", **arguments, settings=[*settings, *on_disk(tmp_path)])
 

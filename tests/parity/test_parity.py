@@ -72,7 +72,7 @@ def assert_equal(one: Any, other: Any, device: str = "") -> None:
 
 @pytest.mark.parametrize("case", each(CASES), ids=title)
 def test_exact_policies_equal_plain_steps(train: Any, case: dict[str, Any]) -> None:
-    check_case(train, case, steps=40)
+    check_case(train, case, steps=24)
 
 
 @gpu
@@ -104,9 +104,9 @@ def check_case(train: Any, case: dict[str, Any], steps: int) -> None:
 
 @grid(always, each, optimizer=SETTINGS["optimizer"], device=DEVICES[1:])
 def test_plain_steps_on_a_device_equal_those_on_the_cpu(train: Any, optimizer: str, device: str) -> None:
-    outcome = train(optimizer=optimizer, bags="mean", device=device, depth=3, steps=40)
+    outcome = train(optimizer=optimizer, bags="mean", device=device, depth=3, steps=24)
 
-    assert_equal(outcome, plain(train, optimizer, "mean", steps=40), device)
+    assert_equal(outcome, plain(train, optimizer, "mean", steps=24), device)
 
 
 @grid(always, each, device=DEVICES[1:], budget_bytes=[0, 1 << 40])

@@ -22,7 +22,7 @@ OPTIMIZERS = {
 
 @grid(always, each, optimizer=list(OPTIMIZERS), bags=["one-hot", "mean"])
 def test_hybrid_equals_plain_pytorch(train: Any, optimizer: str, bags: str) -> None:
-    steps = 40
+    steps = 24
     ours = train(optimizer=optimizer, bags=bags, steps=steps)
     space, source = ours.runtime.store.space, ours.runtime.source
     fresh = assemble(ours.runtime.config, source)

@@ -21,8 +21,8 @@ CHANGES = {
 }  # fmt: skip
 """Knobs that change on the way, by step."""
 
-STEPS, MANY = 40, 200
-"""Fewer than in one process: what is wrong between ranks shows within 40, see the planted faults. Slow tests make many."""
+STEPS, MANY = 24, 200
+"""Fewer than in one process: what is wrong between ranks shows within 24, see the planted faults. Slow tests make many."""
 
 
 def in_time(cases: list[Any], others: list[Any]) -> list[Any]:
@@ -71,9 +71,9 @@ def test_several_ranks_equal_one_where_owners_pool_all_bags(
 ) -> None:
     monkeypatch.setattr(lines, "ROW_BYTES", 1_000_000)
 
-    outcome = train("hotline", "adagrad", bags, budget_bytes=200_000, depth=2, ranks=ranks, steps=40)
+    outcome = train("hotline", "adagrad", bags, budget_bytes=200_000, depth=2, ranks=ranks, steps=STEPS)
 
-    assert_equal(outcome, plain(train, "adagrad", bags, steps=40))
+    assert_equal(outcome, plain(train, "adagrad", bags, steps=STEPS))
 
 
 @pytest.mark.parametrize(
@@ -183,10 +183,10 @@ def mistake_an_owner(transport: type[HostTransport], patch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("fault", [forget_the_late_rows, sum_twice, mistake_an_owner])
 def test_planted_faults_are_found(train: Any, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = plain(train, "sgd", "one-hot", steps=40)
+    expected = plain(train, "sgd", "one-hot", steps=STEPS)
     fault(HostTransport, monkeypatch)
 
-    outcome = train("hybrid", "sgd", "one-hot", depth=2, ranks=2, steps=40)
+    outcome = train("hybrid", "sgd", "one-hot", depth=2, ranks=2, steps=STEPS)
 
     with pytest.raises(AssertionError):
         assert_equal(outcome, expected)

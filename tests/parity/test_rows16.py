@@ -26,7 +26,7 @@ from tests.matrix import always, each, grid, only
 from tests.settings import DEVICES
 
 SETTINGS = [
-    "knobs.policy=hybrid", "run.split=never", "run.device=cpu", "run.threads=1", "run.batch_size=32", "run.steps=50",
+    "knobs.policy=hybrid", "run.split=never", "run.device=cpu", "run.threads=1", "run.batch_size=32", "run.steps=30",
     "data.table_rows=[400, 30, 7]", "data.dense_features=2", "data.synthetic.samples=3200", "data.synthetic.test_samples=64",
     "data.synthetic.lookups_per_feature=2", "model.embedding_dim=4", "model.table_dims=[4, 3, 4]", "model.bottom_mlp=[8]",
     "model.top_mlp=[8]", "knobs.reclassify_every=3", "knobs.hysteresis=0.0", "knobs.hot_budget_bytes=1500",

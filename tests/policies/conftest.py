@@ -130,19 +130,20 @@ def watch(memory_source: Any, monkeypatch: pytest.MonkeyPatch) -> Watch:
 
 
 @pytest.fixture(scope="session")
-def _plain_runs() -> dict[int, tuple[Plain, World | None]]:
+def _plain_runs() -> dict[tuple[int, int], tuple[Plain, World | None]]:
     return {}
 
 
 @pytest.fixture
-def plain(watch: Watch, _plain_runs: dict[int, tuple[Plain, World | None]]) -> Callable[..., Plain]:
-    """Train a world under `hybrid`, once for each world. Worlds are kept, so that no other gets the same id."""
+def plain(watch: Watch, _plain_runs: dict[tuple[int, int], tuple[Plain, World | None]]) -> Callable[..., Plain]:
+    """Train a world, or so many steps without one, under `hybrid`, once. Worlds are kept, so that no other gets the same id."""
 
-    def run(world: World | None = None) -> Plain:
-        if id(world) not in _plain_runs:
-            seen = watch("hybrid", world=world)
-            _plain_runs[id(world)] = Plain(seen.losses, seen.tables()), world
-        return _plain_runs[id(world)][0]
+    def run(world: World | None = None, steps: int = 48) -> Plain:
+        key = id(world), steps
+        if key not in _plain_runs:
+            seen = watch("hybrid", *([] if world else [f"run.steps={steps}"]), world=world)
+            _plain_runs[key] = Plain(seen.losses, seen.tables()), world
+        return _plain_runs[key][0]
 
     return run
 

@@ -41,14 +41,20 @@ def result(runtime: Runtime) -> tuple[Any, ...]:
     return runtime.step_number, totals["samples_seen"], totals["samples_trained"], totals["row_updates"], runtime.state.position
 
 
+@pytest.fixture(params=[17, pytest.param(7, marks=pytest.mark.slow)])
+def apart(request: pytest.FixtureRequest) -> int:
+    """Batches between one stop and the next."""
+    return request.param
+
+
 @grid(always, only("fae_released"), policy=ARRANGING, depth=[0, 3])
 def test_a_stop_between_the_parts_of_a_batch_trains_no_part_of_it(
-    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, depth: int
+    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, depth: int, apart: int
 ) -> None:
     settings = (*EPOCHS, "data.epochs=1", f"knobs.prefetch_depth={depth}")
     whole = build(policy, *settings)
     list(whole.run())
-    for read in range(3, 400, 7):
+    for read in range(3, 400, apart):
         first = build(policy, *settings)
         if not stopped_at(first, read, monkeypatch):
             break

@@ -158,14 +158,16 @@ def test_every_lookup_is_counted_hot_or_cold(start: Start) -> None:
 
 
 def test_results_are_those_of_hotline(start: Start, wild: Wild) -> None:
-    losses = [event.loss for event in start(Hotline(), wild.batches).run() if isinstance(event, Snapshot)]
-    np.testing.assert_allclose(losses, wild.losses, rtol=1e-12)
+    some = len(wild.batches) // 2
+    losses = [event.loss for event in start(Hotline(), wild.batches[:some]).run() if isinstance(event, Snapshot)]
+    np.testing.assert_allclose(losses, wild.losses[:some], rtol=1e-12)
 
 
 def test_a_repeated_run_changes_its_memory_at_the_same_steps(start: Start, wild: Wild) -> None:
-    again = watched(start, Wild(wild.calm_ticks, wild.batches))
-    assert len(wild.memories) > 3
-    assert [(e.step, e.details) for e in again.memories] == [(e.step, e.details) for e in wild.memories]
+    third = wild.memories[2].step
+    again = watched(start, Wild(wild.calm_ticks, wild.batches[:third]))
+    assert third < len(wild.batches)
+    assert [(e.step, e.details) for e in again.memories] == [(e.step, e.details) for e in wild.memories[:3]]
 
 
 def test_other_policies_follow_the_knobs(start: Start) -> None:

@@ -6,8 +6,6 @@ import errno
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +26,7 @@ from adaptive_rec.run import branching
 from adaptive_rec.run.branching import Branch, make_branch
 from adaptive_rec.run.parent import parent_of
 from adaptive_rec.run.training_run import TrainingRun
+from tests import forked
 from tests.checkpoint.test_resume_run import assert_same_end, begin, go_on, steered, written_at
 
 SAVED = ["checkpoint.every_steps=10", "checkpoint.every_seconds=0", "checkpoint.keep=3"]
@@ -279,18 +278,10 @@ def test_what_cannot_be_a_branch_is_refused_and_leaves_nothing(tmp_path: Path, p
     assert list((tmp_path / "here").iterdir()) == []
 
 
-KILLED = """\
-import os, sys
-from pathlib import Path
-from adaptive_rec.run import branching
-branching._write_descriptions = lambda *_: os._exit(9)
-branching.make_branch(Path(sys.argv[1]), "30", Path(sys.argv[2]), {}, [], "")
-"""
-
-
 def test_a_branch_that_is_killed_is_not_there_and_the_next_one_clears_up(tmp_path: Path, parent: Path) -> None:
     out = tmp_path / "branch"
-    assert subprocess.run([sys.executable, "-c", KILLED, parent, out], check=False).returncode == 9
+    words = ["branch", str(parent), "--at", "30", "--out", str(out), "--no-train"]
+    assert forked.start(words, 2, dict(os.environ), first="tests.run.killed_branch").wait(60) == 9
     [draft] = tmp_path.iterdir()
     assert draft.name.startswith(".branch-")
     assert (draft / "run" / "checkpoints").is_dir()

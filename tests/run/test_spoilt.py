@@ -11,7 +11,7 @@ from adaptive_rec.cli import main
 from tests.run import spoilt
 from tests.run.spoilt import faults
 
-MUTATIONS, COMMANDS, ALL = 12, 3, 2000
+MUTATIONS, COMMANDS, ALL = 9, 3, 2000
 """Spoilt files of a test, commands that it executes over each of the few, and many spoilt files."""
 SEED = 20261126
 

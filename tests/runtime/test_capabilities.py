@@ -81,10 +81,10 @@ EXCLUSIVE = [
 
 
 def pairs() -> Iterator[Any]:
-    """Yield the pairs of features of a run; every ninth is started in `make test`, all in `make check`."""
+    """Yield the pairs of features of a run; every 18th is started in `make test`, all in `make check`."""
     names = [name for name in FEATURES if name not in OWN]
     for number, pair in enumerate(each for each in combinations(names, 2) if set(each) not in EXCLUSIVE):
-        yield pytest.param(*pair, id=" + ".join(pair), marks=[] if number % 9 == 0 else [pytest.mark.slow])
+        yield pytest.param(*pair, id=" + ".join(pair), marks=[] if number % 18 == 0 else [pytest.mark.slow])
 
 
 @pytest.fixture(scope="module")

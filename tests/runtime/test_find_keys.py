@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ def test_keys_are_found_by_another_thread_while_the_run_trains(tmp_path: Path) -
                 if own:
                     rows[key] = row
             asked.append(len(rows))
+            time.sleep(0.002)
 
     thread = threading.Thread(target=ask)
     thread.start()

@@ -28,6 +28,7 @@ from adaptive_rec.service.gate import READS, STREAM, RequestGate
 from adaptive_rec.service.protocol import protocol_for
 from adaptive_rec.service.security import Bucket, RequestLimits, Security
 from adaptive_rec.service.sessions import MOST_SESSIONS, BrowserSessions
+from tests.stopwatch import Stopwatch
 
 from .conftest import Called, Reply
 
@@ -137,7 +138,7 @@ class Served(Asked):
 
     def connect(self, unix: bool = False) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX if unix else socket.AF_INET)
-        sock.settimeout(5)
+        sock.settimeout(20)
         sock.connect(self.unix if unix else ("127.0.0.1", self.port))
         return sock
 
@@ -602,11 +603,12 @@ def test_bodies_of_strangers_are_not_waited_for(sockets: Served) -> None:
 @pytest.mark.parametrize("path", ["/slow", "/busy"])
 @pytest.mark.alone
 def test_what_takes_too_long_is_ended(sockets: Served, path: str) -> None:
-    start = time.perf_counter()
+    start, watch = time.perf_counter(), Stopwatch()
     reply = sockets.ask("GET", path, token=READ)
     assert reply.problem["status"] == 503
     assert reply.headers["retry-after"] == "1"
-    assert FREE.request_seconds <= time.perf_counter() - start < FREE.request_seconds + 0.5
+    assert FREE.request_seconds <= time.perf_counter() - start
+    assert watch.seconds < FREE.request_seconds + 0.5
 
 
 @pytest.mark.alone

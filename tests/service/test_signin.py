@@ -138,7 +138,7 @@ class Browser:
         """Runs a script that leaves the page, after its own call has ended: a call fails whose page goes away."""
         self.run(f"setTimeout(() => {{ {script} }})")
 
-    def wait_for(self, condition: str, seconds: float = 10.0) -> None:
+    def wait_for(self, condition: str, seconds: float = 60.0) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             try:

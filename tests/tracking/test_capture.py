@@ -23,7 +23,7 @@ def stream(request: pytest.FixtureRequest) -> Any:
     return study.STREAMS[request.param](data_folder())
 
 
-@pytest.mark.parametrize("share", [0.01, 0.1])
+@pytest.mark.parametrize("share", [0.01, pytest.param(0.1, marks=pytest.mark.slow)])
 def test_the_sketch_catches_nearly_what_exact_counts_catch(stream: Any, share: float) -> None:
     line = study.capture(stream, share, Knobs(), seed=0)
     assert line["of_exact"] >= study.BARS[share]

@@ -46,7 +46,7 @@ def test_adaptive_windows_catch_nearly_what_the_best_fixed_ones_catch(
     assert by_day(static, day_S)[-1] < 0.01
 
 
-@pytest.mark.parametrize("share", [0.01, 0.1])
+@pytest.mark.parametrize("share", [0.01, pytest.param(0.1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("read", "name"),
     [

@@ -314,6 +314,7 @@ def test_the_skew_of_criteo_is_that_of_its_values(criteo_sample: Path, columns: 
         assert made["all"]["top_ratios"][share] == pytest.approx(top / sum(together))
 
 
+@pytest.mark.slow
 def test_the_known_figures_of_criteo_are_found(criteo_sample: Path, columns: list[list[bytes]]) -> None:
     """The sample's published skew leaves missing values out; its drift of C3 is over all rows."""
     counts = [n for column in columns for value, n in Counter(column).items() if value]
