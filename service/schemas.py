@@ -203,12 +203,15 @@ if TYPE_CHECKING:
     class DiskStats(Answer): ...
 
     class KeyStats(Answer): ...
+
+    class SkippingStats(Answer): ...
 else:
     DiskStats = figures_model(
         "DiskStats", "disk",
         "Rows on a disk. Rows and seconds are means of a step since the snapshot before; `totals` has them since the run began.",
     )
     KeyStats = figures_model("KeyStats", "keys", "Raw ids. Ratios and means are over the steps since the snapshot before.")
+    SkippingStats = figures_model("SkippingStats", "skipping", "What skipping costs, in nats, by paired trials.")
 
 
 class Stats(Answer):
@@ -237,6 +240,7 @@ class Stats(Answer):
     stage_seconds: dict[str, float]
     disk: Annotated[DiskStats | None, Field(description="Null where all rows are in memory")]
     keys: Annotated[KeyStats | None, Field(description="Null where ids are rows")]
+    skipping: Annotated[SkippingStats | None, Field(description="Null before a trial has found what skipping costs")]
     tables: list[TableStats]
 
 

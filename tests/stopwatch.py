@@ -28,7 +28,7 @@ class Stopwatch:
         """Look again, as what a thread has waited is not known any more when it has ended."""
         passed = time.monotonic() - self._began
         self._look(self._waited)
-        return passed - sum(waited - self._before.get(who, 0) for who, waited in self._waited.items()) / 1e9
+        return passed - sum(max(waited - self._before.get(who, 0), 0) for who, waited in self._waited.items()) / 1e9
 
     def include(self, process: int) -> None:
         """Leave out, too, what the threads of a process that has just begun wait for a processor."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.cli.frame_labels import labels_beside, weights_beside
-from adaptive_rec.cli.frames import ArgumentError, Beside, Frame, frame_of, is_path
+from adaptive_rec.cli.frames import AddedColumn, ArgumentError, Frame, frame_of, is_path
 from adaptive_rec.cli.from_python import (
     ONE_AT_A_TIME,
     begin_use,
@@ -155,7 +155,7 @@ class ClickModel:
         label: str | None,
         weight: str | None,
         classes: NDArray[Any] | None = None,
-        added: Mapping[str, Beside] | None = None,
+        added: Mapping[str, AddedColumn] | None = None,
     ) -> None:
         out = None if self.out is None else Path(self.out)
         runs = (Path(self.runs) if out is None else out.parent).absolute()

@@ -33,7 +33,7 @@ class ArgumentError(UsageError, ValueError):
 
 
 @dataclass(frozen=True)
-class Beside:
+class AddedColumn:
     """Values for a column that is added to a frame, one for each row."""
 
     values_R: NDArray[Any]
@@ -156,7 +156,7 @@ def _cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from (batch.slice(start, BLOCK_ROWS) for start in range(0, max(1, batch.num_rows), BLOCK_ROWS))
 
 
-def write_frame(frame: Frame, path: Path, added: Mapping[str, Beside] | None = None) -> str:
+def write_frame(frame: Frame, path: Path, added: Mapping[str, AddedColumn] | None = None) -> str:
     """Write a frame to a Parquet file, with columns that are `added`, each of as many values as there are rows. Returns a digest
     of the file, whose time is always the same. Raises ArgumentError for other numbers of values, and for no row; DataError for
     values that a file cannot hold or where it cannot be written."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.cli.frames import Beside, Frame, write_frame
+from adaptive_rec.cli.frames import AddedColumn, Frame, write_frame
 from adaptive_rec.errors import AdaptiveRecError, ConflictError, TrainingError
 from adaptive_rec.run.new_directory import named_directory, new_directory
 from adaptive_rec.system.drafts import draft_file, make_shared_folder
@@ -68,7 +68,7 @@ def options_as_words(values: Mapping[str, Any]) -> list[str]:
 
 
 @contextmanager
-def frame_in_file(frame: Frame, runs: Path, added: Mapping[str, Beside]) -> Iterator[Path]:
+def frame_in_file(frame: Frame, runs: Path, added: Mapping[str, AddedColumn]) -> Iterator[Path]:
     """Write a frame to a file in `runs`, named by its content, for the body alone: of several processes with the same rows one is
     in the body at a time, so that they are prepared once. `kept` has the file stay."""
     from adaptive_rec.data.prepare.job import as_user_errors, only_one

@@ -186,19 +186,18 @@ class Knobs(Frozen):
         le=1,
     )
     guard_ratio: float = knob(
-        0.05,
+        0.0625,
         "ratio",
-        "Share of the samples, drawn at random, that the policy adaptive never skips: their loss shows when skipping may "
-        "begin and must end. Twice as many of them let it begin after half as many samples.",
+        "Share of the steps in which the policy adaptive has a twin of the model skip, to find what that costs. Half as many "
+        "full steps of the twin follow, so the work of training grows by up to 1.5 times this share.",
         gt=0,
         le=1,
     )
     guard_max_logloss_increase: float = knob(
         0.001,
         "nats",
-        "Change of the guard's logloss that must be ruled out, at 95 %, before the policy adaptive skips and while it does. "
-        "This takes about 43 sd^2 / limit^2 / (guard_ratio * (1 - probe_ratio)) samples, sd being that of a sample's loss: "
-        "231 million at the defaults and sd 0.5. On shorter runs nothing is skipped. At 0 nothing ever is.",
+        "Logloss that the policy adaptive may lose by skipping, by what its trials have found (at 95 %). At 0 nothing is "
+        "skipped, and no trial is made.",
         ge=0,
         le=10,
     )

@@ -52,8 +52,20 @@ class FreeSlots:
         self.gaps, self.end = gaps[:kept], self.end - (len(gaps) - kept)
 
 
-class DeviceTier:
-    """The slots of every pool. On the CPU, kernels use NumPy views of the tensors."""
+class TierRows:
+    """Values of the slots of every pool. On the CPU, kernels use NumPy views of the tensors."""
+
+    def __init__(self, weights: list[torch.Tensor], state: list[torch.Tensor]) -> None:
+        """`weights` (slots, D) and optimizer `state` of each pool."""
+        self.weights, self.state = weights, state
+
+    def arrays(self, pool: int) -> Arrays:
+        """Return a pool's rows and optimizer state, on the CPU only."""
+        return as_array(self.weights[pool]), self.state[pool].numpy()
+
+
+class DeviceTier(TierRows):
+    """The slots of every pool, their values and which rows they hold."""
 
     def __init__(
         self,
@@ -65,14 +77,15 @@ class DeviceTier:
         monitored: bool,
     ) -> None:
         rules = rules_of_pools(rule, len(space.pools))
-        self.weights = [
+        weights = [
             _zeros((capacity, pool.dim), rules[0].weight_type(dtype), device)
             for pool, capacity in zip(space.pools, capacities, strict=True)
         ]
-        self.state = [
+        state = [
             _zeros((capacity, own.state_width(pool.dim)), dtype, device)
             for own, pool, capacity in zip(rules, space.pools, capacities, strict=True)
         ]
+        super().__init__(weights, state)
         self.row_of_slot: list[NDArray[np.int64]] = [np.full(capacity, -1, dtype=np.int64) for capacity in capacities]
         """Joint row of each slot, -1 where the slot is free. Only the methods below change it."""
         self.free = [FreeSlots() for _ in capacities]
@@ -83,7 +96,7 @@ class DeviceTier:
         self.movement = [np.full(capacity, np.inf, dtype=np.float32) for capacity in capacities]
         """Movement of each slot's row when it was last judged, inf where it is not known; likewise."""
         self.monitors = [
-            UpdateDeltaMonitor(capacity, pool.dim, dtype, device)
+            UpdateDeltaMonitor(capacity, pool.dim, device)
             for pool, capacity in zip(space.pools, capacities, strict=True)
             if monitored
         ]
@@ -91,10 +104,6 @@ class DeviceTier:
     @property
     def capacities(self) -> list[int]:
         return [len(rows) for rows in self.row_of_slot]
-
-    def arrays(self, pool: int) -> Arrays:
-        """Return a pool's rows and optimizer state, on the CPU only."""
-        return as_array(self.weights[pool]), self.state[pool].numpy()
 
     def free_slots(self, pool: int, count: int) -> NDArray[np.int64]:
         """Return the lowest free slots of a pool, so many."""
@@ -155,7 +164,7 @@ def row_bytes(space: RowSpace, rule: RowRule | Sequence[RowRule], itemsize: int,
     """Return the device bytes of one hot row of each pool: weights, optimizer state and, if `monitored`, movement record."""
     record = UpdateDeltaMonitor.bytes_per_slot
     return [
-        own.bytes_per_row(pool.dim, itemsize) + (record(pool.dim, itemsize) if monitored else 0)
+        own.bytes_per_row(pool.dim, itemsize) + (record(pool.dim) if monitored else 0)
         for own, pool in zip(rules_of_pools(rule, len(space.pools)), space.pools, strict=True)
     ]
 

@@ -31,7 +31,7 @@ from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.runtime_file import RuntimeFile
 from adaptive_rec.live.scrapes import Scrapes, wait_for_the_last
 from adaptive_rec.live.served_run import ServedRun
-from adaptive_rec.live.sidecar_process import END_SECONDS, end, start
+from adaptive_rec.live.sidecar_process import END_SECONDS, FAILED_END_SECONDS, end, start
 from adaptive_rec.live.sign_in_code import code_clock
 from adaptive_rec.system.own_files import check_own
 from adaptive_rec.system.regular_files import read_json
@@ -212,7 +212,8 @@ class Sidecar:
                         self._take(link, message)
             finally:
                 self._link = self._heartbeat = None
-                end(self._process, 0.0 if heartbeat.doubtful else END_SECONDS)
+                hopeful = served or self._closing.is_set()
+                end(self._process, 0.0 if heartbeat.doubtful else END_SECONDS if hopeful else FAILED_END_SECONDS)
                 self._hello["codes_since"] = code_clock()  # codes that this one accepted are not accepted by the next one
         silent = f"did not answer for {heartbeat.limit_seconds:.0f} s, was killed"
         self._how_it_ended = silent if heartbeat.hung else f"ended (exit code {self._process.returncode})"

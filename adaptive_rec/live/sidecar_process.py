@@ -13,6 +13,8 @@ from adaptive_rec.system.own_files import open_own
 
 END_SECONDS = 0.5
 """Time the sidecar gets to end before it is killed; nothing in it could be lost."""
+FAILED_END_SECONDS = 20.0
+"""Time of one that hung up before it served, also on a busy machine: its exit code says whether another one may serve."""
 KILLED_SECONDS = 1.0
 """Longest wait for a killed sidecar. The system keeps a process that waits for a disk that does not answer."""
 

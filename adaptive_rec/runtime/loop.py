@@ -24,7 +24,7 @@ from adaptive_rec.errors import NotFiniteError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.live.telemetry import Evaluation, Event
-from adaptive_rec.policy import Policy
+from adaptive_rec.policy import Policy, SkippingPolicy
 from adaptive_rec.runtime.checkpoints import Checkpoints
 from adaptive_rec.runtime.control import Control
 from adaptive_rec.runtime.evaluator import Evaluator
@@ -35,6 +35,7 @@ from adaptive_rec.runtime.rollbacks import Rollbacks
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.session import Report, Session
 from adaptive_rec.runtime.short_memory import OnShortMemory
+from adaptive_rec.runtime.skipping_guard import NO_TRIALS, SkippingGuard, guards
 from adaptive_rec.runtime.steps import TrainingSteps
 from adaptive_rec.runtime.stream import batches_left
 from adaptive_rec.runtime.watchdog import Watchdog
@@ -82,11 +83,13 @@ class Runtime(Session):
         word: Word = "id" if state.input.raw_ids is None else "row"
         self.finite = step_check(config.run.on_nan, dense, store, word, self.watchdog.of_steps)
         """The check that a step's losses and gradients are finite."""
-        observers = [self.reclassifier.guarded, *([self.progressive.observe] if self.progressive else [])]
-        self.steps = TrainingSteps(state, dense, self.observer, self.splitting, self.finite, observers)
+        self.guard = SkippingGuard(state, dense, self.observer) if guards(store) else None
+        """Says when policies that it guards may skip; None where trials cannot be made, so that they never skip."""
+        observers = [self.progressive.observe] if self.progressive else []
+        self.steps = TrainingSteps(state, dense, self.observer, self.splitting, self.finite, observers, self.guard)
         self.parts = RunParts(
             state, dense, self.observer, self.reclassifier, self.phases, self.splitting, self.finite, self.watchdog,
-            self.progressive,
+            self.progressive, self.guard,
         )
         """What checkpoints save and restore."""
         self.saving: Checkpoints = Checkpoints(self.parts, options.checkpoints, publisher, options.journal)
@@ -103,7 +106,8 @@ class Runtime(Session):
         )
         self._overrides = options.overrides
         self._rollback = options.rollback
-        self.notices = options.notices
+        unpriced = isinstance(policy, SkippingPolicy) and policy.guards_quality and self.guard is None
+        self.notices = [*options.notices, *([NO_TRIALS.format(policy.name)] if unpriced else [])]
         """Warnings that are given when the run starts."""
         self.pipeline: Pipeline | None = None
         """Prepares batches, once the run has started."""
@@ -301,6 +305,12 @@ class Runtime(Session):
 
     def checked(self) -> Iterator[Event]:
         yield from self.finite.events()
+        if self.guard is not None:
+            yield from self.guard.events()
+
+    def follow_moves(self) -> None:
+        if self.guard is not None:
+            self.guard.follow()
 
     def evaluated(self) -> Generator[Evaluation | Event, None, bool]:
         return (yield from self.evaluator.when_due())

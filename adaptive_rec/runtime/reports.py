@@ -124,6 +124,7 @@ class Reports:
             "straggler": straggler,
             "disk": None if self._disk is None else self._disk.report(counts, interim),
             "keys": None if state.input.keys is None else _keys_of(state).report(interim),
+            "skipping": state.skipping,
         }
 
 

@@ -93,6 +93,8 @@ class RunState:
         self.trend = QualityTrend(config.eval.by, config.eval.min_delta)
         self.keys_reported: dict[str, int] = {}
         """Counts of raw keys at the last report that was due."""
+        self.skipping: dict[str, float] | None = None
+        """Figures of what skipping costs, by trials; None before there is one."""
         self.checkpoints = CheckpointStatus()
         self.tally = Tally(store.space)
         self.times = StageTimes() if times is None else times
@@ -103,6 +105,10 @@ class RunState:
         """Steps more than plain training makes, because the policy repacks the stream: an upper bound during the run, the exact
         number at its end. Negative where samples were left out."""
         self._warnings: list[str] = []
+
+    def price_skipping(self, figures: dict[str, float] | None) -> None:
+        """Set what reports say of the price of skipping."""
+        self.skipping = figures
 
     # Read ------------------------------------------------------------------------------------------------------------
 

@@ -247,6 +247,16 @@ def test_a_run_that_cannot_be_served_is_given_up(tmp_path: Path, monkeypatch: py
         sidecar.serve_finished(run, ServeOptions(port=0), lambda _: None, notes.append)
 
 
+def test_a_run_is_given_up_also_where_its_sidecar_ends_slowly(training: TrainingRun, standing_in: Any) -> None:
+    """On a busy machine it was killed before it had an exit code, and started again and again."""
+    standing_in("lines.close()\nlink.close()\ntime.sleep(1)\nsys.exit(2)")
+    notes: list[str] = []
+    with serve(training, notes) as one:
+        wait_for(lambda: notes)
+    assert one.useless
+    assert "cannot be served" in notes[0]
+
+
 @pytest.mark.slow
 def test_a_sidecar_that_loops_is_replaced(training: TrainingRun, standing_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adaptive_rec.live.heartbeat.HUNG_SECONDS", 0.5)

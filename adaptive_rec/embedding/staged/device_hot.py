@@ -53,6 +53,9 @@ class DeviceHotRows(HotRows):
     def trim(self) -> None:
         self._streams.trim()
 
+    def free_bytes(self) -> int:
+        return self._streams.free_bytes() - HEADROOM_BYTES
+
     # Moves -----------------------------------------------------------------------------------------------------------
 
     def up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64], cold: Home) -> None:
@@ -128,8 +131,8 @@ class DeviceHotRows(HotRows):
     def measure(self, pool: int) -> NDArray[Any]:
         monitor, weights, kernels = self.tier.monitors[pool], self.tier.weights[pool], self._streams.kernels
 
-        def fill(span: slice, out_H5: Tensor) -> None:
-            kernels.movement(monitor.record_HR[span], weights[span], out_H5)
+        def fill(span: slice, out_H4: Tensor) -> None:
+            kernels.movement(monitor.record_HR[span], weights[span], out_H4)
 
         return self.moves.read((len(weights), MEASURES), self.dtype, fill)
 

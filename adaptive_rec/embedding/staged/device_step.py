@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adaptive_rec.embedding.device import DeviceTier
+from adaptive_rec.embedding.device import DeviceTier, TierRows
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.staged.device_bags import DeviceBags
@@ -41,7 +41,7 @@ class DeviceStep(DeviceBags):
     def gather(
         self,
         staged: Staged,
-        tier: DeviceTier,
+        tier: TierRows,
         samples_S: NDArray[np.int64],
         scale_S: NDArray[np.float64],
         micro: MicroBatch,
@@ -54,7 +54,7 @@ class DeviceStep(DeviceBags):
         rows = self._rows(staged, tier)[pool]
         self._streams.launch(lambda: self._pool(pool, staged.bags, rows, samples, pooled_STD))
 
-    def _rows(self, staged: Staged, tier: DeviceTier) -> list[tuple[Tensor, Tensor]]:
+    def _rows(self, staged: Staged, tier: TierRows) -> list[tuple[Tensor, Tensor]]:
         return [(hot, parts.rows[0]) for hot, parts in zip(tier.weights, staged.pools, strict=True)]
 
     def take_rows_over(self, staged: Staged) -> None:
@@ -71,7 +71,7 @@ class DeviceStep(DeviceBags):
     def update(
         self,
         staged: Staged,
-        tier: DeviceTier,
+        tier: TierRows,
         changed: list[Tensor],
         update: RowUpdate,
         active_U: NDArray[np.bool_] | None,
@@ -93,7 +93,7 @@ class DeviceStep(DeviceBags):
         partial_PD = [self._partial_sums(pool, gradients, parts) for pool, (gradients, parts) in of_pools]
         try:
             for pool, (gradients, parts) in of_pools:
-                monitor = tier.monitors[pool] if monitored else None
+                monitor = tier.monitors[pool] if monitored and isinstance(tier, DeviceTier) else None
                 record = (None, None) if monitor is None else (monitor.record_HR, monitor.touches_H)
                 rounding = [parts.number_U, step_bits, self._overflow[pool]]
                 hot = [tier.weights[pool], tier.state[pool], *record, changed[pool], *rounding]
