@@ -51,9 +51,12 @@ class SnapshotStraggler(StrictShape):
 
 
 def shape_of(name: str, part: Part) -> type[StrictShape]:
-    """Return the shape of a part of a snapshot. Files of earlier versions lack its new figures."""
+    """Return the shape of a part of a snapshot. Files of earlier versions lack its new figures; what skipping costs may be
+    unknown."""
+    unknown: Any = (Number | None, None)
     fields: dict[str, Any] = {
-        each.field: (Count if each.is_whole else Number, 0 if each.is_new else ...) for each in of_part(part)
+        each.field: unknown if part == "skipping" else (Count if each.is_whole else Number, 0 if each.is_new else ...)
+        for each in of_part(part)
     }
     return create_model(name, __base__=StrictShape, **fields)
 
@@ -63,8 +66,11 @@ if TYPE_CHECKING:
     class SnapshotDisk(StrictShape): ...
 
     class SnapshotKeys(StrictShape): ...
+
+    class SnapshotSkipping(StrictShape): ...
 else:
     SnapshotDisk, SnapshotKeys = shape_of("SnapshotDisk", "disk"), shape_of("SnapshotKeys", "keys")
+    SnapshotSkipping = shape_of("SnapshotSkipping", "skipping")
 
 
 class SnapshotLine(StrictShape):
@@ -81,6 +87,7 @@ class SnapshotLine(StrictShape):
     stale_rows: Count = 0
     placement_version: Count = 0
     stale_threshold: Number | None = None
+    stale_agreement: Number | None = None
     dense_lr: Number | None = None
     embedding_lr: Number | None = None
     totals: dict[Name, Number] = {}
@@ -90,6 +97,7 @@ class SnapshotLine(StrictShape):
     straggler: SnapshotStraggler | None = None
     disk: SnapshotDisk | None = None
     keys: SnapshotKeys | None = None
+    skipping: SnapshotSkipping | None = None
 
 
 class RankingLine(StrictShape):

@@ -77,6 +77,7 @@ class RunCollector(Collector):
         yield from about_tables(make, view)
         yield from about_disk(make, snapshot)
         yield from about_ranks(make, snapshot)
+        yield from about_skipping(make, snapshot)
         knobs = by_one(view.knobs.effective)
         yield make.gauges("knob", "Knobs in effect that are numbers.", ["knob"], knobs)
 
@@ -215,6 +216,14 @@ def about_disk(make: Families, snapshot: Values) -> Iterator[Metric]:
     yield make.counter("disk_wait_seconds", "Training time in which rows of a batch were waited for.", waited)
     for name, text in metrics_of("disk", counters=False).items():
         yield from make.gauge(f"disk_{name}", text, disk.get(name))
+
+
+def about_skipping(make: Families, snapshot: Values) -> Iterator[Metric]:
+    """Yield nothing before a trial has found what skipping costs."""
+    if (skipping := snapshot.get("skipping")) is None:
+        return
+    for name, text in metrics_of("skipping", counters=False).items():
+        yield from make.gauge(f"skipping_{name}", text, skipping.get(name))
 
 
 def about_ranks(make: Families, snapshot: Values) -> Iterator[Metric]:

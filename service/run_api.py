@@ -150,6 +150,7 @@ def stats(view: RunView) -> Values:
         "stale_rows": sum(now.stale_rows),
         "placement_version": now.version,
         "stale_threshold": snapshot.get("stale_threshold"),
+        "stale_agreement": snapshot.get("stale_agreement"),
         "dense_lr": snapshot.get("dense_lr"),
         "embedding_lr": snapshot.get("embedding_lr"),
         "ratios": {
@@ -160,6 +161,7 @@ def stats(view: RunView) -> Values:
         "stage_seconds": snapshot.get("stage_seconds", {}),
         "disk": snapshot.get("disk"),
         "keys": snapshot.get("keys"),
+        "skipping": snapshot.get("skipping"),
     }
 
 

@@ -7,6 +7,7 @@ import inspect
 import torch
 
 from adaptive_rec.config.tree import Config
+from adaptive_rec.dense.optimizers import without_compiler
 from adaptive_rec.errors import ConfigError, did_you_mean
 
 FUSED_ON_CPU = ("Adagrad", "Adam", "AdamW", "SGD")
@@ -26,7 +27,7 @@ def build_dense_optimizer(config: Config, model: torch.nn.Module) -> torch.optim
         raise ConfigError(
             f"optimizer.dense must be an optimizer of torch.optim, got {name!r}{did_you_mean(name, known)}"
         )
-    make, options = getattr(torch.optim, name), dict(config.optimizer.dense_options)
+    make, options = without_compiler(getattr(torch.optim, name)), dict(config.optimizer.dense_options)
     devices = {parameter.device.type for parameter in model.parameters()}
     if name in FUSED_ON_CPU and devices <= {"cpu"} and not {"foreach", "differentiable"} & options.keys():
         options.setdefault("fused", True)
