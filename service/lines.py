@@ -107,14 +107,19 @@ class RankingLine(StrictShape):
     metrics: Annotated[dict[Name, Number | None], Field(max_length=MOST_METRICS)]
 
 
-class EvaluationLine(StrictShape):
-    step: Step
+class ScoreShape(StrictShape):
+    """How well a model predicts, in a run's `metrics.jsonl` and `summary.json`."""
+
     auc: Number | None = None
     logloss: Number | None = None
     accuracy: Number | None = None
     normalized_entropy: Number | None = None
     calibration: Number | None = None
     samples: Count | None = None
+
+
+class EvaluationLine(ScoreShape):
+    step: Step
     first_sample: Count | None = None
     end_sample: Count | None = None
     first_time: Number | None = None
@@ -165,17 +170,6 @@ class MemorySummary(StrictShape):
     device_peak_bytes: Count = 0
 
 
-class ScoreSummary(StrictShape):
-    """A score in a run's `summary.json`."""
-
-    auc: Number | None = None
-    logloss: Number | None = None
-    accuracy: Number | None = None
-    normalized_entropy: Number | None = None
-    calibration: Number | None = None
-    samples: Count | None = None
-
-
 class BestSummary(StrictShape):
     """The best evaluation in a run's `summary.json`."""
 
@@ -191,7 +185,7 @@ class ChoiceSummary(StrictShape):
 
     eval_mode: str = ""
     eval_step: Step | None = None
-    eval: ScoreSummary | None = None
+    eval: ScoreShape | None = None
     best_eval: BestSummary | None = None
     best_metric: str | None = None
     stopped_early: str | None = None
@@ -226,6 +220,11 @@ class Tail:
         self.fault = ""
         """Why the file cannot be read, where it is there."""
 
+    @property
+    def version(self) -> tuple[int, int, str]:
+        """What is another value once more has been read or left out."""
+        return self._position, self.left_out.count, self.fault
+
     def was_replaced(self) -> bool:
         """Return whether there is another file than the one that was read, or none any more."""
         return was_replaced(self.path, self._inode, self._position)
@@ -244,7 +243,7 @@ class Tail:
     def new_lines(self) -> Iterator[Values]:
         """Yield every line finished since the last call. Lines without a JSON object are left out."""
         try:
-            size = self.path.stat().st_size
+            size = os.stat(self.path).st_size
             if size == self._position:
                 return
             file = open_regular(self.path, self._links)

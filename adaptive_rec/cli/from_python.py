@@ -40,8 +40,8 @@ _used_by: list[int] = []
 def begin_use() -> None:
     """Set what a process needs before torch and Numba are loaded. Raises ConflictError in a process that was forked from one that
     has used them: OpenMP's threads do not survive a fork, and the first loop in parallel would end or stop it."""
+    from adaptive_rec.system.libraries import ignore_file
     from adaptive_rec.system.limits import check_libraries, save_address_space
-    from adaptive_rec.system.numba_settings import ignore_file
     from adaptive_rec.system.openmp import wait_briefly
 
     if _used_by and os.getpid() not in _used_by:

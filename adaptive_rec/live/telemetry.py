@@ -8,7 +8,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from time import monotonic
 from typing import Any
 
@@ -130,10 +130,12 @@ class Snapshot:
     def as_dict(self) -> dict[str, Any]:
         """Return all fields, without those about ranks, a disk, raw keys or skipping for a run that has none; `interim` only
         where it is true."""
-        values = asdict(self)
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
         if not self.interim:
             del values["interim"]
-        if not self.ranks:
+        if self.ranks:
+            values |= {"ranks": [asdict(rank) for rank in self.ranks], "straggler": self.straggler and asdict(self.straggler)}
+        else:
             del values["ranks"], values["straggler"]
         for name in ("disk", "keys", "skipping"):
             if values[name] is None:

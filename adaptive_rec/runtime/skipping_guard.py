@@ -39,7 +39,7 @@ NO_TRIALS = (
 )
 
 CHANCE_EVERY = 4
-"""One trial in so many has a twin that skips at random."""
+"""One trial in so many has a twin that skips at random, too, and comes after twice as many steps."""
 
 OF_THE_PLAN = (
     "policy", "action", "keep_probability", "alpha", "stale_metric", "stale_threshold", "target_skip_ratio", "probe_ratio",
@@ -114,7 +114,7 @@ class SkippingGuard:
         knobs = self._state.knobs
         if not knobs.guard_max_logloss_increase:
             return False
-        period = max(2 * self._length, math.ceil(self._length / knobs.guard_ratio))
+        period = max(2 * self._length, math.ceil(self._length / knobs.guard_ratio) * (2 if self._has_chance else 1))
         if self._state.step < self._period_began + period - self._length - self._length // 2:
             return False
         if self._stale.rows_T.any():
@@ -125,8 +125,13 @@ class SkippingGuard:
             self._say("no hot row has settled yet, so nothing would be skipped: the trial waits")
         return False
 
+    @property
+    def _has_chance(self) -> bool:
+        """Whether the next trial has a twin that skips at random."""
+        return self._trials % CHANCE_EVERY == CHANCE_EVERY - 1
+
     def _begin_trial(self) -> None:
-        chance = self._trials % CHANCE_EVERY == CHANCE_EVERY - 1
+        chance = self._has_chance
         self._stretch_ended = self._state.step if self._stretch_ended < 0 else self._stretch_ended
         from adaptive_rec.runtime.paired_trial import PairedTrial
 
