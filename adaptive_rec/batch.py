@@ -69,6 +69,10 @@ class SequenceSpec:
         return tuple(x for x in range(count) if x not in taken)
 
 
+SLICE = 1 << 40
+"""The epoch of the validation slice in a reader's position, where a run trains on it behind all passes."""
+
+
 @dataclass(frozen=True)
 class Position:
     """A reader's place in the stream: all it needs to produce the batches that follow."""
@@ -77,6 +81,11 @@ class Position:
     seed: int = 0
     offset: int = 0
     """Samples of this epoch that were read."""
+
+    @property
+    def on_slice(self) -> bool:
+        """Whether the reader stands in the validation slice, or behind it."""
+        return self.epoch >= SLICE
 
     @property
     def order(self) -> tuple[int, int]:

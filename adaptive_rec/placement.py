@@ -173,6 +173,8 @@ class Placement:
     """Slot in the row's pool for each row of the joint row space, or COLD."""
     any_hot: bool = True
     """False where no row is hot: then slots need not be read."""
+    moves: int = 0
+    """How many times rows have moved by then, as is shown and saved: some versions begin without a move."""
 
 
 @dataclass(frozen=True)

@@ -31,12 +31,12 @@ TITLES = {
 
 def answers(model: type[BaseModel] | None, *errors: int, status: int = 200) -> dict[str, Any]:
     """Return keyword arguments of a route that describe its answer and its errors."""
-    found: dict[int | str, dict[str, Any]] = {error: problem(TITLES[error]) for error in {401, 422, *errors}}
-    found["default"] = problem("Any other error")
+    found: dict[int | str, dict[str, Any]] = {error: describe_problem(TITLES[error]) for error in {401, 422, *errors}}
+    found["default"] = describe_problem("Any other error")
     return {"response_model": model, "status_code": status, "responses": found}
 
 
-def problem(description: str) -> dict[str, Any]:
+def describe_problem(description: str) -> dict[str, Any]:
     return {"description": description, "content": {"application/problem+json": {"schema": PROBLEM}}}
 
 

@@ -18,9 +18,10 @@ from starlette.types import Receive, Scope, Send
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.knobs_api import etag
 from adaptive_rec.service.problems import json_bytes, problem_response
-from adaptive_rec.service.run_api import by_cookie, stats, status
+from adaptive_rec.service.run_api import by_cookie, moving_members, stats, write_status
 from adaptive_rec.service.run_view import RunView
-from adaptive_rec.service.security import Lane, RequestLimits
+from adaptive_rec.service.security import UNIX, Lane, RequestLimits
+from adaptive_rec.service.stream_clock import StreamClock, Subscriber
 
 PING_SECONDS = 10.0
 FRESH_SECONDS = 0.05
@@ -28,14 +29,19 @@ FRESH_SECONDS = 0.05
 STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 RETRY_MILLISECONDS = 1000
 """How long a browser waits before it connects again."""
+UNIX_STREAMS = 16
+"""The most streams of the Unix socket, so that commands of the run's user have places."""
 
 
 class StreamSlots:
     """Counts the open streams of a lane against their limit."""
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
+        self._limit = limit
         self.taken: Counter[Lane] = Counter()
+
+    def limit(self, lane: Lane) -> int:
+        return min(self._limit, UNIX_STREAMS) if lane == UNIX else self._limit
 
     @contextmanager
     def one(self, lane: Lane) -> Iterator[None]:
@@ -54,31 +60,31 @@ class LiveStream(Response):
     def __init__(
         self,
         slots: StreamSlots,
+        clock: StreamClock,
         message: Callable[[], bytes],
         seconds: float,
         permitted: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`permitted`: whether the stream may go on; not after its browser has signed out."""
         super().__init__(headers=STREAM_HEADERS)
-        self.slots = slots
-        self.message = message
-        self.seconds = seconds
-        self.permitted = permitted
-        """Whether the stream may go on: not after its browser has signed out."""
+        self._slots, self._clock = slots, clock
+        self._message, self._seconds, self._permitted = message, seconds, permitted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         lane = scope["state"]["lane"]
-        if self.slots.taken[lane] >= self.slots.limit:
-            full = problem_response(503, f"at most {self.slots.limit} streams may be open", {"Retry-After": "5"})
+        if self._slots.taken[lane] >= (most := self._slots.limit(lane)):
+            full = problem_response(503, f"at most {most} streams may be open", {"Retry-After": "5"})
             return await full(scope, receive, send)
-        with self.slots.one(lane):
+        with self._slots.one(lane):
             headers = [header for header in self.raw_headers if header[0] != b"content-length"]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
+            stream = Subscriber(scope["state"]["connection"], self._message, self._seconds, self._permitted)
             gone = asyncio.create_task(until_gone(receive))
             try:
-                while not gone.done() and self.permitted():
-                    if message := self.message():
-                        await send({"type": "http.response.body", "body": message, "more_body": True})
-                    await asyncio.wait({gone}, timeout=self.seconds)
+                with self._clock.serving(stream):
+                    await asyncio.wait({gone, stream.ended}, return_when=asyncio.FIRST_COMPLETED)
+                if stream.ended.done():
+                    stream.ended.result()  # raises what has ended it
                 await send({"type": "http.response.body", "body": b""})
             finally:
                 gone.cancel()
@@ -92,8 +98,7 @@ async def until_gone(receive: Receive) -> None:
 
 def router(view: RunView, limits: RequestLimits) -> APIRouter:
     routes = APIRouter(prefix="/api/v1", tags=["run"])
-    routes.slots = slots = StreamSlots(limits.streams)  # type: ignore[attr-defined]
-    feed = Feed(view)
+    slots, feed, clock = StreamSlots(limits.streams), Feed(view), StreamClock()
     content = {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Server-sent events"}
     documented = answers(None, 503)
     documented["responses"][200] = content
@@ -106,6 +111,7 @@ def router(view: RunView, limits: RequestLimits) -> APIRouter:
         state, browser = request.state, by_cookie(request)
         return LiveStream(
             slots,
+            clock,
             messages(feed, state.scope, browser),
             1 / hz,
             lambda: not browser or state.sessions.scope_of(state.session_cookies) == state.scope,
@@ -126,7 +132,8 @@ class Feed:
         self._view = view
         self._state: Any = None
         self._made_at = -math.inf
-        self._texts: dict[tuple[str, bool], tuple[int, str]] = {}
+        self._messages: dict[tuple[str, bool], bytes] = {}
+        self._tag = -1, ""
         self.number = 0
         """Grows with each new message."""
 
@@ -136,21 +143,27 @@ class Feed:
         if time.monotonic() - self._made_at >= FRESH_SECONDS:
             self._made_at = time.monotonic()
             view.refresh()
-            state = (view.board_version(), view.pulse(), view.events.last_id, view.knobs.desired)
+            state = (view.version(), view.pulse())
             if state != self._state:
-                self._state, self._texts = state, {}
+                self._state, self._messages = state, {}
                 self.number += 1
         return self.number
 
-    def message(self, scope: str, session: bool = False) -> tuple[int, str]:
-        """Return the step and the data of the newest message."""
-        if (scope, session) not in self._texts:
-            view = self._view
-            now = status(view, scope, session)
-            tag = etag(view.knobs.desired)
-            data = {"status": now, "stats": stats(view), "last_event_id": view.events.last_id, "knobs_etag": tag}
-            self._texts[scope, session] = (now["step"], json_bytes(data).decode())
-        return self._texts[scope, session]
+    def message(self, scope: str, session: bool = False) -> bytes:
+        """Return the newest message, the same bytes for all."""
+        if (scope, session) not in self._messages:
+            view, now = self._view, moving_members(self._view)
+            parts = write_status(view, now, scope, session), view.answers.get("stream", self._beside_status)
+            self._messages[scope, session] = b'event: snapshot\ndata: {"status":%b,%b\nid: %d\n\n' % (*parts, now["step"])
+        return self._messages[scope, session]
+
+    def _beside_status(self) -> bytes:
+        """Return the members of a message after the status, and the end of the object."""
+        view = self._view
+        if view.knobs.reports != self._tag[0]:
+            self._tag = view.knobs.reports, etag(view.knobs.desired)
+        members = {"stats": stats(view), "last_event_id": view.events.last_id, "knobs_etag": self._tag[1]}
+        return json_bytes(members)[1:]
 
 
 def messages(feed: Feed, scope: str, session: bool = False) -> Callable[[], bytes]:
@@ -166,9 +179,9 @@ def messages(feed: Feed, scope: str, session: bool = False) -> Callable[[], byte
                 return b""
             sent_at = time.monotonic()
             return format_sse_event(comment="nothing new")
-        retry = RETRY_MILLISECONDS if sent < 0 else None
+        retry = b"retry: %d\n\n" % RETRY_MILLISECONDS if sent < 0 else b""
         sent, sent_at = number, time.monotonic()
-        step, text = feed.message(scope, session)
-        return format_sse_event(event="snapshot", id=str(step), data_str=text, retry=retry)
+        text = feed.message(scope, session)
+        return text[:-1] + retry if retry else text
 
     return message

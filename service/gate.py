@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import re
+from collections.abc import Sequence
+from functools import partial
 from ipaddress import IPv6Address, ip_address
 from typing import Protocol
 
@@ -124,7 +126,14 @@ class RequestGate:
         limit(self._writes[lane] if write else self._reads[lane, granted])
         cookies = cookies_named(self._cookie, values(scope, b"cookie"))
         about = {"sessions": self._sessions, "session_cookies": cookies, "cookie_name": self._cookie}
-        scope.setdefault("state", {}).update(scope=granted, lane=lane, **about)
+        again = partial(self._admit_again, lane, granted, cookies if lane == COOKIE else ())
+        scope.setdefault("state", {}).update(scope=granted, lane=lane, admit_again=again, **about)
+
+    def _admit_again(self, lane: Lane, granted: str, cookies: Sequence[bytes], connection: Connection) -> bool:
+        """Count and admit a read whose very bytes were admitted before. False: the request is to go through all checks, of which
+        only those of places, sessions and rates can have another outcome now."""
+        signed_in = not cookies or self._sessions.scope_of(cookies) == granted
+        return signed_in and connection.join(lane) and not self._reads[lane, granted].take()
 
     def _join_lane(self, scope: Scope) -> Lane:
         """Move the connection into the lane of its sender, who has just shown a token or a cookie, and return the lane."""

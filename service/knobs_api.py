@@ -21,6 +21,7 @@ from adaptive_rec.service.problems import Json, ProblemError
 from adaptive_rec.service.run_view import RunView
 from adaptive_rec.service.trainer_link import KnobState
 from adaptive_rec.service.waiting import check_open, outcome_soon, reason
+from adaptive_rec.service.written import repeat_answer
 
 MERGE_PATCH = "application/merge-patch+json"
 ETAG = {"headers": {"ETag": {"description": "Version of the desired values.", "schema": {"type": "string"}}}}
@@ -40,10 +41,17 @@ def router(view: RunView) -> APIRouter:
     shown["responses"][200] = ETAG
 
     @routes.get("", **shown, operation_id="get_knobs")
-    async def get_knobs() -> Json:
+    async def get_knobs() -> Response:
         """Every knob: desired, effective and default value, limits, unit, and what turning it does."""
-        knobs = view.knobs.copy()
-        return tagged(knob_list(view, knobs), knobs.desired)
+
+        def answer() -> Response:
+            knobs = view.knobs.copy()
+            if is_pending(knobs):  # the reason has the seconds that it has lasted
+                return tagged(knob_list(view, knobs), knobs.desired)
+            settled: Response = view.answers.get("knobs", lambda: tagged(knob_list(view, knobs), knobs.desired))
+            return settled
+
+        return repeat_answer(answer)
 
     @routes.get("/schema", **answers(None), operation_id="get_knobs_schema")
     async def get_schema() -> Json:
@@ -245,9 +253,14 @@ def knob_list(view: RunView, now: KnobState) -> Values:
         default = defaults[name]
         values = {"desired": desired.get(name, default), "effective": effective.get(name, default), "default": default}
         knobs[name] = {**values, **about}
-    pending = desired != effective or bool(now.waiting)
+    pending = is_pending(now)
     why = reason(view, "changes take effect") if pending else None
     return {"knobs": knobs, "pending": pending, "reason": why, "effective_since_step": now.effective_since_step}
+
+
+def is_pending(now: KnobState) -> bool:
+    """Return whether changes of knobs wait for a step boundary."""
+    return now.desired != now.effective or bool(now.waiting)
 
 
 def form(rules: Values) -> Values:

@@ -51,9 +51,12 @@ class SnapshotStraggler(StrictShape):
 
 
 def shape_of(name: str, part: Part) -> type[StrictShape]:
-    """Return the shape of a part of a snapshot. Files of earlier versions lack its new figures."""
+    """Return the shape of a part of a snapshot. Files of earlier versions lack its new figures; what skipping costs may be
+    unknown."""
+    unknown: Any = (Number | None, None)
     fields: dict[str, Any] = {
-        each.field: (Count if each.is_whole else Number, 0 if each.is_new else ...) for each in of_part(part)
+        each.field: unknown if part == "skipping" else (Count if each.is_whole else Number, 0 if each.is_new else ...)
+        for each in of_part(part)
     }
     return create_model(name, __base__=StrictShape, **fields)
 
@@ -63,8 +66,11 @@ if TYPE_CHECKING:
     class SnapshotDisk(StrictShape): ...
 
     class SnapshotKeys(StrictShape): ...
+
+    class SnapshotSkipping(StrictShape): ...
 else:
     SnapshotDisk, SnapshotKeys = shape_of("SnapshotDisk", "disk"), shape_of("SnapshotKeys", "keys")
+    SnapshotSkipping = shape_of("SnapshotSkipping", "skipping")
 
 
 class SnapshotLine(StrictShape):
@@ -81,6 +87,7 @@ class SnapshotLine(StrictShape):
     stale_rows: Count = 0
     placement_version: Count = 0
     stale_threshold: Number | None = None
+    stale_agreement: Number | None = None
     dense_lr: Number | None = None
     embedding_lr: Number | None = None
     totals: dict[Name, Number] = {}
@@ -90,6 +97,7 @@ class SnapshotLine(StrictShape):
     straggler: SnapshotStraggler | None = None
     disk: SnapshotDisk | None = None
     keys: SnapshotKeys | None = None
+    skipping: SnapshotSkipping | None = None
 
 
 class RankingLine(StrictShape):
@@ -99,14 +107,19 @@ class RankingLine(StrictShape):
     metrics: Annotated[dict[Name, Number | None], Field(max_length=MOST_METRICS)]
 
 
-class EvaluationLine(StrictShape):
-    step: Step
+class ScoreShape(StrictShape):
+    """How well a model predicts, in a run's `metrics.jsonl` and `summary.json`."""
+
     auc: Number | None = None
     logloss: Number | None = None
     accuracy: Number | None = None
     normalized_entropy: Number | None = None
     calibration: Number | None = None
     samples: Count | None = None
+
+
+class EvaluationLine(ScoreShape):
+    step: Step
     first_sample: Count | None = None
     end_sample: Count | None = None
     first_time: Number | None = None
@@ -157,17 +170,6 @@ class MemorySummary(StrictShape):
     device_peak_bytes: Count = 0
 
 
-class ScoreSummary(StrictShape):
-    """A score in a run's `summary.json`."""
-
-    auc: Number | None = None
-    logloss: Number | None = None
-    accuracy: Number | None = None
-    normalized_entropy: Number | None = None
-    calibration: Number | None = None
-    samples: Count | None = None
-
-
 class BestSummary(StrictShape):
     """The best evaluation in a run's `summary.json`."""
 
@@ -183,7 +185,7 @@ class ChoiceSummary(StrictShape):
 
     eval_mode: str = ""
     eval_step: Step | None = None
-    eval: ScoreSummary | None = None
+    eval: ScoreShape | None = None
     best_eval: BestSummary | None = None
     best_metric: str | None = None
     stopped_early: str | None = None
@@ -218,6 +220,11 @@ class Tail:
         self.fault = ""
         """Why the file cannot be read, where it is there."""
 
+    @property
+    def version(self) -> tuple[int, int, str]:
+        """What is another value once more has been read or left out."""
+        return self._position, self.left_out.count, self.fault
+
     def was_replaced(self) -> bool:
         """Return whether there is another file than the one that was read, or none any more."""
         return was_replaced(self.path, self._inode, self._position)
@@ -236,7 +243,7 @@ class Tail:
     def new_lines(self) -> Iterator[Values]:
         """Yield every line finished since the last call. Lines without a JSON object are left out."""
         try:
-            size = self.path.stat().st_size
+            size = os.stat(self.path).st_size
             if size == self._position:
                 return
             file = open_regular(self.path, self._links)

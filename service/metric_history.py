@@ -42,6 +42,7 @@ COLUMNS = (
     "hot_rows",
     "stale_rows",
     "stale_threshold",
+    "stale_agreement",
     "dense_lr",
     "embedding_lr",
     *TRAFFIC,

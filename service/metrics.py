@@ -1,4 +1,4 @@
-"""The route /metrics for Prometheus, filled from the newest snapshot at each request.
+"""The route /metrics for Prometheus, from the newest snapshot.
 
 Names have the prefix adaptive_rec_, base units, and _total for counters. Every series has the label `run`; other labels name
 tables, tiers, stages and kinds, never rows.
@@ -13,10 +13,6 @@ from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Header
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.registry import Collector
 from starlette.responses import Response
 
 from adaptive_rec.config.figures import metrics_of
@@ -29,11 +25,12 @@ from adaptive_rec.service.run_api import status, table_stats
 from adaptive_rec.service.run_view import RunView
 from adaptive_rec.service.tiers import tiers
 
+TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
+
 
 def router(view: RunView) -> APIRouter:
     routes = APIRouter(tags=["run"])
-    registry = CollectorRegistry()
-    registry.register(RunCollector(view))
+    make = Families(view.hello.run_name)
     documented = answers(None, 503)
     documented["responses"][200] = {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Metrics"}
 
@@ -44,44 +41,31 @@ def router(view: RunView) -> APIRouter:
         """All metrics, in the text format of Prometheus."""
         view.refresh()
         phase = view.board().get("phase", "starting")
-        text = generate_latest(registry)
+        reported = view.answers.get("metrics", lambda: "".join(reported_metrics(make, view)))
+        text = "".join((*about_run(make, view), *about_process(make, view), reported))
         if x_prometheus_scrape_timeout_seconds is not None and view.link is not None:
             view.link.scraped(phase)  # scrapers send this header; the trainer ends after the scrape that shows its end
-        return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return Response(text, headers={"Content-Type": TEXT_FORMAT})
 
     return routes
 
 
-class RunCollector(Collector):
-    """Turns the newest snapshot into metrics."""
-
-    def __init__(self, view: RunView) -> None:
-        self.view = view
-        self.make = Families(view.hello.run_name)
-
-    def describe(self) -> list[Metric]:
-        return []  # without this, the registry would collect once for the names
-
-    def collect(self) -> Iterator[Metric]:
-        view, make = self.view, self.make
-        snapshot: Values = view.board().get("snapshot") or {}
-        yield from about_run(make, view)
-        yield from about_process(make, view)
-        yield from about_checkpoints(make, view)
-        yield make.counters(
-            "events", "Events of the run; every kind counts from 0.", ["kind"], by_one(event_counts(view))
-        )
-        watchdog = {action: view.events.watchdog_counts.get(action, 0) for action in WATCHDOG_ACTIONS}
-        yield make.counters("watchdog", "Broken rules of the watchdog, by what was done.", ["action"], by_one(watchdog))
-        yield from from_snapshot(make, {**snapshot, "placement_version": tiers(view).version} if snapshot else {})
-        yield from about_tables(make, view)
-        yield from about_disk(make, snapshot)
-        yield from about_ranks(make, snapshot)
-        knobs = by_one(view.knobs.effective)
-        yield make.gauges("knob", "Knobs in effect that are numbers.", ["knob"], knobs)
+def reported_metrics(make: Families, view: RunView) -> Iterator[str]:
+    """Yield the metrics that stay as they are until the next report."""
+    snapshot: Values = view.board().get("snapshot") or {}
+    yield from about_checkpoints(make, view)
+    yield make.counters("events", "Events of the run; every kind counts from 0.", ["kind"], by_one(event_counts(view)))
+    watchdog = {action: view.events.watchdog_counts.get(action, 0) for action in WATCHDOG_ACTIONS}
+    yield make.counters("watchdog", "Broken rules of the watchdog, by what was done.", ["action"], by_one(watchdog))
+    yield from from_snapshot(make, {**snapshot, "placement_version": tiers(view).version} if snapshot else {})
+    yield from about_tables(make, view)
+    yield from about_disk(make, snapshot)
+    yield from about_ranks(make, snapshot)
+    yield from about_skipping(make, snapshot)
+    yield make.gauges("knob", "Knobs in effect that are numbers.", ["knob"], by_one(view.knobs.effective))
 
 
-def about_run(make: Families, view: RunView) -> Iterator[Metric]:
+def about_run(make: Families, view: RunView) -> Iterator[str]:
     now = status(view, "read")
     about: ByLabels = {(view.hello.version, now["policy"]): 1}
     yield make.gauges("build_info", "Version and policy; always 1.", ["version", "policy"], about)
@@ -113,7 +97,7 @@ def about_run(make: Families, view: RunView) -> Iterator[Metric]:
     yield from make.gauge("overfit", parted, float(now["overfit"] is not None))
 
 
-def about_ranking(make: Families, evaluation: Values) -> Iterator[Metric]:
+def about_ranking(make: Families, evaluation: Values) -> Iterator[str]:
     """Yield nothing where an evaluation has no metrics that rank."""
     if (ranking := evaluation.get("ranking")) is None:
         return
@@ -124,11 +108,11 @@ def about_ranking(make: Families, evaluation: Values) -> Iterator[Metric]:
     yield make.gauges("evaluation_groups", groups, ["kind"], by_one({"all": ranking["groups"], **kinds}))
 
 
-def about_process(make: Families, view: RunView) -> Iterator[Metric]:
+def about_process(make: Families, view: RunView) -> Iterator[str]:
     """Yield nothing of a run that has ended, or where the system does not tell."""
     if view.meter is None or (now := view.meter.read()) is None:
         return
-    limits = view.meter.limits()
+    limits = view.answers.get("limits", view.meter.limits)
     yield make.counter("process_cpu_seconds", "Processor time of the trainer's process.", now.cpu_seconds)
     yield from make.gauge("process_resident_memory_bytes", "Memory of the trainer's process.", now.resident_bytes)
     yield from make.gauge("process_threads", "Threads of the trainer's process.", now.threads)
@@ -151,7 +135,7 @@ def free_bytes(run: Path) -> int | None:
         return None
 
 
-def about_checkpoints(make: Families, view: RunView) -> Iterator[Metric]:
+def about_checkpoints(make: Families, view: RunView) -> Iterator[str]:
     newest, figures = view.board().get("checkpoint") or {}, view.board().get("checkpoints") or {}
     yield from make.gauge("checkpoint_step", "Step of the newest checkpoint.", newest.get("step"))
     yield from make.gauge("checkpoint_bytes", "Size of the newest checkpoint.", newest.get("size_bytes"))
@@ -170,7 +154,7 @@ def event_counts(view: RunView) -> dict[str, int]:
     return {**dict.fromkeys(EVENT_KINDS, 0), **view.events.counts}
 
 
-def from_snapshot(make: Families, snapshot: Values) -> Iterator[Metric]:
+def from_snapshot(make: Families, snapshot: Values) -> Iterator[str]:
     totals = snapshot.get("totals", {})
     for name, text in metrics_of("totals", counters=True).items():
         yield make.counter(name, text, totals.get(name, 0))
@@ -182,7 +166,7 @@ def from_snapshot(make: Families, snapshot: Values) -> Iterator[Metric]:
     yield make.counters("stage_seconds", "Time by stage of a step.", ["stage"], stages)
 
 
-def about_tables(make: Families, view: RunView) -> Iterator[Metric]:
+def about_tables(make: Families, view: RunView) -> Iterator[str]:
     tables = table_stats(view)
     lookups: ByLabels = {}
     for table in tables:
@@ -190,7 +174,7 @@ def about_tables(make: Families, view: RunView) -> Iterator[Metric]:
         lookups[table["table"], "cold"] = table["lookups"] - table["lookups_hot"]
     yield make.counters("lookups", "Lookups, by where the row was.", ["table", "tier"], lookups)
 
-    def per_table(name: str, text: str, value: Callable[[Values], float]) -> Metric:
+    def per_table(name: str, text: str, value: Callable[[Values], float]) -> str:
         return make.gauges(name, text, ["table"], by_one({table["table"]: value(table) for table in tables}))
 
     about, now = view.hello.tables, tiers(view)
@@ -204,7 +188,7 @@ def about_tables(make: Families, view: RunView) -> Iterator[Metric]:
     )
 
 
-def about_disk(make: Families, snapshot: Values) -> Iterator[Metric]:
+def about_disk(make: Families, snapshot: Values) -> Iterator[str]:
     """Yield nothing for a run with all rows in memory."""
     if (disk := snapshot.get("disk")) is None:
         return
@@ -217,7 +201,15 @@ def about_disk(make: Families, snapshot: Values) -> Iterator[Metric]:
         yield from make.gauge(f"disk_{name}", text, disk.get(name))
 
 
-def about_ranks(make: Families, snapshot: Values) -> Iterator[Metric]:
+def about_skipping(make: Families, snapshot: Values) -> Iterator[str]:
+    """Yield nothing before a trial has found what skipping costs."""
+    if (skipping := snapshot.get("skipping")) is None:
+        return
+    for name, text in metrics_of("skipping", counters=False).items():
+        yield from make.gauge(f"skipping_{name}", text, skipping.get(name))
+
+
+def about_ranks(make: Families, snapshot: Values) -> Iterator[str]:
     """Yield nothing for a run of one process."""
     ranks: dict[str, Values] = {str(rank): found for rank, found in enumerate(snapshot.get("ranks", ()))}
     if not ranks:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from fastapi import APIRouter, Path, Query
 from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
 
 from adaptive_rec.live.shared_state import PlacementArrays, StateBusy
 from adaptive_rec.live.telemetry import ratio
@@ -23,6 +24,7 @@ from adaptive_rec.service.row_values import RowValues
 from adaptive_rec.service.run_view import RunView
 from adaptive_rec.service.tiers import per_table, tiers
 from adaptive_rec.service.why import present_threshold, why
+from adaptive_rec.service.written import RepeatedAnswer, WrittenAnswers, repeat_answer
 
 T = TypeVar("T")
 Sort = Literal["id", "estimate"]
@@ -36,6 +38,8 @@ CLASSES = (
 )
 PATIENCE_SECONDS = 1.0
 MAX_ROW = 2**53
+PAGES_KEPT, ROWS_KEPT = 16, 64
+"""Answers that are kept as long as the placement stands."""
 CHANGES_SHOWN = 2
 """Changes of class that the sentence about a row names."""
 
@@ -44,12 +48,29 @@ def router(view: RunView) -> APIRouter:
     """Return the routes of a run's placement."""
     routes = APIRouter(prefix="/api/v1/placement", tags=["placement"])
     values, counts = RowValues(), HomeCounts(view)
+    pages: WrittenAnswers[Response] = WrittenAnswers(view.placement_version, PAGES_KEPT)
+    rows: WrittenAnswers[Response] = WrittenAnswers(
+        lambda: (view.placement_version(), view.knobs.reports, present_threshold(view.board())), ROWS_KEPT
+    )
+
+    async def answer_once(
+        kept: WrittenAnswers[Response], request: Hashable, table: Table, write: Callable[[], Awaitable[Values]]
+    ) -> Response:
+        """Return an answer that `write` makes of the placement, once for each. Rows on a disk, and the files of values, change
+        without it."""
+        if table.values or view.hello.on_disk:
+            return Json(await write())
+        if (known := kept.known(request)) is None:
+            version = kept.version()
+            known = kept.keep(request, version, Json(await write()))
+        return RepeatedAnswer(known, lambda: kept.known(request))
 
     @routes.get("", **answers(placement_schemas.Placement, 503), operation_id="get_placement")
-    async def get_placement() -> Json:
+    async def get_placement() -> Response:
         """Rows and bytes of every table, by class, as of the last time rows moved."""
-        cold = await run_in_threadpool(counts.by_table) if view.hello.on_disk and view.hello.live else None
-        return Json(overview(view, cold))
+        if view.hello.on_disk and view.hello.live:
+            return Json(overview(view, await run_in_threadpool(counts.by_table)))
+        return repeat_answer(lambda: view.answers.get("placement", lambda: Json(overview(view, None))))
 
     @routes.get("/{table}", **answers(placement_schemas.PlacementPage, 404, 409, 503), operation_id="list_rows")
     async def list_rows(
@@ -58,7 +79,7 @@ def router(view: RunView) -> APIRouter:
         sort: Annotated[Sort, Query(description="By rising id or by falling estimate; cold rows by id only.")] = "id",
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         cursor: Annotated[str | None, Query(max_length=200, description="The cursor of the page before.")] = None,
-    ) -> Json:
+    ) -> Response:
         """Rows of one class, page by page."""
         if sort == "estimate" and wanted in COLD:
             raise ProblemError(422, f"sort must be id where class is {wanted}, got estimate")
@@ -69,16 +90,20 @@ def router(view: RunView) -> APIRouter:
             rule = "hot, stale, cold, disk or unwritten in a run on a CPU, whose rows in memory are hot"
             raise ProblemError(422, f"class must be {rule}, got memory")
         found, after = view.table_in_path(table), read_cursor(cursor, wanted, sort)
-        body = await read(lambda arrays: page(arrays, found, wanted, sort, limit, after))
-        return Json(await valued(found, body, body["rows"]))
+
+        async def write() -> Values:
+            body = await read(lambda arrays: page(arrays, found, wanted, sort, limit, after))
+            return await valued(found, body, body["rows"])
+
+        return await answer_once(pages, (found.index, wanted, sort, limit, cursor), found, write)
 
     @routes.get("/{table}/rows/{id}", **answers(placement_schemas.RowDetail, 404, 409, 503), operation_id="get_row")
-    async def get_row(table: TableName, id: Annotated[int, Path(ge=0, le=MAX_ROW, examples=[0])]) -> Json:
+    async def get_row(table: TableName, id: Annotated[int, Path(ge=0, le=MAX_ROW, examples=[0])]) -> Response:
         """One row: class, slot, estimate, movement, its last change of class where that is still known, and why it is that."""
         found = view.table_in_path(table)
         if id >= found.rows:
             raise ProblemError(404, f"id must be below {found.rows}, got {id}")
-        return Json(await detail(found, id))
+        return await answer_once(rows, (found.index, id), found, lambda: detail(found, id))
 
     @routes.get("/{table}/keys/{key}", **answers(placement_schemas.KeyDetail, 404, 409, 503), operation_id="get_key")
     async def get_key(table: TableName, key: Annotated[int, Path(ge=-(2**63), lt=2**63, examples=[17])]) -> Json:

@@ -12,16 +12,19 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import re
 import socket
 import sys
 import termios
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ClassVar
 
 import h11
+from starlette.responses import Response
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
-from adaptive_rec.service.secured import problem
+from adaptive_rec.service.secured import problem, secured
 from adaptive_rec.service.security import ARRIVING, LANES, STRANGER, UNIX, Bucket, Lane, RequestLimits, Security
 
 HEADER_BYTES = 16 * 1024
@@ -30,6 +33,11 @@ LINGER_SECONDS = 0.25
 """Time a refused client may still send, unread, so that it can read the answer before the connection ends."""
 UNIX_CONNECTIONS = 32
 """Cap for the Unix socket, which only the run's own user can open."""
+
+REQUESTS_KEPT, KEPT_BYTES = 256, 4096
+"""Requests that are answered again without parsing, and the longest of them."""
+BLANK_LINE = re.compile(rb"\n\r?\n")
+"""The end of a request without a body, as h11 reads it."""
 
 QUIET = logging.getLogger(__name__)
 QUIET.setLevel(logging.ERROR)  # uvicorn warns of every malformed request: a client could fill the log
@@ -40,6 +48,11 @@ REASONS = {
 }
 
 
+Admit = Callable[["BoundedProtocol"], bool]
+"""Returns whether a request is let in whose very bytes were let in before, and counts it."""
+Repeatable = tuple[Admit, Callable[[], Response | None]]
+
+
 class BoundedProtocol(H11Protocol):
     """One connection. A request must have arrived within the deadline, an answer must be read within it."""
 
@@ -47,6 +60,8 @@ class BoundedProtocol(H11Protocol):
     places: ClassVar[dict[Lane, dict[BoundedProtocol, None]]]
     """Open connections by lane, the oldest first. One that is being ended has no place."""
     refused: ClassVar[set[BoundedProtocol]]
+    repeatable: ClassVar[dict[tuple[bool, bytes], Repeatable]]
+    """What answers a request again, by whether it comes over the Unix socket, and its bytes."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -64,6 +79,8 @@ class BoundedProtocol(H11Protocol):
         self._ending = False
         self._heard = False
         """Whether anything was read."""
+        self._request: bytes | None = None
+        """What was read of the request under way, if that came alone and at once."""
 
     # Receiving
 
@@ -83,6 +100,9 @@ class BoundedProtocol(H11Protocol):
         if self._ending:
             return
         self._heard = True
+        if (at_rest := self._at_rest()) and self._answer_again(data):
+            return
+        self._request = data if at_rest else None
         super().data_received(data)
         if self.lane == ARRIVING and self.cycle is not None and not self._ending:
             self._make_room(STRANGER)
@@ -102,6 +122,43 @@ class BoundedProtocol(H11Protocol):
         elif not receiving and self._arrival is not None:
             self._arrival.cancel()
             self._arrival = None
+
+    # Again
+
+    def _at_rest(self) -> bool:
+        """Return whether everything asked for was answered, and nothing more has come."""
+        answered = self.cycle is None or self.cycle.response_complete
+        idle = self.conn.our_state is h11.IDLE and self.conn.their_state is h11.IDLE
+        return answered and idle and not self.conn.trailing_data[0]
+
+    def remember(self, admit: Admit, again: Callable[[], Response | None]) -> None:
+        """Answer a request of the same bytes by `again` from now on, where `admit` lets it in and `again` has an answer. It is
+        called when the answer to the request has been sent; nothing is remembered unless the connection is open for the next."""
+        sent = self._request
+        alone = sent is not None and len(BLANK_LINE.findall(sent)) == 1  # each of several that came at once ends in one
+        if sent is not None and alone and sent.startswith(b"GET ") and len(sent) <= KEPT_BYTES and self._at_rest():
+            if len(self.repeatable) >= REQUESTS_KEPT:
+                self.repeatable.clear()
+            self.repeatable[self.lane == UNIX, sent] = admit, again
+
+    def _answer_again(self, sent: bytes) -> bool:
+        """Answer a request that is remembered. False: it is to go the long way, which also reports errors."""
+        known = self.repeatable.get((self.lane == UNIX, sent))
+        if known is None or self.flow.write_paused or self.transport.is_closing():
+            return False
+        admit, again = known
+        try:
+            answer = again()
+        except Exception:
+            return False
+        if answer is None or not admit(self):
+            return False
+        headers = [*self.server_state.default_headers, *secured(answer.raw_headers)]
+        head = b"".join([b"%b: %b\r\n" % header for header in headers])
+        self.transport.write(b"HTTP/1.1 200 OK\r\n%b\r\n%b" % (head, bytes(answer.body)))
+        super().on_response_complete()
+        self._watch()
+        return True
 
     def _late(self) -> None:
         self._refuse(408, f"a request must arrive within {self.limits.request_seconds:g} s")
@@ -171,6 +228,16 @@ class BoundedProtocol(H11Protocol):
 
     # Sending
 
+    @property
+    def is_read(self) -> bool:
+        """Whether nothing waits for the client to read it."""
+        return not self.flow.write_paused
+
+    def push(self, part: bytes) -> None:
+        """Send a part of the answer under way, whose head has been sent, without waiting for the client to read it."""
+        if not self.transport.is_closing():
+            self.transport.write(self.conn.send(h11.Data(data=part)) or b"")
+
     def pause_writing(self) -> None:
         super().pause_writing()
         self._delivery = self.loop.call_later(self.limits.request_seconds, self.transport.abort)
@@ -229,5 +296,6 @@ def protocol_for(security: Security) -> type[BoundedProtocol]:
         limits = security.limits
         places: ClassVar[dict[Lane, dict[BoundedProtocol, None]]] = {lane: {} for lane in LANES}
         refused: ClassVar[set[BoundedProtocol]] = set()
+        repeatable: ClassVar[dict[tuple[bool, bytes], Repeatable]] = {}
 
     return Protocol

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
 
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.service import schemas
@@ -19,6 +20,7 @@ from adaptive_rec.service.placement_api import heading
 from adaptive_rec.service.problems import Json
 from adaptive_rec.service.run_view import RunView
 from adaptive_rec.service.tiers import per_table, tiers
+from adaptive_rec.service.written import Template, repeat_answer
 
 
 def router(view: RunView) -> APIRouter:
@@ -26,24 +28,34 @@ def router(view: RunView) -> APIRouter:
     routes = APIRouter(prefix="/api/v1", tags=["run"])
 
     @routes.get("/status", **answers(schemas.Status, 503), operation_id="get_status")
-    async def get_status(request: Request) -> Json:
+    async def get_status(request: Request) -> Response:
         """Phase, step, pace and quality of the run."""
-        view.refresh()
-        return Json(status(view, request.state.scope, by_cookie(request)))
+        scope, browser = request.state.scope, by_cookie(request)
+
+        def answer() -> Response:
+            view.refresh()
+            return Response(write_status(view, moving_members(view), scope, browser), media_type=Json.media_type)
+
+        return repeat_answer(answer)
 
     @routes.get("/stats", **answers(schemas.Stats, 503), operation_id="get_stats")
-    async def get_stats() -> Json:
+    async def get_stats() -> Response:
         """Counters and ratios of the run and of every table."""
-        return Json({**stats(view), "tables": table_stats(view)})
+        return repeat_answer(lambda: view.answers.get("stats", lambda: Json({**stats(view), "tables": table_stats(view)})))
 
     @routes.get("/stats/history", **answers(schemas.StatsHistory), operation_id="get_history")
     async def get_history(
         since: Annotated[int, Query(ge=-1, le=MAX_STEP, description="Only points after this step.")] = -1,
         step: Annotated[int, Query(ge=1, le=MAX_STEP, description="Least number of steps between two points.")] = 1,
-    ) -> Json:
+    ) -> Response:
         """Curves of the whole run: at most 4096 points, thinned evenly if there were more."""
-        view.refresh()
-        return Json(curves(view.history, since, step))
+
+        def answer() -> Response:
+            view.refresh()
+            found: Response = view.answers.get(("history", since, step), lambda: Json(curves(view.history, since, step)))
+            return found
+
+        return repeat_answer(answer)
 
     @routes.get("/events", **answers(schemas.Events), operation_id="list_events")
     async def list_events(
@@ -52,11 +64,19 @@ def router(view: RunView) -> APIRouter:
         ] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         kind: Annotated[str | None, Query(max_length=50, description="Only events of this kind.")] = None,
-    ) -> Json:
+    ) -> Response:
         """What happened: knob changes, reclassifications, whole or split batches, checkpoints, warnings."""
-        view.refresh()
-        events, last_id = view.events.page(since, limit, kind)
-        return Json({"events": events, "last_id": last_id})
+
+        def answer() -> Response:
+            view.refresh()
+            found: Response = view.answers.get(("events", since, limit, kind), page)
+            return found
+
+        def page() -> Json:
+            events, last_id = view.events.page(since, limit, kind)
+            return Json({"events": events, "last_id": last_id})
+
+        return repeat_answer(answer)
 
     return routes
 
@@ -82,12 +102,39 @@ def by_cookie(request: Request) -> bool:
 
 def status(view: RunView, scope: str, session: bool = False) -> Values:
     """Return the answer of /status: numbers of the newest snapshot, and the last step done. `session`: see `by_cookie`."""
-    board, hello, pulse = view.board(), view.hello, view.pulse()
-    snapshot = board.get("snapshot") or {}
+    now = moving_members(view)
+    return {**reported_members(view, scope, session), "evaluation": newest_evaluation(view, now["step"]), **now}
+
+
+def write_status(view: RunView, now: Values, scope: str, session: bool) -> bytes:
+    """Return the answer of /status as it is sent, with the members of `moving_members` in `now`. All others are written once for
+    all who ask until the next report."""
+    scored = newest_evaluation(view, now["step"])
+    template: Template = view.answers.get(
+        ("status", scope, session, scored and scored["step"]),
+        lambda: Template({**reported_members(view, scope, session), "evaluation": scored}, now),
+    )
+    return template.fill(now)
+
+
+def moving_members(view: RunView) -> Values:
+    """Return the members of /status that change between two reports."""
+    board, pulse = view.board(), view.pulse()
     step = max(board.get("step", 0), pulse[0] if pulse else 0)
+    pace, total = view.history.steps_per_second(), board.get("steps_total")
+    goes_on = total and pace and board.get("phase") in STEPPING
+    return {
+        "step": step,
+        "eta_seconds": max(0, total - step) / pace if goes_on else None,
+        "last_step_age_seconds": round(time.monotonic() - pulse[1], 3) if pulse else None,
+    }
+
+
+def reported_members(view: RunView, scope: str, session: bool) -> Values:
+    """Return the members of /status in their order, without values of those that change between two reports."""
+    board, hello = view.board(), view.hello
+    snapshot = board.get("snapshot") or {}
     phase = board.get("phase", "starting")
-    pace = view.history.steps_per_second()
-    total = board.get("steps_total")
     memory = tiers(view)
     return {
         "run": {
@@ -104,15 +151,15 @@ def status(view: RunView, scope: str, session: bool = False) -> Values:
         "phase": phase,
         "error": view.error() if phase in ("failed", "suspended") else None,
         "damaged": view.damage(),
-        "step": step,
-        "steps_total": total,
+        "step": None,
+        "steps_total": board.get("steps_total"),
         "samples_seen": int(snapshot.get("totals", {}).get("samples_seen", 0)),
         "samples_per_second": snapshot.get("samples_per_second"),
-        "steps_per_second": pace,
+        "steps_per_second": view.history.steps_per_second(),
         "seconds": snapshot.get("seconds", 0.0),
-        "eta_seconds": max(0, total - step) / pace if total and pace and phase in STEPPING else None,
+        "eta_seconds": None,
         "loss": snapshot.get("loss"),
-        "evaluation": newest_evaluation(view, step),
+        "evaluation": None,
         "best_evaluation": board.get("best_evaluation"),
         "best_metric": board.get("best_metric"),
         "stopped_early": board.get("stopped_early"),
@@ -123,7 +170,7 @@ def status(view: RunView, scope: str, session: bool = False) -> Values:
         "checkpoint": board.get("checkpoint"),
         "staging_bytes": memory.staging_bytes,
         "peak_bytes": memory.peak_bytes,
-        "last_step_age_seconds": round(time.monotonic() - pulse[1], 3) if pulse else None,
+        "last_step_age_seconds": None,
         "ranks": [{"rank": rank, **found} for rank, found in enumerate(snapshot.get("ranks", ()))],
         "straggler": snapshot.get("straggler"),
     }
@@ -150,6 +197,7 @@ def stats(view: RunView) -> Values:
         "stale_rows": sum(now.stale_rows),
         "placement_version": now.version,
         "stale_threshold": snapshot.get("stale_threshold"),
+        "stale_agreement": snapshot.get("stale_agreement"),
         "dense_lr": snapshot.get("dense_lr"),
         "embedding_lr": snapshot.get("embedding_lr"),
         "ratios": {
@@ -160,6 +208,7 @@ def stats(view: RunView) -> Values:
         "stage_seconds": snapshot.get("stage_seconds", {}),
         "disk": snapshot.get("disk"),
         "keys": snapshot.get("keys"),
+        "skipping": snapshot.get("skipping"),
     }
 
 

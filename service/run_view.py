@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from adaptive_rec.checkpoint.saved_placement import SavedPlacement, newest_placement
 from adaptive_rec.config.knobs import Knobs, within_bounds
@@ -19,6 +19,7 @@ from adaptive_rec.service.lines import ChoiceSummary
 from adaptive_rec.service.metric_history import EventLog, MetricHistory
 from adaptive_rec.service.problems import ProblemError
 from adaptive_rec.service.trainer_link import KnobState, TrainerLink
+from adaptive_rec.service.written import WrittenAnswers
 from adaptive_rec.system.process_use import ProcessMeter
 from adaptive_rec.system.strict_json import fits
 
@@ -41,6 +42,8 @@ class RunView(ABC):
         self.events = EventLog(Path(hello.run))
         self.refresh()
         self._knobs = knobs or KnobState(hello.desired, hello.effective, hello.step)
+        self.answers: WrittenAnswers[Any] = WrittenAnswers(self.version)
+        """Answers made of what `version` stands for."""
 
     @property
     def knobs(self) -> KnobState:
@@ -56,6 +59,15 @@ class RunView(ABC):
         """Return phase, step, newest snapshot and evaluation, knobs and row counts; empty before the first report."""
 
     def board_version(self) -> int:
+        return 0
+
+    def version(self) -> tuple[Any, ...]:
+        """Return what changes with the board, the knobs and the files that were read: all that answers are made of, but for the
+        last step, the placement of rows, and the time."""
+        return self.board_version(), self.knobs.reports, self.history.tail.version, self.events.tail.version
+
+    def placement_version(self) -> int:
+        """Return a number that grows when the published placement of rows changes."""
         return 0
 
     def pulse(self) -> tuple[int, float] | None:
@@ -120,6 +132,9 @@ class LiveRun(RunView):
 
     def board_version(self) -> int:
         return self._reader.board_version()
+
+    def placement_version(self) -> int:
+        return self._reader.placement_version()
 
     def pulse(self) -> tuple[int, float] | None:
         step, seconds = self._reader.pulse()

@@ -203,12 +203,15 @@ if TYPE_CHECKING:
     class DiskStats(Answer): ...
 
     class KeyStats(Answer): ...
+
+    class SkippingStats(Answer): ...
 else:
     DiskStats = figures_model(
         "DiskStats", "disk",
         "Rows on a disk. Rows and seconds are means of a step since the snapshot before; `totals` has them since the run began.",
     )
     KeyStats = figures_model("KeyStats", "keys", "Raw ids. Ratios and means are over the steps since the snapshot before.")
+    SkippingStats = figures_model("SkippingStats", "skipping", "What skipping costs, in nats, by paired trials.")
 
 
 class Stats(Answer):
@@ -229,10 +232,15 @@ class Stats(Answer):
         float | None,
         Field(description="Movement under which a row is stale; null: no such number, any row of known movement may be stale"),
     ]
+    stale_agreement: Annotated[
+        float | None,
+        Field(description="Share of the rows stale at one of the last two judgements that was stale at both; null before two"),
+    ]
     totals: dict[str, float]
     stage_seconds: dict[str, float]
     disk: Annotated[DiskStats | None, Field(description="Null where all rows are in memory")]
     keys: Annotated[KeyStats | None, Field(description="Null where ids are rows")]
+    skipping: Annotated[SkippingStats | None, Field(description="Null before a trial has found what skipping costs")]
     tables: list[TableStats]
 
 

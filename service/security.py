@@ -28,12 +28,12 @@ class RequestLimits:
 
     body_bytes: int = 65536
     request_seconds: float = 10.0
-    connections: int = 64
+    connections: int = 128
     """Connections of each lane but the arriving."""
     arriving: int = 1024
     """Connections whose first request has not arrived. More of them give a slow sender more time: 5 s where 200 come a second."""
-    streams: int = 16
-    """Streams of each lane."""
+    streams: int = 64
+    """Streams of each lane; of the Unix socket, which has fewer connections, 16 at the most."""
     strangers_per_second: float = 10.0
     strangers_burst: float = 20.0
     """Answers to one connection that has shown no token. It waits for those beyond, and is not refused."""

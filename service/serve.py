@@ -24,12 +24,17 @@ ACCEPTED_AT_ONCE = 16
 """Connections accepted before those that are open have their turn again: a flood of new ones does not hold these up."""
 WAITING_CONNECTIONS = 1024
 """Connections that the system lets wait to be accepted."""
+TICK_SECONDS = 1.0
 OPEN_FILES = 8192
 """Connections that are open at one time, those that are just accepted included; many systems allow 1024 unless asked."""
 
 
 class Server(uvicorn.Server):
     """Uvicorn without handling of Ctrl-C, at low priority after the start."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._ended = asyncio.Event()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -49,13 +54,21 @@ class Server(uvicorn.Server):
             listener.listen(WAITING_CONNECTIONS)  # asyncio takes the number it accepts at once for this one
         give_way()  # not earlier, because a busy machine would delay the start
 
+    async def main_loop(self) -> None:
+        """Wait for the end. Once a second the date in answers is set, ten times as seldom as uvicorn looks after itself."""
+        while not await self.on_tick(counter=0):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), TICK_SECONDS)
+
     def end(self) -> None:
         """Finish the requests under way; streams are cut after a second."""
         self.should_exit = True
+        self._ended.set()
 
     def end_now(self) -> None:
         """Cut all connections: the trainer has ended."""
-        self.should_exit = self.force_exit = True
+        self.force_exit = True
+        self.end()
 
 
 def allow_open_files() -> None:

@@ -37,6 +37,8 @@ class KnobState:
         self.rollbacks = rollbacks
         self.waiting = list(waiting)
         self.changes = changes
+        self.reports = 0
+        """Grows with each report that was taken."""
 
     def copy(self) -> KnobState:
         """Return the knobs as they are at this moment, for an answer whose parts must agree."""
@@ -48,6 +50,7 @@ class KnobState:
 
     def take_report(self, knobs: Mapping[str, Any]) -> None:
         """Take values from the link. If the board was newer, only the values still pending count."""
+        self.reports += 1
         desired, effective = dict(knobs["desired"]), dict(knobs["effective"])
         self.waiting = list(knobs.get("waiting", ()))
         since = knobs.get("rollbacks", 0), knobs["step"], knobs.get("changes", 0)
@@ -65,6 +68,7 @@ class KnobState:
         since = board.get("rollbacks", 0), board.get("knobs_step", 0), board.get("knob_changes", 0)
         if not effective or since < self._since or (effective == self.effective and since[0] == self.rollbacks):
             return
+        self.reports += 1
         settled = {
             name: value for name, value in effective.items() if self.desired.get(name) == self.effective.get(name)
         }

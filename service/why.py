@@ -37,7 +37,7 @@ def why(
     """Return the sentence about a row. `changes`: its newest changes of class, the newest first. `threshold`: the one that made
     the present stale classes; None where it is not known."""
     policy = str(knobs.get("policy", ""))
-    parts = [_stale(row, threshold)] if row["class"] == "stale" else []
+    parts = [_stale(row, threshold, str(knobs.get("stale_metric", "")))] if row["class"] == "stale" else []
     if policy in BY_ESTIMATE:
         parts.append(_ranked(arrays, table, row, float(knobs.get("hysteresis", 0.0))))
     else:
@@ -47,10 +47,11 @@ def why(
     return f"{row['class']}: {'; '.join(parts)}"
 
 
-def _stale(row: Values, threshold: float | None) -> str:
+def _stale(row: Values, threshold: float | None, metric: str) -> str:
     if (movement := row["movement"]) is None:
         return "it was judged to have stopped moving"
-    moved = f"it moved {movement:.2g} when it was last judged"
+    by_lookups = metric == "popularity"
+    moved = f"it {'had a lookup every' if by_lookups else 'moved'} {movement:.2g}{' steps' * by_lookups} when it was last judged"
     return (
         f"{moved}, below the threshold of {threshold:.2g}" if threshold is not None and movement < threshold else moved
     )

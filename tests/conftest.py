@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if table := config.getoption("--durations-table"):
         config.pluginmanager.register(Durations(Path(table)))
+    with suppress(ImportError):  # machines that are lent for their GPU may lack it
+        from hypothesis import settings
+
+        settings.register_profile("shared", deadline=None)  # processors of such machines are shared: no limit on the clock
+        settings.load_profile("shared")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -166,6 +172,7 @@ class MemorySource:
     tables: tuple[TableSpec, ...]
     features: tuple[FeatureSpec, ...]
     held_out: list[Batch] = field(default_factory=list)
+    validation_samples: int = 0
     epochs: int = 1
     malformed_rows: int = 0
     sequence: Any = None

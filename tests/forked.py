@@ -151,7 +151,7 @@ def start(
 def load() -> None:
     import importlib
 
-    from adaptive_rec.system.numba_settings import ignore_file
+    from adaptive_rec.system.libraries import ignore_file
     from adaptive_rec.system.openmp import wait_briefly
 
     wait_briefly(os.environ)

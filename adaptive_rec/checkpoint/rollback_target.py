@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from adaptive_rec.checkpoint.files import DISK, Files, os_errors
-from adaptive_rec.checkpoint.generation import generations, names_in, remove_generations, set_aside, step_of
+from adaptive_rec.checkpoint.generation import (
+    generations,
+    names_in,
+    newest_of_step,
+    remove_generations,
+    set_aside,
+    step_of,
+)
 from adaptive_rec.checkpoint.history import verify_all
 from adaptive_rec.errors import CheckpointError, ConfigError, ConflictError
 
@@ -17,6 +24,17 @@ def newest_up_to(folder: Path, step: int | None = None, files: Files = DISK) -> 
     there is none."""
     names = generations(names_in(files, folder))
     return next((name for name in reversed(names) if step is None or step_of(name) <= step), None)
+
+
+def whole_of_step(folder: Path, step: int, files: Files = DISK) -> str | None:
+    """Return the name of the newest checkpoint of a step, after every byte of it was read; None where there is no whole one."""
+    names = newest_of_step(names_in(files, folder), step)
+    try:
+        for name in names:
+            verify_all(files, folder / name)
+    except CheckpointError:
+        return None
+    return names[0] if names else None
 
 
 def newer_than(folder: Path, name: str, files: Files = DISK) -> list[str]:

@@ -83,6 +83,8 @@ class RunParts:
     watchdog: SavedPart
     progressive: SavedPart | None = None
     """Scores of samples before they were trained on, where data is followed."""
+    guard: SavedPart | None = None
+    """Trials of what skipping costs, where they can be made."""
     base: SavedBase = field(default_factory=SavedBase)
 
 
@@ -105,6 +107,7 @@ def collect_run_state(parts: RunParts) -> dict[str, Any]:
         "left_out_in_a_row": parts.finite.in_a_row,
         "watchdog": parts.watchdog.state(),
         "progressive": None if parts.progressive is None else parts.progressive.state(),
+        "guard": None if parts.guard is None else parts.guard.state(),
     }
 
 
@@ -210,6 +213,10 @@ def _set_all(parts: RunParts, found: Saved) -> None:
     parts.phases.set_state(found.part("phases"), placed=True)
     parts.splitting.set_state(found.part("splitting"))
     parts.finite.set_in_a_row(found.integer("left_out_in_a_row"))
+    if found.has("guard"):  # older versions had no trials: the guard begins anew
+        if parts.guard is not None and (guard := found.maybe("guard")) is not None:
+            parts.guard.set_state(guard)
+        found.ignore("guard")
     found.finish()
 
 

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.cli.frame_labels import labels_beside, weights_beside
-from adaptive_rec.cli.frames import ArgumentError, Frame, frame_of, is_path
+from adaptive_rec.cli.frames import AddedColumn, ArgumentError, Frame, frame_of, is_path
 from adaptive_rec.cli.from_python import (
     ONE_AT_A_TIME,
     begin_use,
     frame_in_file,
     hot_tables,
     keep_file,
+    named_as_arguments,
     options_as_words,
     prepared_for,
     scores_of_files,
@@ -36,6 +37,11 @@ from adaptive_rec.run.new_directory import RUNS, replace_text
 
 NOTES = "click_model.json"
 """The file in a run's directory with what only Python has of it: the classes of the label and the columns of X."""
+KEYS = {
+    "knobs.hot_budget_bytes": "budget", "knobs.policy": "policy", "data.epochs": "epochs", "eval.patience": "patience",
+    "run.seed": "seed", "run.device": "device",
+}  # fmt: skip
+"""The keys of the configuration that parameters give."""
 
 
 class ClickModel:
@@ -149,7 +155,7 @@ class ClickModel:
         label: str | None,
         weight: str | None,
         classes: NDArray[Any] | None = None,
-        added: Mapping[str, NDArray[Any]] | None = None,
+        added: Mapping[str, AddedColumn] | None = None,
     ) -> None:
         out = None if self.out is None else Path(self.out)
         runs = (Path(self.runs) if out is None else out.parent).absolute()
@@ -158,11 +164,12 @@ class ClickModel:
                    "policy": self.policy, "seed": self.seed, "device": self.device, "patience": self.patience}  # fmt: skip
         words = [*options_as_words(options), *(f"--set={setting}" for setting in self._settings())]
         words += ["--no-serve"] * (not self.serve)
-        with TRUST.only([*words, *settings_in(os.environ)]):
+        with TRUST.only([*words, *settings_in(os.environ)]), named_as_arguments() as called:
             if isinstance(data, str):
                 args, config = prepared_for([f"--data={data}", *words], runs, shown)
             else:
                 with frame_in_file(data, runs, added or {}) as path:
+                    called[str(path)] = called[path.name] = "X"
                     args, config = prepared_for([f"--data={path}", *words], runs, shown)
                     if config.data.source == str(path):
                         keep_file(path)
@@ -185,13 +192,13 @@ class ClickModel:
         """Return the keys of the configuration that parameters give, as KEY=VALUE."""
         if not isinstance(self.settings, Mapping | None):
             raise ArgumentError(f"settings must be a dictionary of keys and values, got {self.settings!r}")
-        named = {"knobs.hot_budget_bytes": self.budget, "data.epochs": self.epochs}
-        given = {**{key: value for key, value in named.items() if value is not None}, **(self.settings or {})}
+        settings, named = self.settings or {}, {"knobs.hot_budget_bytes": self.budget, "data.epochs": self.epochs}
+        for key, name in KEYS.items():
+            if key in settings and (value := getattr(self, name)) is not None:
+                rule = f"settings must not have {key}, which the parameter {name} gives"
+                raise ArgumentError(f"{rule}, got {settings[key]!r} and {value!r}")
+        given = {**{key: value for key, value in named.items() if value is not None}, **settings}
         given = {key: value.tolist() if isinstance(value, np.generic | np.ndarray) else value for key, value in given.items()}
-        for key, value in named.items():
-            if value is not None and key in (self.settings or {}):
-                rule = f"settings must not have {key}, which another parameter gives"
-                raise ArgumentError(f"{rule}, got {given[key]!r} and {value!r}")
         try:
             return text_settings(given)
         except TypeError as error:

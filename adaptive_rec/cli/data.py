@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from adaptive_rec.cli.output import pairs, print_json, printable_path, say, show, waiting
-from adaptive_rec.cli.own_data import files_with_rows, found_files, schema_to_use
+from adaptive_rec.cli.own_data import files_with_rows, found_files
+from adaptive_rec.cli.own_schema import schema_to_use
 from adaptive_rec.cli.parser import Parser, add_command, add_schema_options, describes_files
 from adaptive_rec.data.prepare.recipe import formats, recipes
 from adaptive_rec.data.tabular.files import DataFiles

@@ -96,14 +96,14 @@ def unprepared(args: argparse.Namespace, schema_file: Path) -> Described:
 
     positives_alone = bool(check_begins(args).data.implicit.negatives)
     small = None if positives_alone else "clicks_small"
-    args = argparse.Namespace(**{**vars(args), "preset": small, "data": os.path.abspath(args.data)})
+    args = argparse.Namespace(**{**vars(args), "preset": small})
     config = check_begins(args)
     as_it_is = config.data.model_copy(update={"schema_file": str(schema_file), "order": "file"})
     source = TabularSource(config.model_copy(update={"data": as_it_is}))
     rows_T = estimated_rows(source, source.trained_columns().schema.min_count)
     if not positives_alone:
         large = source.rows * 4 * (source.dense_features + len(source.features) + 1) > SMALL_FILE_BYTES
-        sized = {"preset": "clicks"} if large else {"unprepared_rows": source.rows}
+        sized = {"preset": "clicks"} if large else {"unprepared_rows": (source.rows, sum(rows_T))}
         config = check_begins(argparse.Namespace(**{**vars(args), **sized}))
         source = source.with_epochs(config.data.epochs)  # which follow from the number of rows
     keyed = config.model_copy(update={"data": config.data.model_copy(update={"ids": "raw"})})

@@ -64,17 +64,6 @@ class DryRunScreen:
         found = zip(looked.sparse_names, looked.unseen_C.tolist(), strict=False)
         return {name: share for name, share in found if not np.isnan(share)}
 
-    @property
-    def validation_samples(self) -> int:
-        """Rows at the end of the training range that are scored instead of trained on."""
-        settings, trained = self.described.config.eval, self.source.train_samples
-        if not settings.validates:
-            return 0
-        per_row = 1 / (1 - settings.validation_ratio)  # of the whole range, for each row that is trained on
-        sizes = range(trained + 1, round((trained + 2) * per_row) + 2)
-        near = sizes[max(0, round((trained - 2) * per_row) - trained - 2) :]
-        return next((n - trained for n in near if max(1, round(settings.validation_ratio * n)) == n - trained), 0)
-
     def as_dict(self) -> dict[str, Any]:
         schema = self.described.schema
         used = None if schema is None else {
@@ -84,7 +73,7 @@ class DryRunScreen:
         }  # fmt: skip
         return {
             "columns": used, "unused": self.described.unused, "train_samples": self.source.train_samples,
-            "validation_samples": self.validation_samples, "test_samples": self.source.test_samples,
+            "validation_samples": self.source.validation_samples, "test_samples": self.source.test_samples,
             "held_out_from": self.boundary, "unseen_ratios": self.unseen,
             "epochs": self.source.epochs, "steps": self.steps, "seconds": self.seconds,
             "tables_estimated": self.described.source is not None,
@@ -142,7 +131,7 @@ class DryRunScreen:
         if self.described.config.data.source == "synthetic":
             order = "drawn apart"
         bad = f"; {counted(self.source.malformed_rows, 'malformed row')} left out" if self.source.malformed_rows else ""
-        validated = f", {whole(self.validation_samples)} to validate on" if self.validation_samples else ""
+        validated = f", {whole(self.source.validation_samples)} to validate on" if self.source.validation_samples else ""
         return f"{counted(trained, 'row')} to train on{validated}, {whole(held_out)} held out ({order}){bad}"
 
     def _unseen(self) -> str:
@@ -163,7 +152,8 @@ class DryRunScreen:
         if not settings.patience:
             return most
         evaluations = counted(settings.patience, "evaluation")
-        return f"at most {most}; stops after {evaluations} in a row without a better {settings.metric}"
+        then = ", then trains the best model on the rows that were validated on" if settings.trains_slice else ""
+        return f"at most {most}; stops after {evaluations} in a row without a better {settings.metric}{then}"
 
     def _step_time(self) -> str:
         return f"{counted(self.steps or 0, 'step')} of {1000 * (self.step_seconds or 0):.1f} ms, timed with small tables"

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.cli.frames import ArgumentError, Frame
+from adaptive_rec.cli.frames import AddedColumn, ArgumentError, Frame
 from adaptive_rec.data.tabular.label import parse_label
 
 
-def labels_beside(frame: Frame, y: Any, label: str | None) -> tuple[NDArray[Any] | None, dict[str, NDArray[np.int8]]]:
+def labels_beside(frame: Frame, y: Any, label: str | None) -> tuple[NDArray[Any] | None, dict[str, AddedColumn]]:
     """Return the classes of `y` and the column of 0 and 1 that it becomes, named by `label`, by itself, or "label"; nothing of
     both where the label is in the frame. Raises ArgumentError."""
     if y is None:
@@ -46,7 +46,7 @@ def labels_beside(frame: Frame, y: Any, label: str | None) -> tuple[NDArray[Any]
         unlike = "Unknown label type: continuous; " * bool(y_R.dtype.kind == "f" and (y_R != np.floor(y_R)).any())
         hint = "Only binary classification is supported." if len(classes) > 2 else "there is nothing to learn"
         raise ArgumentError(f"y must have two classes, got {len(classes)} class{'es' * (len(classes) != 1)}; {unlike}{hint}")
-    return classes, {label_name(frame, y, label): codes_R.astype(np.int8)}
+    return classes, {label_name(frame, y, label): AddedColumn(codes_R.astype(np.int8), "y")}
 
 
 def _plain(value: Any) -> bool | int | float | str:
@@ -76,7 +76,7 @@ def new_name(name: str, taken: Sequence[str]) -> str:
     return next(each for each in numbered if each not in taken)
 
 
-def weights_beside(frame: Frame, sample_weight: Any, taken: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+def weights_beside(frame: Frame, sample_weight: Any, taken: Sequence[str]) -> dict[str, AddedColumn]:
     """Return the column of weights; none where there are no weights. `taken`: names of columns beside the frame's. Raises
     ArgumentError."""
     if sample_weight is None:
@@ -91,4 +91,4 @@ def weights_beside(frame: Frame, sample_weight: Any, taken: Sequence[str]) -> di
         raise ArgumentError("sample_weight must be finite and at least 0 for each row of X, got other values")
     if not weights_R.any():
         raise ArgumentError("sample_weight must not be zero for all rows: there is nothing to learn from")
-    return {new_name("weight", [*frame.names, *taken]): weights_R}
+    return {new_name("weight", [*frame.names, *taken]): AddedColumn(weights_R, "sample_weight")}

@@ -33,6 +33,15 @@ class ArgumentError(UsageError, ValueError):
 
 
 @dataclass(frozen=True)
+class AddedColumn:
+    """Values for a column that is added to a frame, one for each row."""
+
+    values_R: NDArray[Any]
+    argument: str
+    """What the user calls them."""
+
+
+@dataclass(frozen=True)
 class Frame:
     """Rows in memory, some at a time."""
 
@@ -147,7 +156,7 @@ def _cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from (batch.slice(start, BLOCK_ROWS) for start in range(0, max(1, batch.num_rows), BLOCK_ROWS))
 
 
-def write_frame(frame: Frame, path: Path, added: Mapping[str, NDArray[Any]] | None = None) -> str:
+def write_frame(frame: Frame, path: Path, added: Mapping[str, AddedColumn] | None = None) -> str:
     """Write a frame to a Parquet file, with columns that are `added`, each of as many values as there are rows. Returns a digest
     of the file, whose time is always the same. Raises ArgumentError for other numbers of values, and for no row; DataError for
     values that a file cannot hold or where it cannot be written."""
@@ -156,14 +165,15 @@ def write_frame(frame: Frame, path: Path, added: Mapping[str, NDArray[Any]] | No
 
     added, rows = added or {}, 0
     schema = canonical_schema(frame.schema)
-    for name, values_R in added.items():
-        schema = schema.append(pa.field(name, pa.array(values_R[:0]).type))
+    lengths = {each.argument: len(each.values_R) for each in added.values()}
+    for name, each in added.items():
+        schema = schema.append(pa.field(name, pa.array(each.values_R[:0]).type))
     try:
         with parquet.ParquetWriter(path, schema) as writer:
             for batch in frame.batches:
                 canonical, end = canonical_batch(batch), rows + batch.num_rows
-                parts = [pa.array(values_R[rows:end]) for values_R in added.values()]
-                check_lengths(end, {name: len(values_R) for name, values_R in added.items() if len(values_R) < end})
+                parts = [pa.array(each.values_R[rows:end]) for each in added.values()]
+                check_lengths(end, {name: length for name, length in lengths.items() if length < end})
                 writer.write_batch(pa.RecordBatch.from_arrays([*canonical.columns, *parts], schema=schema))
                 rows = end
         os.utime(path, (0, 0))  # what is prepared from these rows is known by path, size and time
@@ -173,7 +183,7 @@ def write_frame(frame: Frame, path: Path, added: Mapping[str, NDArray[Any]] | No
         raise DataError(f"{path} cannot be written: {error.strerror or error}") from None
     if not rows:
         raise ArgumentError("X must have a row: Found array with 0 sample(s) while a minimum of 1 is required.")
-    check_lengths(rows, {name: len(values_R) for name, values_R in added.items()})
+    check_lengths(rows, lengths)
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()[:16]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -13,13 +14,14 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.cli.frames import Frame, write_frame
-from adaptive_rec.errors import ConflictError, DataError, TrainingError, UsageError
+from adaptive_rec.cli.frames import AddedColumn, Frame, write_frame
+from adaptive_rec.errors import AdaptiveRecError, ConflictError, TrainingError
 from adaptive_rec.run.new_directory import named_directory, new_directory
 from adaptive_rec.system.drafts import draft_file, make_shared_folder
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 ONE_AT_A_TIME = threading.RLock()
 """Held by the thread that trains or scores: torch's threads, and what may be imported, are settings of the process."""
 SHOWN_ROWS = 10
+OPTION = re.compile(r"(?<![\w-])--(label|schema|time|weight|group|policy|seed|device|patience|out|data)\b([ =](?=[A-Z0-9'\"]))?")
+"""An option of a command that is a parameter of `ClickModel` too, and whether a value follows."""
 _used_by: list[int] = []
 """The process that has trained or scored first, if any."""
 
@@ -36,8 +40,8 @@ _used_by: list[int] = []
 def begin_use() -> None:
     """Set what a process needs before torch and Numba are loaded. Raises ConflictError in a process that was forked from one that
     has used them: OpenMP's threads do not survive a fork, and the first loop in parallel would end or stop it."""
+    from adaptive_rec.system.libraries import ignore_file
     from adaptive_rec.system.limits import check_libraries, save_address_space
-    from adaptive_rec.system.numba_settings import ignore_file
     from adaptive_rec.system.openmp import wait_briefly
 
     if _used_by and os.getpid() not in _used_by:
@@ -64,7 +68,7 @@ def options_as_words(values: Mapping[str, Any]) -> list[str]:
 
 
 @contextmanager
-def frame_in_file(frame: Frame, runs: Path, added: Mapping[str, NDArray[Any]]) -> Iterator[Path]:
+def frame_in_file(frame: Frame, runs: Path, added: Mapping[str, AddedColumn]) -> Iterator[Path]:
     """Write a frame to a file in `runs`, named by its content, for the body alone: of several processes with the same rows one is
     in the body at a time, so that they are prepared once. `kept` has the file stay."""
     from adaptive_rec.data.prepare.job import as_user_errors, only_one
@@ -79,20 +83,30 @@ def frame_in_file(frame: Frame, runs: Path, added: Mapping[str, NDArray[Any]]) -
                 path = place / f"frame-{digest}.parquet"
                 draft.replace(path)
                 try:
-                    with named_as_rows(path):
-                        yield path
+                    yield path
                 finally:
                     if not (place / KEPT).exists():
                         shutil.rmtree(place, ignore_errors=True)
 
 
 @contextmanager
-def named_as_rows(path: Path) -> Iterator[None]:
-    """Have errors about the file of a frame say X, as the user has called it."""
+def named_as_arguments() -> Iterator[dict[str, str]]:
+    """Have errors name the arguments of `ClickModel` in place of the options of commands. The dictionary takes further texts,
+    such as the path of a frame's file, each with what the user calls it."""
+    names: dict[str, str] = {}
     try:
-        yield
-    except (DataError, UsageError) as error:
-        raise type(error)(str(error).replace(str(path), "X").replace(path.name, "X")) from None
+        yield names
+    except AdaptiveRecError as error:
+        if error.args and isinstance(error.args[0], str):
+            error.args = (as_argument_names(error.args[0], names), *error.args[1:])
+        raise
+
+
+def as_argument_names(text: str, names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return a text of a command with the names of arguments. `names`: further ones by what they are in the text."""
+    for found, name in sorted(names.items(), key=lambda item: -len(item[0])):
+        text = text.replace(found, name)
+    return OPTION.sub(lambda match: f"{match[1]}=" if match[2] else match[1], text)
 
 
 KEPT = "kept"
@@ -116,7 +130,7 @@ def prepared_for(words: list[str], runs: Path, verbose: bool) -> tuple[Namespace
     if isinstance(output, io.StringIO):
         for line in output.getvalue().splitlines():
             if line.startswith("note: "):
-                warnings.warn(line.removeprefix("note: "), stacklevel=4)
+                warnings.warn(as_argument_names(line.removeprefix("note: ")), stacklevel=4)
     return args, config
 
 
@@ -137,7 +151,7 @@ def train_run(args: Namespace, config: Config, runs: Path, out: Path | None, ver
             for event in here.training.events():
                 screen.show(event)
                 if not verbose and isinstance(event, Event) and event.kind in WARNED:
-                    warnings.warn(event.text, stacklevel=4)
+                    warnings.warn(as_argument_names(event.text), stacklevel=4)
     ended: BaseException | None = here.training.failure
     if here.exit_code and ended is None:
         suspended = here.training.suspended_by
@@ -184,7 +198,8 @@ def scores_of_frame(run: Path, frame: Frame) -> NDArray[np.float32]:
     with tempfile.TemporaryDirectory(prefix="adaptive-rec-") as folder:
         path = Path(folder) / "rows.parquet"
         write_frame(frame, path)
-        with named_as_rows(path):
+        with named_as_arguments() as names:
+            names[str(path)] = names[path.name] = "X"
             return scores_of_files(run, path)
 
 

@@ -13,7 +13,8 @@ from adaptive_rec.errors import UsageError
 if TYPE_CHECKING:
     from adaptive_rec.data.tabular.first_rows import Reading
     from adaptive_rec.data.tabular.infer import Inferred
-    from adaptive_rec.data.tabular.schema import GroupColumn, Schema
+    from adaptive_rec.data.tabular.schema import Schema
+    from adaptive_rec.data.tabular.schema_columns import GroupColumn
 
 OPTIONS = {"--weight": "weights", "--group": "groups"}
 """The options, and what their columns hold."""
@@ -100,7 +101,7 @@ def _check_weight(schema: Schema, column: str, file: Path) -> None:
 
 def _group(schema: Schema, column: str) -> GroupColumn:
     """Return a column of groups, whose values have the type of the feature that it is besides, if it is one."""
-    from adaptive_rec.data.tabular.schema import GroupColumn
+    from adaptive_rec.data.tabular.schema_columns import GroupColumn
 
     kinds = [each.type for each in schema.sparse if each.column == column and each.type]
     return GroupColumn(column=column, type=kinds[0]) if kinds else GroupColumn(column=column)

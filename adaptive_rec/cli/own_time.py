@@ -54,7 +54,7 @@ def timed(schema: Schema, column: str | None, source: Path, file: Path, reading:
     if schema.time.column:
         raise UsageError(f"--time must be the time of {file}, {schema.time.column!r}, got {column!r}; change it there")
     from adaptive_rec.data.tabular.sample import present
-    from adaptive_rec.data.tabular.schema import TimeColumn
+    from adaptive_rec.data.tabular.schema_columns import TimeColumn
     from adaptive_rec.data.tabular.times import unit_of_column
 
     rows = rows_with("--time", column, schema, source, reading)

@@ -60,7 +60,8 @@ def until_no_better(runtime: Runtime) -> str:
     most = f"at most {passes} pass{'es' * (passes > 1)} over the data, {counted(runtime.steps_total, 'step')}"
     of = " on the last training rows" if settings.validates else ""
     evaluations = counted(settings.patience, "evaluation")
-    return f"{most}; stops after {evaluations} in a row without a better {settings.metric}{of}"
+    then = ", then trains the best model on those" if settings.trains_slice else ""
+    return f"{most}; stops after {evaluations} in a row without a better {settings.metric}{of}{then}"
 
 
 def positives_alone(runtime: Runtime) -> Iterator[tuple[str, str]]:
@@ -161,7 +162,9 @@ def chosen_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         of = f" of at most {summary['epochs']}" if summary["epochs"] else ""
         epoch = f", pass {best['epoch']}{of}" if best["epoch"] else ""
         value = math.nan if best["value"] is None else best["value"]
-        yield "model", f"of step {whole(best['step'])}{epoch}: the best {summary['best_metric']} for validation, {value:.4f}"
+        model = f"of step {whole(best['step'])}{epoch}: the best {summary['best_metric']} for validation, {value:.4f}"
+        more = (summary.get("eval_step") or 0) - best["step"] if summary.get("slice_trained") else 0
+        yield "model", f"{model}; then trained on the validation slice, {counted(more, 'step')}" if more else model
     if why := summary.get("stopped_early"):
         yield "stopped", why.partition(";")[0]
 

@@ -17,6 +17,9 @@ EVALUATIONS = 2
 SMALL_ROWS = range(1 << 12, 1 << 15)
 """Numbers of training rows for which one pass is too short, and two are not too many (measured: docs/measurements.md,
 "Defaults of files of one's own")."""
+LEAST_PER_ROW = 2
+"""Training rows for each row of the tables with which a second pass helps; with fewer, it fits rows that were looked up a few
+times to their few samples."""
 FOR_FEWEST = {"optimizer.eps": 1e-8}
 """With fewer rows than that, a run is so short that first steps must be long."""
 FOR_SMALL = {"data.epochs": 2, "optimizer.embedding_lr": 0.05}
@@ -41,12 +44,16 @@ def _patience(args: argparse.Namespace, config: str | None, given: set[str], set
     patience = whole_number("--patience", args.patience, 0, MOST_PATIENCE)
     if args.resume or args.replay:
         return {"eval.patience": patience}
-    data = load_config(config, os.environ, settings).data
+    resolved = load_config(config, os.environ, settings)
+    data = resolved.data
     found: dict[str, int | str] = {"eval.patience": patience}
     if patience == 0 or data.follow:
         return found
     if "eval.mode" not in given:
         found |= {"eval.mode": "validation"}
+    validates = "eval.mode" not in given or resolved.eval.validates
+    if validates and "eval.train_slice" not in given and not data.implicit.negatives:
+        found |= {"eval.train_slice": "true"}
     next_window = _scores_what_comes_next(config, given, settings)
     if not next_window and not given & {"eval.every_steps", "eval.count", "eval.per_epoch"}:
         found |= {"eval.per_epoch": EVALUATIONS}
@@ -66,7 +73,7 @@ def _texts(found: Mapping[str, int | float | str]) -> list[str]:
 
 def settings_by_size(args: argparse.Namespace, settings: list[str]) -> dict[str, int | float]:
     """Return what a run starts from on a folder that was prepared from few rows of files of the user's own, or would be, of
-    `unprepared_rows`; nothing where the user gives a configuration."""
+    `unprepared_rows` in the file and in its tables; nothing where the user gives a configuration."""
     from adaptive_rec.data.prepare.meta import load_meta
     from adaptive_rec.data.prepare.place import is_prepared
 
@@ -74,11 +81,14 @@ def settings_by_size(args: argparse.Namespace, settings: list[str]) -> dict[str,
         return {}
     if any(setting.startswith("data.implicit.negatives=") for setting in settings):  # the preset of positives alone has its own
         return {}
-    rows = getattr(args, "unprepared_rows", None)
-    if rows is None:
+    found: tuple[int, int] | None = getattr(args, "unprepared_rows", None)
+    if found is None:
         if preset_for(args.data) != "clicks_small" or not is_prepared(args.data):
             return {}
-        rows = load_meta(Path(args.data)).rows
+        meta = load_meta(Path(args.data))
+        found = meta.rows, sum(table.rows for table in meta.tables)
     first, last = load_config("clicks_small", os.environ, settings).data.train_range
-    rows = int(rows * (last - first))
-    return FOR_SMALL if rows in SMALL_ROWS else FOR_FEWEST if rows < SMALL_ROWS.start else {}
+    rows = int(found[0] * (last - first))
+    if rows in SMALL_ROWS:
+        return FOR_SMALL if rows >= LEAST_PER_ROW * found[1] else {}
+    return FOR_FEWEST if rows < SMALL_ROWS.start else {}

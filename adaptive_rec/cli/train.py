@@ -66,8 +66,8 @@ def add_commands(subparsers: Any) -> None:
     add("--steps", metavar="N", help="mini-batches to train on; 0: all")
     add("--seed", metavar="N", help="seed of everything random")
     patience = (
-        "stop after N evaluations without a better one on a slice of the training rows, and keep the best model "
-        "(default 0: never)"
+        "stop after N evaluations without a better one on a slice of the training rows, on which the best model then "
+        "trains (default 0: never)"
     )
     add("--patience", metavar="N", help=patience)
     add("--device", metavar="NAME", help="auto, cpu or cuda")

@@ -17,11 +17,11 @@ from typing import Any
 
 from adaptive_rec.cli import main
 from adaptive_rec.system.compiled_code import keep_to_ourselves
-from adaptive_rec.system.numba_settings import ignore_file
+from adaptive_rec.system.libraries import ignore_file
 from adaptive_rec.system.openmp import wait_briefly
 
-LOADED = ("adaptive_rec.run.training_run", "adaptive_rec.offline.report.run_report", "torch._dynamo")
-"""What `train` loads late: all of torch, which takes seconds. Its optimizers import torch._dynamo when the first one is made."""
+LOADED = ("adaptive_rec.run.training_run", "adaptive_rec.offline.report.run_report")
+"""What `train` loads late: all of torch, which takes a second."""
 
 
 def serve() -> int:

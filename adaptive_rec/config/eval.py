@@ -10,6 +10,9 @@ from adaptive_rec.config.knobs import Frozen, Knobs, knob
 from adaptive_rec.config.metrics import MOST_METRICS, EvalMetric, eval_metric, ranking_metric
 from adaptive_rec.errors import ConfigError, DataError
 
+LEAST_TRAINED = 2
+"""Samples that a validation slice leaves to train on, at the least."""
+
 
 class EvalConfig(Frozen):
     mode: Literal["held_out", "validation", "next_window"] = knob(
@@ -20,7 +23,13 @@ class EvalConfig(Frozen):
         "next, until the following evaluation.",
     )
     validation_ratio: float = knob(
-        0.1, "ratio", "Part of data.train_range, at its end, that is the validation slice.", gt=0, lt=1
+        0.1, "ratio", "Part of data.train_range, at its end, that is the validation slice.", gt=0, le=0.5
+    )
+    train_slice: bool = knob(
+        False,
+        "switch",
+        "With mode validation: when all passes are made, or patience has ended them, the run goes back to its best model and "
+        "trains on the validation slice, once; that model is then the best one.",
     )
     metric: str = knob(
         "logloss",
@@ -97,6 +106,11 @@ class EvalConfig(Frozen):
         return self.mode == "validation"
 
     @property
+    def trains_slice(self) -> bool:
+        """Whether the best model trains on the validation slice at last."""
+        return self.validates and self.train_slice
+
+    @property
     def keeps_best(self) -> bool:
         """Whether the run keeps the checkpoint of its best evaluation by `metric`, and is read from it."""
         return self.validates or self.patience > 0
@@ -108,13 +122,13 @@ class EvalConfig(Frozen):
 
     def validation_samples(self, samples: int) -> int:
         """Return the size of the validation slice of a training range of so many samples, one at the least; 0 where none is
-        scored. Raises DataError where none would be left to train on."""
+        scored. Raises DataError where fewer than LEAST_TRAINED would be left to train on."""
         if not self.validates:
             return 0
         size = max(1, round(self.validation_ratio * samples))
-        if size >= samples:
+        if samples - size < LEAST_TRAINED:
             raise DataError(
-                f"eval.validation_ratio must leave at least one of the {samples} training samples to train on, "
+                f"eval.validation_ratio must leave at least {LEAST_TRAINED} of the {samples} training samples to train on, "
                 f"got {self.validation_ratio}; more rows are needed, or no slice (--patience 0)"
             )
         return size

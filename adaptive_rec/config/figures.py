@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-Part = Literal["snapshot", "totals", "disk", "keys", "rank"]
+Part = Literal["snapshot", "totals", "disk", "keys", "skipping", "rank"]
 PER_STEP = "_per_step"
 
 
@@ -18,7 +18,7 @@ class Figure:
     """One figure of a run. Its unit ends its name; where a text is empty, the figure is not shown in that place."""
 
     part: Part
-    """Where a snapshot has it: on its own, among the totals, or in the part on a disk, raw keys or ranks."""
+    """Where a snapshot has it: on its own, among the totals, or in the part on a disk, raw keys, skipping or ranks."""
     name: str
     kind: Literal["counter", "gauge", "mean"] = "gauge"
     """`counter`: counted since the run began. On a disk, `NAME_per_step` is the mean of a counter since the snapshot before.
@@ -83,6 +83,11 @@ FIGURES = (
     Figure(
         "snapshot", "stale_threshold", help="Movement under which a row is stale; no series where there is no such number.",
         tag="rows/stale_threshold",
+    ),
+    Figure(
+        "snapshot", "stale_agreement",
+        help="Share of the rows stale at one of the last two judgements that was stale at both; no series before there were two.",
+        tag="rows/stale_agreement",
     ),
     Figure("snapshot", "hot_rows", tag="rows/hot", is_whole=True),
     Figure("snapshot", "stale_rows", tag="rows/stale", is_whole=True),
@@ -155,6 +160,34 @@ FIGURES = (
     Figure("keys", "evicted", about="Ids that have lost theirs, in all steps", is_in_api=True, is_whole=True),
     Figure(
         "keys", "refused_per_step", "mean", about="Ids that were due for a row in tables that have none left", is_in_api=True
+    ),
+    Figure(
+        "skipping", "cost", help="Logloss that a stretch of skipping costs: while it lasts or later, whichever is more.",
+        about="Logloss that a stretch of skipping costs, by the last trial: while it lasts or later, whichever is more",
+        is_in_api=True, is_new=True,
+    ),
+    Figure(
+        "skipping", "least_cost", help="Lower bound of that cost, 95 %.", about="Its lower bound, one-sided, 95 %",
+        is_in_api=True, is_new=True,
+    ),
+    Figure(
+        "skipping", "most_cost", help="Upper bound of that cost, 95 %.", about="Its upper bound, one-sided, 95 %",
+        is_in_api=True, is_new=True,
+    ),
+    Figure(
+        "skipping", "cost_at_random", help="Cost of skipping as much at random, by the last trial that measured it.",
+        about="Cost of skipping as much at random, by the last trial that measured it", is_in_api=True, is_new=True,
+    ),
+    Figure(
+        "skipping", "ratio", help="Share that a stretch skips: of samples, or of row updates under freeze.",
+        about="Share that a stretch skips: of samples, or of row updates under freeze", is_in_api=True, is_new=True,
+    ),
+    Figure(
+        "skipping", "steps", help="Steps of a stretch of skipping.", about="Steps of a stretch", is_in_api=True, is_new=True,
+    ),
+    Figure(
+        "skipping", "left", help="What is left of knobs.guard_max_logloss_increase.",
+        about="What is left of knobs.guard_max_logloss_increase", is_in_api=True, is_new=True,
     ),
     Figure("rank", "work_seconds", "counter", "Training time in which a rank did not wait for others."),
     Figure("rank", "wait_seconds", "counter", "Training time in which a rank waited for others."),

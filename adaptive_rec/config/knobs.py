@@ -138,8 +138,13 @@ class Knobs(Frozen):
         "subsample keeps such a sample with keep_probability and weights it up.",
     )
     stale_metric: Literal[
-        "max_abs", "relative_l2", "per_touch", "step_length", "popularity", "net_over_path", "signal_to_noise"
-    ] = knob("signal_to_noise", "name", "The measure by which a hot row counts as settled: see docs/staleness.md.")
+        "popularity", "max_abs", "relative_l2", "per_touch", "step_length", "net_over_path", "signal_to_noise"
+    ] = knob(
+        "popularity",
+        "name",
+        "The measure by which a hot row counts as settled: see docs/staleness.md. All but popularity need a record of movement "
+        "beside each hot row, which counts towards hot_budget_bytes.",
+    )
     stale_threshold: Annotated[float, Field(ge=0)] | Literal["search"] = knob(
         "search",
         "movement",
@@ -149,7 +154,7 @@ class Knobs(Frozen):
         0.3,
         "ratio",
         "Wanted share of popular samples (drop, subsample) or of hot row updates (freeze) to skip; 0 skips nothing. The policy "
-        "adaptive skips what has settled by signal_to_noise, be it more or less.",
+        "adaptive skips what has settled, be it more or less, by the rule signal_to_noise.",
         ge=0,
         le=0.95,
     )
@@ -162,37 +167,37 @@ class Knobs(Frozen):
     probe_ratio: float = knob(
         0.0625,
         "ratio",
-        "Share of steps that skip nothing and measure movement; staleness is judged only on them.",
+        "Share of steps that skip nothing; they measure movement, where the rule of staleness goes by it.",
         gt=0,
         le=1,
     )
     min_probe_touches: PositiveInt = knob(
         2,
         "probe steps",
-        "Probe steps of a window that must have touched a hot row before its movement says anything.",
+        "Probe steps of a window (by popularity: counted steps) that must have touched a hot row before it may be stale.",
         le=MOST_STEPS,
     )
     min_touch_ratio: float = knob(
         0.3,
         "ratio",
-        "Share of a window's probe steps that must have touched a row for it to be stale: rows seldom touched still learn.",
+        "Share of a window's probe steps (by popularity: of the counted steps) that must have touched a row for it to be stale: "
+        "rows seldom touched still learn.",
         ge=0,
         le=1,
     )
     guard_ratio: float = knob(
-        0.05,
+        0.0625,
         "ratio",
-        "Share of the samples, drawn at random, that the policy adaptive never skips: their loss shows when skipping may "
-        "begin and must end. Twice as many of them let it begin after half as many samples.",
+        "Share of the steps in which the policy adaptive has a twin of the model skip, to find what that costs. Half as many "
+        "full steps of the twin follow, so the work of training grows by up to 1.5 times this share.",
         gt=0,
         le=1,
     )
     guard_max_logloss_increase: float = knob(
         0.001,
         "nats",
-        "Change of the guard's logloss that must be ruled out, at 95 %, before the policy adaptive skips and while it does. "
-        "This takes about 43 sd^2 / limit^2 / (guard_ratio * (1 - probe_ratio)) samples, sd being that of a sample's loss: "
-        "231 million at the defaults and sd 0.5. On shorter runs nothing is skipped. At 0 nothing ever is.",
+        "Logloss that the policy adaptive may lose by skipping, by what its trials have found (at 95 %). At 0 nothing is "
+        "skipped, and no trial is made.",
         ge=0,
         le=10,
     )

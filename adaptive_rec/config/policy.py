@@ -28,6 +28,13 @@ class PolicyConfig(Frozen):
         4, "checks", "Checks in a row that must find the test loss lower for fae to double that share."
     )
     schedule_samples: PositiveInt = knob(8192, "samples", "Held-out samples on which fae measures its test loss.")
+    trial_steps: PositiveInt = knob(
+        80,
+        "steps",
+        "Steps of skipping in the shortest trial of adaptive; trials of 2, 4 ... 32 times as many follow.",
+        ge=8,
+        le=100_000,
+    )
     window_ratio: float = knob(
         0.015,
         "ratio",

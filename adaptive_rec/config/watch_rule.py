@@ -22,6 +22,7 @@ REPORT_METRICS = (
     "hot_rows",
     "stale_rows",
     "stale_threshold",
+    "stale_agreement",
     "dense_lr",
     "embedding_lr",
 )

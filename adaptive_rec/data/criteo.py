@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch, Position
+from adaptive_rec.batch import SLICE, Batch, Position
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.criteo_file import CriteoLayout, LineMark, ParsedRows, RowReader, mark_rows, open_at
 from adaptive_rec.data.source import (
@@ -19,6 +19,7 @@ from adaptive_rec.data.source import (
     Source,
     cut_rows,
     epoch_batches,
+    epochs_left,
     feature_specs,
     feature_tables,
     kept_rows,
@@ -68,6 +69,7 @@ class MemorySource:
         self.features = feature_specs(config)
         self.dense_features = layout.dense_features
         self.train_samples, self.test_samples = len(self._train), len(self._test)
+        self.validation_samples = len(self._validation)
         self.epochs = config.data.epochs
         self._shuffle = config.data.shuffle
         self.labels_R = rows.labels_B
@@ -77,9 +79,9 @@ class MemorySource:
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         """Yield the batches from `position` on; the very first one carries the rows skipped while loading."""
-        for epoch in range(position.epoch, self.epochs):
+        for epoch in epochs_left(position, self.epochs):
             order_S = self._order(position.seed, epoch)
-            for start, stop, after in epoch_batches(position, epoch, self.train_samples, batch_size):
+            for start, stop, after in epoch_batches(position, epoch, len(order_S), batch_size):
                 skipped = self.malformed_rows if epoch == start == 0 else 0
                 yield self._pick(order_S[start:stop], after, skipped)
 
@@ -92,7 +94,8 @@ class MemorySource:
 
     def _order(self, seed: int, epoch: int) -> NDArray[np.int64]:
         """The rows of an epoch in the order of its batches."""
-        rows_S = np.arange(self._train.start, self._train.stop)
+        rows = self._validation if epoch == SLICE else self._train
+        rows_S = np.arange(rows.start, rows.stop)
         if self._shuffle:
             np.random.Generator(np.random.PCG64([seed, epoch])).shuffle(rows_S)
         return rows_S
@@ -115,6 +118,7 @@ class StreamSource(RowStream):
         self.features = feature_specs(config)
         self.dense_features = layout.dense_features
         self.train_samples, self.test_samples = len(self._train), len(self._test)
+        self.validation_samples = len(self._validation)
         self.epochs = config.data.epochs
         self._rows_F = np.array([self.tables[feature.table].rows for feature in self.features], dtype=np.int64)
         self._is_raw = config.data.ids == "raw"

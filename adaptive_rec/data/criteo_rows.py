@@ -18,7 +18,8 @@ from adaptive_rec.data.criteo_file import CriteoLayout, LineMark, ParsedRows, Ro
 from adaptive_rec.data.loaded_samples import offsets_of
 from adaptive_rec.data.prepare.formats import check_source
 from adaptive_rec.data.source import HeldOutRows, cut_rows, feature_specs, feature_tables, kept_rows, table_specs
-from adaptive_rec.data.tabular.schema import DenseColumn, Schema, SparseColumnSchema
+from adaptive_rec.data.tabular.schema import Schema
+from adaptive_rec.data.tabular.schema_columns import DenseColumn, SparseColumnSchema
 from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.data.unknown import Unknown
 from adaptive_rec.kernels import parse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from adaptive_rec.batch import Batch, Position
+from adaptive_rec.batch import SLICE, Batch, Position
 from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.errors import DataError
 
@@ -55,7 +55,10 @@ def with_all_parts(source: Source) -> Source:
 
 
 def steps_left(source: Source, position: Position, batch_size: int) -> int:
-    """Return how many batches a stream has from a position on."""
+    """Return how many batches a stream has from a position on; from one in the validation slice, how many that has."""
+    if position.on_slice:
+        left = max(0, source.validation_samples - position.offset) if position.epoch == SLICE else 0
+        return -(-left // batch_size)
     if position.epoch >= source.epochs:
         return 0
     whole = (source.epochs - position.epoch - 1) * -(-source.train_samples // batch_size)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch, FeatureSpec, Pooling, Position, SequenceSpec
+from adaptive_rec.batch import SLICE, Batch, FeatureSpec, Pooling, Position, SequenceSpec
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.criteo import measured_rows, row_ranges, validation_rows
 from adaptive_rec.data.left_out import with_all_parts
@@ -25,7 +25,7 @@ from adaptive_rec.data.prepare.meta import Meta, load_meta
 from adaptive_rec.data.prepare.recipe import has_times
 from adaptive_rec.data.prepare.values import values_file
 from adaptive_rec.data.prepared_arrays import FolderArrays
-from adaptive_rec.data.source import Source, epoch_batches, kept_rows, named_tables
+from adaptive_rec.data.source import Source, epoch_batches, epochs_left, kept_rows, named_tables
 from adaptive_rec.data.standard import Standard
 from adaptive_rec.data.weights import WeightFacts
 from adaptive_rec.errors import ConfigError
@@ -66,6 +66,7 @@ class PreparedSource:
         """The training and the held-out rows."""
         self._validation = validation_rows(config, meta.rows)
         self.train_samples, self.test_samples = len(self._train), len(self._test)
+        self.validation_samples = len(self._validation)
         self.schema = meta.columns_schema
         self.meta, self.standard = meta, self._standard(meta, measured_rows(config, self._train))
         starts = range(self._train.start, self._train.stop, MEASURED_ROWS) if "weights_B" in meta.beside else ()
@@ -87,12 +88,13 @@ class PreparedSource:
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         """Yield the batches from `position` on."""
-        for epoch in range(position.epoch, self.epochs):
-            order = Order(self._train, position.seed, epoch) if self._shuffle else None
+        for epoch in epochs_left(position, self.epochs):
+            rows = self._validation if epoch == SLICE else self._train
+            order = Order(rows, position.seed, epoch) if self._shuffle else None
             load = lru_cache(maxsize=1)(lambda group, order=order: order.load(group, self.arrays))
-            for start, stop, after in epoch_batches(position, epoch, self.train_samples, batch_size):
+            for start, stop, after in epoch_batches(position, epoch, len(rows), batch_size):
                 if order is None:
-                    pieces = [self.arrays.read(self._train.start + start, self._train.start + stop)]
+                    pieces = [self.arrays.read(rows.start + start, rows.start + stop)]
                 else:
                     pieces = [load(group)[low:high] for group, low, high in order.parts(start, stop)]
                 yield self._batch(pieces, after)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from adaptive_rec.batch import Batch, FeatureSpec, Position, SequenceSpec, TableSpec
+from adaptive_rec.batch import SLICE, Batch, FeatureSpec, Position, SequenceSpec, TableSpec
 from adaptive_rec.config.tree import Config
 from adaptive_rec.errors import ConfigError, DataError
 from adaptive_rec.saved import Saved
@@ -24,6 +24,8 @@ class Source(Protocol):
     dense_features: int
     train_samples: int
     """Samples of one epoch."""
+    validation_samples: int
+    """Samples of the validation slice."""
     test_samples: int
     """Held-out samples."""
     epochs: int
@@ -36,7 +38,8 @@ class Source(Protocol):
         ...
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
-        """Yield the batches from `position` to the end of the last epoch; an epoch's last batch may be smaller."""
+        """Yield the batches from `position` to the end of the last epoch; an epoch's last batch may be smaller. From a position
+        of the epoch SLICE, yield the rest of the validation slice, in its order."""
         ...
 
     def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
@@ -51,14 +54,16 @@ class RowStream(ABC):
     sequence = None
     epochs: int
     train_samples: int
+    validation_samples: int
     _train: range
     _validation: range
     _test: range
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         """Yield the batches from `position` on; its seed has no effect."""
-        for epoch in range(position.epoch, self.epochs):
-            yield from self._read(self._train, position, epoch, self.train_samples, batch_size)
+        for epoch in epochs_left(position, self.epochs):
+            rows = self._validation if epoch == SLICE else self._train
+            yield from self._read(rows, position, epoch, len(rows), batch_size)
 
     def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
         """Yield the held-out rows, or those of the validation slice, in file order."""
@@ -76,7 +81,7 @@ class HeldOutRows:
     """New rows for a trained model: all of them are held out, and how many there are is not known."""
 
     sequence = None
-    train_samples = test_samples = malformed_rows = 0
+    train_samples = validation_samples = test_samples = malformed_rows = 0
     epochs = 1
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
@@ -93,6 +98,7 @@ class Wrapped:
     def __init__(self, source: Source) -> None:
         self.tables, self.features, self.dense_features = source.tables, source.features, source.dense_features
         self.train_samples, self.test_samples, self.epochs = source.train_samples, source.test_samples, source.epochs
+        self.validation_samples = source.validation_samples
         self.malformed_rows, self.sequence = source.malformed_rows, source.sequence
         self._source = source
 
@@ -166,6 +172,11 @@ def kept_rows(config: Config, rows: int) -> int:
     """Return the rows of a table of `rows` after `data.scale` and the cut to `data.max_table_rows`. Ids are folded into them."""
     scaled = max(round(rows * config.data.scale), min(rows, LEAST_SCALED_ROWS))
     return min(scaled, config.data.max_table_rows)
+
+
+def epochs_left(position: Position, epochs: int) -> range:
+    """Return the epochs of a stream from a position on: those of the training samples, or the validation slice."""
+    return range(SLICE, SLICE + 1) if position.epoch == SLICE else range(position.epoch, epochs)
 
 
 def epoch_batches(position: Position, epoch: int, samples: int, batch_size: int) -> Iterator[tuple[int, int, Position]]:

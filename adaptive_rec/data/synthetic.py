@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch, Position, one_each
+from adaptive_rec.batch import SLICE, Batch, Position, one_each
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.source import cut_rows, epoch_batches, feature_specs, feature_tables, table_specs
+from adaptive_rec.data.source import cut_rows, epoch_batches, epochs_left, feature_specs, feature_tables, table_specs
 from adaptive_rec.errors import ConfigError, DataError
 from adaptive_rec.kernels import synthetic as kernels
 
@@ -75,8 +75,8 @@ class SyntheticSource:
         self.tables = table_specs(config, rows)
         self.features = feature_specs(config)
         self.dense_features = config.data.dense_features
-        self._validation_samples = config.eval.validation_samples(self._settings.samples)
-        self.train_samples = self._settings.samples - self._validation_samples
+        self.validation_samples = config.eval.validation_samples(self._settings.samples)
+        self.train_samples = self._settings.samples - self.validation_samples
         self.test_samples = self._settings.test_samples
         self.epochs = config.data.epochs
         self.malformed_rows = 0
@@ -94,13 +94,14 @@ class SyntheticSource:
             raise DataError(
                 f"seed of a reader position of synthetic data must be run.seed, {self._seed}, got {position.seed}"
             )
-        for epoch in range(position.epoch, self.epochs):
-            for start, stop, after in epoch_batches(position, epoch, self.train_samples, batch_size):
-                yield self._draw(start, stop - start, after)
+        for epoch in epochs_left(position, self.epochs):
+            first, samples = (self.train_samples, self.validation_samples) if epoch == SLICE else (0, self.train_samples)
+            for start, stop, after in epoch_batches(position, epoch, samples, batch_size):
+                yield self._draw(first + start, stop - start, after)
 
     def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
         """Yield the samples that follow the training stream, or those of the validation slice, which ends it."""
-        there = self._validation_samples if validation else self._settings.test_samples
+        there = self.validation_samples if validation else self._settings.test_samples
         first = self.train_samples if validation else self._settings.samples
         for start, stop, _ in epoch_batches(Position(), 0, min(there, max_samples or there), batch_size):
             yield self._draw(first + start, stop - start, Position())

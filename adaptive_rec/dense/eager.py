@@ -6,9 +6,10 @@ A step calls `begin_step`; for each micro-batch `inputs`, which the store fills,
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +44,7 @@ class DensePart:
         self.precision = precision
         self.dtype = dtype
         self.device = device
+        self._space = space
         self.pool_shapes = [(len(pool.features), pool.dim) for pool in space.pools]
         """(T, D) of each pool's pooled vectors."""
         self.dense_features = dense_features
@@ -93,6 +95,19 @@ class DensePart:
             raise ConfigError(f"{rule}: {first_line(getattr(error, 'inner_exception', error))}") from error
         self.begin_step()
 
+    def twin(self) -> DensePart:
+        """Return another dense part with copies of the parameters and of the optimizer's state, once all work is done that was
+        launched. It is not compiled."""
+        model, optimizer = copy.deepcopy((self.model, self.optimizer))
+        found = DensePart(model, optimizer, self.precision, self.dtype, self.device, self._space, self.dense_features)
+        found.run_linear_layers_in(self._linear_layers)
+        return found.with_rates(self.base_rates)
+
+    def with_rates(self, base_rates: list[float]) -> Self:
+        """Set the configured learning rates of the optimizer's groups, whose own are those of the last step. Returns itself."""
+        self.base_rates = base_rates
+        return self
+
     def begin_step(self, whole_weight: float | None = None) -> None:
         """Forget the last step's gradients. `whole_weight`: the sum of the weights of all samples, where they have some."""
         self._whole_weight = whole_weight
@@ -117,7 +132,8 @@ class DensePart:
         """Run forward and backward. Adds to the parameters' gradients and to `step_loss`."""
         pooled = [part.detach().requires_grad_() for part in micro.pooled]
         losses_S = self._losses_of(micro.dense_SX, pooled, micro.labels_S)
-        losses_S.backward(micro.scale_S)
+        # With a gradient of its own, a backward pass first imports SymPy. That of this sum is scale_S times 1, the same bits.
+        torch.dot(losses_S, micro.scale_S).backward()
         self.losses_S = losses_S.detach()
         self.step_loss += self._loss_of(micro)
         self._step_losses.append(self.losses_S)

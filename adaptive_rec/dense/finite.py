@@ -240,7 +240,9 @@ def _first_bad(gradients: list[Tensor], line: int) -> float | None:
 
 
 def _position(batch: Batch) -> str:
-    return f"the batch up to sample {batch.position.offset:,} of epoch {batch.position.epoch}"
+    position = batch.position
+    of = "the validation slice" if position.on_slice else f"epoch {position.epoch}"
+    return f"the batch up to sample {position.offset:,} of {of}"
 
 
 def _lookups(space: RowSpace, batch: Batch, sample: int) -> list[tuple[str, int]]:

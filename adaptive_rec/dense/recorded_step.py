@@ -23,9 +23,9 @@ CONSTANT_STEPS = 8
 
 def recordable(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a recorded step is the same as an eager one: nothing in it may depend on a counter that the host keeps."""
-    if type(optimizer) is torch.optim.SGD:
+    if isinstance(optimizer, torch.optim.SGD):
         return True
-    if type(optimizer) is torch.optim.Adagrad:
+    if isinstance(optimizer, torch.optim.Adagrad):
         return all(group["lr_decay"] == 0 for group in optimizer.param_groups)
     return all(group.get("capturable", False) for group in optimizer.param_groups)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -81,6 +82,11 @@ class ReplayedDense(DensePart):
         self._update = RecordedStep(optimizer, self._count_and_update, self._changed_by_a_step, streams)
         if batch_size:
             self._grow(batch_size)
+
+    def twin(self) -> DensePart:
+        model, optimizer = copy.deepcopy((self.model, self.optimizer))
+        parts = model, optimizer, self.precision, self.dtype, self.device, self._space, self.dense_features
+        return ReplayedDense(*parts, self.streams, self._sizes[-1] if self._sizes else 0).with_rates(self.base_rates)
 
     def begin_step(self, whole_weight: float | None = None) -> None:
         """Set the parameters' gradients to zero and forget those of the pooled vectors."""

@@ -109,11 +109,13 @@ class TableContents:
 
     def finish_draws(self) -> None:
         """Set drawn rows again if some were or are hot: a policy may make rows hot that nobody has looked up. The training thread
-        calls it before each step."""
+        calls it before each step. It counts no moves, as how many there are depends on how far is read ahead."""
         while self._drawn:
             drawn = self._drawn.popleft()
             if drawn.any_hot or self._any_hot(drawn.pool, drawn.host_rows):
-                self._replace(drawn.pool, drawn.host_rows, drawn.values)
+                self._settle()  # batches on their way home count
+                with self._index.uncounted():
+                    self._replace(drawn.pool, drawn.host_rows, drawn.values)
 
     def _any_hot(self, pool: int, host_rows: NDArray[np.int64]) -> bool:
         """Return whether some rows are on the device or have a place in host memory of their own."""

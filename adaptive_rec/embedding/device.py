@@ -52,8 +52,20 @@ class FreeSlots:
         self.gaps, self.end = gaps[:kept], self.end - (len(gaps) - kept)
 
 
-class DeviceTier:
-    """The slots of every pool. On the CPU, kernels use NumPy views of the tensors."""
+class TierRows:
+    """Values of the slots of every pool. On the CPU, kernels use NumPy views of the tensors."""
+
+    def __init__(self, weights: list[torch.Tensor], state: list[torch.Tensor]) -> None:
+        """`weights` (slots, D) and optimizer `state` of each pool."""
+        self.weights, self.state = weights, state
+
+    def arrays(self, pool: int) -> Arrays:
+        """Return a pool's rows and optimizer state, on the CPU only."""
+        return as_array(self.weights[pool]), self.state[pool].numpy()
+
+
+class DeviceTier(TierRows):
+    """The slots of every pool, their values and which rows they hold."""
 
     def __init__(
         self,
@@ -65,14 +77,15 @@ class DeviceTier:
         monitored: bool,
     ) -> None:
         rules = rules_of_pools(rule, len(space.pools))
-        self.weights = [
+        weights = [
             _zeros((capacity, pool.dim), rules[0].weight_type(dtype), device)
             for pool, capacity in zip(space.pools, capacities, strict=True)
         ]
-        self.state = [
+        state = [
             _zeros((capacity, own.state_width(pool.dim)), dtype, device)
             for own, pool, capacity in zip(rules, space.pools, capacities, strict=True)
         ]
+        super().__init__(weights, state)
         self.row_of_slot: list[NDArray[np.int64]] = [np.full(capacity, -1, dtype=np.int64) for capacity in capacities]
         """Joint row of each slot, -1 where the slot is free. Only the methods below change it."""
         self.free = [FreeSlots() for _ in capacities]
@@ -91,10 +104,6 @@ class DeviceTier:
     @property
     def capacities(self) -> list[int]:
         return [len(rows) for rows in self.row_of_slot]
-
-    def arrays(self, pool: int) -> Arrays:
-        """Return a pool's rows and optimizer state, on the CPU only."""
-        return as_array(self.weights[pool]), self.state[pool].numpy()
 
     def free_slots(self, pool: int, count: int) -> NDArray[np.int64]:
         """Return the lowest free slots of a pool, so many."""

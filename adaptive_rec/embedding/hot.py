@@ -15,6 +15,7 @@ from adaptive_rec.embedding.host import COPIED_ROWS, Arrays, room_like
 from adaptive_rec.embedding.index import RowIndex
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import Fetched
+from adaptive_rec.system.host_memory import available_bytes
 from adaptive_rec.tracking.rules import RowMovement
 
 if TYPE_CHECKING:
@@ -78,6 +79,10 @@ class HotRows:
 
     def trim(self) -> None:
         """Return unused memory to the device."""
+
+    def free_bytes(self) -> int:
+        """Return the memory that a copy of the tier may take."""
+        return available_bytes()
 
     # Moves -----------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -56,16 +57,24 @@ class RowIndex:
 
     def begin_version(self) -> None:
         """Begin the next version of the placement: batches that were classified before are classified again."""
-        self.placement = Placement(self.placement.version + 1, self.slot_of_row, bool(self.hot_rows_T.any()))
+        before = self.placement
+        self.placement = Placement(before.version + 1, self.slot_of_row, bool(self.hot_rows_T.any()), before.moves + 1)
 
     def renew(self) -> None:
         """Begin a version of the same placement, so that batches staged with former values are staged again."""
         self.placement = replace(self.placement, version=self.placement.version + 1)
 
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Count no moves and bytes of what is done within: every row is where it was afterwards."""
+        traffic, moves = replace(self.traffic), self.placement.moves
+        yield
+        self.traffic, self.placement = traffic, replace(self.placement, moves=moves)
+
     def restore(self, version: int) -> None:
         """Take the restored slots as a placement of this version."""
         self.hot_rows_T = self.space.count_by_table(np.flatnonzero(self.slot_of_row != COLD))
-        self.placement = Placement(version, self.slot_of_row, bool(self.hot_rows_T.any()))
+        self.placement = Placement(version, self.slot_of_row, bool(self.hot_rows_T.any()), version)
 
     def set_traffic(self, traffic: Traffic) -> None:
         """Continue from these counts."""

@@ -20,7 +20,7 @@ def placement_state(store: EmbeddingStore) -> dict[str, Any]:
     """Return the placement as a checkpoint has it, without rows and optimizer state."""
     device = store.hot.tier
     return {
-        "version": store.index.placement.version,
+        "version": store.index.placement.moves,
         "traffic": saved_traffic(store.index.traffic),
         "pools": parts_by_number(
             {

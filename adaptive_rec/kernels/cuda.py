@@ -55,20 +55,21 @@ def gather_pooled(
 
 def sum_pieces(
     piece_P1: Tensor, segment_bag_N: Tensor, features: int, offsets: Tensor, column_F: Tensor, mean_F: Tensor,
-    position_B: Tensor, grad_STD: Tensor, partial_PD: Tensor,
+    position_B: Tensor, grad_STD: Tensor, partial_PD: Tensor, active_P: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Add up the gradients of each piece's bags ``segment_bag_N[piece_P1[p] : piece_P1[p + 1]]`` of trained samples.
 
     ``position_B[b]`` is the line of sample b in `grad_STD`, or -1 where it was skipped; `column_F` a feature's column.
-    `partial_PD` is float32, or float64 for float64, and may have more lines than there are pieces.
+    `partial_PD` is float32, or float64 for float64, and may have more lines than there are pieces. Given `active_P`, other pieces
+    are left out, and their lines stay as they are.
     """
     pieces, dim = len(piece_P1) - 1, partial_PD.shape[1]
     if pieces == 0:
         return
     rows, block_dim = _block(dim, 1)
     triton_rows.sum_pieces[(-(-pieces // rows),)](
-        piece_P1, segment_bag_N, features, offsets, column_F, mean_F, position_B, grad_STD, partial_PD, grad_STD.shape[1],
-        pieces, D=dim, ROWS=rows, BLOCK_D=block_dim, CHUNK=CHUNK, num_warps=1, enable_fp_fusion=_FUSED,
+        piece_P1, segment_bag_N, features, offsets, column_F, mean_F, position_B, grad_STD, partial_PD, active_P,
+        grad_STD.shape[1], pieces, D=dim, ROWS=rows, BLOCK_D=block_dim, CHUNK=CHUNK, num_warps=1, enable_fp_fusion=_FUSED,
     )  # fmt: skip
 
 

@@ -39,13 +39,13 @@ def gather_pooled(
 
 def sum_pieces(
     piece_P1: Tensor, segment_bag_N: Tensor, features: int, offsets: Tensor, column_F: Tensor, mean_F: Tensor,
-    position_B: Tensor, grad_STD: Tensor, partial_PD: Tensor,
+    position_B: Tensor, grad_STD: Tensor, partial_PD: Tensor, active_P: Tensor | None = None,
 ) -> None:  # fmt: skip
     if len(piece_P1) == 1:
         return
     _sum_pieces(
         piece_P1.numpy(), segment_bag_N.numpy(), features, offsets.numpy(), column_F.numpy(), mean_F.numpy(),
-        position_B.numpy(), _wide(grad_STD).numpy(), partial_PD.numpy(),
+        position_B.numpy(), _wide(grad_STD).numpy(), partial_PD.numpy(), None if active_P is None else active_P.numpy(),
     )  # fmt: skip
 
 
@@ -154,9 +154,11 @@ def _copy_back(wide: Tensor, rows: Tensor) -> None:
 
 
 @njit(**JIT)
-def _sum_pieces(piece_P1, segment_bag_N, features, offsets, column_F, mean_F, position_B, grad_STD, partial_PD):
+def _sum_pieces(piece_P1, segment_bag_N, features, offsets, column_F, mean_F, position_B, grad_STD, partial_PD, active_P):
     dim = partial_PD.shape[1]
     for p in range(len(piece_P1) - 1):
+        if active_P is not None and not active_P[p]:
+            continue
         for d in range(dim):
             partial_PD[p, d] = 0
         for k in range(piece_P1[p], piece_P1[p + 1]):

@@ -25,7 +25,7 @@ _COUNTS = ["features", "S", "T", "P", "U", "H", "C"]
 
 _INDICES = [
     "samples_S", "pool_features_T", "offsets", "inverse_N", "source_U", "mean_F", "piece_P1", "segment_bag_N", "column_F",
-    "position_B", "piece_U1", "active_U", "number_U", "touches_H", "changed_H",
+    "position_B", "piece_U1", "active_U", "active_P", "number_U", "touches_H", "changed_H",
 ]  # fmt: skip
 """Arrays read item by item: their alignment makes no difference but would compile another kernel."""
 
@@ -102,14 +102,17 @@ def _gradients(
 @KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def sum_pieces(
-    piece_P1, segment_bag_N, features, offsets, column_F, mean_F, position_B, grad, partial, T, P,
+    piece_P1, segment_bag_N, features, offsets, column_F, mean_F, position_B, grad, partial, active_P, T, P,
     D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Program i: ROWS pieces. Pieces of one row follow each other, so long pieces mostly meet long ones."""
     SUM: tl.constexpr = partial.dtype.element_ty
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    start = tl.load(piece_P1 + p, mask=p < P, other=0)
-    length = tl.load(piece_P1 + p + 1, mask=p < P, other=0) - start
+    active = p < P
+    if active_P is not None:
+        active = active & (tl.load(active_P + p, mask=active, other=0) != 0)
+    start = tl.load(piece_P1 + p, mask=active, other=0)
+    length = tl.load(piece_P1 + p + 1, mask=active, other=0) - start
     d = tl.arange(0, BLOCK_D)
 
     place, scale, trained = _gradients(
@@ -126,7 +129,7 @@ def sum_pieces(
         rows = grad + places[:, :, None] + d[None, None, :]
         values = tl.load(rows, mask=mask[:, :, None] & (d < D)[None, None, :], other=0.0)
         total += tl.sum(values.to(SUM) * scales[:, :, None], axis=1)
-    tl.store(partial + p.to(tl.int64)[:, None] * D + d[None, :], total, mask=(p < P)[:, None] & (d < D)[None, :])
+    tl.store(partial + p.to(tl.int64)[:, None] * D + d[None, :], total, mask=active[:, None] & (d < D)[None, :])
 
 
 @triton.jit

@@ -34,11 +34,13 @@ class Rollback:
     """New values of knobs that differ from those of the checkpoint."""
     skip_to: Position | None = None
     """Where the stream goes on; None: where it stood at the checkpoint."""
+    on_slice: bool = False
+    """Whether the run goes on with the validation slice, as its passes have ended."""
 
     @property
     def differs(self) -> bool:
         """Whether the run goes on in another state than the checkpoint's."""
-        return bool(self.knobs) or self.skip_to is not None
+        return bool(self.knobs) or self.skip_to is not None or self.on_slice
 
 
 def rollback_command(

@@ -8,7 +8,6 @@ The tables and the placement in use stay in private memory; the block holds copi
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 import time
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import from_json
 
 from adaptive_rec.errors import AdaptiveRecError
 
@@ -181,12 +181,16 @@ class StateReader:
         """Return a number that grows with each new board."""
         return self._word("board_number")
 
+    def placement_version(self) -> int:
+        """Return a number that grows with each new placement, and while it is written."""
+        return self._word("placement_number")
+
     def board(self) -> dict[str, Any]:
         """Return the newest board; it is empty before the first write."""
 
         def read() -> dict[str, Any]:
             text = self._arrays["board"][: self._word("board_bytes")].tobytes()
-            return dict(json.loads(text)) if text else {}
+            return dict(from_json(text)) if text else {}
 
         return self._steady("board_number", read, deadline_seconds=1.0)
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from time import monotonic
 from typing import Any
 
@@ -105,6 +105,8 @@ class Snapshot:
     """Learning rate of the dense part at the next step, with schedule and knobs; so is the next one. Not a number in a user's
     loop, which sets its own."""
     embedding_lr: float = math.nan
+    stale_agreement: float = math.nan
+    """Share of the rows stale at one of the last two judgements that was stale at both; not a number before there were two."""
     totals: Mapping[str, int | float] = field(default_factory=dict)
     """Counters since the run began."""
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -120,18 +122,22 @@ class Snapshot:
     """Figures of rows on a disk (`config/figures.py`); None where all are in memory."""
     keys: Mapping[str, float] | None = None
     """Figures of raw keys; None where ids are rows."""
+    skipping: Mapping[str, float] | None = None
+    """The price of skipping, by trials; None before there is one."""
     interim: bool = False
     """Whether the run stands still or ends here, between two reports that are due. The next one has these steps, too."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields, without those about ranks, a disk or raw keys for a run that has none; `interim` only where it is
-        true."""
-        values = asdict(self)
+        """Return all fields, without those about ranks, a disk, raw keys or skipping for a run that has none; `interim` only
+        where it is true."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
         if not self.interim:
             del values["interim"]
-        if not self.ranks:
+        if self.ranks:
+            values |= {"ranks": [asdict(rank) for rank in self.ranks], "straggler": self.straggler and asdict(self.straggler)}
+        else:
             del values["ranks"], values["straggler"]
-        for name in ("disk", "keys"):
+        for name in ("disk", "keys", "skipping"):
             if values[name] is None:
                 del values[name]
         return values

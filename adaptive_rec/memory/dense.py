@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -22,6 +21,7 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.memory.rows import row_type
 from adaptive_rec.placement import RowSpace
+from adaptive_rec.system.libraries import load_all_of_torch
 
 MakeOptimizer = Callable[[Config, nn.Module], torch.optim.Optimizer]
 
@@ -38,21 +38,50 @@ def least_parameters(model: ModelConfig, dense_features: int) -> int:
 
 
 def optimizer_bytes(config: Config, model: nn.Module, make: MakeOptimizer, dtype: torch.dtype) -> int:
-    """Return the bytes of state that the dense optimizer keeps, measured in one step on parameters of the same shapes.
+    """Return the bytes of state that the dense optimizer keeps for the parameters of a model."""
+    parameters = list(model.parameters())
+    if (bytes_each := _bytes_each(config, make, dtype)) is None:
+        return _measured_bytes(config, parameters, make, dtype)
+    a_parameter, a_number = bytes_each
+    return a_parameter * len(parameters) + a_number * sum(parameter.numel() for parameter in parameters)
 
-    The parameters have no memory, unless the optimizer reads values (Adafactor, ASGD) or needs a real device (fused).
+
+def _bytes_each(config: Config, make: MakeOptimizer, dtype: torch.dtype) -> tuple[int, int] | None:
+    """Return the bytes of state for a parameter and for each of its numbers, found in a step on a matrix and a vector of a few
+    numbers. None where state has other shapes than parameters, or not the same of all.
+
+    A step on large parameters without memory would say the same, but loads torch's compiler.
     """
-    shapes = [parameter.shape for parameter in model.parameters()]
+    small = nn.ParameterList(torch.zeros(shape, dtype=dtype) for shape in ((3, 5), (7,)))
+    found = set()
+    for parameter, state in zip(small, _state_after_a_step(config, small, make), strict=True):
+        like = [value for value in state if value.shape == parameter.shape]
+        single = [value for value in state if value.numel() == 1]
+        if len(like) + len(single) < len(state):
+            return None
+        found.add((sum(value.nbytes for value in single), sum(value.itemsize for value in like)))
+    return found.pop() if len(found) == 1 else None
+
+
+def _state_after_a_step(config: Config, parameters: nn.ParameterList, make: MakeOptimizer) -> list[list[torch.Tensor]]:
+    """Return what the dense optimizer keeps for each parameter once it has made a step."""
+    optimizer = make(config, parameters)
+    for one in parameters:
+        one.grad = torch.zeros_like(one)
+    optimizer.step()
+    states = (optimizer.state[one] for one in parameters)
+    return [[value for value in state.values() if isinstance(value, torch.Tensor)] for state in states]
+
+
+def _measured_bytes(config: Config, parameters: list[nn.Parameter], make: MakeOptimizer, dtype: torch.dtype) -> int:
+    """Return the bytes of state after a step on parameters of the same shapes. They have no memory, unless the optimizer reads
+    values (Adafactor) or needs a real device."""
 
     def kept_bytes(place: str) -> int:
-        copies = nn.ParameterList(torch.zeros(shape, dtype=dtype, device=place) for shape in shapes)
-        optimizer = make(config, copies)
-        for one in copies:
-            one.grad = torch.zeros_like(one)
-        optimizer.step()
-        kept = [value for state in optimizer.state.values() for value in state.values()]
-        return sum(value.nbytes for value in kept if isinstance(value, torch.Tensor))
+        copies = nn.ParameterList(torch.zeros(one.shape, dtype=dtype, device=place) for one in parameters)
+        return sum(value.nbytes for state in _state_after_a_step(config, copies, make) for value in state)
 
+    load_all_of_torch()
     try:
         return kept_bytes("meta")
     except (RuntimeError, AssertionError):  # torch cannot do it without memory
@@ -69,6 +98,9 @@ def living_bytes(config: Config, space: RowSpace, dense_features: int, model: nn
 
     Converts the model to the run's type. Both run on a copy without memory.
     """
+    load_all_of_torch()
+    from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+
     dtype = row_type(config)
     fake = FakeTensorMode()
     with FakeCopyMode(fake):

@@ -48,7 +48,7 @@ def hot_row_bytes(config: Config, space: RowSpace, monitored: bool) -> list[int]
 
 def policy_row_bytes(config: Config, space: RowSpace, policy: str = "") -> list[int]:
     """Return the device bytes of a hot row of each pool under a policy, or under the configured one."""
-    return hot_row_bytes(config, space, load_policy(policy or config.knobs.policy).tracks_movement)
+    return hot_row_bytes(config, space, load_policy(policy or config.knobs.policy).records_movement(config.knobs))
 
 
 def everything_bytes(config: Config, space: RowSpace, policy: str = "") -> int:
@@ -59,7 +59,7 @@ def everything_bytes(config: Config, space: RowSpace, policy: str = "") -> int:
 def row_parts(config: Config, source: Source, policy: Policy, fast: Place, lookups: int = 0) -> RowParts:
     """Compute the parts. `fast` is the place of the hot rows, `lookups` are those of a batch."""
     space, rule, itemsize = space_of(source, policy), row_rule(config), row_type(config).itemsize
-    sizes = hot_row_bytes(config, space, policy.tracks_movement)
+    sizes = hot_row_bytes(config, space, policy.records_movement(config.knobs))
     slots = split_budget(space, sizes, policy.budget_bytes(config.knobs, all_rows_bytes(space, sizes)))
     in_memory = slots_in_memory(config, space) if fast == "device" and config.run.host_memory else []
     tables = list(_tables(space, rule, itemsize, _place_bytes(config, bool(in_memory))))

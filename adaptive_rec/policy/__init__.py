@@ -5,11 +5,9 @@ from adaptive_rec.policy.protocol import HOLD, AccessView, Policy, Wish, fills_b
 from adaptive_rec.policy.skipping import (
     BatchView,
     MovementView,
-    QualityView,
     SkippingPolicy,
     Staleness,
     StepPlan,
-    Verdict,
     whole_or_split,
 )
 
@@ -22,12 +20,10 @@ __all__ = [
     "Outcome",
     "Phase",
     "Policy",
-    "QualityView",
     "SkippingPolicy",
     "Staleness",
     "StepPlan",
     "StreamView",
-    "Verdict",
     "Wish",
     "fills_budget",
     "whole_or_split",

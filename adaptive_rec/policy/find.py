@@ -21,7 +21,7 @@ PER_TABLE = ("xdl",)
 
 PLACES = {name: f"adaptive_rec.policies.{name}:POLICY" for name in BUILT_IN}
 
-SKIPPING_METHODS = ("find_stale", "plan", "judge_quality")
+SKIPPING_METHODS = ("find_stale", "plan")
 
 
 def load_policy(name: str) -> Policy:

@@ -64,15 +64,22 @@ class Policy:
     """Whether `prefetch_depth` batches are made ready before their step."""
 
     tracks_movement: ClassVar[bool] = False
-    """Whether the movement of hot rows is measured. True for policies that skip."""
+    """Whether it is judged which hot rows have settled, or a phase measures their movement. True for policies that skip."""
     arranges_stream: ClassVar[bool] = False
     """Whether it decides on phases of the stream. True for an `ArrangingPolicy`."""
     reorders_stream: ClassVar[bool] = False
     """Whether its phases change the source's order. Set by an `ArrangingPolicy`."""
 
+    def records_movement(self, knobs: Knobs) -> bool:
+        """Return whether each hot row has a record of its movement: under every rule of staleness but `popularity`, and for
+        phases that measure movement."""
+        return self.tracks_movement and (self.arranges_stream or knobs.stale_metric != "popularity")
+
     def counts_lookups(self, knobs: Knobs) -> bool:
-        """Return whether lookups are counted: for this policy, or for raw ids, the least popular of which lose their rows."""
-        return self.tracks_popularity or knobs.evict_ratio > 0
+        """Return whether lookups are counted: for this policy, for a rule of staleness that goes by them, or for raw ids, the
+        least popular of which lose their rows."""
+        judges = self.tracks_movement and not self.records_movement(knobs)
+        return self.tracks_popularity or judges or knobs.evict_ratio > 0
 
     def budget_bytes(self, knobs: Knobs, all_rows_bytes: int) -> int:
         """Return the device memory for hot rows."""

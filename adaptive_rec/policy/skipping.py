@@ -65,8 +65,6 @@ class StepPlan:
     """Loss weight of each sample; None weighs all of them 1."""
     frozen_U: NDArray[np.bool_] | None = None
     """Distinct rows whose update is skipped."""
-    guard_B: NDArray[np.bool_] | None = None
-    """Samples drawn at random and never skipped, whose losses show what skipping costs."""
 
 
 @dataclass(frozen=True)
@@ -96,26 +94,6 @@ class Staleness:
     threshold: float
 
 
-@dataclass(frozen=True)
-class QualityView:
-    """Progressive validation on the guard's samples, over `reclassify_every` steps."""
-
-    knobs: Knobs
-    samples: int
-    logloss: float
-    """Mean loss of the samples, each taken before it was trained; NaN where there were none."""
-    standard_error: float
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a guard of quality decides."""
-
-    keep_probability: float
-    """Chance that a sample which might be skipped is trained, at weight 1/chance; 1 skips nothing."""
-    reason: str
-
-
 class SkippingPolicy(Policy):
     """Base of policies that plan steps and may skip: judges which hot rows are stale, and plans each mini-batch."""
 
@@ -123,24 +101,21 @@ class SkippingPolicy(Policy):
     tracks_movement: ClassVar[bool] = True
     """Whether the movement of hot rows is measured, and `find_stale` is called at the end of each window."""
     guards_quality: ClassVar[bool] = False
-    """Whether its plans name guard samples, and `judge_quality` is called every `reclassify_every` steps."""
+    """Whether `plan` is called only where paired trials have shown what that costs; all other steps are trained in full."""
 
     def find_stale(self, view: MovementView) -> Staleness:
         """Return which hot rows are stale until the next window ends."""
         return Staleness(np.zeros_like(view.stale_H), 0.0)
 
     def plan(self, view: BatchView) -> StepPlan:
-        """Return how a mini-batch runs. Not called on probe steps, which train and update everything."""
+        """Return how a mini-batch runs. Not called on probe steps, which train and update everything. In a trial it is called for
+        a twin of the run."""
         return StepPlan(whole_or_split(view))
 
-    def judge_quality(self, view: QualityView) -> Verdict | None:
-        """Return what follows from the losses of the guard's samples; None changes nothing."""
-        return None
 
-
-def plan_step(policy: Policy, view: BatchView, probe: bool = False) -> StepPlan:
-    """Plan a mini-batch: as a policy that skips says, or in full on probe steps and under other policies."""
-    if isinstance(policy, SkippingPolicy) and not probe:
+def plan_step(policy: Policy, view: BatchView, whole: bool = False) -> StepPlan:
+    """Plan a mini-batch: as a policy that skips says, or in full where it is to be `whole` and under other policies."""
+    if isinstance(policy, SkippingPolicy) and not whole:
         return policy.plan(view)
     if view.samples and not view.split:
         return StepPlan((all_samples(view.samples),))
@@ -166,3 +141,11 @@ def whole_or_split(view: BatchView, keep_B: NDArray[np.bool_] | None = None) -> 
     parts = (keep_B & view.popular_B, keep_B & ~view.popular_B) if view.split else (keep_B,)
     chosen = (np.flatnonzero(part) for part in parts)
     return tuple(samples for samples in chosen if len(samples))
+
+
+def kept_samples(plan: StepPlan, size: int) -> NDArray[np.bool_]:
+    """Return which samples of a batch a plan trains."""
+    kept_B = np.zeros(size, dtype=np.bool_)
+    for samples_S in plan.micro_batches:
+        kept_B[samples_S] = True
+    return kept_B

@@ -25,7 +25,7 @@ from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.reclassify.popular_samples import PopularSamples
 from adaptive_rec.reclassify.stale_rows import StaleRows
-from adaptive_rec.reclassify.window_views import WindowRecord, access_view, movement_view
+from adaptive_rec.reclassify.window_views import WindowRecord, access_view, judge_hot_rows, movement_view
 from adaptive_rec.saved import ANY, Saved
 from adaptive_rec.system.background import LOWEST, BackgroundThread
 from adaptive_rec.system.crew import Crew
@@ -117,7 +117,7 @@ class Observer:
     def count_lookups(self, step: int, work: Lookups, knobs: Knobs) -> None:
         """Feed the sampled share of the steps to the sketch, in order. Raises any error of an earlier step."""
         if samples(step, knobs.sample_ratio):
-            self._do_later(partial(self._count, work))
+            self._do_later(partial(self._count, step, work))
 
     def _do_later(self, work: Callable[[], None]) -> None:
         """Have the counting thread do some work, after what it has to do already."""
@@ -127,7 +127,8 @@ class Observer:
         with self._times.in_background("observe"):
             work()
 
-    def _count(self, work: Lookups) -> None:
+    def _count(self, step: int, work: Lookups) -> None:
+        self._tracker.begin_step(step)
         self._tracker.observe(work.distinct_U, work.segments_U1, work.source_U)
         if self.trials is not None:
             self.trials.observe(work.distinct_U, work.segments_U1)
@@ -148,7 +149,8 @@ class Observer:
         """
         movement = None
         if skipped_ratio is not None:
-            movement = movement_view(self.store, knobs, self._samples, self._probes, skipped_ratio)
+            judged = judge_hot_rows(self.store, knobs.stale_metric, self._probes, self.tracker)
+            movement = movement_view(self.store, knobs, self._samples, judged, skipped_ratio)
         if movement is not None:
             self.begin_measuring()
         own_H = slice(0) if movement is None else self.store.peers.own_slots
@@ -204,7 +206,7 @@ class Observer:
         return {
             "tracker": self.tracker.state(),
             "trials": self.trials and self.trials.state(),
-            "stale_rows_T": self.stale.rows_T,
+            **self.stale.state(),
             "sample_rows": rows,
             "sample_lengths": lengths,
             "probes": self._probes,
@@ -222,7 +224,7 @@ class Observer:
         self.try_memories(trials is not None)
         if trials is not None and self.trials is not None:
             self.trials.set_state(trials)
-        self.stale.restore(found.array("stale_rows_T", np.int64, len(self.stale.rows_T)))
+        self.stale.set_state(found)
         self._restore_samples(found)
         self._probes = found.integer("probes")
 
@@ -267,6 +269,7 @@ class Observer:
         counter, saved = self._tracker.counter, found.part("tracker").part("counter")
         if isinstance(counter, CountMinSketch) and saved_width(saved) == counter.width:
             counter.set_state(saved)
+            self._tracker.take_steps(found.part("tracker"))
             known = sort_distinct(np.concatenate([self._saved_candidates(found), rows]))
             self._take_over(saved, lambda: known)
             self._tracker.remember(known)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.device import all_rows_bytes, split_budget
-from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import TrainingError
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.placement import Migration
-from adaptive_rec.policy import AccessView, MovementView, Policy, SkippingPolicy, StepPlan, Verdict, fills_budget
+from adaptive_rec.policy import AccessView, MovementView, Policy, SkippingPolicy, fills_budget
 from adaptive_rec.reclassify.guard_rails import plan_migration
 from adaptive_rec.reclassify.listed_rows import ListedRows
 from adaptive_rec.reclassify.observer import Observer, tracked_slots
-from adaptive_rec.reclassify.quality_guard import QualityGuard
 from adaptive_rec.reclassify.window_length import MemoryChange, Window, lasting_decay
 from adaptive_rec.saved import Saved
 from adaptive_rec.tracking.horizon import FIRST_MEMORY, Memory, saved_memory
@@ -40,7 +37,6 @@ class Reclassifier:
         self.stale_threshold = 0.0
         """The threshold that made the present stale classes."""
         self.window = Window()
-        self.guard = QualityGuard()
         self.memory: Memory | None = None
         """How long popularity is remembered; None where the knobs set it."""
         self._listed = ListedRows()
@@ -52,7 +48,6 @@ class Reclassifier:
         self.window = Window(step)
         self._migrate(self._observer.record(step, knobs).access, knobs, max_moved_bytes=1 << 62)
         self.memory, self._tick_began = FIRST_MEMORY if self.policy.adapts_memory else None, step
-        self.guard = QualityGuard()
         self._observer.try_memories(self.policy.adapts_memory)
 
     def end_tick(self, step: int, knobs: Knobs) -> bool:
@@ -109,21 +104,6 @@ class Reclassifier:
         cold_met, slots = self.store.group.total(own).tolist()
         return lasting_decay(cold_met / knobs.sample_ratio, slots)
 
-    def guarded(self, work: ClassifiedBatch, plan: StepPlan, samples_S: NDArray[np.int64]) -> Callable[[Fetched], None] | None:
-        """Return what adds the losses of a micro-batch's guard samples; None where it has none."""
-        if plan.guard_B is None or not plan.guard_B[samples_S].any():
-            return None
-        lines = np.flatnonzero(plan.guard_B[samples_S])
-        weights_B = work.batch.weights_B
-        weights = None if weights_B is None else weights_B[samples_S[lines]]
-        return lambda losses_S: self.guard.add(losses_S, lines, weights)
-
-    def judge_quality(self, knobs: Knobs) -> Verdict | None:
-        """Let the policy judge the losses of the guard's samples, at a tick's end."""
-        if isinstance(self.policy, SkippingPolicy) and self.policy.guards_quality:
-            return self.policy.judge_quality(self.guard.end_window(knobs, self.store.group))
-        return None
-
     def place_again(self, step: int, knobs: Knobs) -> Migration:
         """Move rows before a window ends: the budget or the policy changed, or a command requested it. Returns what moved."""
         return self._place(self._observer.record(step, knobs).access, knobs)
@@ -156,7 +136,6 @@ class Reclassifier:
         return {
             "stale_threshold": self.stale_threshold,
             "window": asdict(self.window),
-            "guard": self.guard.state(),
             "memory": self.memory and asdict(self.memory),
             "listed": self._listed.state(),
             "tick_began": self._tick_began,
@@ -169,7 +148,8 @@ class Reclassifier:
         self.stale_threshold = found.number("stale_threshold")
         window, memory = found.part("window"), found.maybe("memory")
         self.window = Window(window.integer("began"), window.flag("first"))
-        self.guard.set_state(found.part("guard"))
+        if found.has("guard"):  # of earlier versions, whose guard added up losses here
+            found.ignore("guard")
         self.memory = saved_memory(memory) if memory is not None else None
         self._listed.set_state(found.part("listed"), self.store)
         self._tick_began = found.integer("tick_began")
@@ -189,6 +169,7 @@ class Reclassifier:
     def _judge(self, policy: SkippingPolicy, movement: MovementView, own_H: slice) -> None:
         """Mark the hot rows that the policy finds stale. It sees those of all ranks, so that all of them have one threshold."""
         staleness = policy.find_stale(movement)
+        self._stale.compare(movement.stale_H, staleness.stale_H)
         self._stale.mark(staleness.stale_H[own_H])
         self.stale_threshold = staleness.threshold
 
@@ -223,7 +204,7 @@ class Reclassifier:
 
     def _migrate(self, views: list[AccessView], knobs: Knobs, max_moved_bytes: int) -> Migration:
         """Move the rows that the policy wishes for, within the guard rails. Returns what moved."""
-        store, monitored = self.store, self.policy.tracks_movement
+        store, monitored = self.store, self.policy.records_movement(knobs)
         row_bytes = store.hot.row_bytes(monitored)
         budget = self.policy.budget_bytes(knobs, all_rows_bytes(store.space, row_bytes))
         capacities = self._capacities(views, row_bytes, budget, max_moved_bytes)

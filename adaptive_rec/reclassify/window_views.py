@@ -14,7 +14,7 @@ from adaptive_rec.kernels.ranking import are_hot
 from adaptive_rec.policy import AccessView, MovementView
 from adaptive_rec.reclassify.popular_samples import PopularSamples
 from adaptive_rec.tracking.popularity import PopularityTracker
-from adaptive_rec.tracking.rules import RULES
+from adaptive_rec.tracking.rules import RULES, expected_touches, popularity
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,35 @@ def access_view(
     )
 
 
+@dataclass(frozen=True)
+class Judged:
+    """What a rule of staleness goes by, for the slots of all pools in one line (H)."""
+
+    number_H: NDArray[np.float64]
+    """By the rule; the smaller, the staler."""
+    touches_H: NDArray[np.int64]
+    """Steps that touched each slot's row, of `steps`."""
+    steps: float
+
+
+def judge_hot_rows(store: EmbeddingStore, metric: str, probes: int, tracker: PopularityTracker) -> Judged:
+    """Judge all hot rows by a rule: how popular they are, or how far they moved in `probes` steps."""
+    if metric != "popularity":
+        rule, rows = RULES[metric], [store.hot.movement(pool) for pool in range(len(store.hot.tier.monitors))]
+        return Judged(np.concatenate([rule(pool) for pool in rows]), np.concatenate([pool.touches_H for pool in rows]), probes)
+    row_H, steps = np.concatenate(store.hot.tier.row_of_slot), tracker.steps_counted
+    hot_H, lookups_H = row_H >= 0, np.zeros(len(row_H))
+    lookups_H[hot_H] = tracker.estimate(row_H[hot_H], store.threads)
+    return Judged(popularity(lookups_H, steps), expected_touches(lookups_H, steps), steps)
+
+
 def movement_view(
-    store: EmbeddingStore, knobs: Knobs, samples: PopularSamples, probes: int, skipped_ratio: float
+    store: EmbeddingStore, knobs: Knobs, samples: PopularSamples, judged: Judged, skipped_ratio: float
 ) -> MovementView:
-    """Compute the movement of all slots, measured in `probes` steps, set what is shown of it, and return that of all ranks."""
-    device, everyone = store.hot.tier, store.group.everyone
-    rule, rows = RULES[knobs.stale_metric], [store.hot.movement(pool) for pool in range(len(device.monitors))]
-    touches_H = np.concatenate([pool.touches_H for pool in rows])
-    known_H = touches_H >= max(knobs.min_probe_touches, math.ceil(knobs.min_touch_ratio * probes - 1e-9))
-    movement_H = np.where(known_H, np.concatenate([rule(pool) for pool in rows]), np.inf)
+    """Set what is shown of the movement of all slots, and return that of all ranks."""
+    device, everyone, touches_H = store.hot.tier, store.group.everyone, judged.touches_H
+    known_H = touches_H >= max(knobs.min_probe_touches, math.ceil(knobs.min_touch_ratio * judged.steps - 1e-9))
+    movement_H = np.where(known_H, judged.number_H, np.inf)
     first = 0
     for shown in device.movement:
         shown[:] = movement_H[first : first + len(shown)]

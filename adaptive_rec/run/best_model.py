@@ -10,7 +10,6 @@ from adaptive_rec.config.watch import WatchConfig
 from adaptive_rec.data.open import as_run_takes
 from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.live.telemetry import Evaluation
-from adaptive_rec.run.chosen_checkpoint import best_name
 from adaptive_rec.run.current_run import CurrentRun
 from adaptive_rec.run.resume import removable_row_folders
 from adaptive_rec.run.rollback import free_memory
@@ -20,8 +19,9 @@ from adaptive_rec.system.group import Group
 
 
 def score_best(present: CurrentRun, config: Config, out: Path, group: Group) -> tuple[Evaluation | None, str]:
-    """Return the score of a run's held-out samples by the model of its best evaluation, and a warning: where that has no
-    checkpoint, the present model is scored. Several processes must call it together. None where a signal interrupted it.
+    """Return the score of a run's held-out samples by the model of its best evaluation, or the one that was trained on the
+    validation slice since, and a warning: where the former has no checkpoint, the present model is scored. Several processes must
+    call it together. None where a signal interrupted it.
 
     `config`: that of the run. The caller must keep no reference to the runtime, whose tables are freed before those of another
     model are made.
@@ -31,9 +31,9 @@ def score_best(present: CurrentRun, config: Config, out: Path, group: Group) -> 
     if runtime.state.hurried:
         return None, ""
     best, folder = runtime.state.trend.best, out / "checkpoints"
-    if best is None or best.step == runtime.step_number:
+    if best is None or best.step == runtime.step_number or runtime.state.is_finished_model:
         return runtime.evaluate(), ""
-    name = group.tell(best_name(folder, best.step) if group.rank == 0 else None)
+    name = runtime.saving.whole_of_step(best.step)
     if name is None:
         text = f"the best evaluation was at step {best.step:,}, of which there is no whole checkpoint: the last model is scored"
         return runtime.evaluate(), text

@@ -26,6 +26,8 @@ def changed_settings(before: Config, after: Config) -> dict[str, dict[str, Any]]
         names += [(section, name) for name in type(getattr(before, section)).model_fields if name not in MAY_CHANGE]
     if after.eval.patience:
         names += [("eval", name) for name in OF_STOPPING]
+    if before.eval.train_slice:
+        names.append(("eval", "train_slice"))
     if 0 < after.eval.patience and not 0 < before.eval.patience <= after.eval.patience:
         names.append(("eval", "patience"))
     found = {}

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from adaptive_rec import checkpoint
+from adaptive_rec.batch import SLICE
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.generation import generations, names_in, newest_of_step, step_of
 from adaptive_rec.checkpoint.history import hold_generation, verify_all
 from adaptive_rec.checkpoint.saved_state import read_values
 from adaptive_rec.config.tree import load_config
-from adaptive_rec.errors import CheckpointError, UsageError
+from adaptive_rec.errors import UsageError
 from adaptive_rec.saved import Saved
 from adaptive_rec.units import whole
 
@@ -31,11 +32,14 @@ class Chosen:
     metric: str = ""
     """Of the best one, the metric by which it is."""
     value: float | None = None
+    on_slice: bool = False
+    """Of the best one, whether it was trained on the validation slice besides."""
 
     def __str__(self) -> str:
         step = f"step {whole(step_of(self.generation.name))}"
         if self.which == BEST:
-            return f"{step}, the best ({self.metric} {self.value:.4f})"
+            best = f"{step}, the best ({self.metric} {self.value:.4f}"
+            return f"{best}), trained on the validation slice besides" if self.on_slice else f"{best})"
         return f"{step}, the newest" if self.which == NEWEST else step
 
     def figures(self) -> dict[str, Any]:
@@ -84,12 +88,12 @@ def best_checkpoint(run: Path, generation: Path) -> Chosen | str:
     best = None if trend is None else trend.maybe("best")
     if trend is None or best is None or not trend.has("waiting"):  # older versions save no metric
         return f"{run} has no evaluation yet"
-    step = best.integer("step")
-    same = step_of(generation.name) == step
+    step, epoch = best.integer("step"), saved.part("position").integer("epoch")
+    same = step_of(generation.name) == step or epoch > SLICE
     names = [generation.name] if same else newest_of_step(generations(names_in(DISK, generation.parent)), step)
     if not names:
         return f"the best evaluation of {run} was at step {step}, of which there is no checkpoint"
-    return Chosen(generation.parent / names[0], BEST, trend.part("waiting").text("metric"), best.number("value"))
+    return Chosen(generation.parent / names[0], BEST, trend.part("waiting").text("metric"), best.number("value"), epoch > SLICE)
 
 
 def checkpoint_at(run: Path, at: str | None, option: str = "--at") -> str:
@@ -121,14 +125,3 @@ def newest_generation(run: Path, warn: Callable[[str], None] = lambda text: None
         if found.generation is None:
             raise UsageError(f"RUN must be a run directory with a checkpoint, {run} has none")
         yield found.generation
-
-
-def best_name(folder: Path, step: int) -> str | None:
-    """Return the name of a run's checkpoint of a step, where it is whole."""
-    names = newest_of_step(names_in(DISK, folder), step)
-    try:
-        for name in names:
-            verify_all(DISK, folder / name)
-    except CheckpointError:
-        return None
-    return names[0] if names else None

@@ -21,6 +21,10 @@ from adaptive_rec.system.regular_files import bounded_lines, open_regular, parse
 NAME = "events.jsonl"
 PART = ("begin", "end", "samples")
 """What the journal says of a part of the stream that is left out."""
+Parts = tuple[dict[int, list[Command]], dict[int, list[Command]]]
+"""Commands by step: of a run's passes, and of its training on the validation slice."""
+Place = tuple[int, int]
+"""The part of the run, 0 or 1, and the step."""
 SPLIT_TYPES: dict[str, Any] = {"split": bool, "whole_seconds": (int, float), "split_seconds": (int, float)}
 
 
@@ -29,13 +33,14 @@ def line_of(event: Event) -> str:
     return to_json(event.as_dict())
 
 
-def commands(run: Path) -> dict[int, list[Command]]:
-    """Read the commands that changed the course of a run, by step.
+def commands(run: Path, on_slice: bool = False) -> dict[int, list[Command]]:
+    """Read the commands that changed the course of a run, by step: those of its passes or, `on_slice`, of its training on the
+    validation slice, for which it went back to an earlier step.
 
     Commands after a checkpoint that the run was resumed from, or went back to, are left out: the run lost them. Raises DataError
     where the journal cannot be read, or does not name the checkpoint that a run was resumed from.
     """
-    return _commands(run / NAME, "")[0]
+    return _commands(run / NAME, "")[0][on_slice]
 
 
 def replayed_run(run: Path) -> Path | None:
@@ -55,16 +60,20 @@ def replayed_run(run: Path) -> Path | None:
     return None
 
 
-def left_to_replay(replayed: Path, run: Path, checkpoint: str) -> dict[int, list[Command]]:
-    """Return the commands of a replayed run, by step, that a checkpoint of the run that replays it does not have yet. Raises
-    DataError where one of the two journals cannot be read."""
+def left_to_replay(replayed: Path, run: Path, checkpoint: str, on_slice: bool = False) -> dict[int, list[Command]]:
+    """Return the commands of a replayed run, by step, that a checkpoint of the run that replays it does not have yet.
+    `on_slice`: those of its training on the validation slice, which begins now. Raises DataError where one of the two journals
+    cannot be read."""
     try:
-        left = commands(replayed)
+        parts = _commands(replayed / NAME, "")[0]
     except DataError as error:
         raise DataError(f"{run} replays {replayed} and needs its journal to go on: {error}") from None
-    done, (step, kept) = _commands(run / NAME, checkpoint)
+    if on_slice:
+        return parts[1]
+    done, ((part, step), kept) = _commands(run / NAME, checkpoint)
+    left = parts[part]
     here = left.get(step, [])
-    for command in done.get(step, [])[:kept]:
+    for command in done[part].get(step, [])[:kept]:
         if command in here:
             here.remove(command)
     return {at: given for at, given in left.items() if at >= step and given}
@@ -82,12 +91,13 @@ def _lines(path: Path) -> list[str]:
         raise DataError(f"journal {path} must be text in UTF-8: {error}") from None
 
 
-def _commands(path: Path, checkpoint: str) -> tuple[dict[int, list[Command]], tuple[int, int]]:
-    """Return the commands by step, and the step of a checkpoint with the number of commands of that step that it has."""
+def _commands(path: Path, checkpoint: str) -> tuple[Parts, tuple[Place, int]]:
+    """Return the commands by step, and the place of a checkpoint with the number of commands there that it has."""
     lines = _lines(path)
-    found: dict[int, list[Command]] = defaultdict(list)
-    saved: dict[str, tuple[int, int]] = {}
-    """Step of each checkpoint, and how many commands of that step it includes."""
+    found: dict[Place, list[Command]] = defaultdict(list)
+    saved: dict[str, tuple[Place, int]] = {}
+    """Place of each checkpoint, and how many commands there it includes."""
+    part = 0
     starts = torn = 0  # torn: the number of a line that ends early, as a killed run leaves it
     for number, line in enumerate(lines, start=1):
         try:
@@ -102,13 +112,15 @@ def _commands(path: Path, checkpoint: str) -> tuple[dict[int, list[Command]], tu
                 if not checkpoint:
                     _check_settings(event, path)
                     _check_batches(event, path)
-                _go_back(found, event, saved, starts, path)
+                part = _go_back(found, event, saved, starts, path)
                 starts += 1
+            elif event["kind"] == "rolled_back" and event["details"].get("on_slice"):
+                part = 1
             elif event["kind"] == "rolled_back":
-                _go_back(found, event, saved, starts, path)
+                part = _go_back(found, event, saved, starts, path)
             elif event["kind"] == "left_out":
-                part = {name: event["details"][name] for name in PART}
-                found[event["step"]].append(Command("skip_data", part))
+                skipped = {name: event["details"][name] for name in PART}
+                found[part, event["step"]].append(Command("skip_data", skipped))
             elif event["kind"] == "checkpoint_failed":
                 saved.pop(event["details"].get("checkpoint"), None)
             elif event["kind"] in ("saving", "checkpoint") and "checkpoint" in event["details"]:
@@ -119,7 +131,7 @@ def _commands(path: Path, checkpoint: str) -> tuple[dict[int, list[Command]], tu
                 name, step = event["details"]["checkpoint"], event["step"]
                 if event["kind"] == "saving" or name not in saved:
                     saved.pop(name, None)  # a name that was given up, or lost, may be used again
-                    saved[name] = step, len(found[step])
+                    saved[name] = (part, step), len(found[part, step])
             elif event["kind"] == "knobs" and event["details"].get("at_start"):
                 how = "was resumed under knobs that cannot change while a run trains"
                 raise DataError(f"journal {path} is of a run that {how}: it cannot be replayed")
@@ -128,21 +140,24 @@ def _commands(path: Path, checkpoint: str) -> tuple[dict[int, list[Command]], tu
                 by_itself = event["details"].get("before_step", False)
                 note = {name: event["details"][name] for name in ("why", "undoes") if name in event["details"]}
                 verb: Verb = "halve_budget" if by_itself else "change_knobs"
-                found[event["step"]].append(Command(verb, new, note=note))
+                found[part, event["step"]].append(Command(verb, new, note=note))
             elif event["kind"] == "split":
-                found[event["step"]].append(Command("choose_split", event["details"]))
+                found[part, event["step"]].append(Command("choose_split", event["details"]))
             elif event["kind"] == "reclassified" and event["details"]["asked_for"]:
-                found[event["step"]].append(Command("reclassify"))
+                found[part, event["step"]].append(Command("reclassify"))
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(f"journal {path}, line {torn or number}, must be an event, got {error!r}") from None
     if torn and not checkpoint:  # the run goes on behind it
         raise DataError(f"journal {path}, line {torn}, must be an event, got something that ends early")
-    for step, done in found.items():
+    parts: Parts = {}, {}
+    for (number, step), done in found.items():
         for command in done:
             _check(step, command, path)
+        if done:
+            parts[number][step] = done
     if checkpoint and checkpoint not in saved:
         raise DataError(f"journal {path} must have the event of checkpoint {checkpoint} that the run resumes from")
-    return {step: done for step, done in found.items() if done}, saved.get(checkpoint, (0, 0))
+    return parts, saved.get(checkpoint, ((0, 0), 0))
 
 
 def _check_settings(event: Any, path: Path) -> None:
@@ -198,9 +213,10 @@ def _read(line: str, torn: int) -> Any:
 
 
 def _go_back(
-    found: dict[int, list[Command]], event: Any, saved: dict[str, tuple[int, int]], starts: int, path: Path
-) -> None:
-    """Drop the commands that a run lost that was resumed from a checkpoint, or went back to one: those after it."""
+    found: dict[Place, list[Command]], event: Any, saved: dict[str, tuple[Place, int]], starts: int, path: Path
+) -> int:
+    """Drop the commands that a run lost that was resumed from a checkpoint, or went back to one: those after it. Returns the part
+    of the run that the checkpoint is of."""
     name = event["details"].get("checkpoint")
     if starts and name is None and event["step"]:
         raise DataError(
@@ -208,10 +224,12 @@ def _go_back(
         )
     if name and (starts or "parent" in event["details"]) and name not in saved:
         raise DataError(f"journal {path} must have the event of checkpoint {name} that the run was resumed from")
-    step, kept = saved.get(name, (event["step"], len(found[event["step"]]))) if name else (0, 0)
-    for later in [each for each in found if each > step]:
+    first: Place = 0, event["step"]
+    place, kept = saved.get(name, (first, len(found[first]))) if name else ((0, 0), 0)
+    for later in [each for each in found if each > place]:
         del found[later]
     names = list(saved)
     for later_one in names[names.index(name) + 1 if name in saved else 0 :]:
         del saved[later_one]
-    del found[step][kept:]
+    del found[place][kept:]
+    return place[0]

@@ -11,6 +11,7 @@ import torch
 from adaptive_rec import checkpoint
 from adaptive_rec.checkpoint.rollback_target import remove_newer
 from adaptive_rec.config.tree import Config
+from adaptive_rec.dense.quality_trend import QualityTrend
 from adaptive_rec.live.checkpoint_status import CheckpointStatus
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.rollback import Rollback
@@ -40,7 +41,7 @@ def go_back(
     """
     folder = out / "checkpoints"
     generation, saved = folder / rollback.checkpoint, checkpoint.saved_knobs(folder / rollback.checkpoint)
-    paused, reachable, rollbacks, checkpoints = _standing(present)
+    paused, reachable, rollbacks, checkpoints, trend = _standing(present)
     present.let_go()
     free_memory()
     own_rows = removable_row_folders(out, config)
@@ -56,6 +57,8 @@ def go_back(
     )
     runtime = assemble(config.model_copy(update={"knobs": saved}), options=options, group=group)
     checkpoint.load(runtime.parts, generation, verified=True)
+    if rollback.on_slice:
+        runtime.begin_slice(trend)
     runtime.expect_steps()
     removed = remove_newer(folder, rollback.checkpoint) if runtime.store.group.rank == 0 else []
     checkpoint.remove_unused_rows(runtime.parts, folder, own_rows)
@@ -65,11 +68,12 @@ def go_back(
     return removed
 
 
-def _standing(present: CurrentRun) -> tuple[bool, bool, int, CheckpointStatus]:
-    """Return whether the run is paused, whether commands reach it, the rollbacks so far, and the figures of its checkpoints."""
+def _standing(present: CurrentRun) -> tuple[bool, bool, int, CheckpointStatus, QualityTrend]:
+    """Return whether the run is paused, whether commands reach it, the rollbacks so far, the figures of its checkpoints, and its
+    evaluations."""
     assert present.runtime is not None
     state = present.runtime.state
-    return state.paused, state.reachable, state.rollbacks, state.checkpoints
+    return state.paused, state.reachable, state.rollbacks, state.checkpoints, state.trend
 
 
 def free_memory() -> None:

@@ -63,6 +63,7 @@ def summary_of(
         "best_eval": asdict(best) if (best := runtime.state.trend.best) else None,
         "best_metric": runtime.state.trend.metric.name,
         "stopped_early": stopped_early(runtime.state).text if runtime.state.stopped_early else None,
+        "slice_trained": runtime.state.is_finished_model,
         "epochs": runtime.state.passes,
         "hot_lookup_ratio": ratio(totals["lookups_hot"], totals["lookups"]),
         "popular_sample_ratio": ratio(totals["samples_popular"], totals["samples_seen"]),

@@ -247,7 +247,8 @@ class TrainingRun:
     def _going_back(self, rollback: Rollback) -> Event:
         """Write what the rollback is about to remove: a kill may come before its end is in the journal."""
         newer = newer_than(self.out / "checkpoints", rollback.checkpoint)
-        text = f"goes back to checkpoint {rollback.checkpoint}"
+        why = "to train the best model on the validation slice, " * rollback.on_slice
+        text = f"{why}goes back to checkpoint {rollback.checkpoint}"
         text += f" and removes the newer ones: {', '.join(newer)}" * bool(newer)
         event = Event(rollback.from_step, "going_back", text, {"target": rollback.checkpoint, "removes": newer})
         event = with_note(event, rollback.command.note)
@@ -260,7 +261,7 @@ class TrainingRun:
 
         try:
             replay, name = self._replay, rollback.checkpoint
-            replayed = journal.left_to_replay(replay, self.out, name) if replay else None
+            replayed = journal.left_to_replay(replay, self.out, name, rollback.on_slice) if replay else None
             yield self._going_back(rollback)
             removed = go_back(self.present, rollback, self.config, self.out, self.group, replayed)
         except Exception as error:
@@ -270,8 +271,11 @@ class TrainingRun:
         step, self.started_at_step, self._went_back = self.runtime.step_number, self.runtime.step_number, True
         text = f"went back from step {rollback.from_step:,} to checkpoint {name} of step {step:,}"
         text += f"; newer checkpoints are removed: {', '.join(removed)}" * bool(removed)
-        knobs = self.runtime.knobs.model_dump()
-        details = {"checkpoint": name, "from_step": rollback.from_step, "removed": removed, "knobs": knobs}
+        if rollback.on_slice:
+            left = counted(self.runtime.steps_total - step, "step")
+            text = f"the best model, of checkpoint {name}, trains on the validation slice, {left}"
+        details = {"checkpoint": name, "from_step": rollback.from_step, "removed": removed}
+        details |= {"knobs": self.runtime.knobs.model_dump(), "on_slice": rollback.on_slice}
         event = with_note(Event(step, "rolled_back", text, details), rollback.command.note)
         self.log.go_back(event)
         yield event

@@ -18,7 +18,6 @@ from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.linear import linear_layers, loses_by_compiling
 from adaptive_rec.dense.models.build import build_model
-from adaptive_rec.dense.tf32 import use_tf32
 from adaptive_rec.embedding.build import build
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.optimizer import RowRule, rules_of_pools
@@ -87,10 +86,11 @@ def assemble(
     if streams is None and (device := choose_device(config)).type == "cuda":
         if several:
             torch.cuda.set_device(rank_here())
+        from adaptive_rec.dense.tf32 import use_tf32
         from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 
         streams = CudaStreams(device, config.run.cuda_graphs)
-    use_tf32(config.run.precision == "tf32")
+        use_tf32(config.run.precision == "tf32")
     while True:
         try:
             return _join(config, source, streams, policy, options, group)
@@ -282,7 +282,7 @@ def build_store(
     `dice`: as in `build`."""
     dtype = torch.float64 if config.run.precision == "float64" else torch.float32
     rule = rule or RowRule.of(config.optimizer, config.run.row_precision)
-    sizes = row_bytes(space, rule, dtype.itemsize, policy.tracks_movement)
+    sizes = row_bytes(space, rule, dtype.itemsize, policy.records_movement(config.knobs))
     budget = policy.budget_bytes(config.knobs, all_rows_bytes(space, sizes))
     ranks = None if group.is_alone else AmongRanks(group, config.run.transport == "bf16")
     device, memory_bytes = None, 0
@@ -294,7 +294,7 @@ def build_store(
 
         check_hot_rows(config.run.host_memory, policy, budget)
     return build(
-        space, rule, config.run.seed, dtype, budget, policy.tracks_movement, drawn,
+        space, rule, config.run.seed, dtype, budget, policy.records_movement(config.knobs), drawn,
         disk=None if rows is None else OnDisk(rows, memory_bytes), device=device, ranks=ranks,
         dice=dice,
     )  # fmt: skip

@@ -39,6 +39,7 @@ FEATURES = {
     "order": '`data.order="time"`',
     "next window": '`eval.mode="next_window"`',
     "validation": '`eval.mode="validation"`',
+    "train slice": "`eval.train_slice`",
     "rows of 16 bits": "`run.row_precision`",
     "float64": "`run.precision=float64`",
     "tf32": "`run.precision=tf32`",
@@ -82,6 +83,7 @@ class Refusal:
 
 TOGETHER = "where several processes train together"
 KEEPS_ORDER = "knobs.policy must keep the order of the stream"
+NOT_ARRANGED = "knobs.policy must not arrange the stream, as hotline and slipstream do not,"
 ARRANGED = "the policy reads the stream ahead and hands out batches of its own"
 RAW_ALONE = "only a raw id can lose its row"
 OF_32_BITS = "tables must be of torch.float32 or torch.float64"
@@ -106,11 +108,13 @@ REFUSALS = (
             wanted=True),
     Refusal("next window", "implicit", 'eval.mode must be "held_out" where rows are all positives',
             "a window's positives would be ranked by the items of the whole training range, later ones among them"),
+    Refusal("train slice", "implicit", "eval.train_slice must be false where rows are all positives",
+            "what a user has chosen, which is not ranked, is that of the rows before the slice", wanted=True),
     Refusal("follow", "validation", 'eval.mode must be "held_out" where data is followed',
             "each sample is scored in its own step", in_config=True),
-    Refusal("arranging", "next window", f'{KEEPS_ORDER} (hotline, slipstream) where eval.mode = "next_window"', ARRANGED),
-    Refusal("arranging", "order", f'{KEEPS_ORDER} (hotline, slipstream) where data.order = "time"', ARRANGED),
-    Refusal("arranging", "follow", f"{KEEPS_ORDER} (hotline, slipstream) where data is followed",
+    Refusal("arranging", "next window", f'{NOT_ARRANGED} where eval.mode = "next_window"', ARRANGED),
+    Refusal("arranging", "order", f'{NOT_ARRANGED} where data.order = "time"', ARRANGED),
+    Refusal("arranging", "follow", f"{NOT_ARRANGED} where data is followed",
             "the policy reads ahead, and data that is followed is trained on as it comes"),
     Refusal("reordering", "processes", f"{KEEPS_ORDER} {TOGETHER} (hotline, slipstream)",
             "samples are sorted by what is known of all rows, of which each process has a part", wanted=True),
@@ -187,6 +191,7 @@ def features_of_run(
         "order": "time" if data.order == "time" else "",
         "next window": "next_window" if config.eval.mode == "next_window" else "",
         "validation": "validation" if config.eval.validates else "",
+        "train slice": "true" if config.eval.trains_slice else "",
         "rows of 16 bits": run.row_precision if run.row_precision != "float32" else "",
         "float64": "float64" if run.precision == "float64" else "",
         "tf32": "tf32" if run.precision == "tf32" else "",

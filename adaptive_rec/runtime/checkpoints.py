@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from adaptive_rec.checkpoint.rollback_target import whole_of_step
 from adaptive_rec.checkpoint.run_state import RunParts
 from adaptive_rec.checkpoint.writing import Writing, Written, newest_saved, state_key
 from adaptive_rec.config.checkpoint import CheckpointConfig
@@ -125,6 +126,12 @@ class Checkpoints:
         """Write a checkpoint while training waits. One that cannot be written is reported."""
         yield from self._begin()
         yield from self.written(wait=True)
+
+    def whole_of_step(self, step: int) -> str | None:
+        """Return the name of the newest checkpoint of a step, where it is whole. Several processes must call it together."""
+        first = self._group.rank == 0 and self._folder is not None
+        found: str | None = self._group.tell(whole_of_step(self._folder, step) if first and self._folder is not None else None)
+        return found
 
     def at_the_end(self) -> Iterator[Event]:
         """Write a checkpoint of the run's end at once. Raises CheckpointError where it cannot be written."""

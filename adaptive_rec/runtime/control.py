@@ -235,7 +235,7 @@ class Control:
         if after.policy != before.policy:
             self._change_policy(load_policy(after.policy), after)
             self._splitting.forget()
-        elif after.hot_budget_bytes != before.hot_budget_bytes:
+        elif self._resizes(before, after):
             self._place_or_restore(lambda: self._reclassifier.place_again(state.step, after))
             self._splitting.forget()
         state.change_knobs(after)
@@ -243,6 +243,11 @@ class Control:
         pairs = [(name, each["old"], each["new"]) for name, each in changed.items()]
         text = ", ".join(f"{name} {knob_text(name, old)} -> {knob_text(name, new)}" for name, old, new in pairs)
         return self._event("knobs", text or "knobs set to the values they had", changed=changed)
+
+    def _resizes(self, before: Knobs, after: Knobs) -> bool:
+        """Return whether knobs give hot rows another memory: the budget, or what a row takes of it."""
+        records = self._state.policy.records_movement
+        return after.hot_budget_bytes != before.hot_budget_bytes or records(after) != records(before)
 
     def _change_policy(self, policy: Policy, knobs: Knobs) -> None:
         state = self._state

@@ -1,16 +1,30 @@
-"""The optimizer of the dense part, as the configuration names it."""
+"""The optimizer of the dense part, as the configuration names it: of torch.optim, without torch's compiler.
+
+torch imports ``torch._dynamo``, which takes longer than torch itself, when an optimizer is made and again in each step, only to
+leave the optimizer out of what is compiled. The classes here are torch's own without these wrappers: the same code computes
+the same bits, and state has the same names, types and format.
+"""
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
+from torch.optim import Optimizer
 
 from adaptive_rec.config.tree import Config
 from adaptive_rec.errors import ConfigError, did_you_mean
 
 FUSED_ON_CPU = ("Adagrad", "Adam", "AdamW", "SGD")
 """Optimizers of torch.optim with a kernel that updates a CPU's parameters in one pass."""
+
+KEPT_FROM_COMPILING = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
+"""Methods of `Optimizer` that import the compiler to be left out of what it compiles."""
+
+Made = TypeVar("Made", bound=Optimizer)
 
 
 def build_dense_optimizer(config: Config, model: torch.nn.Module) -> torch.optim.Optimizer:
@@ -26,7 +40,7 @@ def build_dense_optimizer(config: Config, model: torch.nn.Module) -> torch.optim
         raise ConfigError(
             f"optimizer.dense must be an optimizer of torch.optim, got {name!r}{did_you_mean(name, known)}"
         )
-    make, options = getattr(torch.optim, name), dict(config.optimizer.dense_options)
+    make, options = without_compiler(getattr(torch.optim, name)), dict(config.optimizer.dense_options)
     devices = {parameter.device.type for parameter in model.parameters()}
     if name in FUSED_ON_CPU and devices <= {"cpu"} and not {"foreach", "differentiable"} & options.keys():
         options.setdefault("fused", True)
@@ -37,3 +51,23 @@ def build_dense_optimizer(config: Config, model: torch.nn.Module) -> torch.optim
     except (TypeError, ValueError) as error:
         raise ConfigError(f"optimizer.dense_options do not fit {name}: {error}") from None
     return optimizer
+
+
+@functools.cache
+def without_compiler(kind: type[Made]) -> type[Made]:
+    """Return a subclass of an optimizer of torch.optim that computes the same without importing torch's compiler."""
+    methods: dict[str, Any] = {name: inspect.unwrap(getattr(kind, name)) for name in KEPT_FROM_COMPILING}
+    methods["step"] = Optimizer.profile_hook_step(_with_gradients_off(inspect.unwrap(kind.step)))
+    methods["step"].hooked = True  # else torch wraps it a second time, and hooks run twice
+    return type(kind.__name__, (kind,), {**methods, "__module__": __name__})
+
+
+def _with_gradients_off(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a step record no gradients unless its optimizer is differentiable, as `torch.optim.optimizer` does."""
+
+    @functools.wraps(step)
+    def unrecorded(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        with torch.set_grad_enabled(self.defaults.get("differentiable", False)):
+            return step(self, *args, **kwargs)
+
+    return unrecorded

@@ -59,7 +59,7 @@ class Evaluator:
         """Evaluate on the validation slice after a run's last step, unless that was done."""
         state = self._state
         made = state.evaluation is not None and state.evaluation.step == state.step
-        if state.config.eval.validates and state.is_at_end and not (made or state.hurried):
+        if state.config.eval.validates and state.is_at_end and not (made or state.hurried or state.position.on_slice):
             yield from self._make()
 
     def _make(self) -> Generator[Evaluation | Event, None, bool]:
@@ -88,8 +88,11 @@ class Evaluator:
             yield Event(self._state.step, "overfit", str(overfit), asdict(overfit))
 
     def _is_due(self) -> bool:
-        """Return whether an evaluation is due after the present step. The validation slice is also scored after the last one."""
+        """Return whether an evaluation is due after the present step. The validation slice is also scored after the last pass,
+        and not while it is trained on."""
         state, settings, step = self._state, self._state.config.eval, self._state.step
+        if state.position.on_slice:
+            return False
         if self._progressive is not None:
             return step % (settings.interval(state.knobs, 0) or WINDOW_STEPS) == 0
         epoch_steps = -(-self._source.train_samples // state.config.run.batch_size)

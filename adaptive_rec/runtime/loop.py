@@ -16,12 +16,15 @@ from adaptive_rec.data.left_out import samples_between, steps_to_come
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.finite import Word, step_check
+from adaptive_rec.dense.quality_trend import QualityTrend
 from adaptive_rec.embedding.optimizer import LearningRates
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import NotFiniteError
+from adaptive_rec.live.mailbox import Command
+from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.live.telemetry import Evaluation, Event
-from adaptive_rec.policy import Policy
+from adaptive_rec.policy import Policy, SkippingPolicy
 from adaptive_rec.runtime.checkpoints import Checkpoints
 from adaptive_rec.runtime.control import Control
 from adaptive_rec.runtime.evaluator import Evaluator
@@ -32,6 +35,7 @@ from adaptive_rec.runtime.rollbacks import Rollbacks
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.session import Report, Session
 from adaptive_rec.runtime.short_memory import OnShortMemory
+from adaptive_rec.runtime.skipping_guard import NO_TRIALS, SkippingGuard, guards
 from adaptive_rec.runtime.steps import TrainingSteps
 from adaptive_rec.runtime.stream import batches_left
 from adaptive_rec.runtime.watchdog import Watchdog
@@ -79,11 +83,13 @@ class Runtime(Session):
         word: Word = "id" if state.input.raw_ids is None else "row"
         self.finite = step_check(config.run.on_nan, dense, store, word, self.watchdog.of_steps)
         """The check that a step's losses and gradients are finite."""
-        observers = [self.reclassifier.guarded, *([self.progressive.observe] if self.progressive else [])]
-        self.steps = TrainingSteps(state, dense, self.observer, self.splitting, self.finite, observers)
+        self.guard = SkippingGuard(state, dense, self.observer) if guards(store) else None
+        """Says when policies that it guards may skip; None where trials cannot be made, so that they never skip."""
+        observers = [self.progressive.observe] if self.progressive else []
+        self.steps = TrainingSteps(state, dense, self.observer, self.splitting, self.finite, observers, self.guard)
         self.parts = RunParts(
             state, dense, self.observer, self.reclassifier, self.phases, self.splitting, self.finite, self.watchdog,
-            self.progressive,
+            self.progressive, self.guard,
         )
         """What checkpoints save and restore."""
         self.saving: Checkpoints = Checkpoints(self.parts, options.checkpoints, publisher, options.journal)
@@ -100,7 +106,8 @@ class Runtime(Session):
         )
         self._overrides = options.overrides
         self._rollback = options.rollback
-        self.notices = options.notices
+        unpriced = isinstance(policy, SkippingPolicy) and policy.guards_quality and self.guard is None
+        self.notices = [*options.notices, *([NO_TRIALS.format(policy.name)] if unpriced else [])]
         """Warnings that are given when the run starts."""
         self.pipeline: Pipeline | None = None
         """Prepares batches, once the run has started."""
@@ -126,7 +133,7 @@ class Runtime(Session):
     def is_over(self) -> bool:
         """Whether all steps are made and all that the last boundary owed, and no knob is to change."""
         ends = self.followed is None or self.state.stopped_early
-        return ends and self.state.is_at_end and not self.state.owed and not self._overrides
+        return ends and self.state.is_at_end and not (self.state.slice_is_due or self.state.owed or self._overrides)
 
     def expect_steps(self) -> None:
         """Set how many steps the run makes: until the end of the stream from the reader's position on, or as configured."""
@@ -134,7 +141,9 @@ class Runtime(Session):
         if self.followed is not None:
             state.expect_steps(steps or None)
             return
-        reordered = self.policy.reorders_stream  # then the position does not show which samples were trained
+        if state.position.on_slice:
+            steps = 0
+        reordered = self.policy.reorders_stream and not state.position.on_slice  # the position does not show what was trained
         begin, made = (Position(), 0) if reordered else (state.position, state.step)
         in_stream = made + steps_to_come(source, begin, batch_size)
         state.expect_steps(min(in_stream, steps or in_stream), source.epochs)
@@ -225,7 +234,7 @@ class Runtime(Session):
     def _end(self) -> Iterator[Report]:
         """Carry out and report what is still owed at the end of the run."""
         yield from self.phases.take_reports()
-        if self.config.watch.rules and not self.state.stop_requested:
+        if self.config.watch.rules and not self.state.stopped_by_command:
             yield from self.control.process_commands()  # what the watchdog has found in the last report
         if self.state.rollback is not None:
             return
@@ -238,6 +247,26 @@ class Runtime(Session):
         yield from self.saving.written(wait=True)
         self.finite.settle()
         yield from self.last_report()
+        if self.state.slice_is_due:
+            yield from self._go_to_slice()
+
+    def _go_to_slice(self) -> Iterator[Event]:
+        """Go back to the best model, which goes on with the validation slice. Without a whole checkpoint of it the run ends."""
+        state, best = self.state, self.state.trend.best
+        assert best is not None
+        if best.step == state.step:
+            yield from self.saving.at_once()
+        name = self.saving.whole_of_step(best.step)
+        if name is None:
+            text = f"the best evaluation was at step {best.step:,}, of which there is no whole checkpoint"
+            yield Event(state.step, "warning", f"{text}: the validation slice is not trained on")
+            return
+        state.roll_back(Rollback(Command("rollback", {}), name, state.step, {}, on_slice=True))
+
+    def begin_slice(self, trend: QualityTrend) -> None:
+        """Go on with the validation slice, as the best model. `trend`: the evaluations of all passes."""
+        self.state.begin_slice(trend)
+        self.phases.leave_stretch()
 
     def _end_followed(self) -> Iterator[Event]:
         """Count malformed rows behind the last row of a stream that is followed, and say what was not read."""
@@ -276,6 +305,12 @@ class Runtime(Session):
 
     def checked(self) -> Iterator[Event]:
         yield from self.finite.events()
+        if self.guard is not None:
+            yield from self.guard.events()
+
+    def follow_moves(self) -> None:
+        if self.guard is not None:
+            self.guard.follow()
 
     def evaluated(self) -> Generator[Evaluation | Event, None, bool]:
         return (yield from self.evaluator.when_due())

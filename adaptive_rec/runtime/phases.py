@@ -92,6 +92,11 @@ class Phases:
                 f"{self._state.step}), got {self._state.policy.name}"
             )
 
+    def leave_stretch(self) -> None:
+        """Leave the stream that a policy arranges: what comes is read in its order."""
+        self._stretch = self._trained = None
+        self.reordered = self._placed = False
+
     def is_probe_step(self) -> bool:
         """Return whether the present step skips nothing and measures movement: by chance, or as the phase says."""
         state = self._state
@@ -114,9 +119,10 @@ class Phases:
 
     def __iter__(self) -> Iterator[Phase]:
         state, policy = self._state, self._state.policy
-        if state.stopped_early or (state.saved_paused and state.stop_requested):  # while it waited to resume
+        on_slice = state.position.on_slice
+        if (state.stopped_early and not on_slice) or (state.saved_paused and state.stop_requested):  # while it waited to resume
             return
-        while isinstance(policy, ArrangingPolicy) and not state.stop_requested and state.policy is policy:
+        while not on_slice and isinstance(policy, ArrangingPolicy) and not state.stop_requested and state.policy is policy:
             stretch = self._stretch
             yield from self._arranged(policy)
             if state.stop_requested or state.policy is not policy:

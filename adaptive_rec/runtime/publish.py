@@ -140,7 +140,8 @@ class Publisher:
         followed, they are not known."""
         if (passes := (state := self._state).passes) is None:
             return {"epoch": None, "epochs": None}
-        return {"epoch": min(state.position.epoch + 1, passes), "epochs": passes}
+        epoch = state.epoch if state.position.on_slice else min(state.position.epoch + 1, passes)
+        return {"epoch": epoch, "epochs": passes}
 
     def placement(self) -> None:
         """Publish the tier, popularity and movement of rows, and their counts on the board. Of several processes each must call
@@ -155,7 +156,7 @@ class Publisher:
     def _write(self, slot_of_row: NDArray[np.int32], tiers: list[Tier]) -> None:
         assert self.writer is not None
         store = self._state.store
-        self.writer.write_placement(self._state.step, store.index.placement.version, slot_of_row, tiers, None)
+        self.writer.write_placement(self._state.step, store.index.placement.moves, slot_of_row, tiers, None)
         counter = self._observer.tracker.counter  # after the slots, as the counts decay meanwhile
         if store.group.is_alone and isinstance(counter, CountMinSketch):  # a rank's sketch knows its own rows only
             self.writer.write_sketch((counter.counters, counter.seeds, UNIT))
@@ -166,7 +167,7 @@ class Publisher:
         pools = [store.space.table_range(table)[0] for table in range(len(store.space.tables))]
         hot_rows, stale_rows = store.group.total(np.stack([store.index.hot_rows_T, self._observer.stale.rows_T])).tolist()
         return {
-            "version": store.index.placement.version,
+            "version": store.index.placement.moves,
             "step": self._state.step,
             "hot_rows": hot_rows,
             "stale_rows": stale_rows,

@@ -113,6 +113,7 @@ class Reports:
             "stale_rows": sum(stale_rows),
             "placement_version": state.placement_version,
             "stale_threshold": self._reclassifier.stale_threshold,
+            "stale_agreement": self._observer.stale.agreement,
             "dense_lr": math.nan if rates is None else rates.dense,
             "embedding_lr": math.nan if rates is None else rates.embedding,
             "stage_seconds": {stage: round(seconds, 4) for stage, seconds in dict(state.times.seconds).items()},
@@ -123,6 +124,7 @@ class Reports:
             "straggler": straggler,
             "disk": None if self._disk is None else self._disk.report(counts, interim),
             "keys": None if state.input.keys is None else _keys_of(state).report(interim),
+            "skipping": state.skipping,
         }
 
 

@@ -51,7 +51,7 @@ class Rollbacks:
         self, checkpoint: str | None, to_step: int | None, skip_data: bool, knobs: dict[str, Any]
     ) -> tuple[str, dict[str, Any]]:
         """Return the name of the checkpoint, and the knobs that differ from its own."""
-        if self._state.stop_requested:
+        if self._state.stopped_by_command:
             raise ConflictError("the run is about to end, so it does not go back")
         if self._folder is None:
             raise ConflictError("this run has no folder for checkpoints, so it cannot go back")
@@ -77,6 +77,8 @@ class Rollbacks:
             raise ConflictError(
                 f"skip_data must be false under a policy that arranges the stream, got true with {arranging[0]}"
             )
+        if state.position.on_slice:
+            raise ConflictError("skip_data must be false while the validation slice is trained on, got true")
         if state.input.followed is not None:
             raise ConflictError(
                 "skip_data must be false where data is followed, which is read once and in order, got true"

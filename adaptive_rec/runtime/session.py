@@ -67,7 +67,7 @@ class Session(ABC):
         self.state = state = RunState(config, policy, store, times)
         tries = self.device.type != "cpu" and store.group.is_alone  # several ranks fetch all rows before the first micro-batch
         self.splitting = Splitting(config.run.split, tries, replaying)
-        sizes, slots = store.hot.row_bytes(policy.tracks_movement), sum(store.hot.tier.capacities)
+        sizes, slots = store.hot.row_bytes(policy.records_movement(state.knobs)), sum(store.hot.tier.capacities)
         tracked = tracked_slots(policy, state.knobs, store.space, sizes, slots)
         self.observer = Observer(store, config.run.seed, state.times, tracked)
         self.reclassifier = Reclassifier(policy, store, self.observer)
@@ -107,8 +107,12 @@ class Session(ABC):
         return None
 
     def checked(self) -> Iterator[Event]:
-        """Report checks of losses and gradients made since the last boundary."""
+        """Report what the last step has shown: faulty losses, and the price of skipping."""
         yield from ()
+
+    def follow_moves(self) -> None:
+        """Have copies of hot rows follow those that commands have moved."""
+        return
 
     def evaluated(self) -> Generator[Evaluation | Event, None, bool]:
         """Evaluate, where that is due. Returns whether that is done, which a signal may have prevented."""
@@ -145,6 +149,7 @@ class Session(ABC):
         yield from self.control.process_commands()
         if self.state.rollback is not None:
             return
+        self.follow_moves()
         if self.saving is not None:
             yield from self.saving.when_due()
         yield from self.end_boundary()
@@ -196,9 +201,6 @@ class Session(ABC):
     def _end_tick(self) -> Iterator[Report]:
         with self.times("reclassify"):
             change = self.reclassifier.adapt_memory(self.knobs)
-            verdict = self.reclassifier.judge_quality(self.knobs)
-        if verdict:
-            yield Event(self.step_number, "guard", verdict.reason, {"keep_probability": verdict.keep_probability})
         if change:
             yield Event(self.step_number, "memory", str(change), asdict(change))
 

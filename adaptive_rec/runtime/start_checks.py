@@ -34,7 +34,7 @@ def check_rows(
     """Check what depends on the rows: their bytes, and what rules of the watchdog change. `saves`: whether the run writes
     checkpoints; `acts`: False for a replay, in which rules do nothing. Raises ConfigError."""
     rule = RowRule.of(config.optimizer, config.run.row_precision)
-    sizes = row_bytes(space, rule, 8 if config.run.precision == "float64" else 4, policy.tracks_movement)
+    sizes = row_bytes(space, rule, 8 if config.run.precision == "float64" else 4, policy.records_movement(config.knobs))
     rows_bytes = all_rows_bytes(space, sizes)
     limit = 0 if on_device else config.run.host_memory
     if limit:

@@ -14,10 +14,12 @@ from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.finite import StepCheck
 from adaptive_rec.embedding.optimizer import LearningRates, learning_rates
 from adaptive_rec.embedding.records import Fetched, RowUpdate
+from adaptive_rec.errors import first_line, is_out_of_memory
 from adaptive_rec.policy import BatchView, SkippingPolicy, StepPlan
 from adaptive_rec.policy.skipping import plan_step, weigh
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.runtime.short_memory import UPDATED
+from adaptive_rec.runtime.skipping_guard import SkippingGuard
 from adaptive_rec.runtime.splitting import Splitting
 from adaptive_rec.state.run_state import RunState
 from adaptive_rec.tracking.popularity import samples as is_sampled
@@ -61,12 +63,15 @@ class TrainingSteps:
         splitting: Splitting,
         finite: StepCheck,
         loss_observers: Sequence[LossObserver],
+        guard: SkippingGuard | None = None,
     ) -> None:
-        """`loss_observers` are given the losses that samples have before they are trained on."""
+        """`loss_observers` are given the losses that samples have before they are trained on. `guard`: says when policies that
+        it guards may skip; without one they never do."""
         self._state, self._store, self._times = state, state.store, state.times
         self._batches = state.store.batches
         self._dense, self._observer = dense, observer
         self._splitting, self._finite, self._loss_observers = splitting, finite, loss_observers
+        self._guard = guard
         self._held: list[tuple[Callable[[Fetched], None], Fetched]] = []
         """Losses of this step and who takes them, held back until it has succeeded: it may be repeated."""
 
@@ -82,22 +87,42 @@ class TrainingSteps:
         with self._times("plan"):
             plan = self.plan(work, probe)
         position_B = self.execute(work, plan)
+        if (guard := self._guard) is not None and guard.trial is not None:
+            self._train_twins(guard, work, plan, probe)
         weight = trained_weight(work.batch, plan)
         with self._times("update"):
-            if not self.update(work, plan, position_B, probe):
+            if left_out := not self.update(work, plan, position_B, probe):
                 position_B, weight = np.full(work.batch.size, -1, dtype=np.int64), weight and 0.0
         with self._times("observe"), UPDATED:
             self.observe(work, probe and bool((position_B >= 0).any()))
         self._state.tally.add(work, position_B, weight)
         self._state.step_done(work.batch.position)
+        if guard is not None:
+            guard.step_done(left_out)
+
+    def _train_twins(self, guard: SkippingGuard, work: ClassifiedBatch, plan: StepPlan, probe: bool) -> None:
+        """Have the twins of a trial make the step, too. A trial for which memory is short ends: the run goes on without it."""
+        try:
+            with self._times("trial"):
+                guard.train_twins(work, plan, None if probe else self._plan(work, True), self.learning_rates())
+        except (MemoryError, RuntimeError) as error:
+            if not (isinstance(error, MemoryError) or is_out_of_memory(error)):
+                raise
+            guard.give_up(first_line(error))
 
     def plan(self, work: ClassifiedBatch, probe: bool) -> StepPlan:
+        """Plan a step of the run."""
+        policy = self._state.policy
+        lets_skip = self._guard is not None and self._guard.lets_skip(probe)
+        return self._plan(work, isinstance(policy, SkippingPolicy) and not probe and (lets_skip or not policy.guards_quality))
+
+    def _plan(self, work: ClassifiedBatch, skips: bool) -> StepPlan:
+        """Plan a step as the policy does, or, unless it `skips`, in full."""
         split = self._state.policy.tracks_popularity and self._splitting.at(self._state.step)
-        skips = isinstance(self._state.policy, SkippingPolicy) and not probe
         stale_U = self._observer.stale.of(work) if skips else NO_FLAGS
         random = self._state.random("plan") if skips else NO_RANDOM
         view = BatchView(self._state.step, split, self._state.knobs, work, stale_U, random)
-        return weigh(plan_step(self._state.policy, view, probe), work.batch.weights_B)
+        return weigh(plan_step(self._state.policy, view, not skips), work.batch.weights_B)
 
     def execute(self, work: ClassifiedBatch, plan: StepPlan) -> NDArray[np.int64]:
         """Run forward and backward of every micro-batch; all read the same parameters. Returns each sample's line in the
@@ -109,12 +134,16 @@ class TrainingSteps:
         whole = len(plan.micro_batches) == 1 and plan.micro_batches[0] is everyone
         position_B = everyone if whole else np.full(work.batch.size, -1, dtype=np.int64)
         trained = 0
+        if self._guard is not None and self._guard.trial is not None:
+            self._guard.trial.begin_step(work.batch.size)
         for samples in plan.micro_batches:
             with self._times("gather"):
                 micro = self._dense.inputs(len(samples))
                 self._batches.gather(work, samples, scales_of(samples, plan.weight_B, weight), micro)
             with self._times("execute"):
                 self._dense.run(micro)
+            if self._guard is not None and self._guard.trial is not None:
+                self._guard.trial.take_losses(samples, self._dense.losses_S)
             takers = [take for observer in self._loss_observers if (take := observer(work, plan, samples)) is not None]
             if takers:
                 losses_S = self._store.hot.fetch_later(self._dense.losses_S)

@@ -130,9 +130,9 @@ class Stretch:
 
 
 def batches_left(state: RunState, source: Source) -> Iterator[Batch]:
-    """Return the rest of the stream, up to the configured number of steps."""
+    """Return the rest of the stream, up to the configured number of steps, or that of the validation slice."""
     steps, stream = state.config.run.steps, source.train_batches(state.position, state.config.run.batch_size)
-    return islice(stream, max(0, steps - state.step)) if steps else stream
+    return islice(stream, max(0, steps - state.step)) if steps and not state.position.on_slice else stream
 
 
 class StreamStopped(Exception):

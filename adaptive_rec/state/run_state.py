@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from adaptive_rec.batch import Position
+from adaptive_rec.batch import SLICE, Position
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import saved_position
@@ -93,6 +93,8 @@ class RunState:
         self.trend = QualityTrend(config.eval.by, config.eval.min_delta)
         self.keys_reported: dict[str, int] = {}
         """Counts of raw keys at the last report that was due."""
+        self.skipping: dict[str, float] | None = None
+        """Figures of what skipping costs, by trials; None before there is one."""
         self.checkpoints = CheckpointStatus()
         self.tally = Tally(store.space)
         self.times = StageTimes() if times is None else times
@@ -104,13 +106,17 @@ class RunState:
         number at its end. Negative where samples were left out."""
         self._warnings: list[str] = []
 
+    def price_skipping(self, figures: dict[str, float] | None) -> None:
+        """Set what reports say of the price of skipping."""
+        self.skipping = figures
+
     # Read ------------------------------------------------------------------------------------------------------------
 
     @property
     def steps_total(self) -> int | None:
         """Steps the run will have made at its end, an upper bound where its policy repacks the stream. None where no end is
         known: a user's loop that does not announce one."""
-        if self.stopped_early:
+        if self.stopped_early and not self.position.on_slice:
             return self.step
         return None if self._planned_steps is None else max(self.step, self._planned_steps + self.more_steps)
 
@@ -121,15 +127,33 @@ class RunState:
 
     @property
     def stopped_early(self) -> bool:
-        """Whether `eval.patience` evaluations in a row were no better, so that no further step is made."""
+        """Whether `eval.patience` evaluations in a row were no better, so that no further pass is made."""
         patience = self.config.eval.patience
         return bool(patience) and self.trend.waited >= patience
+
+    @property
+    def stopped_by_command(self) -> bool:
+        """Whether the loop ends for another reason than evaluations that got no better."""
+        return self.stop_requested and (self.hurried or not self.stopped_early)
+
+    @property
+    def slice_is_due(self) -> bool:
+        """Whether the passes have ended and the best model is to train on the validation slice."""
+        wanted = self.config.eval.trains_slice and self.trend.best is not None
+        return wanted and self.is_at_end and not (self.position.on_slice or self.stopped_by_command)
+
+    @property
+    def is_finished_model(self) -> bool:
+        """Whether the best model was trained on the validation slice, to its end."""
+        return self.position.epoch > SLICE
 
     @property
     def epoch(self) -> int:
         """The pass over the data that the last step was of, from 1; 0 where none is known."""
         if self.passes is None or self.policy.reorders_stream:
             return 0
+        if self.position.on_slice:
+            return 0 if self.trend.best is None else self.trend.best.epoch
         return min(self.position.epoch + (self.position.offset > 0 or not self.position.epoch), self.passes)
 
     @property
@@ -139,7 +163,7 @@ class RunState:
 
     @property
     def placement_version(self) -> int:
-        return self.store.index.placement.version
+        return self.store.index.placement.moves
 
     @property
     def budget_bytes(self) -> int:
@@ -185,6 +209,10 @@ class RunState:
         if self.position != begin:
             raise TrainingError(f"a part of the stream that is left out must begin at {self.position}, got {begin}")
         self.move_to(end)
+
+    def begin_slice(self, trend: QualityTrend) -> None:
+        """Go on with the validation slice, as the best model. `trend`: the evaluations of all passes."""
+        self.position, self.trend, self.more_steps = Position(SLICE, self.config.run.seed), trend, 0
 
     def end_here(self) -> None:
         """Set the present step as the run's last, where the stream of a policy that repacks it has ended early."""

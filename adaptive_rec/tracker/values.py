@@ -11,8 +11,8 @@ from adaptive_rec.live.telemetry import Evaluation, Snapshot, ratio
 
 FIELDS, TOTALS = tags_of("snapshot"), tags_of("totals", "disk")
 """Names of a snapshot's fields, and of the counters since the start of the run."""
-RATES = ("dense_lr", "embedding_lr")
-"""Fields that are known where the loop is the runtime's own."""
+NOT_ALWAYS = ("dense_lr", "embedding_lr", "stale_agreement")
+"""Fields that are not a number where they are not known: rates in a user's loop, agreement before there were two judgements."""
 
 
 class SnapshotFigures:
@@ -26,7 +26,7 @@ class SnapshotFigures:
         """Return fields, counters, and each table's share of hot lookups since the snapshot before."""
         fields = {name: getattr(snapshot, name) for name in FIELDS}
         found: dict[str, float] = {
-            tag: fields[name] for name, tag in FIELDS.items() if not (name in RATES and math.isnan(fields[name]))
+            tag: fields[name] for name, tag in FIELDS.items() if not (name in NOT_ALWAYS and math.isnan(fields[name]))
         }
         found |= {tag: snapshot.totals[name] for name, tag in TOTALS.items() if name in snapshot.totals}
         now, last = snapshot.tables, self._last

@@ -91,6 +91,9 @@ class PopularityTracker:
         """So many of them are distinct and sorted; those met since then follow."""
         self.cold_met = 0
         """Cold rows of the steps counted in this window, a row once for each step."""
+        self.steps_counted = 0.0
+        """Steps counted, which decay as the counts do."""
+        self._last_step = -1
         self.resize(capacity_rows)
 
     @property
@@ -111,6 +114,11 @@ class PopularityTracker:
         """Set how many rows may be hot from now on."""
         self._capacity_rows = capacity_rows
         self._shrink()
+
+    def begin_step(self, step: int) -> None:
+        """Count a step, once however often its lookups are observed."""
+        self.steps_counted += step != self._last_step
+        self._last_step = step
 
     def observe(self, rows_U: NDArray[np.int64], segments_U1: NDArray[np.int64], source_U: NDArray[np.int64]) -> None:
         """Count a step's distinct rows and remember the cold ones.
@@ -144,6 +152,7 @@ class PopularityTracker:
             self.forget(migration.promote)
             self._add(np.sort(migration.demote))
         self.counter.decay(decay)
+        self.steps_counted *= decay
         self.cold_met = 0
         self._shrink()
 
@@ -160,14 +169,20 @@ class PopularityTracker:
             "rows_sorted": self._rows_sorted,
             "capacity_rows": self._capacity_rows,
             "cold_met": self.cold_met,
+            "steps_counted": self.steps_counted,
         }
 
     def set_state(self, found: Saved) -> None:
         self.counter.set_state(found.part("counter"))
         self._capacity_rows = found.integer("capacity_rows")
         self.cold_met = found.integer("cold_met") if found.has("cold_met") else 0  # older versions
+        self.take_steps(found)
         self._hold(found.array("met", np.int64, ANY))
         self._rows_sorted = self._saved_rows_sorted(found)
+
+    def take_steps(self, found: Saved) -> None:
+        """Restore how many steps were counted, where only counts are taken over from a saved tracker."""
+        self.steps_counted = found.number("steps_counted") if found.has("steps_counted") else 0.0  # older versions
 
     def _saved_rows_sorted(self, found: Saved) -> int:
         if not found.has("rows_sorted"):  # older versions

@@ -1,7 +1,8 @@
 """These rules tell which hot rows have settled. Each gives every row a number, the smaller the staler.
 
-A row is stale where its number lies under a threshold (`tracking.stale` finds one). Rules see what the update-delta monitor
-recorded on a window's probe steps, and need no pass over all rows. Rows touched too seldom are left out before.
+A row is stale where its number lies under a threshold (`tracking.stale` finds one). `popularity` goes by the lookups that the
+sketch counts. All others see what the update-delta monitor recorded on a window's probe steps, and need no pass over all rows.
+Rows touched too seldom are left out before.
 """
 
 from __future__ import annotations
@@ -60,11 +61,6 @@ def step_length(rows: RowMovement) -> Array:
     return rows.path_H / np.maximum(rows.touches_H, 1)
 
 
-def popularity(rows: RowMovement) -> Array:
-    """One over the touches: the most popular rows had the most updates. Movement is ignored."""
-    return 1 / np.maximum(rows.touches_H, 1)
-
-
 def net_over_path(rows: RowMovement) -> Array:
     """Net displacement over the length of the path: 1 for a steady move, about 1 / sqrt(touches) for a random one."""
     return _ratio(rows.net_H, rows.path_H)
@@ -82,6 +78,17 @@ def _ratio(part_H: Array, whole_H: Array) -> Array:
 
 RULES: dict[str, Callable[[RowMovement], Array]] = {
     rule.__name__: rule
-    for rule in (max_abs, relative_l2, per_touch, step_length, popularity, net_over_path, signal_to_noise)
+    for rule in (max_abs, relative_l2, per_touch, step_length, net_over_path, signal_to_noise)
 }
-"""By the names that `knobs.stale_metric` takes."""
+"""By the names that `knobs.stale_metric` takes, besides `popularity`, which needs no record."""
+
+
+def popularity(lookups_H: Array, steps: float) -> Array:
+    """Return the steps between two lookups of each row, of which `lookups_H` were counted in so many steps: the most popular rows
+    had the most updates. Infinite for a row without lookups."""
+    return np.divide(steps, lookups_H, out=np.full(len(lookups_H), np.inf), where=lookups_H > 0)
+
+
+def expected_touches(lookups_H: Array, steps: float) -> NDArray[np.int64]:
+    """Return how many of the steps touched each row, if its lookups fell on them by chance (as of a Poisson process)."""
+    return np.rint(-steps * np.expm1(-lookups_H / steps)).astype(np.int64) if steps else np.zeros(len(lookups_H), np.int64)

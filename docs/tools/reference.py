@@ -225,6 +225,7 @@ def metrics() -> Iterator[tuple[str, str, str, str]]:
         disk = {"disk": metrics_of("disk", counters=False), "totals": metrics_of("disk", counters=True)}
         ranking = {"ranking": {"metrics": {}, **dict.fromkeys(("groups", "groups_with_positive", "groups_with_both"), 0)}}
         some = [*collected.about_ranking(collector.make, ranking)]
+        some += collected.about_skipping(collector.make, {"skipping": metrics_of("skipping", counters=False)})
         some += [*collected.about_disk(collector.make, disk), *collected.about_ranks(collector.make, ranks)]
         families = [*collector.collect(), *some]
     for family in families:

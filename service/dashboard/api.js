@@ -110,7 +110,7 @@ export class Live {
     }
   }
 
-  /** A tab in the background gives its stream back after a minute: there are only sixteen. */
+  /** A tab in the background gives its stream back after a minute: there are only sixty-four for all browsers. */
   #visibility() {
     clearTimeout(this.hiding);
     if (document.hidden) {

@@ -15,7 +15,7 @@ const COMMANDS = {
 const CONNECTION = {
   connecting: ["connecting", "Connecting to the sidecar"],
   live: ["live", "Figures arrive as the run reports them"],
-  polling: ["polling", "No live stream is free (at most 16 may be open); figures are requested one by one"],
+  polling: ["polling", "No live stream is free (at most 64 may be open); figures are requested one by one"],
   lost: ["no connection", "The sidecar does not answer; trying again"],
   asleep: ["asleep", "This tab was in the background"],
 };

@@ -58,7 +58,7 @@ function showFigures() {
   set("hot", percent(ratios.hot_lookup), `popular ${percent(ratios.popular_sample, 0)}`);
   const bySample = ratios.skipped_sample > ratios.skipped_row_update;
   set("skipped", percent(bySample ? ratios.skipped_sample : ratios.skipped_row_update),
-    bySample ? "of samples" : "of row updates");
+    priceOf(stats) ?? (bySample ? "of samples" : "of row updates"));
   set("rows", count(stats.hot_rows), `placement ${integer(stats.placement_version)}`);
   set("stale", count(stats.stale_rows), staleIn(stats));
   showMoved();
@@ -115,9 +115,17 @@ function showMoved() {
 const round3 = (value) => (typeof value === "number" ? Number(value.toPrecision(3)) : value);
 
 /** Where the threshold is null, no number is the limit: every row of known movement is stale, where there are any. */
-function staleIn({ stale_threshold: threshold, stale_rows: rows }) {
+function staleIn({ stale_threshold: threshold, stale_rows: rows, stale_agreement: agreement }) {
+  if (typeof agreement === "number" && rows) return `${percent(agreement, 0)} as in the window before`;
   if (typeof threshold === "number") return `under ${significant(threshold)}`;
   return rows ? "at any movement" : "none yet";
+}
+
+/** What a stretch of skipping costs, beside as much at random where that was measured; null before a trial. */
+function priceOf({ skipping }) {
+  if (!skipping || skipping.cost === null) return null;
+  const [cost, most, chance] = [skipping.cost, skipping.most_cost, skipping.cost_at_random].map((value) => (typeof value === "number" ? `${(1e3 * value).toFixed(2)}e-3` : ""));
+  return `costs ${cost} (at most ${most})${chance && `, at random ${chance}`}`;
 }
 
 function set(key, value, sub) {

@@ -26,6 +26,7 @@ from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.popular_samples import PopularSamples
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.paired_trial import Twin
 from adaptive_rec.runtime.phases import Phases
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.stream import Stretch
@@ -41,7 +42,8 @@ TINY = [
     "model.table_dims=[4, 2, 4, 4]", "model.top_mlp=[8]", "optimizer.embedding=rowwise_adagrad", "optimizer.dense=Adam",
     "optimizer.warmup_steps=4", "knobs.reclassify_every=3", "knobs.report_every=1", "knobs.sample_ratio=1.0",
     "knobs.hysteresis=0.0", "knobs.probe_ratio=0.4", "knobs.min_probe_touches=1", "knobs.stale_metric=max_abs",
-    "knobs.stale_threshold=0.05", "knobs.alpha=0.3", "knobs.guard_ratio=0.3", "knobs.guard_max_logloss_increase=10.0",
+    "knobs.stale_threshold=0.05", "knobs.alpha=0.3", "knobs.guard_ratio=1.0", "knobs.guard_max_logloss_increase=10.0",
+    "policy.trial_steps=8",
     "knobs.keep_probability=0.3", "knobs.hot_budget_bytes=4000", "policy.small_table_bytes=200", "policy.sampling_ratio=0.5",
     "policy.search_sample_ratio=1.0", "policy.drop_tolerance_ratio=0.4", "policy.window_ratio=0.2",
     "policy.stale_lookups_ratio=0.5",
@@ -50,8 +52,8 @@ TINY = [
 ARRANGED = ["run.steps=0", "data.epochs=2", "data.synthetic.samples=200"]
 """Two epochs of seven batches, the last of each smaller."""
 
-GUARDED = ["knobs.reclassify_every=1", "knobs.probe_ratio=0.25", "run.steps=20"]
-"""The guard lets skip after eight judgements, which probe steps do not count for."""
+GUARDED = ["knobs.reclassify_every=2", "knobs.probe_ratio=0.25", "run.steps=24"]
+"""A trial lasts from step 4 to 16; then the guard lets skip."""
 
 RUNS = {
     "hybrid": [],
@@ -104,7 +106,7 @@ OUTSIDE = {"config", "source", "device", "torch_device", "space", "rule", "rules
 
 WITHIN_A_STEP = {
     "step_loss", "losses_S", "_buffers", "_taken", "_gradients", "_step_losses", "_forward", "pool_shapes",
-    "parameters",
+    "parameters", "_loss_B",
     "_decided", "_outcome", "ended", "_placed", "_trained", "_tails", "_due", "window_due", "measured",
 }  # fmt: skip
 """Filled again in each step or phase, or used up when a resumed run has found its place."""
@@ -138,6 +140,9 @@ def image(thing: Any, seen: dict[int, Any] | None = None) -> Any:
         parts = {"index": image(thing.index, seen), "drawn": image(thing.contents._drawn, seen)}
         tables = [[part.copy() for part in thing.contents.export(index)] for index in range(len(thing.space.tables))]
         return {**parts, "tables": tables, "device": image(thing.hot.tier, seen)}
+    if isinstance(thing, Twin):  # nobody reads the sum of its losses
+        dense = {"model": thing.dense.model, "optimizer": thing.dense.optimizer}
+        return image({**kept(thing), "dense": dense}, seen)
     if isinstance(thing, DeviceTier):  # what free slots hold means nothing
         hot = [rows >= 0 for rows in thing.row_of_slot]
         own = {name: image(value, seen) for name, value in kept(thing).items() if name not in ("weights", "state")}

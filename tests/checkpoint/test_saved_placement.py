@@ -40,7 +40,7 @@ def read(run: Any, folder: Path) -> Any:
 def test_it_is_that_of_the_run(trained: Any) -> None:
     store, runtime = trained.runtime.store, trained.runtime
     found = read(trained, trained.out / "checkpoints")
-    assert (found.step, found.version) == (45, store.index.placement.version)
+    assert (found.step, found.version) == (45, store.index.placement.moves)
     assert found.hot_rows == store.index.hot_rows_T.tolist()
     assert found.stale_rows == runtime.observer.stale.rows_T.tolist()
     assert sum(found.stale_rows) > 0

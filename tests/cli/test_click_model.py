@@ -190,6 +190,9 @@ def test_a_run_of_raw_ids_keeps_the_rows_that_it_reads(tmp_path: Path) -> None:
     (kept,) = (tmp_path / "runs" / "data").glob("frame-*.rows/frame-*.parquet")
     assert pq.read_metadata(kept).num_rows == 900
     assert found.tables[0]["table"] == "user"
+    backwards = ROWS.append_column("when", pa.array(range(900, 0, -1)))
+    with pytest.raises(DataError, match=r"^X, .* column when: rows must be in order of time"):
+        model(tmp_path, settings=settings, time="when").fit(backwards, label="click")
 
 
 def test_what_is_printed_is_what_the_command_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -267,24 +270,24 @@ REFUSED: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Except
     ({}, (ROWS, "click"), {}, ValueError, "a column of X is label='click'"),
     ({}, (ROWS, np.zeros(3)), {}, ValueError, "y must have two classes, got 1 class"),
     ({}, (ROWS, np.arange(900)), {}, ValueError, "y must have two classes, got 900 classes"),
-    ({}, (ROWS, np.arange(3) % 2), {}, ValueError, "label must have a value for each of the 900 rows of X, got 3"),
+    ({}, (ROWS, np.arange(3) % 2), {}, ValueError, "^y must have a value for each of the 900 rows of X, got 3"),
     ({}, (ROWS, [b"y", b"n"] * 450), {}, ValueError, "y must hold numbers, truth values or texts, got values of type"),
     ({}, (ROWS, np.arange(900).astype("M8[D]")), {}, ValueError, "y must hold numbers, truth values or texts"),
     ({}, (ROWS, [Decimal(1), Decimal(0)] * 450), {}, ValueError, "y must hold numbers, truth values or texts, got Decimal"),
     ({}, (ROWS, np.array(["y", 1] * 450, dtype=object)), {}, ValueError, "got a mixture: int, str"),
     ({}, (ROWS, np.array(["y", NAType()] * 450, dtype=object)), {}, ValueError, "Input y contains NaN"),
     ({}, (ROWS, np.ma.array([0, 1] * 450, mask=[0, 1] * 450)), {}, ValueError, "Input y contains NaN"),
-    ({}, (ROWS,), {"label": ""}, UsageError, "--label must be a column, or a comparison"),
+    ({}, (ROWS,), {"label": ""}, UsageError, "^label must be a column, or a comparison"),
     ({}, (pa.chunked_array([[1, 2]]), [0, 1]), {}, ValueError, "X must be a pandas or polars frame, .* got ChunkedArray"),
     ({}, ({"a": ["b", 1]}, [0, 1]), {}, ValueError, "X must have columns that Arrow can hold, a is none: "),
     ({"settings": [1]}, (ROWS,), {"label": "click"}, ValueError, "settings must be a dictionary"),
     ({}, (ROWS, np.array([0.0, np.nan])), {}, ValueError, "Input y contains NaN"),
     ({}, (ROWS, np.zeros((900, 2))), {}, ValueError, r"y must be one label, .* shape \(900, 2\)"),
     ({}, (ROWS,), {"label": ["click", "buy"]}, ValueError, "label must be one label, the name of a column"),
-    ({}, (ROWS,), {"label": "click,item"}, UsageError, "--label must be one label, got 'click,item', 2 columns of X"),
+    ({}, (ROWS,), {"label": "click,item"}, UsageError, "^label must be one label, got 'click,item', 2 columns of X"),
     ({}, (ROWS,), {"label": "clik"}, UsageError, "did you mean click"),
     ({}, (ROWS.slice(0, 0),), {"label": "click"}, ValueError, "X must have a row"),
-    ({}, (ROWS,), {"label": "click", "sample_weight": np.ones(9)}, ValueError, "weight must have a value for each of the 900"),
+    ({}, (ROWS,), {"label": "click", "sample_weight": np.ones(9)}, ValueError, "^sample_weight must have a value for"),
     ({}, (ROWS,), {"label": "click", "sample_weight": -np.ones(900)}, ValueError, "sample_weight must be finite and at least 0"),
     ({}, (ROWS,), {"label": "click", "sample_weight": np.zeros(900)}, ValueError, "must not be zero for all rows"),
     ({}, ("rows.csv",), {"label": "a", "sample_weight": [1]}, ValueError, "sample_weight must be None where X is a path"),
@@ -299,6 +302,8 @@ REFUSED: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Except
     ({"settings": {"run.steps": object()}}, (ROWS,), {"label": "click"}, ValueError, "settings must be texts"),
     ({"settings": {"data.epochs": 2}}, (ROWS,), {"label": "click"}, ValueError, "settings must not have data.epochs"),
     ({"epochs": 0}, (ROWS,), {"label": "click"}, ConfigError, "epochs"),
+    ({"seed": 1, "settings": {"run.seed": 4}}, (ROWS,), {"label": "click"}, ValueError, "run.seed, which the parameter seed"),
+    ({"settings": {"eval.metrics": ["gauc"]}}, (ROWS,), {"label": "click"}, UsageError, "such as users: add group=COLUMN, or"),
 ]
 
 

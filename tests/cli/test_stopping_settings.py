@@ -28,7 +28,8 @@ def settings_of(words: list[str], environment: dict[str, str], monkeypatch: pyte
 
 
 OWN = ["--data", "x.csv", "--label", "y"]
-ON = {"eval.mode": "validation", "eval.per_epoch": str(EVALUATIONS), "data.epochs": str(MOST_PASSES)}
+SLICE = {"eval.mode": "validation", "eval.train_slice": "true"}
+ON = {**SLICE, "eval.per_epoch": str(EVALUATIONS), "data.epochs": str(MOST_PASSES)}
 
 
 @pytest.mark.parametrize(
@@ -51,10 +52,14 @@ ON = {"eval.mode": "validation", "eval.per_epoch": str(EVALUATIONS), "data.epoch
         ([*OWN, "--patience", "5", "--steps", "9"], {}, {"eval.patience": "5", **ON}),
         (["tiny", "--patience", "5"], {}, {"eval.patience": "5", **ON}),
         (["--patience", "5", "--set", "eval.every_steps=7", "--set", "data.epochs=2"], {},
-         {"eval.patience": "5", "eval.mode": "validation"}),
+         {"eval.patience": "5", **SLICE}),
+        ([*OWN, "--patience", "5", "--set", "eval.train_slice=false"], {},
+         {name: value for name, value in {"eval.patience": "5", **ON}.items() if name != "eval.train_slice"}),
+        (["--data", "x.csv", "--item", "y", "--patience", "5", "--negatives", "2"], {},
+         {name: value for name, value in {"eval.patience": "5", **ON}.items() if name != "eval.train_slice"}),
         ([*OWN, "--patience", "5", "--follow"], {}, {"eval.patience": "5"}),
         ([*OWN, "--patience", "2", "--set", "data.order=time", "--set", "data.shuffle=false"], {},
-         {"eval.patience": "2", "eval.mode": "validation", "eval.per_epoch": str(EVALUATIONS)}),
+         {"eval.patience": "2", **SLICE, "eval.per_epoch": str(EVALUATIONS)}),
         ([*OWN, "--patience", "2", "--set", "eval.mode=next_window", "--set", "data.shuffle=false", "--set", "eval.count=5"], {},
          {"eval.patience": "2"}),
         (["--resume", "--out", "r", "--patience", "5"], {}, {"eval.patience": "5"}),
@@ -78,7 +83,7 @@ def test_patience_is_a_whole_number(typed: str, monkeypatch: pytest.MonkeyPatch)
 def test_a_file_of_settings_is_one_that_the_user_gave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.toml").write_text("[data]\nepochs = 4\n")
     found = settings_of([str(tmp_path / "mine.toml"), "--patience", "2"], {}, monkeypatch)
-    assert found == {"eval.patience": "2", "eval.mode": "validation", "eval.per_epoch": str(EVALUATIONS)}
+    assert found == {"eval.patience": "2", **SLICE, "eval.per_epoch": str(EVALUATIONS)}
 
 
 @pytest.fixture
@@ -115,4 +120,11 @@ def test_many_rows_and_very_few_have_one_pass(folder: Path, monkeypatch: pytest.
     of_36 = ((range(36, 37), FOR_SMALL), (range(36), {}), (range(37, 99), FOR_FEWEST))  # rows that are trained on, of 40
     for rows, found in of_36:
         monkeypatch.setattr("adaptive_rec.cli.stopping.SMALL_ROWS", rows)
+        assert settings_of(["--data", str(folder)], {}, monkeypatch) == {key: str(value) for key, value in found.items()}
+
+
+def test_few_rows_for_each_row_of_the_tables_have_one_pass(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """36 rows are trained on; the table has 7, two of them for missing and rare values."""
+    for least, found in ((36 / 7, FOR_SMALL), (37 / 7, {})):
+        monkeypatch.setattr("adaptive_rec.cli.stopping.LEAST_PER_ROW", least)
         assert settings_of(["--data", str(folder)], {}, monkeypatch) == {key: str(value) for key, value in found.items()}

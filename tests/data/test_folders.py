@@ -27,7 +27,8 @@ from adaptive_rec.data.tabular.first_rows import STRICT, Reading
 from adaptive_rec.data.tabular.header import is_row
 from adaptive_rec.data.tabular.infer import Inferred, infer
 from adaptive_rec.data.tabular.open_rows import with_rows
-from adaptive_rec.data.tabular.schema import FileSchema, Schema, parse_schema
+from adaptive_rec.data.tabular.schema import Schema, parse_schema
+from adaptive_rec.data.tabular.schema_file import FileSchema
 from adaptive_rec.data.tabular.schema_text import schema_toml
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.offline.export.model_files import table_of

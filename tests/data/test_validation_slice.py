@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adaptive_rec.batch import Position
+from adaptive_rec.batch import SLICE, Position
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
+from adaptive_rec.data.left_out import steps_to_come
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
 from adaptive_rec.errors import ConfigError, DataError
@@ -62,7 +63,29 @@ def test_the_slice_ends_the_training_rows_and_is_not_trained_on(files: Path, kin
     assert validated == [order[n] for n in VALIDATED]
     assert held_out == [order[n] for n in HELD_OUT]
     assert (source.train_samples, source.test_samples) == (len(TRAINED), len(HELD_OUT))
+    assert source.validation_samples == len(VALIDATED)
     assert [batch.size for batch in source.test_batches(16, 20, validation=True)] == [16, 4]
+
+
+@pytest.mark.parametrize("kind", ["prepared", "raw", "in memory", "streamed"])
+def test_a_reader_goes_on_from_any_place_of_the_slice(files: Path, kind: str) -> None:
+    source = opened(files, kind)
+
+    def read(source: Source, offset: int) -> list[int]:
+        batches = source.train_batches(Position(SLICE, 1, offset), 16)
+        return [n for batch in batches for n in numbers(kind, batch.dense_BX)]
+
+    assert [read(source, offset) for offset in (0, 10, 34)] == [list(VALIDATED)[offset:] for offset in (0, 10, 34)]
+    if kind in ("prepared", "in memory"):
+        shuffled = opened(files, kind, "data.shuffle=true")
+        assert sorted(whole := read(shuffled, 0)) == list(VALIDATED)
+        assert whole != list(VALIDATED)
+        assert read(shuffled, 10) == whole[10:]
+    places = [batch.position for batch in source.train_batches(Position(SLICE, 1, 0), 16)]
+    assert places == [Position(SLICE, 1, 16), Position(SLICE, 1, 32), Position(SLICE + 1, 1, 0)]
+    assert list(source.train_batches(places[-1], 16)) == []
+    assert [steps_to_come(source, Position(SLICE, 1, offset), 16) for offset in (0, 16, 34)] == [3, 2, 1]
+    assert steps_to_come(source, places[-1], 16) == 0
 
 
 def test_the_slice_of_synthetic_data_ends_the_stream_and_changes_no_sample() -> None:
@@ -91,15 +114,17 @@ def test_dense_columns_are_scaled_by_the_rows_that_are_trained_on(files: Path, t
 
 def test_settings_that_cannot_be_are_refused(files: Path) -> None:
     assert opened(files, "prepared", "eval.validation_ratio=0.001").train_samples == 139, "one row at the least"
-    with pytest.raises(DataError, match="eval.validation_ratio must leave at least one of the 140 training samples to train"):
-        opened(files, "prepared", "eval.validation_ratio=0.999")
+    settings = load_config(None, {}, ["eval.mode=validation", "eval.validation_ratio=0.5"]).eval
+    assert [settings.validation_samples(samples) for samples in (4, 5)] == [2, 2]
+    with pytest.raises(DataError, match="eval.validation_ratio must leave at least 2 of the 3 training samples to train on"):
+        settings.validation_samples(3)
     for settings, rule in [
         (["eval.patience=3"], 'eval.patience must be 0 where eval.mode = "held_out", whose samples would choose the model'),
         (["eval.metric=recall"], "a metric must be one of auc, logloss, accuracy, normalized_entropy, calibration, gauc, mrr"),
         (["eval.metric=calibration"], "a metric to judge by must be one of auc, logloss, accuracy, normalized_entropy or a"),
         (["eval.metric=recall@5", "eval.mode=validation"], "eval.metrics must name recall@5, by which eval.metric chooses"),
         (["eval.mode=validation", "eval.per_epoch=2", "eval.count=3"], "eval.per_epoch must be 0 where eval.every_steps or"),
-        (["eval.mode=validation", "eval.validation_ratio=1"], "eval.validation_ratio"),
+        (["eval.mode=validation", "eval.validation_ratio=0.51"], "eval.validation_ratio must be at most 0.5, got 0.51"),
         (["data.follow=true", "data.ids=raw", "eval.mode=validation"], 'eval.mode must be "held_out" where data is followed'),
     ]:
         with pytest.raises(ConfigError) as error:

@@ -237,7 +237,9 @@ def test_the_reference_has_every_route_and_metric(reference: Callable[[str], str
     metrics = reference("metrics")
     source = (ROOT / "service" / "metrics.py").read_text()
     names = set(re.findall(r'(?:gauges?|counters?|per_table)\("(\w+)"', source))
-    names |= {each.total if each.kind == "counter" else each.name for each in FIGURES if each.help and each.part != "disk"}
+    of_parts = ("disk", "skipping")
+    names |= {each.total if each.kind == "counter" else each.name for each in FIGURES if each.help and each.part not in of_parts}
+    names |= {f"skipping_{name}" for name in metrics_of("skipping", counters=False)}
     names |= metrics_of("disk", counters=True).keys() | {f"disk_{name}" for name in metrics_of("disk", counters=False)}
     assert names >= {"steps", "build_info", "lookups", "phase", "hot_rows", "loss", "samples_seen", "knob"}
     assert sorted(name for name in names if not re.search(rf"adaptive_rec_{name}(_total)?\s", metrics)) == []

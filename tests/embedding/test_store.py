@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from adaptive_rec.embedding.records import MicroBatch, RowUpdate, Traffic
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.path import StagedPath
 from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.kernels import host
 from adaptive_rec.kernels.reference import step as reference
 from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.runtime.assemble import assemble
@@ -448,6 +450,43 @@ def test_a_migration_counts_the_bytes_of_rows_and_state(kind: str) -> None:
     store.migrate(Migration(NONE, rows[:1]))
     assert store.index.traffic.device_to_host_bytes == 8 * (2 + 1)
     assert store.index.traffic.migrated_rows == 4
+
+
+def test_rows_of_new_ids_that_are_hot_already_are_set_without_a_move_that_counts(kind: str) -> None:
+    """How many of them there are by a step depends on how far is read ahead: a run would not equal one that was resumed."""
+    ids, cold, hot = np.array([0, 1]), make_store(kind), make_store(kind)
+    hot.resize(slots_for(hot, 10), np.arange(hot.space.rows))
+    counted, moves = replace(hot.index.traffic), hot.index.placement.moves
+    for store in (cold, hot):
+        store.contents.draw_rows(0, ids, ids + 7, 5)
+        store.contents.finish_draws()
+    assert (hot.index.traffic, hot.index.placement.moves) == (counted, moves)
+    np.testing.assert_array_equal(hot.contents.export(0)[0][ids], cold.contents.export(0)[0][ids])
+    assert (hot.index.slot_of_row[ids] >= 0).all()
+
+
+def test_a_device_sums_no_gradients_of_frozen_rows() -> None:
+    """Only of them: memory for the sums of the others is filled."""
+    summed: list[int] = []
+
+    def sum_pieces(*arrays: Any) -> None:
+        partial_PD, active_P = arrays[8:]
+        pieces = partial_PD[: len(arrays[0]) - 1].fill_(torch.nan)
+        host.sum_pieces(*arrays)
+        assert active_P is not None
+        assert pieces.isnan().any(dim=1).tolist() == (~active_P).tolist()
+        summed.append(int(active_P.sum()))
+
+    space, rule = RowSpace.of(*SHAPES["one table"]), RowRule(RULES["adagrad"], 1e-8, 0.9, 0.999)
+    streams = LateStreams(2, SimpleNamespace(**{**vars(host), "sum_pieces": sum_pieces}))
+    store = device_store(space, rule, 1, torch.float64, streams, 1 << 20, False)
+    random = np.random.default_rng(3)
+    work = prepare(store, random_batch(space, random))
+    _, _, update = train(store, work, 1, random, freeze=0.5)
+    store.settle()
+    touched_rows = int(store.index.traffic.row_updates)
+    assert update.frozen_U.any()
+    assert summed == [touched_rows], "a row of this batch has one piece"
 
 
 def test_updates_are_counted_as_made_skipped_and_hot(kind: str) -> None:

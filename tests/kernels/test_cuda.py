@@ -102,13 +102,16 @@ def gather(form: Any, drawn: Drawn, samples_S: Any, hot: Tensor, cold: Tensor, f
     return out
 
 
-def sum_up(form: Any, drawn: Drawn, position_B: Any, grad: Tensor, span: slice = slice(None)) -> Tensor:
+def sum_up(
+    form: Any, drawn: Drawn, position_B: Any, grad: Tensor, span: slice = slice(None), active_P: Any = None
+) -> Tensor:
     piece_P1 = drawn.piece_P1[span]
     pieces = len(piece_P1) - 1
     partial = torch.full((pieces + 2, grad.shape[2]), torch.nan, dtype=sum_dtype(grad.dtype), device=form.device)
     form.kernels.sum_pieces(
         index(form, piece_P1), index(form, drawn.segment_bag_N), drawn.features, index(form, drawn.offsets),
         index(form, drawn.column_F), flags(form, drawn.mean_F), index(form, position_B), grad.to(form.device), partial,
+        None if active_P is None else flags(form, active_P),
     )  # fmt: skip
     assert bool(partial[pieces:].isnan().all()), "memory behind the pieces stays as it is"
     return partial[:pieces]
@@ -158,12 +161,14 @@ def test_sum_pieces_equals_its_twin(form: Any, dim: int, dtype: torch.dtype, lon
     drawn = Drawn(dim + longest, longest=longest)
     position_B = draw_positions(drawn)
     grad = drawn.numbers(dtype, int(position_B.max()) + 1, len(drawn.pool_features), dim)
-    twin = reference_device.sum_pieces(
-        drawn.piece_P1, drawn.segment_bag_N, drawn.features, drawn.offsets, drawn.column_F, drawn.mean_F, position_B,
-        exact(grad),
-    )  # fmt: skip
-    # Features outside the pool are read as their column says, here as if they were the pool's first: no matter.
-    assert_close(sum_up(form, drawn, position_B, grad), twin, sum_dtype(dtype))
+    some_P = drawn.random.random(len(drawn.piece_P1) - 1) < 0.6
+    for active_P in (None, some_P):  # pieces that are left out keep what their memory holds, here no number
+        twin = reference_device.sum_pieces(
+            drawn.piece_P1, drawn.segment_bag_N, drawn.features, drawn.offsets, drawn.column_F, drawn.mean_F, position_B,
+            exact(grad), active_P,
+        )  # fmt: skip
+        # Features outside the pool are read as their column says, here as if they were the pool's first: no matter.
+        assert_close(sum_up(form, drawn, position_B, grad, active_P=active_P), twin, sum_dtype(dtype))
 
 
 def apply(

@@ -22,7 +22,7 @@ triton_rows = importlib.import_module("adaptive_rec.kernels.triton_rows")
 triton_copies = importlib.import_module("adaptive_rec.kernels.triton_copies")
 
 RULES = [rule.code for rule in NAMED_RULES.values()]
-FLAGS = {"mean_F", "active_U", "changed_H"}
+FLAGS = {"mean_F", "active_U", "active_P", "changed_H"}
 NUMBERS = {"number_U": "*i64", "step_bits": "*i64", "overflow": "*i32"}
 """What rounds rows of 16 bits by random bits; their state and the record are float32 then."""
 WHERE_ROUNDED = {"hot_state": "*fp32", "cold_state": "*fp32", "record": "*fp32"}
@@ -87,7 +87,7 @@ def stack_bytes(compiled: Any, folder: Path) -> int:
 
 CASES = [
     *[("gather_pooled", dtype, 16, 90, {}) for dtype in ("fp32", "fp64", "bf16")],
-    *[("sum_pieces", dtype, 16, 90, {}) for dtype in ("fp32", "fp64", "bf16")],
+    *[("sum_pieces", dtype, 16, 90, {"active_P": None}) for dtype in ("fp32", "fp64", "bf16")],
     *[("apply_rows", "fp32", 16, 90, {"RULE": rule}) for rule in RULES],
     *[("apply_rows", dtype, 16, 90, {"RULE": update_rules.LAZY_ADAM, **UNMEASURED}) for dtype in ("fp64", "bf16")],
     *[("apply_rows", dtype, 16, 90, {"RULE": update_rules.SGD, "rounds": True}) for dtype in ("bf16", "fp16")],

@@ -138,17 +138,20 @@ def test_the_dense_optimizer_keeps_what_was_measured(name: str, dtype: torch.dty
     assert measured == sum(value.nbytes for value in kept)
 
 
-def test_measuring_the_dense_optimizer_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    devices: set[str] = set()
+@pytest.mark.parametrize(("name", "few"), [("Adam", True), ("Adafactor", False)])
+def test_measuring_the_dense_optimizer_takes_no_memory(monkeypatch: pytest.MonkeyPatch, name: str, few: bool) -> None:
+    made: list[torch.nn.Parameter] = []
     make = assembling.build_dense_optimizer
 
     def noted(config: Any, model: torch.nn.Module) -> torch.optim.Optimizer:
-        devices.update(parameter.device.type for parameter in model.parameters())
+        made.extend(model.parameters())
         return make(config, model)
 
     monkeypatch.setattr(assembling, "build_dense_optimizer", noted)
-    assert of(plan_run(config_of(*TINY, "optimizer.dense=Adam")), "dense optimizer") > 0
-    assert devices == {"meta"}
+    assert of(plan_run(config_of(*TINY, f"optimizer.dense={name}")), "dense optimizer") > 0
+    on_cpu = [one.numel() for one in made if one.device.type == "cpu"]
+    assert sum(on_cpu[:2]) == 3 * 5 + 7
+    assert (len(made) == 2) == few, "what is kept for a matrix and a vector shows what is kept for all"
 
 
 @pytest.mark.parametrize("cold_rows", ["auto", "in_place"])

@@ -207,7 +207,7 @@ def test_an_eps_of_zero_is_refused(kind: Any) -> None:
 def test_knobs_of_the_guard_are_refused_in_a_loop() -> None:
     model = model_of()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ConfigError, match="guard_ratio must be 0.05 in a user's loop, which gives no losses of single samples"):
+    with pytest.raises(ConfigError, match="guard_ratio must be 0.0625 in a user's loop, which gives no losses of single samples"):
         adaptive_rec.wrap(model, optimizer=optimizer, policy="adaptive", knobs={"guard_ratio": 0.5})
 
 

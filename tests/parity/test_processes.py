@@ -37,7 +37,7 @@ def slower(changes: dict[int, Any], times: int) -> dict[int, Any]:
 
 SKIPS = [
     "knobs.stale_metric=step_length", "knobs.min_probe_touches=1", "knobs.min_touch_ratio=0", "knobs.probe_ratio=0.25",
-    "knobs.guard_ratio=0.5", "knobs.guard_max_logloss_increase=1", "knobs.alpha=0.3", "knobs.reclassify_every=16",
+    "knobs.guard_max_logloss_increase=1", "knobs.alpha=0.3", "knobs.reclassify_every=16",
 ]  # fmt: skip
 """Settings under which much is skipped in a short run."""
 

@@ -13,7 +13,6 @@ import pytest
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, Position, take
-from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.data import open as opening
 from adaptive_rec.data.source import Wrapped
@@ -27,7 +26,6 @@ from adaptive_rec.live.recorder import LoopTime
 from adaptive_rec.live.telemetry import Evaluation
 from adaptive_rec.policy import ArrangingPolicy, Outcome, Phase, StepPlan, StreamView
 from adaptive_rec.policy.skipping import weigh
-from adaptive_rec.reclassify.quality_guard import QualityGuard
 from adaptive_rec.run.summary import summary_of
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.evaluator import why_no_auc
@@ -189,24 +187,6 @@ def test_skipped_samples_weigh_in_the_mean_and_policies_multiply_weights() -> No
     assert weigh(dropped, None) is dropped
 
 
-def test_the_guards_loss_is_weighted() -> None:
-    knobs, losses, weights = Knobs(), np.array([0.3, 0.9, 0.1, 0.5]), np.array([1, 2, 3, 0.5], np.float32)
-    guard = QualityGuard()
-    guard.add(Fetched(losses), np.array([0, 1]), weights[:2])
-    guard.set_state(Saved({**guard.state()}, "guard"))
-    guard.add(Fetched(losses), np.array([2, 3]), weights[2:])
-    found = guard.end_window(knobs)
-    mean = np.average(losses, weights=weights)
-    apart = np.sum((weights * (losses - mean)) ** 2)
-    assert (found.samples, found.logloss) == (4, pytest.approx(mean))
-    assert found.standard_error == pytest.approx(np.sqrt(apart * 4 / 3) / weights.sum())
-    alike, plain = QualityGuard(), QualityGuard()
-    alike.add(Fetched(losses), np.arange(4), np.ones(4, np.float32))
-    plain.add(Fetched(losses), np.arange(4))
-    one, other = alike.end_window(knobs), plain.end_window(knobs)
-    assert (one.logloss, one.standard_error) == (pytest.approx(other.logloss), pytest.approx(other.standard_error))
-
-
 def test_samples_scored_in_their_own_step_are_weighted() -> None:
     labels, weights = np.array([0, 1, 1, 0], np.float32), np.array([3, 1, 2, 0], np.float32)
     logits = np.array([-1.0, 0.5, -0.25, 2.0])
@@ -254,7 +234,6 @@ def test_windows_of_equal_steps_stay_apart_whatever_was_trained_on() -> None:
 def test_a_run_without_weights_saves_what_it_saved_before(weighing: Weighing) -> None:
     state = weighing.train({"policy": "adaptive"}, lambda batch, _: batch).runtime
     assert set(state.tally.state(ALONE)) == {"counters", "lookups_T", "hot_lookups_T"}
-    assert set(state.reclassifier.guard.state()) == {"samples", "sum", "squares"}
     assert "weight_trained" not in state.state.counts()
     assert dict(summary_of(state, 0, LoopTime(1.0, 1.0), None)).keys().isdisjoint({"weights", "weight_trained"})
 

@@ -29,8 +29,6 @@ RELEASED = ("slipstream_released",)
 """Policies that skip as their authors' code does, whatever `knobs.action` is: see test_arranging.py."""
 ONLY_ARRANGING = ("cdlrm", "fae", "fae_released", "oracle", "slipstream_released", "xdl", USERS_ORDER)
 ACTIONS = ("freeze", "drop", "subsample")
-GUARDED = {"adaptive": ("knobs.reclassify_every=4",)}
-"""What lets a policy with a guard skip within 48 steps."""
 KNOWN_OVER_BUDGET = "device_only"
 """The policy that ignores the hot budget, as documented."""
 
@@ -113,7 +111,7 @@ def test_every_policy_keeps_the_contract(
     watch: Any, plain: Any, policy: str, action: str, split: str, device: str
 ) -> None:
     steps = 48 if policy in SKIPPING else 30
-    changes = (f"knobs.action={action}", "knobs.alpha=0.5", f"run.split={split}", f"run.steps={steps}", *GUARDED.get(policy, ()))
+    changes = (f"knobs.action={action}", "knobs.alpha=0.5", f"run.split={split}", f"run.steps={steps}")
     seen = watch(policy, *changes, device=device)
 
     assert_contract(seen)

@@ -28,6 +28,7 @@ from tests.stores import cpu_store
 
 SPACE = RowSpace.of((TableSpec("A", 10, 2),), (FeatureSpec("a", 0),))
 KNOBS = Knobs(sample_ratio=0.5)
+MOVES = KNOBS.changed({"stale_metric": "max_abs"})
 
 
 @pytest.fixture
@@ -183,7 +184,7 @@ def test_a_record_has_what_was_requested_of_a_window() -> None:
             rows[0] = 5
     assert view.hot_scores.sum() == 2, "row 1 is hot and was looked up twice"
 
-    only_movement = observer.record(1, KNOBS, popularity=False, skipped_ratio=0.25)
+    only_movement = observer.record(1, MOVES, popularity=False, skipped_ratio=0.25)
     assert only_movement.access == []
     assert only_movement.movement is not None
     assert only_movement.movement.skipped_ratio == 0.25
@@ -197,8 +198,8 @@ def test_handing_out_movement_starts_measuring_again() -> None:
     work.popular_B[:] = True
     observer.keep_popular_samples(work)
     assert observer.state()["probes"] == 1
-    first = observer.record(1, KNOBS, skipped_ratio=0.0).movement
-    again = observer.record(1, KNOBS, skipped_ratio=0.0).movement
+    first = observer.record(1, MOVES, skipped_ratio=0.0).movement
+    again = observer.record(1, MOVES, skipped_ratio=0.0).movement
     assert first is not None
     assert again is not None
     assert (len(first.sample_offsets), len(again.sample_offsets)) == (3, 1)

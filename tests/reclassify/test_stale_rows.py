@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.kernels import row_update
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.reclassify.stale_rows import StaleRows
+from adaptive_rec.saved import Saved
 from tests.stores import cpu_store
 
 SPACE = RowSpace.of((TableSpec("A", 10, 2), TableSpec("B", 6, 3)), (FeatureSpec("a", 0), FeatureSpec("b", 1)))
@@ -53,3 +56,20 @@ def test_rows_of_a_batch_are_stale_where_they_are_hot_and_marked(store: Embeddin
     work = ClassifiedBatch(batch, SPACE)
     store.batches.take(work)
     assert work.distinct_U[stale.of(work)].tolist() == [4, 12]
+
+
+def test_agreement_is_the_share_of_stale_rows_that_were_stale_twice(store: EmbeddingStore) -> None:
+    stale, none = StaleRows(store), np.zeros(5, dtype=bool)
+    first, then = np.array([True, True, True, False, False]), np.array([False, True, True, True, False])
+    assert math.isnan(stale.agreement)
+    stale.compare(none, first)
+    assert math.isnan(stale.agreement), "it was judged once"
+    stale.compare(first, then)
+    assert stale.agreement == 0.5
+    other = StaleRows(store)
+    other.set_state(Saved(stale.state()))
+    assert other.agreement == 0.5
+    stale.compare(first, none)
+    assert stale.agreement == 0
+    stale.clear()
+    assert math.isnan(stale.agreement)

@@ -58,6 +58,7 @@ SETTINGS: dict[str, list[str]] = {
     "order": ["data.order=time"],
     "next window": ["eval.mode=next_window", "eval.every_steps=5", "data.train_range=[0,0.8]", "data.test_range=[0.8,1]"],
     "validation": ["eval.mode=validation"],
+    "train slice": ["eval.train_slice=true"],
     "rows of 16 bits": ["run.row_precision=bf16"],
     "float64": ["run.precision=float64"],
     "tf32": ["run.precision=tf32"],
@@ -76,8 +77,9 @@ EXCLUSIVE = [
     {"raw", "rows"}, {"cpu", "gpu"},
     {"arranging", "per table"}, {"reordering", "per table"},
     {"float64", "tf32"}, {"float64", "no float32"}, {"tf32", "no float32"},
+    {"next window", "validation"}, {"next window", "train slice"}, {"follow", "train slice"},
 ]  # fmt: skip
-"""Values of one setting, of which a run has one."""
+"""Values of one setting, of which a run has one, and what needs another value than the other feature."""
 
 
 def pairs() -> Iterator[Any]:
@@ -110,7 +112,7 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         assembling, "choose_device", lambda config: torch.device("cpu" if config.run.device == "cpu" else "cuda")
     )
     monkeypatch.setattr("adaptive_rec.embedding.staged.cuda_streams.CudaStreams", lambda *_: LateStreams(3))
-    monkeypatch.setattr(assembling, "use_tf32", lambda _: None)
+    monkeypatch.setattr("adaptive_rec.dense.tf32.use_tf32", lambda _: None)
     monkeypatch.setattr(assembling.torch.cuda, "mem_get_info", lambda *_: (8 << 30, 8 << 30))
 
 
@@ -121,6 +123,8 @@ def with_needed(pair: tuple[str, str]) -> list[str]:
         wanted.append("raw")
     if {"float64", "tf32"} & set(pair):
         wanted.append("no float32")
+    if "train slice" in pair and "validation" not in pair:
+        wanted.append("validation")
     if not {"cpu", "gpu"} & set(pair):
         wanted.append("gpu" if set(ON_GPU) & set(pair) else "cpu")
     return wanted
@@ -153,7 +157,7 @@ def expected(pair: tuple[str, str]) -> list[str]:
 @pytest.mark.parametrize(("one", "other"), pairs())
 def test_a_pair_starts_or_is_refused_by_name(one: str, other: str, data: Path, tmp_path: Path, two_devices: None) -> None:
     pair, rules = (one, other), expected((one, other))
-    if any(each.in_config for each in REFUSALS if {each.changed, each.beside} == set(pair)):
+    if any(each.in_config for each in REFUSALS if {each.changed, each.beside} <= set(with_needed(pair))):
         with pytest.raises(ConfigError) as refused:
             config_of(pair, data)
         words = {word for word in rules[0].replace('"', " ").replace(".", " ").split() if len(word) > 6}

@@ -257,12 +257,15 @@ def test_a_policy_that_skips_takes_over_and_hands_back() -> None:
             stale[report.step], skipped[report.step] = report.stale_rows, report.totals["row_updates_skipped"]
             monitors[report.step] = len(runtime.store.hot.tier.monitors)
             if report.step == 20:
-                runtime.mailbox.change_knobs(policy="slipstream")
+                runtime.mailbox.change_knobs(policy="slipstream", stale_metric="signal_to_noise")
+            if report.step == 40:
+                runtime.mailbox.change_knobs(stale_metric="popularity")
             if report.step == 60:
                 runtime.mailbox.change_knobs(policy="hotline")
-    assert (monitors[20], monitors[22], monitors[62]) == (0, 1, 0), "movement is measured only for a policy that needs it"
+    assert [monitors[step] for step in (20, 22, 42, 62)] == [0, 1, 0, 0], "movement is recorded only for rules that go by it"
     assert max(stale[step] for step in range(1, 21)) == 0
-    assert max(stale[step] for step in range(30, 60)) > 0
+    assert max(stale[step] for step in range(30, 40)) > 0
+    assert max(stale[step] for step in range(50, 60)) > 0
     assert skipped[60] > 0
     assert stale[62] == 0
     assert skipped[90] == skipped[62], "nothing is skipped by the policy that took over"

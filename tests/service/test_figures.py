@@ -19,7 +19,9 @@ from adaptive_rec.tracker.values import SnapshotFigures, of_evaluation
 from .conftest import on_a_disk, ranks
 
 GOLDEN = Path(__file__).parent / "golden_figures.json"
-MODELS = ("Status", "Stats", "Ratios", "TableStats", "DiskStats", "KeyStats", "RankStatus", "Straggler", "Quality")
+MODELS = (
+    "Status", "Stats", "Ratios", "TableStats", "DiskStats", "KeyStats", "SkippingStats", "RankStatus", "Straggler", "Quality",
+)  # fmt: skip
 COUNTERS = (
     "samples_seen", "samples_trained", "samples_popular", "lookups", "lookups_hot", "row_updates", "row_updates_skipped",
     "hot_row_updates", "migrated_rows", "host_to_device_bytes", "device_to_host_bytes",
@@ -28,7 +30,8 @@ COUNTERS = (
 
 
 def metrics(client: Any, run: Any) -> dict[str, list[str]]:
-    run.report(60, ranks=ranks(0.1, 0.2), stale_threshold=0.25, dense_lr=0.1, embedding_lr=0.1, **on_a_disk(60))
+    stale = {"stale_threshold": 0.25, "stale_agreement": 0.9}
+    run.report(60, ranks=ranks(0.1, 0.2), dense_lr=0.1, embedding_lr=0.1, **stale, **on_a_disk(60))
     found = text_string_to_metric_families(client.get("/metrics").text)
     return {family.name: [family.type, family.documentation] for family in found}
 
@@ -47,7 +50,10 @@ def models() -> dict[str, Any]:
 
 
 def line_shapes() -> dict[str, Any]:
-    shapes = (lines.SnapshotLine, lines.SnapshotDisk, lines.SnapshotKeys, lines.SnapshotRank, lines.EvaluationLine)
+    shapes = (
+        lines.SnapshotLine, lines.SnapshotDisk, lines.SnapshotKeys, lines.SnapshotSkipping, lines.SnapshotRank,
+        lines.EvaluationLine,
+    )  # fmt: skip
     return {
         shape.__name__: {
             name: [json.loads(json.dumps(about)), name in shape.model_json_schema().get("required", [])]
@@ -74,5 +80,6 @@ def test_names_kinds_and_help_are_those_of_before(client: Any, run: Any) -> None
 
 def test_a_snapshot_without_a_part_has_no_such_field() -> None:
     every: dict[str, Any] = dict.fromkeys(get_type_hints(Snapshot), math.nan)
-    line = Snapshot(**{**every, "ranks": (), "straggler": None, "disk": None, "keys": None, "interim": False}).as_dict()
-    assert not line.keys() & {"ranks", "straggler", "disk", "keys", "interim"}
+    without = {"straggler": None, "disk": None, "keys": None, "skipping": None, "interim": False}
+    line = Snapshot(**{**every, "ranks": (), **without}).as_dict()
+    assert not line.keys() & {"ranks", "straggler", "disk", "keys", "skipping", "interim"}

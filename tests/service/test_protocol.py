@@ -78,9 +78,9 @@ class Served:
 
 
 @contextmanager
-def serving(limits: RequestLimits) -> Iterator[Served]:
+def serving(limits: RequestLimits, *more: Route) -> Iterator[Served]:
     app = Starlette(
-        routes=[Route("/livez", length), Route("/x", length, methods=["POST"]), Route("/api/v1/stream", stream)]
+        routes=[Route("/livez", length), Route("/x", length, methods=["POST"]), Route("/api/v1/stream", stream), *more]
     )
     with tempfile.TemporaryDirectory() as folder, socket.socket() as tcp, socket.socket(socket.AF_UNIX) as unix:
         tcp.bind(("127.0.0.1", 0))

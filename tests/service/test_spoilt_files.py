@@ -72,7 +72,8 @@ def answers(run: Any, client: Any) -> None:
     assert client.get("/metrics").status_code == 200
     feed = Feed(client.view)
     feed.look()
-    assert json.loads(feed.message("read")[1])["status"]["step"] == run.step
+    data = feed.message("read").partition(b"\ndata: ")[2].partition(b"\n")[0]
+    assert json.loads(data)["status"]["step"] == run.step
 
 
 def finished_view(run: Any, client_on: Any) -> Any:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from adaptive_rec.service.event_stream import FRESH_SECONDS, Feed, LiveStream, StreamSlots, messages
+from adaptive_rec.service.stream_clock import StreamClock, Subscriber
 from tests.stopwatch import Stopwatch
 
 CONTROL = b"c" * 43
@@ -50,38 +53,48 @@ def test_messages_come_when_something_has_changed(view: Any, run: Any, monkeypat
     assert message() == b": nothing new\n\n"
 
 
-def serve(response: LiveStream, receive: Any, send: Any) -> Any:
-    return response({"type": "http", "state": {"lane": "bearer"}}, receive, send)
+class Connection:
+    """A client that reads, unless it is told not to, or that is broken."""
+
+    def __init__(self, broken: bool = False) -> None:
+        self.parts: list[bytes] = []
+        self.is_read, self.broken = True, broken
+
+    def push(self, part: bytes) -> None:
+        if self.broken:
+            raise OSError("gone")
+        self.parts.append(part)
+
+
+def serve(response: LiveStream, receive: Any, send: Any, connection: Connection | None = None) -> Any:
+    state = {"lane": "bearer", "connection": connection or Connection()}
+    return response({"type": "http", "state": state}, receive, send)
 
 
 async def never() -> Any:
     await asyncio.Event().wait()
 
 
+async def ignore(message: Any) -> None:
+    pass
+
+
 def test_a_slot_comes_back_however_a_stream_ends() -> None:
     async def all_endings() -> None:
-        slots = StreamSlots(4)
-        stream = LiveStream(slots, lambda: b": x\n\n", 0.001)
-        sent: list[Any] = []
-
-        async def send(message: Any) -> None:
-            sent.append(message)
+        slots, clock, connection = StreamSlots(4), StreamClock(), Connection()
+        stream = LiveStream(slots, clock, lambda: b": x\n\n", 0.001)
 
         async def stuck(message: Any) -> None:
-            if message["type"] == "http.response.body":
-                await asyncio.Event().wait()
-
-        async def broken(message: Any) -> None:
-            raise OSError("gone")
+            await asyncio.Event().wait()
 
         async def leave() -> Any:
             await asyncio.sleep(0.02)
             return {"type": "http.disconnect"}
 
-        await asyncio.wait_for(serve(stream, leave, send), 60)
+        await asyncio.wait_for(serve(stream, leave, ignore, connection), 60)
         assert slots.taken["bearer"] == 0
-        assert len(sent) > 2
-        for ending in (serve(stream, never, stuck), serve(stream, never, send)):
+        assert len(connection.parts) > 2
+        for ending in (serve(stream, never, stuck), serve(stream, never, ignore)):
             task = asyncio.create_task(ending)
             await asyncio.sleep(0.01)
             assert slots.taken["bearer"] == 1
@@ -90,27 +103,66 @@ def test_a_slot_comes_back_however_a_stream_ends() -> None:
                 await task
             assert slots.taken["bearer"] == 0
         with pytest.raises(OSError, match="gone"):
-            await serve(stream, never, broken)
+            await serve(stream, never, ignore, Connection(broken=True))
         assert slots.taken["bearer"] == 0
-        failing = LiveStream(slots, lambda: 1 // 0, 0.001)  # type: ignore[arg-type, return-value]
+        failing = LiveStream(slots, clock, lambda: 1 // 0, 0.001)  # type: ignore[arg-type, return-value]
         with pytest.raises(ZeroDivisionError):
-            await serve(failing, never, send)
+            await serve(failing, never, ignore)
         assert slots.taken["bearer"] == 0
+        assert clock._timer is None, "a clock without streams stands still"
 
     asyncio.run(all_endings())
 
 
+def test_a_client_that_does_not_read_gets_the_newest_message_later_and_holds_up_nobody() -> None:
+    async def read_late() -> None:
+        clock, slow, other, number = StreamClock(), Connection(), Connection(), itertools.count()
+
+        def newest() -> Callable[[], bytes]:
+            return lambda: b"%d" % next(number)
+
+        tasks = [
+            asyncio.create_task(serve(LiveStream(StreamSlots(4), clock, newest(), 0.002), never, ignore, each))
+            for each in (slow, other)
+        ]
+        await asyncio.sleep(0)
+        slow.is_read = False
+        while len(other.parts) < 20:
+            await asyncio.sleep(0.002)
+        assert len(slow.parts) == 1
+        slow.is_read = True
+        while len(slow.parts) < 2:
+            await asyncio.sleep(0.002)
+        assert int(slow.parts[1]) >= 20, "none of the messages meanwhile was kept for it"
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+    asyncio.run(asyncio.wait_for(read_late(), 60))
+
+
+def test_streams_of_one_rate_are_due_together() -> None:
+    async def due() -> None:
+        streams = [Subscriber(Connection(), lambda: b"", 0.1, lambda: True) for _ in range(3)]
+        for stream, now in zip(streams, (50.01, 50.06, 49.995), strict=True):
+            stream.serve(now)
+        assert [round(stream.due, 6) for stream in streams] == [50.1, 50.1, 50.1]
+
+    asyncio.run(due())
+
+
 def test_a_stream_ends_when_its_browser_signs_out() -> None:
     async def end() -> None:
-        answers = iter([True, True, False])
-        stream = LiveStream(StreamSlots(4), lambda: b": x\n\n", 0.001, lambda: next(answers))
+        answers, connection = iter([True, True, False]), Connection()
+        stream = LiveStream(StreamSlots(4), StreamClock(), lambda: b": x\n\n", 0.001, lambda: next(answers))
         sent: list[Any] = []
 
         async def send(message: Any) -> None:
             sent.append(message)
 
-        await asyncio.wait_for(serve(stream, never, send), 60)
-        assert [message.get("body") for message in sent] == [None, b": x\n\n", b": x\n\n", b""]
+        await asyncio.wait_for(serve(stream, never, send, connection), 60)
+        assert connection.parts == [b": x\n\n", b": x\n\n"]
+        assert [message.get("body") for message in sent] == [None, b""]
         assert not sent[-1].get("more_body")
 
     asyncio.run(end())
@@ -150,8 +202,8 @@ def open_stream(port: int) -> socket.socket:
 
 
 @pytest.mark.alone
-def test_sixteen_streams_and_no_more(lasting_sidecar: Any) -> None:
-    clients = [open_stream(lasting_sidecar.port) for _ in range(16)]
+def test_sixty_four_streams_and_no_more(lasting_sidecar: Any) -> None:
+    clients = [open_stream(lasting_sidecar.port) for _ in range(64)]
     assert all(client.recv(15) == b"HTTP/1.1 200 OK" for client in clients)
     refused = lasting_sidecar.http.get("/api/v1/stream")
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")

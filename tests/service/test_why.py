@@ -24,7 +24,7 @@ def hot_estimates(run: Any, table: int) -> list[float]:
 
 
 def test_hot_and_stale_rows_have_their_rank_among_the_hot_rows_of_their_pool(client: Any, run: Any) -> None:
-    run.knobs = {**run.knobs, "policy": "slipstream"}
+    run.knobs = {**run.knobs, "policy": "slipstream", "stale_metric": "max_abs"}
     run.report(120, stale_threshold=1e9, placement_version=5)
     estimates, seen = hot_estimates(run, 0), set()
     for row in rows_of(client, "hot")[:40]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.tracking.delta import UpdateDeltaMonitor
-from adaptive_rec.tracking.rules import RULES, RowMovement
+from adaptive_rec.tracking.rules import RULES, RowMovement, expected_touches, popularity
 
 
 def length(vector: Any) -> float:
@@ -25,7 +25,6 @@ TWINS: dict[str, Callable[[Any, Any], float]] = {
     "relative_l2": lambda moves, row: length(sum(moves)) / length(row),
     "per_touch": lambda moves, row: float(np.abs(sum(moves)).max()) / len(moves),
     "step_length": lambda moves, row: sum(length(move) for move in moves) / len(moves),
-    "popularity": lambda moves, row: 1 / len(moves),
     "net_over_path": lambda moves, row: length(sum(moves)) / sum(length(move) for move in moves),
     "signal_to_noise": lambda moves, row: length(sum(moves)) ** 2 / sum(length(move) ** 2 for move in moves),
 }
@@ -54,12 +53,12 @@ def test_a_rule_equals_its_plain_twin(name: str, seed: int, rows: int, dim: int)
 
 
 def test_every_rule_is_a_choice_of_the_knob() -> None:
-    assert get_args(Knobs.model_fields["stale_metric"].annotation) == tuple(RULES) == tuple(TWINS)
+    assert get_args(Knobs.model_fields["stale_metric"].annotation) == ("popularity", *RULES) == ("popularity", *TWINS)
 
 
 def test_a_row_that_was_touched_and_never_moved_is_the_stalest() -> None:
     still = observed([[np.zeros(3)] * 4], np.ones((1, 3)))
-    assert all(rule(still).tolist() == [0.0] for name, rule in RULES.items() if name != "popularity")
+    assert all(rule(still).tolist() == [0.0] for rule in RULES.values())
 
 
 @pytest.mark.parametrize("name", ["net_over_path", "signal_to_noise"])
@@ -82,3 +81,17 @@ def test_the_published_rule_takes_a_row_that_is_seldom_touched_for_a_settled_one
     assert RULES["max_abs"](rows)[1] < RULES["max_abs"](rows)[0]
     for name in ("per_touch", "step_length", "net_over_path"):
         assert RULES[name](rows)[0] == pytest.approx(RULES[name](rows)[1])
+
+
+def test_popularity_is_the_steps_between_two_lookups_and_touches_are_those_of_lookups_by_chance() -> None:
+    """A row with many lookups in a step is touched once by it."""
+    random, steps = np.random.default_rng(1), 4000
+    per_step = np.array([0.0, 0.1, 1.0, 8.0])
+    lookups = random.poisson(per_step, size=(steps, 4))
+    counted = lookups.sum(axis=0).astype(np.float64)
+    number, touches = popularity(counted, steps), expected_touches(counted, steps)
+    assert np.isinf(number[0])
+    np.testing.assert_allclose(number[1:], 1 / per_step[1:], rtol=0.1)
+    np.testing.assert_allclose(touches, np.count_nonzero(lookups, axis=0), atol=0.02 * steps)
+    assert expected_touches(counted, 0.0).tolist() == [0] * 4, "before a step was counted"
+    assert np.isinf(popularity(np.zeros(2), 0.0)).all()

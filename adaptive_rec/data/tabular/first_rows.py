@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.data.tabular.open_rows import RowFile, lacking, open_rows, text_of
-from adaptive_rec.data.tabular.schema import FileSchema
+from adaptive_rec.data.tabular.schema_file import FileSchema
 from adaptive_rec.errors import DataError
 
 if TYPE_CHECKING:

@@ -67,7 +67,7 @@ class FollowedSource:
 
     sequence = None
     epochs = 1
-    train_samples = test_samples = malformed_rows = 0
+    train_samples = validation_samples = test_samples = malformed_rows = 0
     """The number of samples is not known."""
 
     def __init__(self, config: Config) -> None:

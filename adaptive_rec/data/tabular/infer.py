@@ -26,15 +26,9 @@ from adaptive_rec.data.tabular.first_rows import MOST_BAD_RATIO, STRICT, Reading
 from adaptive_rec.data.tabular.label import Label, parse_label
 from adaptive_rec.data.tabular.number_kind import counted_values, second_kind
 from adaptive_rec.data.tabular.sample import Judged, Sample, words_in_order
-from adaptive_rec.data.tabular.schema import (
-    CLOCKS,
-    PLAIN_NAME,
-    DenseColumn,
-    FileSchema,
-    ImplicitPart,
-    Schema,
-    parse_schema,
-)
+from adaptive_rec.data.tabular.schema import PLAIN_NAME, Schema, parse_schema
+from adaptive_rec.data.tabular.schema_columns import CLOCKS, DenseColumn, ImplicitPart
+from adaptive_rec.data.tabular.schema_file import FileSchema
 from adaptive_rec.data.tabular.times import unit_of_column
 from adaptive_rec.data.tabular.values import LARGEST, categories, label_numbers, numbers
 from adaptive_rec.data.tabular.written_numbers import written_numbers

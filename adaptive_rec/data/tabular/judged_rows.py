@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from adaptive_rec.data.tabular.bags import is_text, lists_of
 from adaptive_rec.data.tabular.kinds import RULES, remedy
 from adaptive_rec.data.tabular.label import Label
-from adaptive_rec.data.tabular.schema import ClassWeight, DenseColumn, GroupColumn, SparseColumnSchema, TimeColumn
+from adaptive_rec.data.tabular.schema import ClassWeight
+from adaptive_rec.data.tabular.schema_columns import DenseColumn, GroupColumn, SparseColumnSchema, TimeColumn
 from adaptive_rec.data.tabular.times import check_unit, rule_of, sine_or_cosine, times
 from adaptive_rec.data.tabular.values import LARGEST, Categories, Numbers, categories, label_numbers, numbers, raw_keys
 from adaptive_rec.data.tabular.written_numbers import format_hint, written_numbers

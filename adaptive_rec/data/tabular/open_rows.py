@@ -13,7 +13,7 @@ from adaptive_rec.data.tabular.arrow_files import ArrowFile, ParquetFile
 from adaptive_rec.data.tabular.delimited import DelimitedFile
 from adaptive_rec.data.tabular.files import partition_values
 from adaptive_rec.data.tabular.json_lines import JsonLinesFile
-from adaptive_rec.data.tabular.schema import FileSchema
+from adaptive_rec.data.tabular.schema_file import FileSchema
 from adaptive_rec.errors import UsageError
 from adaptive_rec.units import counted
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adaptive_rec.config.knobs import Frozen
-from adaptive_rec.data.tabular.schema import DenseColumn, Schema
+from adaptive_rec.data.tabular.schema import Schema
+from adaptive_rec.data.tabular.schema_columns import DenseColumn
 
 
 def schema_toml(

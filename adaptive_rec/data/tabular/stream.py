@@ -54,6 +54,7 @@ class TabularSource(RowStream):
         self.labels = train, held_out
         rows.forget_labels()
         self.train_samples, self.test_samples = len(self._train), len(self._test)
+        self.validation_samples = len(self._validation)
         self.tables, self.features = specs(config, rows.columns)
         self._columns = columns_of(rows.columns)
         self.single_names = tuple(column.name for column in rows.columns if not column.bag)

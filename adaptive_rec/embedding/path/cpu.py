@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from adaptive_rec.batch import all_samples
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.cold.home import ColdHome
+from adaptive_rec.embedding.device import TierRows
 from adaptive_rec.embedding.host import Arrays
 from adaptive_rec.embedding.hot import HotRows
 from adaptive_rec.embedding.index import RowIndex
@@ -97,6 +99,29 @@ class CpuPath(RowPath):
             self._index.traffic.add_updates(touched, updated, hot_updated)
             if overflowed:
                 raise TrainingError(self._overflow(work, pool, update.step))
+
+    def gather_beside(
+        self, work: ClassifiedBatch, scale_B: NDArray[np.float64], micro: MicroBatch, twin: TierRows
+    ) -> None:
+        everyone = all_samples(work.batch.size)
+        arrays = lambda pool: (as_array(twin.weights[pool]), self.cold_arrays(work, pool)[0])  # noqa: E731
+        self.fill(work, everyone, scale_B, micro, arrays)
+
+    def update_beside(self, work: ClassifiedBatch, update: RowUpdate, twin: TierRows) -> bool:
+        places, fits = self.gradient_places(work, update), True
+        for pool, rule in enumerate(self._rules):
+            span = work.pool_range(pool)
+            source_U = work.source_U[span]
+            left_U = source_U < 0 if update.frozen_U is None else (source_U < 0) | update.frozen_U[span]
+            *_, overflowed = row_update.update_rows(
+                rule.code, rule.at(update.step, update.lr, self._seed),
+                row_update.RowSegments(span.start, work.segments_U1, work.segment_bag_N), places, update.gradients[pool].numpy(),
+                row_update.PoolRows(left_U, work.distinct_U[span], source_U, self._index.changed_R),
+                row_update.TierArrays(*twin.arrays(pool), *self.cold_arrays(work, pool)),
+                threads=self.threads,
+            )  # fmt: skip
+            fits &= not overflowed
+        return fits
 
     def gradient_places(
         self, work: ClassifiedBatch, update: RowUpdate, bags: BagReads | None = None

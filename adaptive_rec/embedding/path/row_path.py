@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.cold.home import ColdHome
+from adaptive_rec.embedding.device import TierRows
 from adaptive_rec.embedding.hot import HotRows
 from adaptive_rec.embedding.index import RowIndex
 from adaptive_rec.embedding.optimizer import RowRule
@@ -114,6 +115,19 @@ class RowPath(BatchPath):
             work.classify(self._index.placement)
 
     look_up = take = classify
+
+    # Beside the step, between `gather` and `apply` ---------------------------------------------------------------------
+
+    @abstractmethod
+    def gather_beside(
+        self, work: ClassifiedBatch, scale_B: NDArray[np.float64], micro: MicroBatch, twin: TierRows
+    ) -> None:
+        """Fill a micro-batch with all samples of a batch, its hot rows read from a copy of the tier (`embedding/twin.py`)."""
+
+    @abstractmethod
+    def update_beside(self, work: ClassifiedBatch, update: RowUpdate, twin: TierRows) -> bool:
+        """Update the hot rows of a batch in a copy of the tier; all else stays. The step updates these rows, too. Returns False
+        where a row has become too large for its type."""
 
     # Between steps ---------------------------------------------------------------------------------------------------
 

@@ -53,6 +53,9 @@ class DeviceHotRows(HotRows):
     def trim(self) -> None:
         self._streams.trim()
 
+    def free_bytes(self) -> int:
+        return self._streams.free_bytes() - HEADROOM_BYTES
+
     # Moves -----------------------------------------------------------------------------------------------------------
 
     def up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64], cold: Home) -> None:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adaptive_rec.embedding.device import DeviceTier
+from adaptive_rec.embedding.device import DeviceTier, TierRows
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.staged.device_bags import DeviceBags
@@ -41,7 +41,7 @@ class DeviceStep(DeviceBags):
     def gather(
         self,
         staged: Staged,
-        tier: DeviceTier,
+        tier: TierRows,
         samples_S: NDArray[np.int64],
         scale_S: NDArray[np.float64],
         micro: MicroBatch,
@@ -54,7 +54,7 @@ class DeviceStep(DeviceBags):
         rows = self._rows(staged, tier)[pool]
         self._streams.launch(lambda: self._pool(pool, staged.bags, rows, samples, pooled_STD))
 
-    def _rows(self, staged: Staged, tier: DeviceTier) -> list[tuple[Tensor, Tensor]]:
+    def _rows(self, staged: Staged, tier: TierRows) -> list[tuple[Tensor, Tensor]]:
         return [(hot, parts.rows[0]) for hot, parts in zip(tier.weights, staged.pools, strict=True)]
 
     def take_rows_over(self, staged: Staged) -> None:
@@ -71,7 +71,7 @@ class DeviceStep(DeviceBags):
     def update(
         self,
         staged: Staged,
-        tier: DeviceTier,
+        tier: TierRows,
         changed: list[Tensor],
         update: RowUpdate,
         active_U: NDArray[np.bool_] | None,
@@ -93,12 +93,13 @@ class DeviceStep(DeviceBags):
         partial_PD = [self._partial_sums(pool, gradients, parts) for pool, (gradients, parts) in of_pools]
         try:
             for pool, (gradients, parts) in of_pools:
-                monitor = tier.monitors[pool] if monitored else None
+                monitor = tier.monitors[pool] if monitored and isinstance(tier, DeviceTier) else None
                 record = (None, None) if monitor is None else (monitor.record_HR, monitor.touches_H)
                 rounding = [parts.number_U, step_bits, self._overflow[pool]]
                 hot = [tier.weights[pool], tier.state[pool], *record, changed[pool], *rounding]
                 both = [gradients, partial_PD[pool]]
-                self._update_pool(staged, parts, both, [position_B, active[pool], hyper_5], hot, update.sound)
+                of_rows, frozen = [position_B, active[pool], hyper_5], update.frozen_U is not None
+                self._update_pool(staged, parts, both, of_rows, hot, update.sound, frozen)
         except RuntimeError as error:  # some rows may be updated by now
             if is_out_of_memory(error):
                 raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
@@ -136,15 +137,22 @@ class DeviceStep(DeviceBags):
 
     def _update_pool(
         self, staged: Staged, parts: PoolParts, gradients: list[Tensor], sent: list[Tensor], hot: list[Any],
-        sound: Tensor | None,
+        sound: Tensor | None, frozen: bool,
     ) -> None:  # fmt: skip
         kernels, (position_B, active_U, hyper_5) = self._streams.kernels, sent
         of_bags = [len(self._space.features), staged.bags.offsets, self._column_F, self._mean_F, position_B]
 
         def step() -> None:
-            kernels.sum_pieces(parts.piece_P1, staged.bag_N, *of_bags, *gradients)
+            active_P = _of_pieces(parts, active_U) if frozen else None
+            kernels.sum_pieces(parts.piece_P1, staged.bag_N, *of_bags, *gradients, active_P)
             active = active_U if sound is None else active_U & sound
             rows = parts.piece_U1, gradients[1], parts.source_U, active
             kernels.apply_rows(self._rule.code, hyper_5, *rows, *hot[:2], *parts.rows, *hot[2:])
 
         self._streams.launch(step)
+
+
+def _of_pieces(parts: PoolParts, active_U: Tensor) -> Tensor:
+    """Return for each piece of a row's gradients whether the row is updated: those of frozen rows are not summed."""
+    pieces_U = parts.piece_U1[: len(active_U) + 1].diff().long()
+    return active_U.repeat_interleave(pieces_U, output_size=len(parts.piece_P1) - 1)

@@ -20,6 +20,7 @@ from torch import Tensor
 from adaptive_rec.batch import Batch, all_samples, trains_all
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.cold.home import ColdHome
+from adaptive_rec.embedding.device import TierRows
 from adaptive_rec.embedding.index import RowIndex
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.path.row_path import Lookups, RowPath
@@ -67,6 +68,9 @@ class StagedPath(RowPath):
         self._in_flight = InFlight()
         self._homing = WriteBack(streams, cold, self.direct, self._in_flight, crew, index.flagging_in)
         self._step = DeviceStep(index.space, rules[0], seed, streams, hot.overflow_P)
+        self._twin_step: DeviceStep | None = None
+        """Queues the work of a trial's twins, once there was one."""
+        self._seed = seed
         self._stager = self._make_stager(self.ring)
         self._aside = self._make_stager(StagingRing(streams, in_order=True))
         """For batches that are not trained, which may be larger."""
@@ -90,7 +94,8 @@ class StagedPath(RowPath):
     def rings(self) -> list[StagingRing]:
         """Rings for batches ahead, for batches that are not trained, for notes, and for rows that change tier."""
         own = [self.ring, self._aside.ring, self._step.notes, self._hot.moves.ring]
-        return [*own, *self._beside, *(() if self._classifier is None else self._classifier.rings)]
+        twins = [] if self._twin_step is None else [self._twin_step.notes]
+        return [*own, *twins, *self._beside, *(() if self._classifier is None else self._classifier.rings)]
 
     @property
     def staging_bytes(self) -> int:
@@ -175,6 +180,8 @@ class StagedPath(RowPath):
             self._classifier.forget_recordings()
         self.settle()
         self._step.free_memory()
+        if self._twin_step is not None:
+            self._twin_step.free_memory()
         reserved = [self._hot.moves.ring] if self._classifier is None else [self._hot.moves.ring, self._classifier.moved]
         for ring in self.rings:
             if ring not in reserved:
@@ -282,6 +289,32 @@ class StagedPath(RowPath):
             features = len(self._index.space.features)
             staging.touched_rows(work.segments_U1, work.segment_bag_N, features, update.position_B, touched_U)
         return touched_U
+
+    def gather_beside(
+        self, work: ClassifiedBatch, scale_B: NDArray[np.float64], micro: MicroBatch, twin: TierRows
+    ) -> None:
+        staged = self._staged(work)
+        self._indices_ready(staged)
+        self._rows_ready(staged)
+        sent = self._for_twins().gather(staged, twin, all_samples(work.batch.size), scale_B, micro)
+        self._index.traffic.add_bytes(to_device=sent)
+
+    def update_beside(self, work: ClassifiedBatch, update: RowUpdate, twin: TierRows) -> bool:
+        active_U = self._touched(work, update) & work.hot_U
+        if update.frozen_U is not None:
+            active_U &= ~update.frozen_U
+        step = self._for_twins()
+        sent = step.update(self._staged(work), twin, self._hot.changed_H, update, active_U, monitored=False)
+        self._index.traffic.add_bytes(to_device=sent)
+        return True
+
+    def _for_twins(self) -> DeviceStep:
+        """Return what queues the work of twins, with flags of its own for rows that are too large: those are no fault of the
+        run."""
+        if self._twin_step is None:
+            overflow_P = torch.zeros_like(self._hot.overflow_P)
+            self._twin_step = DeviceStep(self._index.space, self._rules[0], self._seed, self.streams, overflow_P)
+        return self._twin_step
 
     def release(self, work: ClassifiedBatch) -> None:
         flight: Flight | None = work.staged

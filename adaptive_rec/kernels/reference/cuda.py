@@ -18,11 +18,14 @@ Array = NDArray[Any]
 
 def sum_pieces(
     piece_P1: Array, segment_bag_N: Array, features: int, offsets: Array, column_F: Array, mean_F: Array, position_B: Array,
-    grad_STD: Array,
+    grad_STD: Array, active_P: Array | None = None,
 ) -> Array:  # fmt: skip
-    """Return the sum of the gradients of each piece's bags."""
+    """Return the sum of the gradients of each piece's bags; not a number for pieces that are left out."""
     partial_PD = np.zeros((len(piece_P1) - 1, grad_STD.shape[2]), dtype=grad_STD.dtype)
     for p in range(len(partial_PD)):
+        if active_P is not None and not active_P[p]:
+            partial_PD[p] = np.nan
+            continue
         for bag in segment_bag_N[piece_P1[p] : piece_P1[p + 1]]:
             b, f = divmod(int(bag), features)
             if position_B[b] >= 0:

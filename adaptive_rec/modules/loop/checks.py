@@ -54,8 +54,9 @@ def check_loop_change(before: Knobs, after: Knobs, raw: bool, group: Group, rate
     check_knobs_of_ids(after, raw)
     check_features(of_loop(after, policy, raw, not group.is_alone, moving_of(rates)))
     check_policy_fits(policy, after)
-    if (after.policy, after.hot_budget_bytes) != (before.policy, before.hot_budget_bytes):
-        check_budget(store.space, store.hot.row_bytes(policy.tracks_movement), policy, after, "hot_budget_bytes")
+    records = policy.records_movement(after)
+    if (after.policy, after.hot_budget_bytes, records) != (before.policy, before.hot_budget_bytes, store.hot.monitored):
+        check_budget(store.space, store.hot.row_bytes(records), policy, after, "hot_budget_bytes")
 
 
 def moving_of(rates: TableRates) -> str:

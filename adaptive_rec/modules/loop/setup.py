@@ -111,7 +111,8 @@ class Setup:
             for each in rates.distinct:
                 each.round_rows(row_precision)
         if self.budget is not None:
-            sizes = row_bytes(space, rates.rules_of(space), 8 if dtype == torch.float64 else 4, policy.tracks_movement)
+            itemsize, records = 8 if dtype == torch.float64 else 4, policy.records_movement(config.knobs)
+            sizes = row_bytes(space, rates.rules_of(space), itemsize, records)
             check_budget(space, sizes, policy, config.knobs, "budget")
         streams = self.streams or (CudaStreams(self.device, False) if self.device.type == "cuda" else None)
         rules = rates.rules_of(space)

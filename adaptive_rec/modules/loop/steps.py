@@ -23,7 +23,7 @@ from adaptive_rec.modules.loop.row_gradient import CallGradient, RowGradient
 from adaptive_rec.modules.loop.step_parts import StepPart, StepParts, StepUpdate
 from adaptive_rec.modules.loop.table_weights import TableWeights
 from adaptive_rec.modules.loop.tables_in_tiers import TablesInTiers
-from adaptive_rec.policy import BatchView
+from adaptive_rec.policy import BatchView, SkippingPolicy
 from adaptive_rec.policy.skipping import plan_step
 from adaptive_rec.reclassify.observer import Observer
 
@@ -161,7 +161,9 @@ class LoopSteps:
             self._tables.dense_steps.announce(table, lr_of_table[table], rows)
 
     def _row_update(self, update: StepUpdate, probe: bool, sound: Tensor | None) -> RowUpdate:
-        frozen_U = None if self._state.policy.exact or probe else self._frozen(update.work)
+        policy = self._state.policy
+        whole = probe or not isinstance(policy, SkippingPolicy) or policy.guards_quality  # a loop gives no losses for trials
+        frozen_U = None if whole else self._frozen(update.work)
         what = update.gradients, update.position_B, frozen_U, update.lr, update.number
         return RowUpdate(*what, measure=probe, sound=sound)
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.criteo_rows import numbered_values
 from adaptive_rec.data.prepare.meta import Meta
-from adaptive_rec.data.tabular.schema import DenseColumn, Schema, SparseColumnSchema
+from adaptive_rec.data.tabular.schema import Schema
+from adaptive_rec.data.tabular.schema_columns import DenseColumn, SparseColumnSchema
 from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.errors import UsageError
 from adaptive_rec.kernels.number_keys import FIRST_ID

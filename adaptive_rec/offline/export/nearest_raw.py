@@ -20,7 +20,8 @@ from adaptive_rec.data.tabular.files import files_of
 from adaptive_rec.data.tabular.kinds import RULES
 from adaptive_rec.data.tabular.open_rows import Parts
 from adaptive_rec.data.tabular.reader import TabularReader
-from adaptive_rec.data.tabular.schema import Schema, SparseColumnSchema
+from adaptive_rec.data.tabular.schema import Schema
+from adaptive_rec.data.tabular.schema_columns import SparseColumnSchema
 from adaptive_rec.data.tabular.values import categories, keys_of, raw_keys
 from adaptive_rec.errors import CheckpointError, UsageError, did_you_mean
 from adaptive_rec.offline.export.criteo import CriteoValues, criteo_folder_columns

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from adaptive_rec.checkpoint.rows import SavedRows
 from adaptive_rec.checkpoint.safetensors_file import as_numbers
-from adaptive_rec.data.tabular.schema import Schema, SparseColumnSchema
+from adaptive_rec.data.tabular.schema import Schema
+from adaptive_rec.data.tabular.schema_columns import SparseColumnSchema
 from adaptive_rec.errors import UsageError, did_you_mean
 
 

@@ -106,7 +106,7 @@ class Lane:
         policy = load_policy(name)
         knobs = config.knobs.changed({"policy": name, "hot_budget_bytes": budget_bytes})
         wanted = policy.budget_bytes(knobs, everything_bytes(config, space, name))
-        store = placement_store(space, row_rule(config), row_type(config), wanted, policy.tracks_movement)
+        store = placement_store(space, row_rule(config), row_type(config), wanted, policy.records_movement(knobs))
         observer = ForegroundObserver(store, config.run.seed, StageTimes())
         reclassifier = Reclassifier(policy, store, observer)
         stretch = stretch_steps(knobs.reclassify_every)

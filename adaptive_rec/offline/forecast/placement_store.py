@@ -82,6 +82,12 @@ class NoPath(RowPath):
     def apply(self, *_: Any) -> NoReturn:
         raise AssertionError("rows without values cannot be updated")
 
+    def gather_beside(self, *_: Any) -> NoReturn:
+        raise AssertionError("rows without values cannot be gathered")
+
+    def update_beside(self, *_: Any) -> NoReturn:
+        raise AssertionError("rows without values cannot be updated")
+
 
 def placement_store(
     space: RowSpace, rule: RowRule, dtype: torch.dtype, budget_bytes: int, monitored: bool

@@ -56,7 +56,7 @@ class Workload:
             dim=round(sum(dims) / len(dims)),
             tables=len(space.tables),
             multiplications=multiplications,
-            probe_ratio=config.knobs.probe_ratio if policy.tracks_movement and not policy.exact else 0.0,
+            probe_ratio=config.knobs.probe_ratio if policy.records_movement(config.knobs) and not policy.exact else 0.0,
             prefetches=policy.prefetches and config.knobs.prefetch_depth > 0,
             requests_per_table=policy.request_per_table,
             adapts_memory=policy.adapts_memory,

@@ -50,7 +50,7 @@ ON_A_CPU = {"device": "cpu", "classify": "auto", "cold_rows": "auto"}
 TIMEOUT_SECONDS = 300.0
 
 START = (
-    "from adaptive_rec.system.numba_settings import ignore_file; ignore_file(); "
+    "from adaptive_rec.system.libraries import ignore_file; ignore_file(); "
     "from adaptive_rec.offline.forecast.rehearsal import main; main()"
 )
 """What the process executes. This module loads Numba, so the first call is not in it."""

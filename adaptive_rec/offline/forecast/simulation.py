@@ -149,7 +149,7 @@ def result(
         "policy": name,
         "budget_bytes": budget,
         "exact": policy.exact,
-        "monitored": policy.tracks_movement,
+        "monitored": policy.records_movement(config.knobs),
         "above_ceiling": above_ceiling(policy, hot, made.ceiling[made.budgets.index(budget)]),
         "follows_budget": follows_budget(config, policy, all_rows_bytes(lane.store.space, made.row_bytes)),
         "hot_rows": lane.store.hot.tier.hot_rows,

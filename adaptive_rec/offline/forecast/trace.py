@@ -32,7 +32,7 @@ class TraceSource:
         self.tables = tuple(TableSpec(f"K{f + 1}", n, dim) for f, n in enumerate(rows))
         self.features = tuple(FeatureSpec(f"K{f + 1}", f) for f in range(len(rows)))
         self.dense_features = 0
-        self.train_samples, self.test_samples = len(keys_SF), 0
+        self.train_samples, self.validation_samples, self.test_samples = len(keys_SF), 0, 0
         self.epochs = 1
         self.malformed_rows = 0
         self.sequence: SequenceSpec | None = None

@@ -253,7 +253,7 @@ def gather_pooled(*arrays: Any) -> None:
 
 
 def sum_pieces(*arrays: Any) -> None:
-    piece_P1, segment_bag_N, features, offsets, *_, position_B, _, partial_PD = arrays
+    piece_P1, segment_bag_N, features, offsets, *_, position_B, _, partial_PD, _ = arrays
     within(piece_P1, 0, len(segment_bag_N) + 1)
     within(segment_bag_N, 0, len(offsets) - 1)
     within(position_B, -1, (len(offsets) - 1) // features)

@@ -1,0 +1,345 @@
+"""The guard of policies that skip (`SkippingPolicy.guards_quality`): it lets them skip only what paired trials have priced.
+
+Every so many steps a trial (`paired_trial.py`) finds the price of a stretch of skipping. Between trials the run skips in
+stretches, each followed by half as many full steps, while the price fits what is left of the knob `guard_max_logloss_increase`;
+each stretch takes its charge from that. Trials of 80 (`policy.trial_steps`), 160, 320 ... steps follow one another.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.dense.eager import DensePart
+from adaptive_rec.embedding.optimizer import LearningRates
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.errors import first_line, is_out_of_memory
+from adaptive_rec.live.telemetry import Event, ratio
+from adaptive_rec.policy import SkippingPolicy, StepPlan
+from adaptive_rec.policy.skipping import kept_samples
+from adaptive_rec.reclassify.observer import Observer
+from adaptive_rec.saved import Saved
+from adaptive_rec.state.run_state import RunState
+
+if TYPE_CHECKING:  # only runs of policies that skip need them
+    from adaptive_rec.runtime.paired_trial import PairedTrial
+    from adaptive_rec.tracking.price import Pooled, Price
+
+LONGEST = 32
+"""How many times as long as the first trial the longest ones are."""
+
+NO_TRIALS = (
+    "policy {} trains everything where several processes train together: what skipping costs is found by a twin, which has no "
+    "rows of other processes"
+)
+
+CHANCE_EVERY = 4
+"""One trial in so many has a twin that skips at random, too, and comes after twice as many steps."""
+
+OF_THE_PLAN = (
+    "policy", "action", "keep_probability", "alpha", "stale_metric", "stale_threshold", "target_skip_ratio", "probe_ratio",
+)  # fmt: skip
+"""Knobs of what is skipped: a price holds while they stay."""
+
+
+def guards(store: EmbeddingStore) -> bool:
+    """Whether trials can be made: by one process alone, as twins have no rows of other processes."""
+    return store.group.is_alone
+
+
+class SkippingGuard:
+    """Has trials made, and says in which steps a policy may skip."""
+
+    def __init__(self, state: RunState, dense: DensePart, observer: Observer) -> None:
+        self._state, self._store, self._dense, self._stale = state, state.store, dense, observer.stale
+        self._events: list[Event] = []
+        self._shortest = state.config.policy.trial_steps
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget all trials."""
+        self.trial: PairedTrial | None = None
+        self.price: Price | None = None
+        """By the last trial."""
+        self._at_random = math.nan
+        """Cost of as much at random, by the last trial that measured it."""
+        self.spent = 0.0
+        """What stretches have taken of the limit."""
+        self._pooled: Pooled | None = None
+        """The noise of all trials of the present plan."""
+        self._plan: str = ""
+        """The knobs of what is skipped that the price is of."""
+        self._length, self._trials = self._shortest, 0
+        self._period_began = self._state.step
+        self._stretch_began = -1
+        """The step at which the last stretch began, -1 for none since the last trial."""
+        self._stretch_ended = -1
+        """The step at which it ended, -1 while it lasts."""
+        self._skipped = 0
+        """Samples that it has skipped."""
+        self._waits = False
+        """Whether a trial waits for rows that have settled, which was reported."""
+
+    # Each step -------------------------------------------------------------------------------------------------------
+
+    def lets_skip(self, probe: bool) -> bool:
+        """Whether the run may skip in the next step; begins and ends stretches and trials. Called once for each step."""
+        state = self._state
+        if not (isinstance(state.policy, SkippingPolicy) and state.policy.guards_quality):
+            if self._plan or self._trials or self.trial is not None:
+                self._begin()
+                self._state.price_skipping(None)
+            self._period_began = state.step
+            return False
+        if (plan := _plan_of(state.knobs)) != self._plan:
+            self._change_plan(plan)
+        if self.trial is None and self._trial_is_due():
+            self._begin_trial()
+        return self.trial is None and self._stretch_lasts() and not probe
+
+    def _change_plan(self, plan: str) -> None:
+        if self.trial is not None:
+            self._end_trial("what is skipped has changed")
+        self._plan, self.price, self._pooled = plan, None, None
+        self._show()
+        self._length, self._period_began = self._shortest, self._state.step
+        self._stretch_began = -1
+
+    def _trial_is_due(self) -> bool:
+        knobs = self._state.knobs
+        if not knobs.guard_max_logloss_increase:
+            return False
+        period = max(2 * self._length, math.ceil(self._length / knobs.guard_ratio) * (2 if self._has_chance else 1))
+        if self._state.step < self._period_began + period - self._length - self._length // 2:
+            return False
+        if self._stale.rows_T.any():
+            self._waits = False
+            return True
+        if not self._waits:
+            self._waits = True
+            self._say("no hot row has settled yet, so nothing would be skipped: the trial waits")
+        return False
+
+    @property
+    def _has_chance(self) -> bool:
+        """Whether the next trial has a twin that skips at random."""
+        return self._trials % CHANCE_EVERY == CHANCE_EVERY - 1
+
+    def _begin_trial(self) -> None:
+        chance = self._has_chance
+        self._stretch_ended = self._state.step if self._stretch_ended < 0 else self._stretch_ended
+        from adaptive_rec.runtime.paired_trial import PairedTrial
+
+        needed = PairedTrial.bytes_of(self._dense, self._store, chance)
+        if needed > (free := self._store.hot.free_bytes()):
+            self._put_off(f"memory for a trial must be {needed:,} bytes, got {free:,}; everything is trained")
+            return
+        try:
+            self.trial = PairedTrial(self._dense, self._store, self._length, self._state.step, chance)
+        except (MemoryError, RuntimeError) as error:
+            if not (isinstance(error, MemoryError) or is_out_of_memory(error)):
+                raise
+            self._put_off(f"memory for a trial must be {needed:,} bytes: {first_line(error)}; everything is trained")
+
+    def _put_off(self, why: str) -> None:
+        """Wait for another period, in which nothing is skipped."""
+        self._say(why)
+        self.trial, self.price, self._period_began = None, None, self._state.step
+        self._show()
+
+    def _stretch_lasts(self) -> bool:
+        """Whether a stretch of skipping is under way in the next step, or begins."""
+        price, step, limit = self.price, self._state.step, self._state.knobs.guard_max_logloss_increase
+        if price is None or not price.skipped:
+            return False
+        if self._stretch_began >= 0 and self._stretch_ended < 0:
+            if step < self._stretch_began + price.length and self._skipped < price.skipped:
+                return True
+            self._stretch_ended = step
+        if self._stretch_began >= 0 and step < self._stretch_ended + price.length // 2:
+            return False
+        if not self.spent + price.most <= limit:
+            return False
+        self.spent += price.charge
+        self._show()
+        self._stretch_began, self._stretch_ended, self._skipped = step, -1, 0
+        if not self.spent + price.most <= limit:
+            self._say(f"the last stretch of skipping begins that fits the limit of {limit:g}: {self.spent:.2g} of it is spent")
+        return True
+
+    def count_skipped(self, skipped: int) -> None:
+        """Count what the run skipped in a step."""
+        self._skipped += skipped
+
+    # A trial's step --------------------------------------------------------------------------------------------------
+
+    def train_twins(self, work: ClassifiedBatch, whole: StepPlan, plan: StepPlan | None, rates: LearningRates) -> None:
+        """Have the twins make a step beside the run. `whole` trains everything, `plan` is the policy's, if it skips."""
+        trial = self.trial
+        assert trial is not None, "twins train in a trial"
+        skips = plan is not None and self._state.step < trial.began + trial.length
+        plans = [plan if skips and plan is not None else whole]
+        if len(trial.twins) > 1:
+            plans.append(self._plan_at_random(work, plans[0], whole) if skips else whole)
+        if skips:
+            trial.count(*_skipped_by(plans[0], work, self._state.knobs))
+        trial.train(self._state.step, work, plans, rates, self._state.knobs.clip_norm)
+
+    def _plan_at_random(self, work: ClassifiedBatch, plan: StepPlan, whole: StepPlan) -> StepPlan:
+        """Return a plan that skips as much of the same kind as another one, drawn at random."""
+        random = self._state.random("chance")
+        if plan.frozen_U is not None:
+            hot = np.flatnonzero(work.hot_U)
+            frozen_U = np.zeros(len(work.hot_U), dtype=np.bool_)
+            frozen_U[random.permutation(hot)[: int(plan.frozen_U.sum())]] = True
+            return replace(whole, frozen_U=frozen_U)
+        size = work.batch.size
+        trained_B = kept_samples(whole, size)
+        left_B, weight_B = trained_B & ~kept_samples(plan, size), np.ones(size) if plan.weight_B is None else plan.weight_B
+        popular = np.flatnonzero(trained_B & work.popular_B)
+        drawn = random.permutation(popular)
+        whole_B = np.ones(size) if whole.weight_B is None else whole.weight_B
+        touched = np.flatnonzero(left_B | (weight_B != whole_B))  # samples that were skipped, or kept at a higher weight
+        touched = touched[: len(drawn)]
+        other, factor = drawn[: len(touched)], weight_B[touched] / whole_B[touched]
+        weights = whole_B.copy()
+        weights[other] *= factor
+        keep_B = trained_B.copy()
+        keep_B[other] = ~left_B[touched]
+        kept = tuple(samples_S[keep_B[samples_S]] for samples_S in whole.micro_batches)
+        return replace(whole, micro_batches=kept, weight_B=weights)
+
+    def step_done(self, left_out: bool) -> None:
+        """End the trial where it is over, after a step of the run. `left_out`: the run left the batch out."""
+        trial = self.trial
+        if trial is None:
+            return
+        if left_out:
+            self._end_trial("a batch was left out")
+        elif self._state.step >= trial.began + trial.steps:
+            self._judge(trial)
+
+    def _judge(self, trial: PairedTrial) -> None:
+        from adaptive_rec.tracking.price import Pooled, price_of
+
+        differences = [twin.differences() for twin in trial.twins]
+        if not (np.isfinite(differences[0]).all() and trial.twins[0].fits):
+            self._end_trial("the losses of the twin that skips are not finite")
+            return
+        chance = differences[1] if len(differences) > 1 and np.isfinite(differences[1]).all() else None
+        self._pooled = self._pooled or Pooled()
+        self.price = price = price_of(differences[0], trial.length, self._pooled, trial.skipped, trial.seen, chance)
+        self._trials += 1
+        self.trial, self._period_began = None, self._state.step
+        self._length = min(2 * self._length, LONGEST * self._shortest)
+        self._stretch_began, limit = -1, self._state.knobs.guard_max_logloss_increase
+        if chance is not None:
+            self._at_random = max(price.chance, price.chance_after)
+        self._show()
+        self._say(verdict_text(price, limit, self.spent), price, limit)
+
+    def _end_trial(self, why: str) -> None:
+        """End a trial without a verdict."""
+        self._put_off(f"a trial of {self._length} steps ended: {why}; everything is trained until another one")
+
+    def give_up(self, why: str) -> None:
+        """End a trial for which memory is short."""
+        if self.trial is not None:
+            self._end_trial(f"memory is short ({why})")
+
+    def follow(self) -> None:
+        """Have the twins follow rows that have moved."""
+        if self.trial is not None:
+            self.trial.follow()
+
+    # Reports ---------------------------------------------------------------------------------------------------------
+
+    def _say(self, text: str, price: Price | None = None, limit: float = 0.0) -> None:
+        details: dict[str, Any] = {}
+        if price is not None:
+            details = {**price.state(), "most": price.most, "charge": price.charge, "left": limit - self.spent}
+        self._events.append(Event(self._state.step, "guard", text, details))
+
+    def _show(self) -> None:
+        """Have reports show the present price."""
+        price, limit = self.price, self._state.knobs.guard_max_logloss_increase
+        self._state.price_skipping(
+            None if price is None else {
+                "cost": price.cost, "least_cost": price.least, "most_cost": price.most, "cost_at_random": self._at_random,
+                "ratio": ratio(price.skipped, price.seen), "steps": price.length, "left": limit - self.spent,
+            }
+        )  # fmt: skip
+
+    def events(self) -> list[Event]:
+        """Return the events that were not returned before."""
+        found, self._events = self._events, []
+        return found
+
+    # Kept in a checkpoint --------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "trial": self.trial and self.trial.state(),
+            "price": self.price and self.price.state(),
+            "at_random": self._at_random,
+            "spent": self.spent,
+            "pooled": self._pooled and self._pooled.state(),
+            "plan": self._plan,
+            "length": self._length,
+            "trials": self._trials,
+            "period_began": self._period_began,
+            "stretch_began": self._stretch_began,
+            "stretch_ended": self._stretch_ended,
+            "skipped": self._skipped,
+            "waits": self._waits,
+        }
+
+    def set_state(self, found: Saved) -> None:
+        """Restore the saved state. Rows, dense part and placement must be restored before."""
+        from adaptive_rec.runtime.paired_trial import PairedTrial
+        from adaptive_rec.tracking.price import Pooled, Price
+
+        trial, price, pooled = (found.maybe(name) for name in ("trial", "price", "pooled"))
+        self.trial = None if trial is None else PairedTrial.restore(trial, self._dense, self._store)
+        self.price, self._at_random = None if price is None else Price.of(price), found.number("at_random")
+        self._pooled = None if pooled is None else Pooled(pooled.number("squares"), pooled.integer("freedom"))
+        self.spent = found.number("spent")
+        self._plan, self._waits = found.text("plan"), found.flag("waits")
+        self._length, self._trials = found.integer("length"), found.integer("trials")
+        self._period_began, self._skipped = found.integer("period_began"), found.integer("skipped")
+        self._stretch_began, self._stretch_ended = found.integer("stretch_began"), found.integer("stretch_ended")
+        self._show()
+
+
+def verdict_text(price: Price, limit: float, spent: float) -> str:
+    """Return what a trial has found, as a sentence."""
+    if not price.skipped:
+        return f"a trial of {price.length} steps: the plan skipped nothing, so there is no price"
+    fits = spent + price.most <= limit
+    chance = "" if math.isnan(price.chance) else f"; as much at random costs {_nats(price.chance)}"
+    follows = "stretches are skipped" if fits else "everything is trained"
+    return (
+        f"a trial of {price.length} steps: skipping {ratio(price.skipped, price.seen):.1%} costs {_nats(price.during)} of "
+        f"logloss meanwhile, {_nats(price.after)} after {price.length // 2} full steps, at most {_nats(price.most)} (95 %)"
+        f"{chance}; {_nats(limit - spent)} of the limit is left, so {follows}"
+    )
+
+
+def _nats(value: float) -> str:
+    return f"{1e3 * value:.2f}e-3"
+
+
+def _plan_of(knobs: Knobs) -> str:
+    return " ".join(str(getattr(knobs, name)) for name in OF_THE_PLAN)
+
+
+def _skipped_by(plan: StepPlan, work: ClassifiedBatch, knobs: Knobs) -> tuple[int, int]:
+    """Return what a plan skips of a batch, and of how many: samples, or updates of rows under `freeze`."""
+    if knobs.action == "freeze":
+        return int(0 if plan.frozen_U is None else plan.frozen_U.sum()), len(work.distinct_U)
+    return work.batch.size - int(kept_samples(plan, work.batch.size).sum()), work.batch.size
