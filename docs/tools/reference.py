@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -205,8 +205,8 @@ def _type(schema: dict[str, Any], api: dict[str, Any]) -> str:
 # Metrics -------------------------------------------------------------------------------------------------------------
 
 
-def metrics() -> Iterator[tuple[str, str, str, str]]:
-    """Name, kind, labels and text of every metric: the collector runs on an empty run, and every value counts as known. Those of
+def metrics() -> list[tuple[str, str, str, str]]:
+    """Name, kind, labels and text of every metric: they are written for an empty run, and every value counts as known. Those of
     the process, of a disk and of ranks, which only some runs have, come last."""
     from adaptive_rec.config.figures import metrics_of
     from adaptive_rec.live.rank_report import RankReport
@@ -216,22 +216,27 @@ def metrics() -> Iterator[tuple[str, str, str, str]]:
     from adaptive_rec.service.run_view import FinishedRun
     from adaptive_rec.system.process_use import ProcessMeter
 
+    rows: list[tuple[str, str, str, str]] = []
+
+    class Listed(metric_families.Families):
+        def _written(self, name: str, kind: str, text: str, labels: Sequence[str], values: metric_families.ByLabels) -> str:
+            rows.append((f"`{metric_families.PREFIX}{name}`", kind, ", ".join(f"`{label}`" for label in labels), text))
+            return ""
+
     values = Knobs().model_dump()
     view = FinishedRun(Hello(False, "", "", 0.0, 0, "", "", "", (), (), values, values, values))
-    view.meter = ProcessMeter(os.getpid())
+    view.meter, make = ProcessMeter(os.getpid()), Listed("")
     with patch.object(metric_families, "is_number", lambda value: True):
-        collector = collected.RunCollector(view)
         ranks = {"ranks": [asdict(RankReport(0, 0, {}, 0, 0, {}, 0))]}
         disk = {"disk": metrics_of("disk", counters=False), "totals": metrics_of("disk", counters=True)}
         ranking = {"ranking": {"metrics": {}, **dict.fromkeys(("groups", "groups_with_positive", "groups_with_both"), 0)}}
-        some = [*collected.about_ranking(collector.make, ranking)]
-        some += collected.about_skipping(collector.make, {"skipping": metrics_of("skipping", counters=False)})
-        some += [*collected.about_disk(collector.make, disk), *collected.about_ranks(collector.make, ranks)]
-        families = [*collector.collect(), *some]
-    for family in families:
-        name = family.name + ("_total" if family.type == "counter" else "")
-        labels = ", ".join(f"`{label}`" for label in family._labelnames if label != "run")
-        yield f"`{name}`", family.type, labels, family.documentation
+        skipping = {"skipping": metrics_of("skipping", counters=False)}
+        listed = [collected.about_run(make, view), collected.about_process(make, view), collected.reported_metrics(make, view)]
+        listed += [collected.about_ranking(make, ranking), collected.about_skipping(make, skipping)]
+        listed += [collected.about_disk(make, disk), collected.about_ranks(make, ranks)]
+        for families in listed:
+            list(families)
+    return rows
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
