@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import atexit
 import errno
-import gc
 import io
 import os
 import re
@@ -24,7 +23,7 @@ from adaptive_rec.errors import (
     first_line,
     is_out_of_memory,
 )
-from adaptive_rec.system.libraries import ignore_file, import_quickly
+from adaptive_rec.system.libraries import end_without_collection, ignore_file, import_quickly
 from adaptive_rec.system.limits import check_libraries, limits_in_words, save_address_space
 from adaptive_rec.system.openmp import wait_briefly
 from adaptive_rec.system.version import __version__
@@ -56,7 +55,7 @@ lower data.max_table_rows or model.embedding_dim on the host, knobs.hot_budget_b
 def main(argv: list[str] | None = None) -> int:
     """Execute one command line and return its exit code. Without `argv` it is that of the process, which ends afterwards."""
     if argv is None:
-        atexit.register(gc.freeze)  # else the interpreter looks through all that is loaded for garbage before it ends
+        atexit.register(end_without_collection)
     wait_briefly(os.environ)
     import_quickly()
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -53,6 +53,13 @@ def import_quickly() -> None:
             sys.meta_path.insert(0, finder)
 
 
+def end_without_collection() -> None:
+    """Let a process that ends not look through all that is loaded for garbage, which takes half a second. Triton would report
+    what is left as leaked, on the terminal."""
+    if "triton" not in sys.modules:
+        gc.freeze()
+
+
 def load_all_of_torch() -> None:
     """Load what `import_quickly` has put off. Call it before tensors without memory are made, and before a user's classes are
     loaded, which may make some."""

@@ -66,6 +66,17 @@ def over_threads(a):
 """
 
 
+END = """
+import atexit, gc, sys
+from adaptive_rec.system.libraries import end_without_collection
+kept = [object() for _ in range(100)]
+if "triton" in sys.argv:
+    sys.modules["triton"] = None
+atexit.register(lambda: print(gc.get_freeze_count() > 0))
+atexit.register(end_without_collection)
+"""
+
+
 def output(code: str, *words: str) -> list[str]:
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
@@ -85,3 +96,8 @@ def test_compiled_functions_load_without_what_compiles_them(tmp_path, monkeypatc
     first, second = output(NUMBA, str(tmp_path)), output(NUMBA, str(tmp_path))
     assert first == ["5.0 0.0 0.5 1.0 1.5 100.0", "False True", "3.0"]
     assert second == [first[0], "False False", first[2]]
+
+
+def test_the_end_of_a_process_looks_through_what_is_loaded_only_for_triton() -> None:
+    assert output(END) == ["True"]
+    assert output(END, "triton") == ["False"]
