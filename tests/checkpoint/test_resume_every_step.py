@@ -293,8 +293,8 @@ def test_the_comparison_of_runs_sees_each_single_change(tmp_path: Path) -> None:
     sketch.decays -= 1
     assert not seen(lambda: None)
     policy: Any = runtime.policy
-    policy._level._mean = (0.5, 0.1)
-    assert any("_level._mean" in text for text in seen(lambda: None))
+    policy._correction += 0.1
+    assert any("_correction" in text for text in seen(lambda: None))
 
 
 @pytest.mark.slow
