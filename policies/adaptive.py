@@ -1,7 +1,7 @@
 """Adaptive: Slipstream made careful. It is our own policy, for data that drift and logs long enough to skip.
 
-From Hotline it takes the hot set and exact micro-batches, from Slipstream (arXiv 2404.04270) staleness and what is skipped. Its
-staleness rule has a natural unit (`signal_to_noise`: about 1 for a row whose gradients are noise around zero), so only rows that
+From Hotline it takes the hot set and exact micro-batches, from Slipstream (arXiv 2404.04270) staleness and what is skipped. By
+the rule `signal_to_noise`, which has a natural unit (about 1 for a row whose gradients are noise around zero), only rows that
 have settled are stale, be they many or few. New are three things. How long popularity is remembered follows the data
 (`tracking.horizon`). So do the pools' shares of the budget. And nothing is skipped whose price is not known: paired trials find
 what a stretch of skipping costs (`runtime.skipping_guard`), and the run skips only while that fits a limit.

@@ -173,7 +173,6 @@ class MemorySource:
     features: tuple[FeatureSpec, ...]
     held_out: list[Batch] = field(default_factory=list)
     validation_samples: int = 0
-    validation_samples: int = 0
     epochs: int = 1
     malformed_rows: int = 0
     sequence: Any = None

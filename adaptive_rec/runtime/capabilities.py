@@ -84,7 +84,7 @@ class Refusal:
 TOGETHER = "where several processes train together"
 KEEPS_ORDER = "knobs.policy must keep the order of the stream"
 NOT_ARRANGED = "knobs.policy must not arrange the stream, as hotline and slipstream do not,"
-ARRANGED = "the policy reads the stream ahead and hands out batches of its own"
+REORDERED = "the policy hands out batches of its own"
 RAW_ALONE = "only a raw id can lose its row"
 OF_32_BITS = "tables must be of torch.float32 or torch.float64"
 EVERY_ROW = "under {every row}, which moves every row at every step"
@@ -112,8 +112,8 @@ REFUSALS = (
             "what a user has chosen, which is not ranked, is that of the rows before the slice", wanted=True),
     Refusal("follow", "validation", 'eval.mode must be "held_out" where data is followed',
             "each sample is scored in its own step", in_config=True),
-    Refusal("arranging", "next window", f'{NOT_ARRANGED} where eval.mode = "next_window"', ARRANGED),
-    Refusal("arranging", "order", f'{NOT_ARRANGED} where data.order = "time"', ARRANGED),
+    Refusal("reordering", "next window", f'{KEEPS_ORDER} where eval.mode = "next_window"', REORDERED),
+    Refusal("reordering", "order", f'{KEEPS_ORDER} where data.order = "time"', REORDERED),
     Refusal("arranging", "follow", f"{NOT_ARRANGED} where data is followed",
             "the policy reads ahead, and data that is followed is trained on as it comes"),
     Refusal("reordering", "processes", f"{KEEPS_ORDER} {TOGETHER} (hotline, slipstream)",

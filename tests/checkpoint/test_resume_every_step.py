@@ -106,7 +106,7 @@ OUTSIDE = {"config", "source", "device", "torch_device", "space", "rule", "rules
 
 WITHIN_A_STEP = {
     "step_loss", "losses_S", "_buffers", "_taken", "_gradients", "_step_losses", "_forward", "pool_shapes",
-    "parameters", "_loss_B",
+    "parameters", "_loss_B", "_last_step",
     "_decided", "_outcome", "ended", "_placed", "_trained", "_tails", "_due", "window_due", "measured",
 }  # fmt: skip
 """Filled again in each step or phase, or used up when a resumed run has found its place."""

@@ -96,12 +96,11 @@ def test_half_open_connections_do_not_keep_others_out(job: Job, requests: int) -
     with job.client(unix=True) as client:
         step = client.get("/api/v1/status").json()["step"]
         held = HalfOpen(urlsplit(job.about["url"]).port or 80, sidecar)
-        seconds = []
+        seconds, while_all_are_open = [], 0
         began = time.monotonic()
         for number in range(requests):
             seconds.append(request_seconds(client, sidecar))
-            if number == requests // 2:  # a busy machine takes longer than they last for all of them
-                still_open = SOCKETS - len(held.open_seconds)
+            while_all_are_open += not held.open_seconds  # a busy machine takes longer than they last for all requests
             time.sleep(max(0.0, began + number * 0.06 - time.monotonic()))
         stepped = client.get("/api/v1/status").json()["step"] - step
         assert client.post("/api/v1/control/pause").status_code == 200
@@ -110,8 +109,8 @@ def test_half_open_connections_do_not_keep_others_out(job: Job, requests: int) -
     seconds.sort()
     p50, p99, longest = seconds[requests // 2], seconds[requests - 2], max(held.open_seconds)
     print(f"p50 {p50 * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms, worst {seconds[-1] * 1e3:.1f} ms;")
-    print(f"{still_open} open half-way, longest {longest:.2f} s; {grown:+.1f} MiB; {stepped} steps meanwhile")
-    assert still_open == SOCKETS, "fewer than may wait for their first request"
+    print(f"{while_all_are_open} answered while all open, longest {longest:.2f} s; {grown:+.1f} MiB; {stepped} steps meanwhile")
+    assert while_all_are_open >= 8, "no fewer than these may wait for their first request"
     assert stepped > 0
     assert p99 <= 0.2
     assert len(held.open_seconds) == SOCKETS, "all were ended"

@@ -19,7 +19,7 @@ from .cases import few_or_many_steps, in_turn
 from .training import assert_moved, wrapped
 
 ITEMS, PLACES, USERS, SIZE = 3000, 20, 500, 32
-FEW, MANY = 10, 30
+FEW, MANY = 14, 30
 RULES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda weights: torch.optim.SGD(weights, lr=0.5),
     "adagrad": lambda weights: torch.optim.Adagrad(weights, lr=0.1, initial_accumulator_value=0.01),

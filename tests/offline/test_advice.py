@@ -69,10 +69,12 @@ def test_where_not_everything_fits_nobody_says_so(printed: Run, monkeypatch: pyt
 
 def test_where_rows_take_more_bytes_the_screen_says_so(printed: Run) -> None:
     note = "as its movement is recorded; a budget holds"
-    adaptive = screens(printed, *DRIFTING, "--set", "knobs.policy=adaptive")
+    moves = ("--set", "knobs.stale_metric=max_abs")
+    adaptive = screens(printed, *DRIFTING, "--set", "knobs.policy=adaptive", *moves)
     assert [note in screen for screen in adaptive] == [True, True, False]  # hotline alone was replayed
-    assert note in printed("train", "tiny", "--dry-run", "--policy", "slipstream")
-    assert note in printed("simulate", "tiny", "--steps", "4", "--policies", "hotline,slipstream", "--budgets", "2KiB")
+    assert note in printed("train", "tiny", "--dry-run", "--policy", "slipstream", *moves)
+    assert note in printed("simulate", "tiny", "--steps", "4", "--policies", "hotline,slipstream", "--budgets", "2KiB", *moves)
+    assert note not in printed("train", "tiny", "--dry-run", "--policy", "slipstream")
     assert not any(note in screen for screen in screens(printed, *DRIFTING))
     assert movement_note("x", 144, 68).endswith("a budget holds 53% fewer rows than under hotline")
 

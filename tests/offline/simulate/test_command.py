@@ -96,7 +96,7 @@ def test_shares_of_the_rows_and_bytes_are_budgets() -> None:
 
 def test_equal_policies_share_a_curve_and_those_that_ignore_the_budget_have_none() -> None:
     text = simulate_page(made())
-    assert "Equal throughout, so drawn as one: slipstream, random_skip." in text
+    assert "Equal throughout, so drawn as one: hotline, slipstream, random_skip." in text
     assert "Whatever the budget: hybrid (0.0% hot)." in text
     assert text.count('<th scope="row">hybrid</th>') == 1
     assert {f'id="{name}"' in text for name in ("hot", "popular", "link", "course")} == {True}

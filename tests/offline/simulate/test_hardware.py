@@ -180,7 +180,7 @@ def test_this_machine_can_be_measured(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_workload_has_the_properties_of_its_policy() -> None:
-    config = load_config("tiny", {}, [])
+    config = load_config("tiny", {}, ["knobs.stale_metric=max_abs"])
     source = open_source(config)
     space = RowSpace.of(source.tables, source.features)
     loads = {
