@@ -51,7 +51,7 @@ def seconds(checkout: Path, folder: Path, command: str) -> Seconds:
     try:
         return started(checkout, folder, [*COMMANDS[command], "--out", out.name], "" if command == "predict" else "step 1 of")
     finally:
-        shutil.rmtree(out) if out.is_dir() else out.unlink()
+        shutil.rmtree(out) if out.is_dir() else out.unlink(missing_ok=True)
 
 
 def started(checkout: Path, folder: Path, words: list[str], line: str) -> Seconds:
