@@ -206,7 +206,7 @@ def _type(schema: dict[str, Any], api: dict[str, Any]) -> str:
 
 
 def metrics() -> Iterator[tuple[str, str, str, str]]:
-    """Name, kind, labels and text of every metric: the collector runs on an empty run, and every value counts as known. Those of
+    """Name, kind, labels and text of every metric: all are collected of an empty run, and every value counts as known. Those of
     the process, of a disk and of ranks, which only some runs have, come last."""
     from adaptive_rec.config.figures import metrics_of
     from adaptive_rec.live.rank_report import RankReport
@@ -219,19 +219,25 @@ def metrics() -> Iterator[tuple[str, str, str, str]]:
     values = Knobs().model_dump()
     view = FinishedRun(Hello(False, "", "", 0.0, 0, "", "", "", (), (), values, values, values))
     view.meter = ProcessMeter(os.getpid())
+
+    class Described(metric_families.Families):
+        """Returns name, kind, labels and text of each family in place of its lines."""
+
+        def _written(self, name: str, kind: str, text: str, labels: Any, values: Any) -> Any:
+            return metric_families.PREFIX + name, kind, labels, text
+
+    make: Any = Described("")
     with patch.object(metric_families, "is_number", lambda value: True):
-        collector = collected.RunCollector(view)
         ranks = {"ranks": [asdict(RankReport(0, 0, {}, 0, 0, {}, 0))]}
         disk = {"disk": metrics_of("disk", counters=False), "totals": metrics_of("disk", counters=True)}
         ranking = {"ranking": {"metrics": {}, **dict.fromkeys(("groups", "groups_with_positive", "groups_with_both"), 0)}}
-        some = [*collected.about_ranking(collector.make, ranking)]
-        some += collected.about_skipping(collector.make, {"skipping": metrics_of("skipping", counters=False)})
-        some += [*collected.about_disk(collector.make, disk), *collected.about_ranks(collector.make, ranks)]
-        families = [*collector.collect(), *some]
-    for family in families:
-        name = family.name + ("_total" if family.type == "counter" else "")
-        labels = ", ".join(f"`{label}`" for label in family._labelnames if label != "run")
-        yield f"`{name}`", family.type, labels, family.documentation
+        some = [*collected.about_ranking(make, ranking)]
+        some += collected.about_skipping(make, {"skipping": metrics_of("skipping", counters=False)})
+        some += [*collected.about_disk(make, disk), *collected.about_ranks(make, ranks)]
+        whole = [collected.about_run, collected.about_process, collected.reported_metrics]
+        families = [*(each for about in whole for each in about(make, view)), *some]
+    for name, kind, labels, text in families:
+        yield f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels), text
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
