@@ -96,7 +96,7 @@ class DeviceTier(TierRows):
         self.movement = [np.full(capacity, np.inf, dtype=np.float32) for capacity in capacities]
         """Movement of each slot's row when it was last judged, inf where it is not known; likewise."""
         self.monitors = [
-            UpdateDeltaMonitor(capacity, pool.dim, dtype, device)
+            UpdateDeltaMonitor(capacity, pool.dim, device)
             for pool, capacity in zip(space.pools, capacities, strict=True)
             if monitored
         ]
@@ -164,7 +164,7 @@ def row_bytes(space: RowSpace, rule: RowRule | Sequence[RowRule], itemsize: int,
     """Return the device bytes of one hot row of each pool: weights, optimizer state and, if `monitored`, movement record."""
     record = UpdateDeltaMonitor.bytes_per_slot
     return [
-        own.bytes_per_row(pool.dim, itemsize) + (record(pool.dim, itemsize) if monitored else 0)
+        own.bytes_per_row(pool.dim, itemsize) + (record(pool.dim) if monitored else 0)
         for own, pool in zip(rules_of_pools(rule, len(space.pools)), space.pools, strict=True)
     ]
 

@@ -13,7 +13,8 @@ from adaptive_rec.embedding.records import Traffic
 from adaptive_rec.embedding.row_types import NUMPY_DTYPE
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.saved import Saved, parts_by_number
+from adaptive_rec.kernels.record import record_of_sums
+from adaptive_rec.saved import ANY, Saved, parts_by_number
 
 
 def placement_state(store: EmbeddingStore) -> dict[str, Any]:
@@ -96,9 +97,12 @@ def _fill_slots(store: EmbeddingStore, pool: int, found: Saved) -> None:
 
 
 def _set_monitor(store: EmbeddingStore, pool: int, found: Saved) -> None:
-    monitor = store.hot.tier.monitors[pool]
-    dtype = NUMPY_DTYPE[monitor.record_HR.dtype]
-    record_HR = torch.from_numpy(found.array("record_HR", dtype, *monitor.record_HR.shape))
+    monitor, slots = store.hot.tier.monitors[pool], len(store.hot.tier.row_of_slot[pool])
+    if found.shape("record_HR") == (slots, store.space.pools[pool].dim + 2):  # of older versions: sums of full precision
+        sums = torch.from_numpy(found.array("record_HR", NUMPY_DTYPE[store.hot.dtype], slots, ANY))
+        record_HR = record_of_sums(sums[:, :-2], sums[:, -1])
+    else:
+        record_HR = torch.from_numpy(found.array("record_HR", np.int8, *monitor.record_HR.shape))
     touches_H = torch.from_numpy(found.array("touches_H", np.int32, len(monitor.touches_H)))
     store.hot.launch(lambda: monitor.record_HR.copy_(record_HR))
     store.hot.launch(lambda: monitor.touches_H.copy_(touches_H))

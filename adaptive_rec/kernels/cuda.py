@@ -18,6 +18,7 @@ from torch import Tensor
 from adaptive_rec.kernels import triton_copies, triton_rows
 from adaptive_rec.kernels.cuda_lists import find_lists as find_lists
 from adaptive_rec.kernels.cuda_lists import find_places as find_places
+from adaptive_rec.kernels.record import tails_of
 
 CHUNK = 4
 """Items of a bag, piece or row whose loads are under way together. More would cost registers that most rows never use."""
@@ -83,8 +84,8 @@ def apply_rows(
     `active_U` may be longer than there are rows.
 
     `hyper_5`: learning rate, eps, beta1, beta2, Adam's correction sqrt(1 - beta2**step) / (1 - beta1**step) (1 under other
-    rules), in float64 and on the device. Given `record_HR` (see `tracking.delta`), the displacement of hot rows, its length and
-    the square of its length are added to it, and 1 to their `touches_H`. Given `changed_H`, the flags of hot rows are set.
+    rules), in float64 and on the device. Given `record_HR` (see `kernels.record`), the displacement of hot rows and the square of
+    its length are added to it, and 1 to their `touches_H`. Given `changed_H`, the flags of hot rows are set.
     Given `number_U`, the rows' numbers in the joint row space (int64), and `step_bits_1` (`rows16.step_dice`, its bits as int64),
     rows of 16 bits are rounded by random bits, else to the nearest; their state is float32 then. `overflow_1` (int32) is set to 1
     where a row is too large for half precision.
@@ -95,19 +96,20 @@ def apply_rows(
     rows, block_dim = _block(dim, 1)
     triton_rows.apply_rows[(-(-count // rows),)](
         hyper_5, piece_U1, partial_PD, source_U, active_U, hot_HD, hot_state_HK, cold_CD, cold_state_CK, record_HR,
-        touches_H, changed_H, number_U, step_bits_1, overflow_1, count,
+        None if record_HR is None else tails_of(record_HR), touches_H, changed_H, number_U, step_bits_1, overflow_1, count,
         RULE=rule, D=dim, ROWS=rows, BLOCK_D=block_dim, CHUNK=CHUNK, num_warps=1, enable_fp_fusion=_FUSED,
     )  # fmt: skip
 
 
-def movement(record_HR: Tensor, weights_HD: Tensor, out_H5: Tensor) -> None:
-    """Measure each slot's movement: see `tracking.delta.measure`. `out_H5` is float32, or float64 for float64."""
+def movement(record_HR: Tensor, weights_HD: Tensor, out_H4: Tensor) -> None:
+    """Measure each slot's movement: see `kernels.record.measure`. `out_H4` is float32, or float64 for float64."""
     slots, dim = weights_HD.shape
     if slots == 0:
         return
     rows, block_dim = _block(dim, 4)
     triton_rows.movement[(-(-slots // rows),)](
-        record_HR, weights_HD, out_H5, slots, D=dim, ROWS=rows, BLOCK_D=block_dim, num_warps=4, enable_fp_fusion=_FUSED,
+        record_HR, tails_of(record_HR), weights_HD, out_H4, slots, D=dim, ROWS=rows, BLOCK_D=block_dim, num_warps=4,
+        enable_fp_fusion=_FUSED,
     )  # fmt: skip
 
 

@@ -76,7 +76,7 @@ def apply_rows(
         bits_U,
     )  # fmt: skip
     if record_HR is not None and touches_H is not None:
-        add_to_record(record_HR, slots, _wide(wide[0][slots]).to(record_HR.dtype) - _wide(before).to(record_HR.dtype))
+        add_to_record(record_HR, slots, touches_H[slots], _wide(wide[0][slots].to(hot_HD.dtype)) - _wide(before))
         touches_H[slots] += 1
     if changed_H is not None:
         changed_H[slots] = True
@@ -87,10 +87,10 @@ def apply_rows(
         _copy_back(mine, tier)
 
 
-def movement(record_HR: Tensor, weights_HD: Tensor, out_H5: Tensor) -> None:
-    if len(out_H5) == 0:
+def movement(record_HR: Tensor, weights_HD: Tensor, out_H4: Tensor) -> None:
+    if len(out_H4) == 0:
         return
-    out_H5.copy_(measure(record_HR.to(out_H5.dtype), weights_HD.to(out_H5.dtype)))
+    out_H4.copy_(measure(record_HR, weights_HD.to(out_H4.dtype)))
 
 
 def copy_rows(from_RD: Tensor, from_rows_C: Tensor | None, to_RD: Tensor, to_rows_C: Tensor | None) -> None:

@@ -13,12 +13,16 @@ import triton
 import triton.language as tl
 
 from adaptive_rec.kernels.launcher import KernelLauncher
+from adaptive_rec.kernels.record import MOST, SALT, TAIL_BYTES
 from adaptive_rec.kernels.update_rules import ADAGRAD, LION, ROWWISE_ADAGRAD, SGD
 
 _SGD = tl.constexpr(SGD)
 _ROWWISE_ADAGRAD = tl.constexpr(ROWWISE_ADAGRAD)
 _ADAGRAD = tl.constexpr(ADAGRAD)
 _LION = tl.constexpr(LION)
+_TAIL_BYTES = tl.constexpr(TAIL_BYTES)
+_RECORD_SALT = tl.constexpr(SALT)
+_STEP = tl.constexpr(1 / MOST)
 
 _COUNTS = ["features", "S", "T", "P", "U", "H", "C"]
 """Numbers the compiler must not specialise on: a batch of one sample would compile another kernel."""
@@ -178,10 +182,29 @@ def _rounded(values, random, TYPE: tl.constexpr):
     return found.to(tl.uint16).to(TYPE, bitcast=True)
 
 
+@triton.jit
+def _power_above(values):
+    """As `record._power_above`."""
+    bits = values.to(tl.int32, bitcast=True)
+    return (tl.minimum((bits >> 23) + ((bits & 0x7FFFFF) != 0).to(tl.int32), 253) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _whole_steps(sums, scale, dice):
+    """Sums as whole steps of their rows' scales, rounded by random bits as `record` does it."""
+    bits = scale.to(tl.int32, bitcast=True)
+    inverse = tl.where(bits > 0, (254 << 23) - bits, 0).to(tl.float32, bitcast=True)
+    steps = sums * inverse[:, None]
+    low = tl.floor(steps)
+    found = low + (steps - low > (dice >> 8).to(tl.float32) * 5.9604644775390625e-08).to(tl.float32)
+    found = tl.where(found == found, found, 0.0)
+    return tl.minimum(tl.maximum(found, -127.0), 127.0).to(tl.int8)
+
+
 @KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def apply_rows(
-    hyper, piece_U1, partial, source_U, active_U, hot, hot_state, cold, cold_state, record, touches_H, changed_H, number_U,
+    hyper, piece_U1, partial, source_U, active_U, hot, hot_state, cold, cold_state, record, tails, touches_H, changed_H, number_U,
     step_bits, overflow, U,
     RULE: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
@@ -250,34 +273,43 @@ def apply_rows(
     if record is not None:
         hot_row = active & (source >= 0)
         mask = mask & hot_row[:, None]
-        first_H = record + source.to(tl.int64) * (D + 2)
-        places, moved = first_H[:, None] + d[None, :], tl.where(mask, stored.to(SUM) - before, 0.0)
-        tl.store(places, tl.load(places, mask=mask, other=0.0).to(SUM) + moved, mask=mask)
-        square_H = tl.sum(moved * moved, axis=1)
-        tl.store(first_H + D, tl.load(first_H + D, mask=hot_row, other=0.0).to(SUM) + _root(square_H), mask=hot_row)
-        tl.store(first_H + D + 1, tl.load(first_H + D + 1, mask=hot_row, other=0.0).to(SUM) + square_H, mask=hot_row)
-        tl.store(touches_H + source, tl.load(touches_H + source, mask=hot_row, other=0) + 1, mask=hot_row)
+        R: tl.constexpr = (D + 3) // 4 * 4 + _TAIL_BYTES
+        slot = source.to(tl.int64)
+        touches = tl.load(touches_H + source, mask=hot_row, other=0)
+        moved = tl.where(mask, stored.to(SUM) - before, 0.0).to(tl.float32)
+        dice = _dice(_RECORD_SALT, (touches.to(tl.uint64) << 32) + slot.to(tl.uint64), d)
+        places = record + (slot * R)[:, None] + d[None, :]
+        tail = tails + slot * (R // 4) + R // 4 - 2
+        scale = tl.load(tail, mask=hot_row, other=0.0)
+        sums = tl.load(places, mask=mask, other=0).to(tl.float32) * scale[:, None] + moved
+        scale = tl.maximum(scale, _power_above(tl.max(tl.abs(sums), axis=1) * _STEP))
+        tl.store(places, _whole_steps(sums, scale, dice), mask=mask)
+        tl.store(tail, scale, mask=hot_row)
+        square = tl.load(tail + 1, mask=hot_row, other=0.0) + tl.sum(moved * moved, axis=1)
+        tl.store(tail + 1, square, mask=hot_row)
+        tl.store(touches_H + source, touches + 1, mask=hot_row)
 
 
 @KernelLauncher
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def movement(
-    record, weights, out, H,
+    record, tails, weights, out, H,
     D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     SUM: tl.constexpr = out.dtype.element_ty
     h = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     d, inside = tl.arange(0, BLOCK_D), h < H
     mask = inside[:, None] & (d < D)[None, :]
+    R: tl.constexpr = (D + 3) // 4 * 4 + _TAIL_BYTES
     slot = h.to(tl.int64)
-    change = tl.load(record + slot[:, None] * (D + 2) + d[None, :], mask=mask, other=0.0).to(SUM)
+    tail = tails + slot * (R // 4) + R // 4 - 2
+    scale = tl.load(tail, mask=inside, other=0.0).to(SUM)
+    square = tl.load(tail + 1, mask=inside, other=0.0).to(SUM)
+    change = tl.load(record + slot[:, None] * R + d[None, :], mask=mask, other=0).to(SUM) * scale[:, None]
     row = tl.load(weights + slot[:, None] * D + d[None, :], mask=mask, other=0.0).to(SUM)
-    largest = tl.max(tl.abs(change), axis=1)
-    # A maximum ignores NaN; a row with such a component must show it.
-    largest = tl.where(tl.max((change != change).to(tl.int32), axis=1) != 0, float("nan"), largest)
-    to, sums = out + slot * 5, record + slot * (D + 2) + D
-    tl.store(to, largest, mask=inside)
-    tl.store(to + 1, _root(tl.sum(change * change, axis=1)), mask=inside)
+    known = tl.abs(square) < float("inf")  # a row with a component that is no number must show it
+    to = out + slot * 4
+    tl.store(to, tl.where(known, tl.max(tl.abs(change), axis=1), square), mask=inside)
+    tl.store(to + 1, tl.where(known, _root(tl.sum(change * change, axis=1)), square), mask=inside)
     tl.store(to + 2, _root(tl.sum(row * row, axis=1)), mask=inside)
-    tl.store(to + 3, tl.load(sums, mask=inside, other=0.0).to(SUM), mask=inside)
-    tl.store(to + 4, tl.load(sums + 1, mask=inside, other=0.0).to(SUM), mask=inside)
+    tl.store(to + 3, square, mask=inside)

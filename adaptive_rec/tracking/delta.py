@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from adaptive_rec.kernels.record import MEASURES, SUMS, add_to_record, measure
+from adaptive_rec.kernels.record import MEASURES, add_to_record, measure, record_bytes
 
 __all__ = ["MEASURES", "UpdateDeltaMonitor"]
 
@@ -17,26 +17,27 @@ class UpdateDeltaMonitor:
     settled because they are frozen. Rows not touched in a probe step of the window are unknown, not settled.
     """
 
-    def __init__(self, capacity: int, dim: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
-        self.record_HR = torch.zeros((capacity, dim + SUMS), dtype=dtype, device=device)
-        """Sum of (after - before), so that a row that moves forth and back has not moved; then the two sums of lengths."""
+    def __init__(self, capacity: int, dim: int, device: torch.device | str = "cpu") -> None:
+        self.record_HR = torch.zeros((capacity, record_bytes(dim)), dtype=torch.int8, device=device)
+        """Sum of (after - before), so that a row that moves forth and back has not moved, and that of the squared lengths: see
+        `kernels.record`."""
         self.touches_H = torch.zeros(capacity, dtype=torch.int32, device=device)
         """Probe steps of this window in which the slot's row was updated."""
 
     @staticmethod
-    def bytes_per_slot(dim: int, itemsize: int) -> int:
+    def bytes_per_slot(dim: int) -> int:
         """Return the bytes of a slot; they count towards the hot budget."""
-        return (dim + SUMS) * itemsize + torch.int32.itemsize
+        return record_bytes(dim) + torch.int32.itemsize
 
     def observe(self, slots: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> None:
         """Record a probe step: `slots` (int64, distinct) held `before` (n, D) and hold `after` (n, D)."""
-        dtype = self.record_HR.dtype  # rows may be of 16 bits: their difference would be rounded
-        add_to_record(self.record_HR, slots, after.to(dtype) - before.to(dtype))
+        wide = torch.promote_types(after.dtype, torch.float32)  # rows may be of 16 bits: their difference would be rounded
+        add_to_record(self.record_HR, slots, self.touches_H[slots], after.to(wide) - before.to(wide))
         self.touches_H[slots] += 1
 
     def measure(self, weights_HD: torch.Tensor) -> torch.Tensor:
         """Return (H, MEASURES) numbers, in the unit of the weights; for untouched slots all are 0 but the row's length."""
-        return measure(self.record_HR, weights_HD.to(self.record_HR.dtype))
+        return measure(self.record_HR, weights_HD.to(torch.promote_types(weights_HD.dtype, torch.float32)))
 
     def begin_window(self) -> None:
         """Start a new measurement: all rows are unknown."""

@@ -27,18 +27,16 @@ class RowMovement:
     """Length of the net displacement."""
     row_H: Array
     """Length of the row now."""
-    path_H: Array
-    """Sum of the lengths of all displacements."""
     square_H: Array
-    """Sum of the squares of these lengths."""
+    """Sum of the squares of the lengths of all displacements."""
     touches_H: NDArray[np.int64]
     """Probe steps that touched the row."""
 
     @staticmethod
-    def of(measured_H5: NDArray[Any], touches_H: NDArray[Any]) -> RowMovement:
+    def of(measured_H4: NDArray[Any], touches_H: NDArray[Any]) -> RowMovement:
         """Make it of a monitor's numbers."""
-        max_abs_H, net_H, row_H, path_H, square_H = measured_H5.astype(np.float64).T
-        return RowMovement(max_abs_H, net_H, row_H, path_H, square_H, touches_H.astype(np.int64))
+        max_abs_H, net_H, row_H, square_H = measured_H4.astype(np.float64).T
+        return RowMovement(max_abs_H, net_H, row_H, square_H, touches_H.astype(np.int64))
 
 
 def max_abs(rows: RowMovement) -> Array:
@@ -57,13 +55,14 @@ def per_touch(rows: RowMovement) -> Array:
 
 
 def step_length(rows: RowMovement) -> Array:
-    """Mean length of a displacement: how far one more update takes the row."""
-    return rows.path_H / np.maximum(rows.touches_H, 1)
+    """Length of a displacement (root mean square): how far one more update takes the row."""
+    return np.sqrt(rows.square_H / np.maximum(rows.touches_H, 1))
 
 
 def net_over_path(rows: RowMovement) -> Array:
-    """Net displacement over the length of the path: 1 for a steady move, about 1 / sqrt(touches) for a random one."""
-    return _ratio(rows.net_H, rows.path_H)
+    """Net displacement over the length of the path, of steps of one length: 1 for a steady move, about 1 / sqrt(touches) for a
+    random one."""
+    return _ratio(rows.net_H, np.sqrt(rows.square_H * rows.touches_H))
 
 
 def signal_to_noise(rows: RowMovement) -> Array:

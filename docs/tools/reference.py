@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -205,8 +205,8 @@ def _type(schema: dict[str, Any], api: dict[str, Any]) -> str:
 # Metrics -------------------------------------------------------------------------------------------------------------
 
 
-def metrics() -> Iterator[tuple[str, str, str, str]]:
-    """Name, kind, labels and text of every metric: all are collected of an empty run, and every value counts as known. Those of
+def metrics() -> list[tuple[str, str, str, str]]:
+    """Name, kind, labels and text of every metric: they are written for an empty run, and every value counts as known. Those of
     the process, of a disk and of ranks, which only some runs have, come last."""
     from adaptive_rec.config.figures import metrics_of
     from adaptive_rec.live.rank_report import RankReport
@@ -216,28 +216,27 @@ def metrics() -> Iterator[tuple[str, str, str, str]]:
     from adaptive_rec.service.run_view import FinishedRun
     from adaptive_rec.system.process_use import ProcessMeter
 
+    rows: list[tuple[str, str, str, str]] = []
+
+    class Listed(metric_families.Families):
+        def _written(self, name: str, kind: str, text: str, labels: Sequence[str], values: metric_families.ByLabels) -> str:
+            rows.append((f"`{metric_families.PREFIX}{name}`", kind, ", ".join(f"`{label}`" for label in labels), text))
+            return ""
+
     values = Knobs().model_dump()
     view = FinishedRun(Hello(False, "", "", 0.0, 0, "", "", "", (), (), values, values, values))
-    view.meter = ProcessMeter(os.getpid())
-
-    class Described(metric_families.Families):
-        """Returns name, kind, labels and text of each family in place of its lines."""
-
-        def _written(self, name: str, kind: str, text: str, labels: Any, values: Any) -> Any:
-            return metric_families.PREFIX + name, kind, labels, text
-
-    make: Any = Described("")
+    view.meter, make = ProcessMeter(os.getpid()), Listed("")
     with patch.object(metric_families, "is_number", lambda value: True):
         ranks = {"ranks": [asdict(RankReport(0, 0, {}, 0, 0, {}, 0))]}
         disk = {"disk": metrics_of("disk", counters=False), "totals": metrics_of("disk", counters=True)}
         ranking = {"ranking": {"metrics": {}, **dict.fromkeys(("groups", "groups_with_positive", "groups_with_both"), 0)}}
-        some = [*collected.about_ranking(make, ranking)]
-        some += collected.about_skipping(make, {"skipping": metrics_of("skipping", counters=False)})
-        some += [*collected.about_disk(make, disk), *collected.about_ranks(make, ranks)]
-        whole = [collected.about_run, collected.about_process, collected.reported_metrics]
-        families = [*(each for about in whole for each in about(make, view)), *some]
-    for name, kind, labels, text in families:
-        yield f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels), text
+        skipping = {"skipping": metrics_of("skipping", counters=False)}
+        listed = [collected.about_run(make, view), collected.about_process(make, view), collected.reported_metrics(make, view)]
+        listed += [collected.about_ranking(make, ranking), collected.about_skipping(make, skipping)]
+        listed += [collected.about_disk(make, disk), collected.about_ranks(make, ranks)]
+        for families in listed:
+            list(families)
+    return rows
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

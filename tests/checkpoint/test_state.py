@@ -93,7 +93,10 @@ def test_unknown_values_within_a_part_are_errors() -> None:
 
 # States of a run that somebody changed ---------------------------------------------------------------------------------
 
-SMALL = ["run.device=cpu", "run.threads=1", "run.steps=23", "knobs.policy=adaptive", "knobs.reclassify_every=3"]
+SMALL = [
+    "run.device=cpu", "run.threads=1", "run.steps=23", "knobs.policy=adaptive", "knobs.reclassify_every=3",
+    "knobs.stale_metric=signal_to_noise",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -115,11 +118,12 @@ def leaves(values: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
 
 FREE = {
     ("recorder",), ("times",), ("position",), ("keys",), ("keys_reported",), ("followed",), ("columns",), ("progressive",),
-    ("store", "disk"), ("watchdog", "owed"), ("observer", "tracker", "cold_met"),
+    ("store", "disk"), ("watchdog", "owed"), ("observer", "tracker", "cold_met"), ("observer", "tracker", "steps_counted"),
     ("owed", "best"), ("trend", "waiting"), ("trend", "best", "value"),
 }  # fmt: skip
 """Names of clocks and counters are whatever they are; a reader may stand anywhere; older versions had no raw ids, no disk, no
-columns, followed no data or kept no scores of it, forgot what a rule was to do, and waited for no better evaluation."""
+columns, followed no data or kept no scores of it, counted no steps, forgot what a rule was to do, and waited for no better
+evaluation."""
 
 
 def test_no_value_may_be_missing_doubled_or_of_another_kind(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

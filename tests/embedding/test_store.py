@@ -18,7 +18,7 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.device import row_bytes, split_budget
 from adaptive_rec.embedding.optimizer import RULES, RowRule
-from adaptive_rec.embedding.placement_state import saved_traffic, set_traffic
+from adaptive_rec.embedding.placement_state import placement_state, saved_traffic, set_placement, set_slots, set_traffic
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate, Traffic
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.path import StagedPath
@@ -545,3 +545,22 @@ def test_a_micro_batch_of_all_samples_is_filled_in_the_order_of_the_plan() -> No
     assert not np.array_equal(filled[0][1], filled[1][1])
     for there, back in zip(*filled, strict=True):
         assert np.array_equal(there, back[::-1])
+
+
+@pytest.mark.parametrize("kind", ["direct", "late"], indirect=True)
+def test_records_of_an_earlier_version_are_rounded(kind: str) -> None:
+    """They were sums of full precision, then the path and the sum of squares."""
+    store, other = (make_store(kind, "one table", monitored=True) for _ in range(2))
+    store.resize([4], np.arange(4))
+    saved = placement_state(store)
+    sums = np.random.default_rng(1).normal(size=(4, 3))
+    record = np.concatenate([sums, np.full((4, 1), 9.0), np.arange(4.0)[:, None]], axis=1)
+    saved["pools"]["0"]["monitor"] = {"record_HR": record, "touches_H": np.full(4, 5, np.int32)}
+    set_slots(other, [4])
+    set_placement(other, Saved(saved))
+    found = other.hot.movement(0)
+    np.testing.assert_allclose(found.max_abs_H, np.abs(sums).max(axis=1), rtol=1 / 63)
+    np.testing.assert_allclose(found.net_H, np.linalg.norm(sums, axis=1), rtol=1 / 63)
+    assert found.square_H.tolist() == [0, 1, 2, 3]
+    assert found.touches_H.tolist() == [5] * 4
+    assert other.hot.row_bytes()[0] - other.hot.row_bytes(monitored=False)[0] == 3 + 1 + 8 + 4

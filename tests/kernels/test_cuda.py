@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.kernels.record import add_to_record, record_of_sums
 from adaptive_rec.kernels.reference import cuda as reference_device
 from adaptive_rec.kernels.reference import rows16
 from adaptive_rec.kernels.reference import staging as reference_staging
@@ -128,8 +129,15 @@ def draw_tiers(drawn: Drawn, rule: int, dim: int, dtype: torch.dtype) -> list[Te
     return [
         drawn.numbers(dtype, hot, dim), drawn.states(dtype, hot, RowRule(rule).state_width(dim)),
         drawn.numbers(dtype, cold, dim), drawn.states(dtype, cold, RowRule(rule).state_width(dim)),
-        drawn.numbers(dtype, hot, dim + 2),
+        draw_record(drawn, hot, dim),
     ]  # fmt: skip
+
+
+def draw_record(drawn: Drawn, slots: int, dim: int) -> Tensor:
+    """Records of movement (int8) of some scales, one of them without a displacement."""
+    sums = drawn.numbers(torch.float32, slots, dim) * torch.exp2(drawn.numbers(torch.float32, slots, 1).round())
+    sums[0] = 0
+    return record_of_sums(sums, (sums * sums).sum(dim=1))
 
 
 def draw_positions(drawn: Drawn) -> Any:
@@ -190,12 +198,14 @@ def test_apply_rows_equals_its_twin(form: Any, dim: int, dtype: torch.dtype, rul
     active_U = drawn.random.random(drawn.rows) < 0.7
     partial = drawn.numbers(sum_dtype(dtype), len(drawn.piece_P1) - 1, dim)
     before = draw_tiers(drawn, rule, dim, dtype)
+    started = [tier.clone() for tier in before]
     tiers = [tier.to(form.device, copy=True) for tier in before]
     touches = torch.arange(drawn.hot_rows, dtype=torch.int32, device=form.device) if measured else None
     changed = torch.zeros(drawn.hot_rows, dtype=torch.bool, device=form.device) if dim != 3 else None
     apply(form, drawn, rule, partial, active_U, tiers, touches, changed)
 
-    twins, twin_touches = [exact(tier) for tier in before], np.arange(drawn.hot_rows)
+    twins, twin_touches = [exact(tier) for tier in before[:4]], np.arange(drawn.hot_rows)
+    twins.append(before[4].numpy().copy())
     record = (twins[4], twin_touches) if measured else (None, None)
     twin_changed = np.zeros(drawn.hot_rows, np.bool_)
     reference_device.apply_rows(
@@ -203,11 +213,18 @@ def test_apply_rows_equals_its_twin(form: Any, dim: int, dtype: torch.dtype, rul
         twin_changed,
     )  # fmt: skip
     assert changed is None or changed.tolist() == twin_changed.tolist()
-    for mine, twin in zip(tiers, twins, strict=True):
+    for mine, twin in zip(tiers[:4], twins[:4], strict=True):
         assert_close(mine, twin, dtype)
+    if measured:  # every bit of what the row really moved by, but for the order of a sum
+        hot_U = active_U & (drawn.source_U >= 0)
+        slots, wide = torch.from_numpy(drawn.source_U[hot_U]).long(), sum_dtype(dtype)
+        moved = tiers[0].cpu()[slots].to(wide) - before[0][slots].to(wide)
+        add_to_record(before[4], slots, slots, moved)
+        assert torch.equal(tiers[4].cpu()[:, :-4], before[4][:, :-4])
+        assert_close(*(each.cpu().view(torch.float32)[:, -1] for each in (tiers[4], before[4])), torch.float32)
     assert touches is None or touches.tolist() == twin_touches.tolist()
     moved = drawn.source_U[active_U]
-    for mine, old, rows in zip(tiers, before, [moved, moved, ~moved, ~moved, moved], strict=True):
+    for mine, old, rows in zip(tiers, started, [moved, moved, ~moved, ~moved, moved], strict=True):
         still = np.setdiff1d(np.arange(len(old)), rows[rows >= 0])
         assert torch.equal(mine[still].cpu(), old[still]), (
             "a row that is not active, or in the other tier, stays as it was"
@@ -259,35 +276,31 @@ def test_rows_of_16_bits_are_updated_in_float32(form: Any, dtype: torch.dtype, r
     given = rounding(form, list(range(drawn.rows)))
     apply(form, drawn, rule, partial, active_U, tiers, touches, None, *given)
 
-    twins = [exact(tier) for tier in before]
+    twins = [exact(tier) for tier in before[:4]]
     reference_device.apply_rows(
-        rule, LR, EPS, BETA1, BETA2, STEP, drawn.piece_U1, exact(partial), drawn.source_U, active_U, *twins[:4], None, None
+        rule, LR, EPS, BETA1, BETA2, STEP, drawn.piece_U1, exact(partial), drawn.source_U, active_U, *twins, None, None
     )
     gap = 2.0**-7 if dtype == torch.bfloat16 else 2.0**-10
     for which in (0, 2):
         np.testing.assert_array_less(np.abs(exact(tiers[which]) - twins[which]), np.abs(twins[which]) * gap + 1e-6)
         assert_close(tiers[which + 1], twins[which + 1], torch.float32)
-    moved = exact(tiers[0]) - exact(before[0])
-    assert_close(tiers[4][:, :dim] - before[4][:, :dim].to(form.device), moved, torch.float32)
+    slots = torch.from_numpy(drawn.source_U[active_U & (drawn.source_U >= 0)]).long()
+    add_to_record(before[4], slots, slots * 0, tiers[0].cpu()[slots].float() - before[0][slots].float())
+    assert torch.equal(tiers[4].cpu()[:, :-4], before[4][:, :-4])
     assert given[2].item() == 0
 
 
 @form_grid(dim=DIMS, dtype=DTYPES)
 def test_movement_equals_its_twin(form: Any, dim: int, dtype: torch.dtype) -> None:
     drawn = Drawn(dim)
-    record, weights = drawn.numbers(dtype, 37, dim + 2), drawn.numbers(dtype, 37, dim)
+    record, weights = draw_record(drawn, 37, dim), drawn.numbers(dtype, 37, dim)
     weights[4] = record[4] = 0
-    out = torch.full((37, 5), torch.nan, dtype=sum_dtype(dtype), device=form.device)
+    record.view(torch.float32)[5:7, -1] = torch.tensor([torch.nan, torch.inf])  # the row moved by no number
+    out = torch.full((37, 4), torch.nan, dtype=sum_dtype(dtype), device=form.device)
     form.kernels.movement(record.to(form.device), weights.to(form.device), out)
-    assert_close(out, reference_device.movement(exact(record), exact(weights)), sum_dtype(dtype))
-
-
-def test_a_row_with_a_component_that_is_not_a_number_shows_it(form: Any) -> None:
-    record = torch.tensor([[1.0, torch.nan, 0.0, 0.0], [1.0, -3.0, 0.0, 0.0]], device=form.device)
-    out = torch.zeros((2, 5), device=form.device)
-    form.kernels.movement(record, torch.ones((2, 2), device=form.device), out)
-    assert out[:, 0].isnan().tolist() == [True, False]
-    assert float(out[1, 0]) == 3.0
+    twin = reference_device.movement(record.numpy(), exact(weights))
+    assert_close(out, twin, torch.float32)
+    assert np.isfinite(twin[:, 0]).tolist() == [slot not in (5, 6) for slot in range(37)]
 
 
 def test_nothing_to_do_is_no_launch(form: Any) -> None:
@@ -299,7 +312,7 @@ def test_nothing_to_do_is_no_launch(form: Any) -> None:
     kernels.apply_rows(
         SGD, hyper(form, SGD), index(form, [0]), rows, none, flag[:0], rows, rows[:, :0], rows, rows[:, :0], None, None
     )
-    kernels.movement(rows[:, :0].new_empty((0, 6)), rows, rows.new_empty((0, 5)))
+    kernels.movement(torch.empty((0, 12), dtype=torch.int8, device=form.device), rows, rows.new_empty((0, 4)))
 
 
 def test_a_tier_may_be_empty(form: Any) -> None:

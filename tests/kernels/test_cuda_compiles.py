@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from adaptive_rec.kernels import update_rules
+from adaptive_rec.kernels.record import record_bytes
 from adaptive_rec.kernels.update_rules import NAMED_RULES
 
 triton = pytest.importorskip("triton", reason="triton is not installed here (it exists for Linux only)")
@@ -25,8 +26,9 @@ RULES = [rule.code for rule in NAMED_RULES.values()]
 FLAGS = {"mean_F", "active_U", "active_P", "changed_H"}
 NUMBERS = {"number_U": "*i64", "step_bits": "*i64", "overflow": "*i32"}
 """What rounds rows of 16 bits by random bits; their state and the record are float32 then."""
-WHERE_ROUNDED = {"hot_state": "*fp32", "cold_state": "*fp32", "record": "*fp32"}
-UNMEASURED = {"record": None, "touches_H": None, "changed_H": None}
+WHERE_ROUNDED = {"hot_state": "*fp32", "cold_state": "*fp32"}
+RECORD = {"record": "*i8", "tails": "*fp32"}
+UNMEASURED = {"record": None, "tails": None, "touches_H": None, "changed_H": None}
 WARPS = {"gather_pooled": 4, "sum_pieces": 1, "apply_rows": 1, "movement": 4, "copy_rows": 4, "take_rows": 4, "fill_lines": 4}
 COPIES = {"take_rows", "fill_lines"}
 """Their pieces of memory begin anywhere."""
@@ -54,6 +56,8 @@ def compile_kernel(name: str, dtype: str, dim: int, capability: int, **given: An
             signature[argument] = "constexpr"
         elif rounds and argument in NUMBERS | WHERE_ROUNDED:
             signature[argument] = (NUMBERS | WHERE_ROUNDED)[argument]
+        elif argument in RECORD:
+            signature[argument] = RECORD[argument]
         elif argument in COUNTS:
             signature[argument] = "i32"
         elif argument in COPIED:
@@ -163,9 +167,9 @@ def call_all(samples: int, offset: int) -> None:
     states = torch.zeros((50, 1)), torch.zeros((samples, 1))
     cuda.gather_pooled(none[:-1], none[:3], samples, none, none, none, flags, hot, cold, out)
     cuda.sum_pieces(none, none, samples, none, none, flags, none, out, cold)
-    tiers = hot, states[0], cold, states[1]
-    cuda.apply_rows(update_rules.ROWWISE_ADAGRAD, hyper, none, cold, none[:-1], flags, *tiers, hot, none, flags)
-    cuda.movement(torch.zeros((len(cold), cold.shape[1] + 2)), cold, torch.zeros((len(cold), 5)))
+    tiers, record = (hot, states[0], cold, states[1]), torch.zeros((50, record_bytes(16)), dtype=torch.int8)
+    cuda.apply_rows(update_rules.ROWWISE_ADAGRAD, hyper, none, cold, none[:-1], flags, *tiers, record, none, flags)
+    cuda.movement(record[:1].expand(len(cold), -1).contiguous(), cold, torch.zeros((len(cold), 4)))
     cuda.copy_rows(hot, none[:-1], cold, None)
     cuda.take_rows(torch.zeros((samples, 8), dtype=torch.int64), none, none, samples, 4, [])
     labels = torch.zeros(samples + offset)[offset:]

@@ -11,6 +11,7 @@ import torch
 
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.kernels import host, row_update
+from adaptive_rec.kernels.reference import cuda as reference
 from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.tracking.delta import UpdateDeltaMonitor
 
@@ -59,15 +60,13 @@ def test_rows_are_updated_as_by_the_kernel_of_the_cpu(rule: int, step: int) -> N
 
 def test_movement_is_what_a_monitor_measures() -> None:
     random = torch.Generator().manual_seed(3)
-    monitor = UpdateDeltaMonitor(9, 5, torch.float32)
+    monitor = UpdateDeltaMonitor(9, 5)
     weights = torch.randn((9, 5), generator=random)
     slots = torch.tensor([1, 4, 7])
     before = weights[slots]
     weights[slots] += torch.randn((3, 5), generator=random)
-    record = np.zeros((9, 7))
-    for slot, moved in zip(slots.tolist(), (weights[slots] - before).double().numpy(), strict=True):
-        record[slot] = [*moved, np.sqrt(np.sum(moved**2)), np.sum(moved**2)]
     monitor.observe(slots, before, weights[slots])
-    out = torch.empty((9, 5))
-    host.movement(torch.from_numpy(record).float(), weights, out)
+    out = torch.empty((9, 4))
+    host.movement(monitor.record_HR, weights, out)
     torch.testing.assert_close(out, monitor.measure(weights))
+    np.testing.assert_allclose(out, reference.movement(monitor.record_HR.numpy(), weights.numpy()), rtol=1e-6)

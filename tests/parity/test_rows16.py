@@ -122,24 +122,24 @@ def test_a_checkpoint_holds_them_under_their_own_name(tmp_path: Path, row_precis
 
 
 @grid(always, only("bf16"), row_precision=PRECISIONS)
-def test_slipstream_measures_their_movement_in_32_bits(row_precision: str) -> None:
-    runtime = build(f"run.row_precision={row_precision}", "knobs.policy=slipstream")
+def test_slipstream_records_their_movement_in_8_bits(row_precision: str) -> None:
+    runtime = build(f"run.row_precision={row_precision}", "knobs.policy=slipstream", "knobs.stale_metric=max_abs")
     outcome(runtime)
     for monitor, weights in zip(runtime.store.hot.tier.monitors, runtime.store.hot.tier.weights, strict=True):
-        assert monitor.record_HR.dtype == torch.float32
+        assert monitor.record_HR.dtype == torch.int8
         assert weights.itemsize == 2
     assert runtime.store.hot.tier.hot_rows > 0
 
 
-def test_the_movement_of_a_row_is_added_up_in_32_bits() -> None:
+def test_the_movement_of_a_row_is_found_in_32_bits() -> None:
     from adaptive_rec.tracking.delta import UpdateDeltaMonitor
 
-    monitor = UpdateDeltaMonitor(1, 1, torch.float32)
+    monitor = UpdateDeltaMonitor(1, 1)
     slots, small = torch.tensor([0]), 2.0**-9
     before = torch.tensor([[1.0]], dtype=torch.bfloat16)
     after = torch.tensor([[-small]], dtype=torch.bfloat16)
     monitor.observe(slots, before, after)
-    assert monitor.measure(after)[:, 0].tolist() == [1 + small]
+    assert monitor.measure(after)[:, 3].tolist() == [(1 + small) ** 2]
     assert monitor.measure(before).dtype == torch.float32
 
 

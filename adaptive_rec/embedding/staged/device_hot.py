@@ -131,8 +131,8 @@ class DeviceHotRows(HotRows):
     def measure(self, pool: int) -> NDArray[Any]:
         monitor, weights, kernels = self.tier.monitors[pool], self.tier.weights[pool], self._streams.kernels
 
-        def fill(span: slice, out_H5: Tensor) -> None:
-            kernels.movement(monitor.record_HR[span], weights[span], out_H5)
+        def fill(span: slice, out_H4: Tensor) -> None:
+            kernels.movement(monitor.record_HR[span], weights[span], out_H4)
 
         return self.moves.read((len(weights), MEASURES), self.dtype, fill)
 

@@ -21,7 +21,7 @@ ALIGNMENT = 256
 
 INT32 = torch.int32
 _TORCH_DTYPE = {
-    str(t).removeprefix("torch."): t for t in (torch.int32, torch.int64, torch.float32, torch.float64, torch.bool)
+    str(t).removeprefix("torch."): t for t in (torch.int8, torch.int32, torch.int64, torch.float32, torch.float64, torch.bool)
 }
 NUMPY_TYPES = {dtype: np.dtype(name) for name, dtype in _TORCH_DTYPE.items()}
 NUMPY_TYPES |= {torch_type: PATTERNS[name] for name, torch_type in ROW_TYPES.items()}

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.kernels.record import MOST, SALT, TAIL_BYTES
 from adaptive_rec.kernels.reference.step import apply_row
 from adaptive_rec.kernels.row_update import Hyper
+from adaptive_rec.kernels.rows16 import dice, row_dice
 
 Array = NDArray[Any]
 
@@ -47,9 +49,7 @@ def apply_rows(
         before_D = weights[r].copy()
         apply_row(rule, Hyper(lr, eps, beta1, beta2, step), weights[r], state[r], grad_D)
         if hot and record_HR is not None and touches_H is not None:
-            moved_D = weights[r] - before_D
-            length = np.sqrt(np.sum(moved_D**2))
-            record_HR[r] += np.array([*moved_D, length, length**2], dtype=record_HR.dtype)
+            add_to_record(record_HR[r], int(r), int(touches_H[r]), weights[r] - before_D)
             touches_H[r] += 1
         if hot and changed_H is not None:
             changed_H[r] = True
@@ -57,13 +57,30 @@ def apply_rows(
 
 def movement(record_HR: Array, weights_HD: Array) -> Array:
     """What `tracking.delta.UpdateDeltaMonitor.measure` says, for one slot at a time."""
-    out_H5 = np.zeros((len(record_HR), 5), dtype=record_HR.dtype)
-    for slot, (moved_D, sums) in enumerate(zip(record_HR[:, :-2], record_HR[:, -2:], strict=True)):
-        out_H5[slot, 0] = np.abs(moved_D).max()
-        out_H5[slot, 1] = np.sqrt(np.sum(moved_D**2))
-        out_H5[slot, 2] = np.sqrt(np.sum(weights_HD[slot] ** 2))
-        out_H5[slot, 3:] = sums
-    return out_H5
+    out_H4 = np.zeros((len(record_HR), 4))
+    for slot, line in enumerate(record_HR):
+        scale, square = line[-TAIL_BYTES:].view(np.float32).astype(np.float64)
+        moved_D = line[: weights_HD.shape[1]] * scale
+        out_H4[slot, 0] = np.abs(moved_D).max() if np.isfinite(square) else square
+        out_H4[slot, 1] = np.sqrt(np.sum(moved_D**2)) if np.isfinite(square) else square
+        out_H4[slot, 2] = np.sqrt(np.sum(weights_HD[slot] ** 2))
+        out_H4[slot, 3] = square
+    return out_H4
+
+
+def add_to_record(line: Array, slot: int, touches: int, moved_D: Array) -> None:
+    """Add a displacement to the record of one slot, in float32: see `kernels.record`."""
+    moved_D, tail = moved_D.astype(np.float32), line[-TAIL_BYTES:].view(np.float32)
+    sums_D = line[: len(moved_D)] * tail[0] + moved_D
+    largest = np.float32(np.abs(sums_D).max()) * np.float32(1 / MOST)
+    power = np.float32(2.0 ** np.ceil(np.log2(np.float64(largest)))) if largest else np.float32(0)
+    tail[0] = max(tail[0], power)
+    for d, sum_ in enumerate(sums_D):
+        steps = sum_ / tail[0] if tail[0] else np.float32(0)
+        low = np.floor(steps)
+        random = dice(row_dice(np.uint64(SALT), np.uint64((touches << 32) + slot)), d) >> np.uint32(8)
+        line[d] = np.clip(low + (steps - low > random * 2.0**-24), -MOST, MOST)
+    tail[1] += np.sum(moved_D * moved_D)
 
 
 def copy_rows(from_RD: Array, from_rows_C: Array | None, to_RD: Array, to_rows_C: Array | None) -> None:
