@@ -8,7 +8,6 @@ from typing import Any
 
 from adaptive_rec.config.trust import TRUST
 from adaptive_rec.errors import ConfigError, did_you_mean
-from adaptive_rec.system.libraries import load_all_of_torch
 
 
 def find_plugin(key: str, name: str, built_in: Mapping[str, str], group: str) -> Any:
@@ -17,8 +16,6 @@ def find_plugin(key: str, name: str, built_in: Mapping[str, str], group: str) ->
     `key` is the setting that holds the name, `built_in` maps names to ``package.module:Class``, `group` is that of entry points.
     """
     TRUST.check(key, name)
-    if name not in built_in:
-        load_all_of_torch()
     place = built_in.get(name, name)
     try:
         if ":" in place:

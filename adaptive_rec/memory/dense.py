@@ -21,7 +21,6 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.memory.rows import row_type
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.system.libraries import load_all_of_torch
 
 MakeOptimizer = Callable[[Config, nn.Module], torch.optim.Optimizer]
 
@@ -81,7 +80,6 @@ def _measured_bytes(config: Config, parameters: list[nn.Parameter], make: MakeOp
         copies = nn.ParameterList(torch.zeros(one.shape, dtype=dtype, device=place) for one in parameters)
         return sum(value.nbytes for state in _state_after_a_step(config, copies, make) for value in state)
 
-    load_all_of_torch()
     try:
         return kept_bytes("meta")
     except (RuntimeError, AssertionError):  # torch cannot do it without memory
@@ -98,7 +96,6 @@ def living_bytes(config: Config, space: RowSpace, dense_features: int, model: nn
 
     Converts the model to the run's type. Both run on a copy without memory.
     """
-    load_all_of_torch()
     from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 
     dtype = row_type(config)
