@@ -187,7 +187,7 @@ def measured(runtime: Runtime) -> list[np.ndarray]:
 @pytest.mark.parametrize("split", ["never", "always"])
 def test_a_batch_left_out_at_a_probe_step_is_not_measured(memory_source: Any, split: str) -> None:
     """After a window that made rows hot, rows, monitors and counters are those of the stream without it, and it continues."""
-    slipstream = ("knobs.policy=slipstream", "knobs.probe_ratio=1.0", "knobs.hot_budget_bytes=300")
+    slipstream = ("knobs.policy=slipstream", "knobs.stale_metric=max_abs", "knobs.probe_ratio=1.0", "knobs.hot_budget_bytes=300")
     changes = (*slipstream, f"run.split={split}", "run.on_nan=skip_batch", "knobs.reclassify_every=4")
     stream = batches(12)
     runtime = build(memory_source, batches(12, {6: np.nan})[:7], *changes)

@@ -31,8 +31,10 @@ class Watch:
             print("KEPT IN", os.environ.get("TORCHINDUCTOR_CACHE_DIR"), flush=True)
             os._exit(0)
 
-sys.meta_path.insert(0, Watch())
 from adaptive_rec.cli import main
+from adaptive_rec.system.libraries import import_quickly
+import_quickly()
+sys.meta_path.insert(0, Watch())  # before the finder of the command, which would find torch first
 main(["train", "tiny", "--no-serve", "--steps=2", "--out", "run", "--set=run.device=cpu", "--set=run.compile=true"])
 """
 
