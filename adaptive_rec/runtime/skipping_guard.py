@@ -176,9 +176,10 @@ class SkippingGuard:
             self._say(f"the last stretch of skipping begins that fits the limit of {limit:g}: {self.spent:.2g} of it is spent")
         return True
 
-    def count_skipped(self, skipped: int) -> None:
-        """Count what the run skipped in a step."""
-        self._skipped += skipped
+    def count_skipped(self, work: ClassifiedBatch, plan: StepPlan) -> None:
+        """Count what a step of the run skips in a stretch."""
+        if self._stretch_began >= 0 and self._stretch_ended < 0:
+            self._skipped += _skipped_by(plan, work, self._state.knobs)[0]
 
     # A trial's step --------------------------------------------------------------------------------------------------
 
@@ -343,7 +344,10 @@ def _plan_of(knobs: Knobs) -> str:
 
 
 def _skipped_by(plan: StepPlan, work: ClassifiedBatch, knobs: Knobs) -> tuple[int, int]:
-    """Return what a plan skips of a batch, and of how many: samples, or updates of rows under `freeze`."""
+    """Return what a plan skips of a batch, and of how many: samples, or updates of rows under `freeze`. Samples of weight 0 do
+    not count."""
     if knobs.action == "freeze":
         return int(0 if plan.frozen_U is None else plan.frozen_U.sum()), len(work.distinct_U)
-    return work.batch.size - int(kept_samples(plan, work.batch.size).sum()), work.batch.size
+    weights_B, size = work.batch.weights_B, work.batch.size
+    whole = size if weights_B is None else int(np.count_nonzero(weights_B))
+    return whole - int(kept_samples(plan, size).sum()), whole

@@ -186,6 +186,35 @@ def test_at_a_limit_of_0_a_stretch_and_a_trial_end() -> None:
     assert found[-1] == "a trial of 8 steps ended: the limit is 0; everything is trained until another one"
 
 
+def test_a_stretch_skips_at_most_what_the_trial_skipped() -> None:
+    runtime, skipped = build(ALWAYS, "run.steps=60", "knobs.guard_ratio=0.1"), dict[int, int]()
+    guard = runtime.guard
+    assert guard is not None
+    for _ in runtime.run():
+        counts = runtime.state.counts()
+        skipped[runtime.step_number] = counts["samples_seen"] - counts["samples_trained"]
+        if runtime.step_number == 20:
+            guard.price = Price(60, 0.0, 0.0, 1e-6, 1e-6, 2.0, 40, 10**4)
+    most = skipped[46] - skipped[20]
+    assert 40 <= most < 40 + 64, "the last step may skip more, of a batch of 64 samples"
+
+
+def test_samples_of_weight_0_are_not_skipped_and_a_batch_of_them_costs_nothing() -> None:
+    runtime, found = build(NEVER, "run.steps=40"), list[Any]()
+    train = runtime.steps.make
+
+    def made(work: Any, probe: bool) -> None:
+        weights_B = np.zeros(work.batch.size, dtype=np.float32)
+        weights_B[: 0 if runtime.step_number == 10 else 8] = 1.0
+        object.__setattr__(work.batch, "weights_B", weights_B)
+        train(work, probe)
+
+    runtime.steps.make = made  # type: ignore[method-assign]
+    found = [each for each in runtime.run() if isinstance(each, Event) and "costs" in each.text]
+    assert found, "each trial has a verdict"
+    assert found[0].details["seen"] <= 8 * 8
+
+
 def test_what_was_spent_stays_where_the_policy_changes() -> None:
     runtime, found = build(ALWAYS, "run.steps=20"), list[str]()
     guard = runtime.guard
