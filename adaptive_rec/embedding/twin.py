@@ -68,7 +68,7 @@ class TwinRows:
                 former, own[pool] = own[pool], self._cloned(runs[pool])
                 self._store.hot.launch(partial(_put, own[pool], to, former, source))
             self._rows[pool] = now.copy()
-            self._absent[pool] = _absent(self._store, pool)
+            self._absent[pool] = np.setdiff1d(_absent(self._store, pool), slots[filled])  # after a restart the run lacks some
         self._version = version
 
     def _fill(self, pool: int, absent: NDArray[np.int64], work: ClassifiedBatch) -> None:

@@ -52,7 +52,7 @@ class Twin:
         dense.run(micro)
         share_B = torch.from_numpy(
             np.full(batch.size, 1 / batch.size) if batch.weights_B is None
-            else batch.weights_B / batch.weights_B.sum(dtype=np.float64)
+            else batch.weights_B / (batch.weights_B.sum(dtype=np.float64) or 1.0)  # a batch without weight says nothing
         ).to(self.difference_K)  # fmt: skip
 
         def compare() -> None:

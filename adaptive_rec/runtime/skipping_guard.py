@@ -59,6 +59,8 @@ class SkippingGuard:
         self._state, self._store, self._dense, self._stale = state, state.store, dense, observer.stale
         self._events: list[Event] = []
         self._shortest = state.config.policy.trial_steps
+        self.spent = 0.0
+        """What stretches have taken of the limit, which is that of the whole run."""
         self._begin()
 
     def _begin(self) -> None:
@@ -68,8 +70,6 @@ class SkippingGuard:
         """By the last trial."""
         self._at_random = math.nan
         """Cost of as much at random, by the last trial that measured it."""
-        self.spent = 0.0
-        """What stretches have taken of the limit."""
         self._pooled: Pooled | None = None
         """The noise of all trials of the present plan."""
         self._plan: str = ""
@@ -92,12 +92,16 @@ class SkippingGuard:
         state = self._state
         if not (isinstance(state.policy, SkippingPolicy) and state.policy.guards_quality):
             if self._plan or self._trials or self.trial is not None:
+                if self.trial is not None:
+                    self._say(f"a trial of {self._length} steps ended: the policy has changed")
                 self._begin()
                 self._state.price_skipping(None)
             self._period_began = state.step
             return False
         if (plan := _plan_of(state.knobs)) != self._plan:
             self._change_plan(plan)
+        if self.trial is not None and not state.knobs.guard_max_logloss_increase:
+            self._end_trial("the limit is 0")
         if self.trial is None and self._trial_is_due():
             self._begin_trial()
         return self.trial is None and self._stretch_lasts() and not probe
@@ -105,7 +109,7 @@ class SkippingGuard:
     def _change_plan(self, plan: str) -> None:
         if self.trial is not None:
             self._end_trial("what is skipped has changed")
-        self._plan, self.price, self._pooled = plan, None, None
+        self._plan, self.price, self._pooled, self._at_random = plan, None, None, math.nan
         self._show()
         self._length, self._period_began = self._shortest, self._state.step
         self._stretch_began = -1
@@ -158,12 +162,12 @@ class SkippingGuard:
         if price is None or not price.skipped:
             return False
         if self._stretch_began >= 0 and self._stretch_ended < 0:
-            if step < self._stretch_began + price.length and self._skipped < price.skipped:
+            if limit and step < self._stretch_began + price.length and self._skipped < price.skipped:
                 return True
             self._stretch_ended = step
         if self._stretch_began >= 0 and step < self._stretch_ended + price.length // 2:
             return False
-        if not self.spent + price.most <= limit:
+        if not limit or not self.spent + price.most <= limit:
             return False
         self.spent += price.charge
         self._show()
@@ -172,9 +176,10 @@ class SkippingGuard:
             self._say(f"the last stretch of skipping begins that fits the limit of {limit:g}: {self.spent:.2g} of it is spent")
         return True
 
-    def count_skipped(self, skipped: int) -> None:
-        """Count what the run skipped in a step."""
-        self._skipped += skipped
+    def count_skipped(self, work: ClassifiedBatch, plan: StepPlan) -> None:
+        """Count what a step of the run skips in a stretch."""
+        if self._stretch_began >= 0 and self._stretch_ended < 0:
+            self._skipped += _skipped_by(plan, work, self._state.knobs)[0]
 
     # A trial's step --------------------------------------------------------------------------------------------------
 
@@ -339,7 +344,10 @@ def _plan_of(knobs: Knobs) -> str:
 
 
 def _skipped_by(plan: StepPlan, work: ClassifiedBatch, knobs: Knobs) -> tuple[int, int]:
-    """Return what a plan skips of a batch, and of how many: samples, or updates of rows under `freeze`."""
+    """Return what a plan skips of a batch, and of how many: samples, or updates of rows under `freeze`. Samples of weight 0 do
+    not count."""
     if knobs.action == "freeze":
         return int(0 if plan.frozen_U is None else plan.frozen_U.sum()), len(work.distinct_U)
-    return work.batch.size - int(kept_samples(plan, work.batch.size).sum()), work.batch.size
+    weights_B, size = work.batch.weights_B, work.batch.size
+    whole = size if weights_B is None else int(np.count_nonzero(weights_B))
+    return whole - int(kept_samples(plan, size).sum()), whole

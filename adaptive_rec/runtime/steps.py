@@ -86,6 +86,8 @@ class TrainingSteps:
             self._batches.take(work)
         with self._times("plan"):
             plan = self.plan(work, probe)
+        if self._guard is not None:
+            self._guard.count_skipped(work, plan)
         position_B = self.execute(work, plan)
         if (guard := self._guard) is not None and guard.trial is not None:
             self._train_twins(guard, work, plan, probe)

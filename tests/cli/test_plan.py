@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections import Counter
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -77,6 +79,15 @@ def test_a_plan_is_printed_and_nothing_is_left_behind(
     ):
         assert word in printed
     assert not list(tmp_path.iterdir())
+
+
+def test_what_the_process_that_rehearses_imports_is_there() -> None:
+    imports = [each for each in ast.walk(ast.parse(rehearsal.START)) if isinstance(each, ast.ImportFrom)]
+    for each in imports:
+        module = import_module(str(each.module))
+        assert all(hasattr(module, name.name) for name in each.names)
+    assert len(imports) == 2
+
 
 
 def test_it_plans_for_a_machine_that_is_not_here(told: Any) -> None:

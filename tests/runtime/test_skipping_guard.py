@@ -135,6 +135,21 @@ def test_the_run_skips_in_stretches_until_the_limit_is_spent() -> None:
     assert strict.state.counts()["samples_trained"] == strict.state.counts()["samples_seen"]
 
 
+def test_a_twin_keeps_its_rows_where_the_run_has_not_read_its_own_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a restart a twin has its values of rows that the run has on the disk alone until a batch looks them up."""
+    runtime = build(NEVER, "run.steps=10")
+    list(runtime.run())
+    guard, store = runtime.guard, runtime.store
+    assert guard is not None
+    assert guard.trial is not None
+    rows = guard.trial.twins[0].rows
+    rows.follow()
+    monkeypatch.setattr(store.hot, "absent", lambda pool, slot_N: np.ones(len(slot_N), dtype=np.bool_))
+    rows._version -= 1  # a window has ended
+    rows.follow()
+    assert [len(slots) for slots in rows._absent] == [0, 0]
+
+
 def test_a_price_holds_only_for_the_plan_that_was_tried() -> None:
     runtime = build(ALWAYS, "run.steps=30", "knobs.guard_ratio=0.2")  # a trial from step 28 on
     guard = runtime.guard
@@ -146,6 +161,74 @@ def test_a_price_holds_only_for_the_plan_that_was_tried() -> None:
             runtime.mailbox.change_knobs(keep_probability=0.9)
         if runtime.step_number == 22:
             assert guard.price is None
+
+
+def test_at_a_limit_of_0_a_stretch_and_a_trial_end() -> None:
+    runtime, trained, found = build(ALWAYS, "run.steps=40", "knobs.guard_ratio=0.3"), dict[int, int](), list[str]()
+    for each in runtime.run():
+        counts = runtime.state.counts()
+        trained[runtime.step_number] = counts["samples_seen"] - counts["samples_trained"]
+        found += [each.text] if isinstance(each, Event) and each.kind == "guard" else []
+        if runtime.step_number == 29:
+            assert runtime.guard is not None
+            runtime.guard.price = Price(40, -1e-3, -1e-3, 1e-6, 1e-6, 2.0, 10**6, 10**7)
+        if runtime.step_number == 32:
+            runtime.mailbox.change_knobs(guard_max_logloss_increase=0.0)
+    assert trained[32] > trained[28]
+    assert trained[40] == trained[34]
+
+    runtime = build(ALWAYS, "run.steps=20")
+    found = []
+    for each in runtime.run():
+        found += [each.text] if isinstance(each, Event) and each.kind == "guard" else []
+        if runtime.step_number == 8:
+            runtime.mailbox.change_knobs(guard_max_logloss_increase=0.0)
+    assert found[-1] == "a trial of 8 steps ended: the limit is 0; everything is trained until another one"
+
+
+def test_a_stretch_skips_at_most_what_the_trial_skipped() -> None:
+    runtime, skipped = build(ALWAYS, "run.steps=60", "knobs.guard_ratio=0.1"), dict[int, int]()
+    guard = runtime.guard
+    assert guard is not None
+    for _ in runtime.run():
+        counts = runtime.state.counts()
+        skipped[runtime.step_number] = counts["samples_seen"] - counts["samples_trained"]
+        if runtime.step_number == 20:
+            guard.price = Price(60, 0.0, 0.0, 1e-6, 1e-6, 2.0, 40, 10**4)
+    most = skipped[46] - skipped[20]
+    assert 40 <= most < 40 + 64, "the last step may skip more, of a batch of 64 samples"
+
+
+def test_samples_of_weight_0_are_not_skipped_and_a_batch_of_them_costs_nothing() -> None:
+    runtime, found = build(NEVER, "run.steps=40"), list[Any]()
+    train = runtime.steps.make
+
+    def made(work: Any, probe: bool) -> None:
+        weights_B = np.zeros(work.batch.size, dtype=np.float32)
+        weights_B[: 0 if runtime.step_number == 10 else 8] = 1.0
+        object.__setattr__(work.batch, "weights_B", weights_B)
+        train(work, probe)
+
+    runtime.steps.make = made  # type: ignore[method-assign]
+    found = [each for each in runtime.run() if isinstance(each, Event) and "costs" in each.text]
+    assert found, "each trial has a verdict"
+    assert found[0].details["seen"] <= 8 * 8
+
+
+def test_what_was_spent_stays_where_the_policy_changes() -> None:
+    runtime, found = build(ALWAYS, "run.steps=20"), list[str]()
+    guard = runtime.guard
+    assert guard is not None
+    guard.spent, guard._at_random = 0.5, 0.25
+    for each in runtime.run():
+        found += [each.text] if isinstance(each, Event) and each.kind == "guard" else []
+        if runtime.step_number == 8:
+            runtime.mailbox.change_knobs(policy="hotline")
+        if runtime.step_number == 12:
+            runtime.mailbox.change_knobs(policy="adaptive")
+    assert guard.spent == 0.5
+    assert np.isnan(guard._at_random), "that is the cost of another plan"
+    assert found[-1] == "a trial of 8 steps ended: the policy has changed"
 
 
 def test_a_trial_ends_where_it_would_harm_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

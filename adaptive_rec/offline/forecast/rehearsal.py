@@ -51,7 +51,7 @@ TIMEOUT_SECONDS = 300.0
 
 START = (
     "from adaptive_rec.system.libraries import ignore_file; ignore_file(); "
-    "from adaptive_rec.offline.forecast.rehearsal import main; main()"
+    "from adaptive_rec.offline.forecast.rehearsal import carry_out_order; carry_out_order()"
 )
 """What the process executes. This module loads Numba, so the first call is not in it."""
 
