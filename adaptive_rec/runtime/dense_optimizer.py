@@ -41,14 +41,18 @@ def build_dense_optimizer(config: Config, model: torch.nn.Module) -> torch.optim
             f"optimizer.dense must be an optimizer of torch.optim, got {name!r}{did_you_mean(name, known)}"
         )
     make, options = without_compiler(getattr(torch.optim, name)), dict(config.optimizer.dense_options)
+    if options.get("differentiable"):
+        raise ConfigError("optimizer.dense_options.differentiable must be false: a run updates parameters in place")
     devices = {parameter.device.type for parameter in model.parameters()}
     if name in FUSED_ON_CPU and devices <= {"cpu"} and not {"foreach", "differentiable"} & options.keys():
         options.setdefault("fused", True)
-    if "cuda" in devices and "capturable" in inspect.signature(make).parameters and not options.get("differentiable"):
+    if options.get("capturable") and devices <= {"cpu"} and not options.get("fused"):
+        raise ConfigError(f"optimizer.dense_options.capturable must be false where {name} steps on a CPU")
+    if "cuda" in devices and "capturable" in inspect.signature(make).parameters:
         options.setdefault("capturable", True)  # so that its step can be recorded
     try:
         optimizer: torch.optim.Optimizer = make(model.parameters(), lr=config.optimizer.dense_lr, **options)
-    except (TypeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(f"optimizer.dense_options do not fit {name}: {error}") from None
     return optimizer
 

@@ -107,6 +107,24 @@ class WithoutRegistries(Changed):
         cache.load_overload = load_overload
 
 
+class WithRegistries(Changed):
+    """Lets ufuncs of a cache (`numba.vectorize`) load all that Numba can compile: each has a wrapper that is compiled anew."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        kind: Any = getattr(module, "FunctionCache", None)
+        if kind is None:
+            return  # of another version
+
+        class WholeCache(kind):
+            def load_overload(self, signature: Any, context: Any) -> Any:
+                context.refresh()
+                return super().load_overload(signature, context)
+
+        cast("Any", module).FunctionCache = WholeCache
+
+
 CHANGED: dict[str, type[Changed]] = {
-    "torch": WithoutCollections, "numba": WithoutCollections, "numba.core.caching": WithoutRegistries,
+    "torch": WithoutCollections, "numba": WithoutCollections,
+    "numba.core.caching": WithoutRegistries, "numba.np.ufunc.ufuncbuilder": WithRegistries,
 }  # fmt: skip

@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from adaptive_rec.runtime.dense_optimizer import without_compiler
+from adaptive_rec.config.tree import validate
+from adaptive_rec.errors import ConfigError
+from adaptive_rec.runtime.dense_optimizer import build_dense_optimizer, without_compiler
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("SGD", {"fused": True}), ("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
@@ -85,3 +87,17 @@ def test_a_step_calls_hooks_once_and_records_no_gradients() -> None:
     assert type(optimizer).__name__ == "SGD"
     assert without_compiler(torch.optim.SGD) is type(optimizer)
     assert torch.optim.SGD.step is not type(optimizer).step
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("Adam", {"differentiable": True}, "differentiable must be false"),
+        ("RMSprop", {"capturable": True}, "capturable must be false where RMSprop steps on a CPU"),
+        ("Adam", {"foreach": True, "fused": True}, "do not fit Adam: `fused` and `foreach` cannot be"),
+    ],
+)
+def test_options_with_which_no_step_can_be_made_are_refused(name: str, options: dict[str, Any], sentence: str) -> None:
+    config = validate({"optimizer": {"dense": name, "dense_options": options}})
+    with pytest.raises(ConfigError, match=sentence):
+        build_dense_optimizer(config, model_of(torch.float32))

@@ -39,6 +39,31 @@ def over_threads(a):
     return found
 """
 
+UFUNCS = """
+import sys
+import numpy as np
+from adaptive_rec.system.libraries import import_quickly
+import_quickly()
+sys.path.insert(0, sys.argv[1])
+import ufuncs
+given = np.arange(1.0, 3.0)
+print(*ufuncs.doubled(given), *ufuncs.one_more(given), *ufuncs.tripled(given))
+"""
+
+UFUNCS_FILE = """
+import numba
+@numba.vectorize(["f8(f8)"], cache=True)
+def doubled(x):
+    return x * 2
+@numba.vectorize(cache=True)
+def tripled(x):
+    return x * 3
+@numba.guvectorize(["void(f8[:], f8[:])"], "(n)->(n)", cache=True)
+def one_more(x, y):
+    for i in range(x.shape[0]):
+        y[i] = x[i] + 1
+"""
+
 
 END = """
 import atexit, gc, sys
@@ -63,6 +88,13 @@ def test_compiled_functions_load_without_what_compiles_them(tmp_path, monkeypatc
     first, second = output(NUMBA, str(tmp_path)), output(NUMBA, str(tmp_path))
     assert first == ["5.0 0.0 0.5 1.0 1.5 100.0", "True", "3.0"]
     assert second == [first[0], "False", first[2]]
+
+
+def test_ufuncs_of_a_cache_load_with_what_compiles_their_wrappers(tmp_path, monkeypatch) -> None:
+    (tmp_path / "ufuncs.py").write_text(UFUNCS_FILE, encoding="utf-8")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    for _ in range(2):
+        assert output(UFUNCS, str(tmp_path)) == ["2.0 4.0 2.0 3.0 3.0 6.0"]
 
 
 def test_the_end_of_a_process_looks_through_what_is_loaded_only_for_triton() -> None:
