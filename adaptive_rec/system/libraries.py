@@ -17,6 +17,8 @@ NEW_OBJECTS = 50_000
 """Objects with references that are made between two collections of garbage. Loading torch and Numba makes hundreds of thousands
 that all stay; Python's 700 has them looked through again and again, a tenth of the time."""
 NUMBA_FILE = ".numba_config.yaml"
+PRIVATE = ("_load_overload", "_guard_against_spurious_io_errors", "load_overload")
+"""Methods of Numba's cache without which kernels load as ever."""
 
 
 def ignore_file() -> str:
@@ -91,15 +93,19 @@ class WithoutCollections(Changed):
 
 
 class WithoutRegistries(Changed):
-    """Lets compiled kernels load from their files without all that Numba can compile, which it loads when it compiles."""
+    """Lets our kernels load from their files without all that Numba can compile, which it loads when it compiles. Functions of a
+    user load as ever: some need it, such as ufuncs."""
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
         cache = getattr(module, "Cache", None)
-        if cache is None or not all(hasattr(cache, name) for name in ("_load_overload", "_guard_against_spurious_io_errors")):
+        if cache is None or not all(hasattr(cache, name) for name in PRIVATE):
             return  # of another version
+        load_whole = cache.load_overload
 
         def load_overload(self: Any, signature: Any, context: Any) -> Any:
+            if not self._py_func.__module__.startswith("adaptive_rec."):
+                return load_whole(self, signature, context)
             importlib.import_module("numba.core.runtime").rtsys.initialize(context)
             with self._guard_against_spurious_io_errors():
                 return self._load_overload(signature, context)
@@ -107,24 +113,6 @@ class WithoutRegistries(Changed):
         cache.load_overload = load_overload
 
 
-class WithRegistries(Changed):
-    """Lets ufuncs of a cache (`numba.vectorize`) load all that Numba can compile: each has a wrapper that is compiled anew."""
-
-    def exec_module(self, module: ModuleType) -> None:
-        super().exec_module(module)
-        kind: Any = getattr(module, "FunctionCache", None)
-        if kind is None:
-            return  # of another version
-
-        class WholeCache(kind):
-            def load_overload(self, signature: Any, context: Any) -> Any:
-                context.refresh()
-                return super().load_overload(signature, context)
-
-        cast("Any", module).FunctionCache = WholeCache
-
-
 CHANGED: dict[str, type[Changed]] = {
-    "torch": WithoutCollections, "numba": WithoutCollections,
-    "numba.core.caching": WithoutRegistries, "numba.np.ufunc.ufuncbuilder": WithRegistries,
+    "torch": WithoutCollections, "numba": WithoutCollections, "numba.core.caching": WithoutRegistries,
 }  # fmt: skip
