@@ -174,15 +174,15 @@ def test_a_run_that_has_ended_goes_on_with_the_slice_when_that_is_set(tmp_path: 
 
 @pytest.mark.slow
 def test_steps_bound_the_passes_alone_and_a_stop_leaves_the_slice_to_a_resume(tmp_path: Path) -> None:
-    few = trained(tmp_path / "few", *SLICE, "run.steps=15", "eval.patience=0")
-    assert (few["steps"], few["best_eval"]["step"], few["eval_step"]) == (20, 15, 20)
+    few = trained(tmp_path / "few", *SLICE, "run.steps=10", "eval.patience=0")
+    assert (few["steps"], few["best_eval"]["step"], few["eval_step"]) == (15, 10, 15)
 
     def stop(run: TrainingRun, step: int) -> None:
         if step == 15:
             run.runtime.mailbox.send(Command("stop", {}))
 
     stopped = trained(tmp_path / "stopped", *SLICE, steered=stop)
-    assert (stopped["steps"], stopped["slice_trained"]) == (15, False)
+    assert (stopped["steps"], stopped["slice_trained"]) == (16, False)  # at the boundary of the next step
     assert trained(tmp_path / "stopped", resume=True)["slice_trained"]
 
 
