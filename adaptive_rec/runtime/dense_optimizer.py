@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -61,17 +60,7 @@ def build_dense_optimizer(config: Config, model: torch.nn.Module) -> torch.optim
 def without_compiler(kind: type[Made]) -> type[Made]:
     """Return a subclass of an optimizer of torch.optim that computes the same without importing torch's compiler."""
     methods: dict[str, Any] = {name: inspect.unwrap(getattr(kind, name)) for name in KEPT_FROM_COMPILING}
-    methods["step"] = Optimizer.profile_hook_step(_with_gradients_off(inspect.unwrap(kind.step)))
+    step = torch.no_grad()(inspect.unwrap(kind.step))  # torch asks whether the optimizer is differentiable, which a run refuses
+    methods["step"] = Optimizer.profile_hook_step(step)
     methods["step"].hooked = True  # else torch wraps it a second time, and hooks run twice
     return type(kind.__name__, (kind,), {**methods, "__module__": __name__})
-
-
-def _with_gradients_off(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a step record no gradients unless its optimizer is differentiable, as `torch.optim.optimizer` does."""
-
-    @functools.wraps(step)
-    def unrecorded(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        with torch.set_grad_enabled(self.defaults.get("differentiable", False)):
-            return step(self, *args, **kwargs)
-
-    return unrecorded

@@ -46,9 +46,9 @@ class CpuPath(RowPath):
     ) -> None:
         self.fill(work, samples_S, scale_S, micro, lambda pool: self.weights_of(work, pool))
 
-    def weights_of(self, work: ClassifiedBatch, pool: int) -> Arrays:
-        """Return the rows of a pool that a batch's sources index, the hot ones and the cold ones."""
-        return as_array(self._hot.tier.weights[pool]), self.cold_arrays(work, pool)[0]
+    def weights_of(self, work: ClassifiedBatch, pool: int, twin: TierRows | None = None) -> Arrays:
+        """Return the rows of a pool that a batch's sources index, the hot ones, or those of a twin, and the cold ones."""
+        return as_array((twin or self._hot.tier).weights[pool]), self.cold_arrays(work, pool)[0]
 
     def cold_arrays(self, work: ClassifiedBatch, pool: int) -> Arrays:
         """Return the cold rows of a pool that a batch's sources index, and their optimizer state."""
@@ -103,9 +103,7 @@ class CpuPath(RowPath):
     def gather_beside(
         self, work: ClassifiedBatch, scale_B: NDArray[np.float64], micro: MicroBatch, twin: TierRows
     ) -> None:
-        everyone = all_samples(work.batch.size)
-        arrays = lambda pool: (as_array(twin.weights[pool]), self.cold_arrays(work, pool)[0])  # noqa: E731
-        self.fill(work, everyone, scale_B, micro, arrays)
+        self.fill(work, all_samples(work.batch.size), scale_B, micro, lambda pool: self.weights_of(work, pool, twin))
 
     def update_beside(self, work: ClassifiedBatch, update: RowUpdate, twin: TierRows) -> bool:
         places, fits = self.gradient_places(work, update), True
