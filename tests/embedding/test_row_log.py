@@ -99,6 +99,26 @@ def test_segments_that_nothing_needs_are_removed_and_their_places_used_again(tmp
     assert max(places) < 30
 
 
+def test_the_files_of_segments_that_a_reading_still_needs_are_counted(tmp_path: Path) -> None:
+    rows = Rows(tmp_path)
+    segments = rows.log.segments
+
+    def write_whole_segments() -> list[int]:
+        for _ in range(5):
+            rows.write(np.arange(segments.capacity))
+        segments.sweep()
+        files = list(tmp_path.glob("*.rows"))
+        assert (segments.count, segments.size_bytes) == (len(files), sum(file.stat().st_size for file in files))
+        return [segments.count, len(segments.entries)]
+
+    write_whole_segments()
+    with segments.reading():
+        files, needed = write_whole_segments()
+        assert files > needed, "the rows of a removed segment may be read right now"
+    files, needed = write_whole_segments()
+    assert files == needed
+
+
 def test_rows_that_are_about_to_move_are_named_before_and_after(tmp_path: Path) -> None:
     rows, named, moved = Rows(tmp_path), [], []
     for _ in range(8):

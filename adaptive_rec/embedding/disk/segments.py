@@ -46,7 +46,7 @@ class Segments:
         self._number_P = np.zeros(_FIRST_PLACES, dtype=np.int64)
         self._free: deque[int] = deque()
         """Places of removed segments."""
-        self._size_bytes = 0
+        self._count = self._size_bytes = 0
         self._next_number = max((int(path.stem) for path in folder.glob("*.rows")), default=-1) + 1
         """No file that is there is written over, whichever checkpoint needs it."""
         self._next_place = 0
@@ -93,8 +93,13 @@ class Segments:
             )
         place = segment.place
         self._of[place] = segment
-        self._size_bytes += segment.file_bytes
+        self._count_file(segment, 1)
         self._live_P[place], self._descriptor_P[place], self._number_P[place] = 0, segment.descriptor, segment.number
+
+    def _count_file(self, segment: Segment, more: int) -> None:
+        """Count a file that is there from now on, or no longer (-1). The caller holds the lock."""
+        self._count += more
+        self._size_bytes += more * segment.file_bytes
 
     # Newest values ---------------------------------------------------------------------------------------------------
 
@@ -165,7 +170,6 @@ class Segments:
             for segment in list(self._of.values()):
                 if segment.is_closed and segment.pages is None and not segment.holds and not self._live_P[segment.place]:
                     del self._of[segment.place]
-                    self._size_bytes -= segment.file_bytes
                     self._retired.append((self._next_reading, segment))
             oldest = min(self._readings, default=self._next_reading)
             free = [segment for number, segment in self._retired if number <= oldest]
@@ -177,6 +181,9 @@ class Segments:
                 segment.remove()
             except DiskError as error:  # the others are removed all the same
                 failed = error
+                continue
+            with self.lock:
+                self._count_file(segment, -1)
         if failed is not None:
             raise failed
 
@@ -188,7 +195,8 @@ class Segments:
 
     @property
     def count(self) -> int:
-        return len(self._of)
+        """All files, those of segments included that only a reading still needs."""
+        return self._count
 
     # Room ------------------------------------------------------------------------------------------------------------
 
