@@ -92,7 +92,7 @@ def unprepared(args: argparse.Namespace, schema_file: Path) -> Described:
     from adaptive_rec.data.implicit.negatives import with_negatives
     from adaptive_rec.data.looked_at import estimated_rows
     from adaptive_rec.data.tabular.stream import TabularSource
-    from adaptive_rec.offline.forecast.folded import Folded
+    from adaptive_rec.offline.forecast.sources import Folded
 
     positives_alone = bool(check_begins(args).data.implicit.negatives)
     small = None if positives_alone else "clicks_small"

@@ -22,9 +22,9 @@ from adaptive_rec.errors import DataError
 from adaptive_rec.kernels import profile as kernels
 from adaptive_rec.memory.rows import policy_row_bytes
 from adaptive_rec.offline.forecast import profile as measuring
+from adaptive_rec.offline.forecast.pages import profile_page
 from adaptive_rec.offline.forecast.passes import FirstSamples
 from adaptive_rec.offline.forecast.profile import measure
-from adaptive_rec.offline.forecast.profile_page import profile_page
 from adaptive_rec.offline.forecast.ranking import (
     RowRanking,
     Seen,
