@@ -17,9 +17,8 @@ from adaptive_rec.cli import processes
 from adaptive_rec.cli.dry_run_screen import Described, DryRunScreen
 from adaptive_rec.cli.launcher import Wanted
 from adaptive_rec.cli.output import pairs, print_json, printable_path, show, waiting
-from adaptive_rec.cli.own_beside import check_folder
+from adaptive_rec.cli.own_columns import in_time
 from adaptive_rec.cli.own_data import check_negatives, describe_own_data, request_of
-from adaptive_rec.cli.own_time import in_time
 from adaptive_rec.cli.parser import SMALL_FILE_BYTES, describes_files, text_settings
 from adaptive_rec.cli.plan import DRY_RUN_NOTE, FOLLOWED_NOTE, ONE_LOOK_SECONDS, fit_verdict, plan_rank
 from adaptive_rec.cli.train_settings import check_begins, check_past, names_columns, replays
@@ -62,7 +61,6 @@ def describe(args: argparse.Namespace, scratch: Path) -> Described:
     config = check_begins(args)
     check_negatives(args, config)
     if not describes_files(args):
-        check_folder(args)
         return Described(config)
     runs, said = args.out.parent if args.out else RUNS, io.StringIO()
     if config.data.ids == "raw":
