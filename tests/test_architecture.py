@@ -174,11 +174,6 @@ def test_no_module_sets_attributes_of_another_module_s_objects() -> None:
     assert not list(set_from_outside(SOURCES))
 
 
-def test_only_tests_import_the_plain_twins_of_kernels() -> None:
-    users = [name for name, others in MODULES.items() if any("kernels.reference" in other for other in others)]
-    assert not [name for name in users if "kernels.reference" not in name]
-
-
 def test_policies_recipes_and_service_import_no_more_than_they_may() -> None:
     wrong = {}
     for module in SOURCES:

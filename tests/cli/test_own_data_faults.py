@@ -27,7 +27,7 @@ from adaptive_rec.data.standard import Standard
 from adaptive_rec.data.tabular.infer import infer
 from adaptive_rec.data.tabular.schema import load_schema
 from adaptive_rec.errors import DataError
-from adaptive_rec.offline.forecast.trace import read_keys
+from adaptive_rec.offline.forecast.sources import read_keys
 from adaptive_rec.system import cuda_driver
 from adaptive_rec.units import readable
 

@@ -26,7 +26,6 @@ from starlette.testclient import TestClient
 
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.errors import AdaptiveRecError
-from adaptive_rec.kernels.reference.sketch import sketch_add
 from adaptive_rec.live.client_commands import answer_message
 from adaptive_rec.live.knob_patch import KnobPatches
 from adaptive_rec.live.mailbox import Mailbox
@@ -38,6 +37,7 @@ from adaptive_rec.service.run_view import FinishedRun, LiveRun, RunView
 from adaptive_rec.service.security import RequestLimits, Security
 from adaptive_rec.service.trainer_link import KnobState, TrainerLink
 from adaptive_rec.system.process_use import ProcessMeter
+from tests.kernels.reference.sketch import sketch_add
 
 CONTROL, READ = "c" * 43, "r" * 43
 POLICIES = [

@@ -14,7 +14,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from adaptive_rec.live.life import STATES
-from adaptive_rec.service.metric_names import EVENT_KINDS
+from adaptive_rec.service.metric_families import EVENT_KINDS
 
 from .conftest import on_a_disk
 

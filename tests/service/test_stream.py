@@ -12,8 +12,15 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec.service.event_stream import FRESH_SECONDS, Feed, LiveStream, StreamSlots, messages
-from adaptive_rec.service.stream_clock import StreamClock, Subscriber
+from adaptive_rec.service.event_stream import (
+    FRESH_SECONDS,
+    Feed,
+    LiveStream,
+    StreamClock,
+    StreamSlots,
+    Subscriber,
+    messages,
+)
 from tests.stopwatch import Stopwatch
 
 CONTROL = b"c" * 43

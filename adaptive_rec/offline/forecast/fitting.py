@@ -12,8 +12,8 @@ from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.memory.parts import BATCH, BATCHES
 from adaptive_rec.memory.plan import WORTH_NAMING, MemoryPlan, Place
 from adaptive_rec.memory.rows import everything_bytes, row_parts, space_of
-from adaptive_rec.offline.forecast.folded import Folded
 from adaptive_rec.offline.forecast.ranking import largest
+from adaptive_rec.offline.forecast.sources import Folded
 from adaptive_rec.policy.find import load_policy
 
 LEAST_BUDGET_BYTES = 4096

@@ -32,8 +32,8 @@ from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.memory.parts import WHILE_TRAINING, peak_bytes
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan
 from adaptive_rec.memory.rows import COPIES, LOG, row_parts, row_rule, row_type
-from adaptive_rec.offline.forecast.folded import Folded
 from adaptive_rec.offline.forecast.ranking import largest
+from adaptive_rec.offline.forecast.sources import Folded
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.run_options import RunOptions

@@ -243,7 +243,7 @@ def test_a_copy_between_unlike_tensors_is_refused() -> None:
 
 def test_the_kernels_are_those_given_or_the_host_ones() -> None:
     assert late(0).kernels is NO_KERNELS
-    assert LateStreams(0).kernels.__name__ == "adaptive_rec.kernels.host"
+    assert LateStreams(0).kernels.__name__ == "tests.doubles.host_kernels"
 
 
 NO_TRITON = """
