@@ -259,7 +259,7 @@ def test_a_signal_ends_what_waits_for_threads() -> None:
         "threading.Thread(target=time.sleep, args=(60,)).start()\n"
         "with ended_at_once(): os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
     )
-    assert subprocess.run([sys.executable, "-c", text], timeout=30).returncode == 130
+    assert subprocess.run([sys.executable, "-c", text], timeout=120).returncode == 130
 
 
 # Words ---------------------------------------------------------------------------------------------------------------
