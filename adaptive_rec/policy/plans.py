@@ -24,5 +24,10 @@ def thin(view: BatchView, skippable_B: NDArray[np.bool_], chance: float) -> Step
 
 def share_to_mark(knobs: Knobs) -> float:
     """Return the share to mark so that `target_skip_ratio` is skipped, given that probe steps skip nothing."""
+    return min(1.0, knobs.target_skip_ratio / max(1e-9, share_skipped(knobs, 1.0)))
+
+
+def share_skipped(knobs: Knobs, marked: float) -> float:
+    """Return the share that is skipped where a share is marked."""
     kept = knobs.keep_probability if knobs.action == "subsample" else 0.0
-    return min(1.0, knobs.target_skip_ratio / max(1e-9, (1 - knobs.probe_ratio) * (1 - kept)))
+    return (1 - knobs.probe_ratio) * (1 - kept) * marked

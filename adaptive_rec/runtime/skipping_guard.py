@@ -139,7 +139,8 @@ class SkippingGuard:
         self._stretch_ended = self._state.step if self._stretch_ended < 0 else self._stretch_ended
         from adaptive_rec.runtime.paired_trial import PairedTrial
 
-        needed = PairedTrial.bytes_of(self._dense, self._store, chance)
+        samples = self._state.config.run.batch_size
+        needed = PairedTrial.bytes_of(self._dense, self._store, chance, samples)
         if needed > (free := self._store.hot.free_bytes()):
             self._put_off(f"memory for a trial must be {needed:,} bytes, got {free:,}; everything is trained")
             return

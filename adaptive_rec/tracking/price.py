@@ -70,8 +70,9 @@ class Price:
 
     @property
     def charge(self) -> float:
-        """What a stretch takes of the limit."""
-        return max(0.0, self.after + self.error_after)
+        """What a stretch takes of the limit: at least one standard error, as a cost below 0 is noise that the next stretches do
+        not have."""
+        return max(0.0, self.after) + self.error_after
 
 
 def price_of(

@@ -130,6 +130,7 @@ def test_the_run_skips_in_stretches_until_the_limit_is_spent() -> None:
     assert runtime.guard is not None
     assert runtime.guard.state()["stretch_began"] >= 16
     assert Price(8, 1e-3, 2e-3, 5e-4, 1e-3, 2.0, 1, 2).charge == pytest.approx(3e-3)
+    assert Price(8, 1e-3, -9e-3, 5e-4, 1e-3, 2.0, 1, 2).charge == pytest.approx(1e-3), "a negative cost is no credit"
     strict = build("knobs.guard_max_logloss_increase=1e-6", "run.steps=60")
     assert all(text.endswith("everything is trained") for text in texts(strict))
     assert strict.state.counts()["samples_trained"] == strict.state.counts()["samples_seen"]
