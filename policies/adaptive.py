@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.policies.slipstream import Slipstream
 from adaptive_rec.policy import AccessView, MovementView, Staleness, fills_budget
 from adaptive_rec.policy.plans import share_skipped
@@ -67,11 +66,11 @@ class Adaptive(Slipstream):
     def skipped_share(self, view: MovementView) -> float:
         """Return the share that a window of skipping would have left out: the run itself skips in stretches alone."""
         if view.knobs.action == "freeze":
-            return share_skipped(view.knobs, ratio(view.touches_H[view.stale_H].sum(), view.touches_H.sum()))
+            return share_skipped(view.knobs, view.touches_H[view.stale_H].sum() / max(1, view.touches_H.sum()))
         lookups_S = np.diff(view.sample_offsets)
         stale_S = np.add.reduceat(np.append(view.sample_stale_L, False), view.sample_offsets[:-1], dtype=np.int64)
         marked_S = (lookups_S > 0) & (stale_S >= stale_lookups_needed(lookups_S, view.knobs.alpha))
-        return share_skipped(view.knobs, ratio(marked_S.sum(), len(marked_S)))
+        return share_skipped(view.knobs, marked_S.sum() / max(1, len(marked_S)))
 
 
 POLICY = Adaptive

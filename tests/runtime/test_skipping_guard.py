@@ -220,14 +220,14 @@ def test_what_was_spent_stays_where_the_policy_changes() -> None:
     runtime, found = build(ALWAYS, "run.steps=20"), list[str]()
     guard = runtime.guard
     assert guard is not None
-    guard.spent, guard._at_random = 0.5, 0.25
+    guard.stretches.spent, guard._at_random = 0.5, 0.25
     for each in runtime.run():
         found += [each.text] if isinstance(each, Event) and each.kind == "guard" else []
         if runtime.step_number == 8:
             runtime.mailbox.change_knobs(policy="hotline")
         if runtime.step_number == 12:
             runtime.mailbox.change_knobs(policy="adaptive")
-    assert guard.spent == 0.5
+    assert guard.stretches.spent == 0.5
     assert np.isnan(guard._at_random), "that is the cost of another plan"
     assert found[-1] == "a trial of 8 steps ended: the policy has changed"
 
