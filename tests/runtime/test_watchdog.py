@@ -262,8 +262,11 @@ def test_a_rollback_that_a_kill_or_a_refusal_prevented_does_not_count(tmp_path: 
 
 
 def test_a_run_without_a_checkpoint_to_go_back_to_fails_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="must have a checkpoint to go back to, this one has written none yet"):
+    with pytest.raises(TrainingError, match="no rollback, as it held from the start and no checkpoint is that old"):
         trained(tmp_path / "run", config("loss < 90: rollback"))
+    from_the_start = "no rollback, as it held from the start and no checkpoint is that old"
+    with pytest.raises(TrainingError, match=from_the_start):
+        trained(tmp_path / "late", config("loss < 90 for 3 reports: rollback"))
     with pytest.raises(
         ConfigError, match="must not roll back where the run writes no checkpoints, got 'loss < 90: rollback'"
     ):
