@@ -148,8 +148,8 @@ class Watchdog:
             return
         to_step = self._step_to_go_back_to(breach.sound_step)
         if to_step is None:
-            began = f"its condition has held since step {breach.sound_step:,}" if breach.sound_step else "it held from the start"
-            self._give_up(breach, f"{began} and no checkpoint is that old (checkpoint.every_steps, checkpoint.keep)")
+            sound = f"did not hold last at step {breach.sound_step:,}" if breach.sound_step else "has held from the start"
+            self._give_up(breach, f"its condition {sound} and no checkpoint is that old (checkpoint.every_steps, checkpoint.keep)")
             return
         before = rollbacks_past(self._journal, to_step)
         if before >= limit:
@@ -173,7 +173,7 @@ class Watchdog:
         owed, self._owed = self._owed, []
         for breach in owed:
             self._act(breach)
-        self._send_back(self._temporary.still_returning())
+        self._send_back(self._temporary.still_returning(self._state.knobs))
 
     def _end_temporary_knobs(self, step: int) -> None:
         """Have knobs go back to what they were before a rule changed them, where their steps are over."""
