@@ -245,9 +245,11 @@ def _shuffled_part(source: Source, batch: Batch) -> MemoryPart:
     """Return the part of a prepared folder whose rows are shuffled."""
     from adaptive_rec.data.prepared import BLOCK_ROWS, GROUP_BLOCKS
 
-    rows = 2 * min(GROUP_BLOCKS * BLOCK_ROWS, source.train_samples)
+    rows = min(GROUP_BLOCKS * BLOCK_ROWS, source.train_samples)
     beside = sum(getattr(batch, name).nbytes for name in BESIDE if getattr(batch, name) is not None)
-    samples = batch.dense_BX.nbytes + batch.labels_B.nbytes + beside + batch.ids_N.nbytes // 2  # 32 bits each in the folder
+    copies = 1 if batch.lookups == batch.size * len(source.features) else 3  # bags are read, joined and mixed
+    ids = copies * batch.ids_N.nbytes // 2  # 32 bits each in the folder
+    samples = batch.dense_BX.nbytes + batch.labels_B.nbytes + beside + ids
     return MemoryPart("data being shuffled", "host", rows * samples // max(1, batch.size), "data.shuffle=false")
 
 
