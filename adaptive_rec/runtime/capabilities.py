@@ -133,8 +133,6 @@ REFUSALS = (
             "its layers are of float32"),
     Refusal("transport", "float64", "run.transport must be exact where precision is float64",
             "float64 is for exact comparisons", in_config=True),
-    Refusal("rows of 16 bits", "float64", "run.row_precision must be float32 where precision is float64",
-            "rows are of 64 bits then", in_config=True),
     Refusal("arranging", "own loop", "policy must leave the stream to the loop", "the stream is the loop's",
             "; it needs adaptive-rec train"),
     Refusal("per table", "own loop", "policy must leave tables and stream to the loop", "the tables are the model's",
