@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def python(code: str, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=600)
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:

@@ -22,7 +22,7 @@ from adaptive_rec.units import whole
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BLOCK_ROWS = 1 << 15
+BLOCK_ROWS = 1 << 13
 """Rows that are turned into Arrow, and written, at a time: a frame is never copied whole."""
 TAKEN = (
     "a pandas or polars frame, an Arrow table or record batch, a dictionary of columns, a NumPy array of rows and columns, or "
@@ -170,8 +170,10 @@ def write_frame(frame: Frame, path: Path, added: Mapping[str, AddedColumn] | Non
     lengths = {each.argument: len(each.values_R) for each in added.values()}
     for name, each in added.items():
         schema = schema.append(pa.field(name, pa.array(each.values_R[:0]).type))
+    texts = [field.name for field in schema if not _is_number(field.type)]
+    packed = {field.name: "snappy" if field.name in texts else "none" for field in schema}
     try:
-        with parquet.ParquetWriter(path, schema) as writer:
+        with parquet.ParquetWriter(path, schema, use_dictionary=texts, compression=packed) as writer:
             for batch in frame.batches:
                 canonical, end = canonical_batch(batch), rows + batch.num_rows
                 parts = [pa.array(each.values_R[rows:end]) for each in added.values()]
@@ -188,6 +190,13 @@ def write_frame(frame: Frame, path: Path, added: Mapping[str, AddedColumn] | Non
     check_lengths(rows, lengths)
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()[:16]
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    """Return whether values of a type are numbers, which are as long in a file as in memory: reading them then takes no more."""
+    import pyarrow as pa
+
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
 def check_lengths(rows: int, lengths: Mapping[str, int]) -> None:

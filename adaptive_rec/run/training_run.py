@@ -32,6 +32,7 @@ from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.session import Report
 from adaptive_rec.runtime.start_checks import check_scored
 from adaptive_rec.system.group import Alone, Group
+from adaptive_rec.system.host_memory import give_back_freed_memory
 from adaptive_rec.units import counted
 
 
@@ -200,6 +201,7 @@ class TrainingRun:
         if resumed is None:
             for text in self._remarks():
                 yield self.log.note("warning", text)
+            give_back_freed_memory()
 
     def _remarks(self) -> list[str]:
         """Return what is to be said of the data before it is trained on."""

@@ -412,7 +412,7 @@ class Sidecar:
         self.delay, self.answered = 0.0, 0
         threading.Thread(target=self._answer, daemon=True).start()
         headers = {"Authorization": f"Bearer {CONTROL}"}
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=headers, timeout=20)
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=headers, timeout=120)
 
     def say(self, line: Values) -> None:
         self.link.sendall(json.dumps(line).encode() + b"\n")
@@ -431,7 +431,7 @@ class Sidecar:
         self.link.shutdown(socket.SHUT_RDWR)
         self.link.close()
         self.listener.close()
-        _, said = self.process.communicate(timeout=60)  # it gives way to all other processes
+        _, said = self.process.communicate(timeout=300)  # it gives way to all other processes
         return said
 
 

@@ -413,7 +413,7 @@ def test_an_interrupted_comparison_resumes_and_shows_the_figures_of_its_runs(tmp
         until(lambda: (out / "runs" / "hybrid-seed1" / "config.toml").exists() or child.poll() is not None)
     finally:
         child.send_signal(signal.SIGINT)
-        said, error = child.communicate(timeout=60)
+        said, error = child.communicate(timeout=300)
     assert child.returncode == 130, said + error
     assert "stopped with 2 of 2 runs to go; adaptive-rec compare" in error
     assert not (out / "runs" / "hybrid-seed1" / "summary.json").exists()
