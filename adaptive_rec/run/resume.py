@@ -154,7 +154,7 @@ def told_replay(group: Group | None, replayed: Mapping[int, list[Command]] | Non
     commands."""
     done = [(step, each) for step in sorted(replayed or {}) for each in (replayed or {})[step]]
     parts = [[dict(each.values["begin"]), dict(each.values["end"])] for _, each in done if each.verb == "skip_data"]
-    evaluated = [[step, dict(each.values)] for step, each in done if each.verb == "evaluate"]
+    evaluated: list[Any] = [[step, dict(each.values)] for step, each in done if each.verb == "evaluate"]
     if group is not None:
         parts, evaluated = group.tell([parts, evaluated])
     left_out = {Position(**begin): Position(**end) for begin, end in parts}
