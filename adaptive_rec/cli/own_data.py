@@ -10,10 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from adaptive_rec.cli import own_beside
 from adaptive_rec.cli.output import printable_path, say
+from adaptive_rec.cli.own_columns import in_time
 from adaptive_rec.cli.own_schema import digest, keep_schema, schema_to_use
-from adaptive_rec.cli.own_time import in_time
 from adaptive_rec.cli.parser import describes_files, text_settings
 from adaptive_rec.errors import UsageError
 from adaptive_rec.units import counted, whole
@@ -37,7 +36,6 @@ def with_prepared_data(
     config = resolve(args)
     check_negatives(args, config)
     if not describes_files(args):
-        own_beside.check_folder(args)
         return args, config
     load_policy(config.knobs.policy)  # an error here comes before the time that preparing takes
     if config.data.ids == "raw":

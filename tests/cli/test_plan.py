@@ -22,11 +22,11 @@ from adaptive_rec.memory.parts import WHILE_TRAINING
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan
 from adaptive_rec.offline.forecast import rehearsal, survey
 from adaptive_rec.offline.forecast.fitting import Fitting, rounded_down, with_settings
-from adaptive_rec.offline.forecast.folded import Folded
 from adaptive_rec.offline.forecast.hardware import DenseCosts, DiskCosts, Hardware, RowCosts, to_text
-from adaptive_rec.offline.forecast.prediction import HotLookups
+from adaptive_rec.offline.forecast.homes import HotLookups
 from adaptive_rec.offline.forecast.profile import Learned, measure
 from adaptive_rec.offline.forecast.ranking import RowRanking, Seen, largest
+from adaptive_rec.offline.forecast.sources import Folded
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import assemble, plan_run
 from adaptive_rec.runtime.run_options import RunOptions
@@ -502,8 +502,8 @@ def test_a_ranks_own_hot_rows_must_fit_in_its_host_memory(ranks: int, fits: bool
 
 
 def test_the_dry_run_of_several_processes_refuses_what_they_would_refuse(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--dry-run", "tiny", "--processes=2", "--policy=fae"]) == 2
-    assert "knobs.policy must keep the order" in capsys.readouterr().err
+    assert main(["train", "--dry-run", "tiny", "--processes=2", "--set=run.classify=device"]) == 2
+    assert "run.classify must be host where several processes" in capsys.readouterr().err
 
 
 def test_a_plan_as_a_value() -> None:

@@ -100,27 +100,32 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two processes that nothing has broken."""
     out = tmp_path_factory.mktemp("whole") / "run"
     process = start(out, *SAVED)
-    _, complaints = process.communicate(timeout=120)
+    _, complaints = process.communicate(timeout=600)
     assert process.returncode == 0, complaints
     return out
 
 
+REORDERED = ["--policy=slipstream_released", "--set=data.ids=raw", "--set=policy.sampling_ratio=0.5"]
 ON_DISK = ["--set=run.host_memory=1MiB", "--set=knobs.hot_budget_bytes=6KiB"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("rank", "words"), [(0, []), (1, []), (1, ON_DISK), (1, ["--policy=cdlrm"]), (0, ["--policy=oracle"]), (0, ["--policy=xdl"])]
+    ("rank", "words"),
+    [(0, []), (1, []), (1, ON_DISK), (1, ["--policy=cdlrm"]), (0, ["--policy=oracle"]), (0, ["--policy=xdl"]), (1, REORDERED)],
 )
 def test_a_killed_rank_is_started_again_and_the_run_ends_as_if_unbroken(
     wait_for: Callable[..., None], tmp_path: Path, whole: Path, rank: int, words: list[str]
 ) -> None:
     """Also where the ranks of the broken run have their cold rows on a disk, or place rows otherwise, which changes no bit."""
     out = tmp_path / "run"
+    if words is REORDERED:
+        whole = tmp_path / "whole"
+        start(whole, *SAVED, *words).communicate(timeout=120)
     broken = start(out, *SAVED, "--restarts=2", *words)
     wait_for(lambda: (out / "checkpoints" / "step-000000040").exists())
     os.kill(ranks_of(out)[rank], signal.SIGKILL)
-    _, complaints = broken.communicate(timeout=120)
+    _, complaints = broken.communicate(timeout=600)
 
     assert broken.returncode == 0, complaints
     assert f"rank {rank} was ended by SIGKILL; 2 ranks start again from the newest checkpoint (restart 1 of 2)" in complaints
@@ -138,7 +143,7 @@ def test_without_restarts_a_killed_rank_ends_the_run_by_name(
     wait_for(lambda: lines_of(out / "metrics.jsonl") >= 2)
     os.kill(ranks_of(out)[1], signal.SIGKILL)
     began = time.monotonic()
-    _, complaints = process.communicate(timeout=60)
+    _, complaints = process.communicate(timeout=300)
 
     assert process.returncode == 1
     assert time.monotonic() - began < 30
@@ -155,7 +160,7 @@ def test_a_stopped_rank_ends_the_run_by_name_within_half_a_minute(
     wait_for(lambda: lines_of(out / "metrics.jsonl") >= 2)
     os.kill(ranks_of(out)[0], signal.SIGSTOP)
     began = time.monotonic()
-    _, complaints = process.communicate(timeout=60)
+    _, complaints = process.communicate(timeout=300)
 
     assert process.returncode == 1
     assert time.monotonic() - began < 30
@@ -171,7 +176,7 @@ def test_a_signal_saves_the_run(
     process = start(out, *LONG, "--no-serve")
     wait_for(lambda: lines_of(out / "metrics.jsonl") >= 2)
     process.send_signal(number)
-    _, complaints = process.communicate(timeout=60)
+    _, complaints = process.communicate(timeout=300)
 
     assert process.returncode == 128 + number
     steps = summary_of(out)["steps"]
@@ -190,7 +195,7 @@ def test_a_rank_that_is_stopped_in_start_up_ends_the_run(
     time.sleep(seconds)
     os.kill(ranks_of(tmp_path / "run")[1], signal.SIGSTOP)
     began = time.monotonic()
-    _, complaints = process.communicate(timeout=60)
+    _, complaints = process.communicate(timeout=300)
 
     assert process.returncode == 1
     assert time.monotonic() - began < 30
@@ -231,7 +236,7 @@ def test_wrong_numbers_of_processes(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--processes=two"], "--processes must be a whole number from 1 to 1024, got two"),
         (["--processes=2", "--restarts=-1"], "--restarts must be a whole number from 0 to 1000, got -1"),
         (["--processes=2", "--restarts=1", "--replay=run"], "give one of them"),
-        (["--processes=2", "--policy=fae"], "knobs.policy must keep the order"),
+        (["--processes=2", "--set=run.classify=device"], "run.classify must be host where several processes"),
     ):
         code, complaints = main(["train", "tiny", *words, f"--out={tmp_path / 'r'}"]), capsys.readouterr().err
         assert code == 2, complaints
@@ -263,7 +268,7 @@ def test_a_launch_that_names_no_rank_trains_nothing(
 def test_a_run_that_a_rule_suspends_ends_with_its_code_and_starts_no_rank_again(tmp_path: Path) -> None:
     out, rule = tmp_path / "run", "--set=watch.rules=['loss < 90 for 3 reports: pause']"
     process = start(out, *SAVED, rule, "--set=knobs.report_every=5", "--restarts", "1")
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 7, said
     kinds = [json.loads(line)["kind"] for line in (out / "events.jsonl").read_text().splitlines()]
     assert (kinds.count("started"), kinds[-1]) == (1, "suspended")
