@@ -132,7 +132,7 @@ def resume_run(
     return Resumed(
         runtime,
         runtime.config.model_copy(update={"knobs": before.knobs}),
-        ResumedFrom(generation.name, overridden_knobs, changed_settings(before, config)),
+        ResumedFrom(generation.name, overridden_knobs, changed_settings(before, config, runtime.state.position.epoch)),
     )
 
 
@@ -154,7 +154,7 @@ def told_replay(group: Group | None, replayed: Mapping[int, list[Command]] | Non
     commands. The others get those that are carried out before a step, which do not pass through the mailbox."""
     done = [(step, each) for step in sorted(replayed or {}) for each in (replayed or {})[step]]
     parts = [[dict(each.values["begin"]), dict(each.values["end"])] for _, each in done if each.verb == "skip_data"]
-    evaluated = [[step, dict(each.values)] for step, each in done if each.verb == "evaluate"]
+    evaluated = [(step, dict(each.values)) for step, each in done if each.verb == "evaluate"]
     before = [[step, dict(each.values), dict(each.note)] for step, each in done if each.verb == "halve_budget"]
     if group is not None:
         replays, parts, evaluated, before = group.tell([replayed is not None, parts, evaluated, before])

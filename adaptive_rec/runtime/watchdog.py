@@ -149,7 +149,8 @@ class Watchdog:
         to_step = self._step_to_go_back_to(breach.sound_step)
         if to_step is None:
             sound = f"did not hold last at step {breach.sound_step:,}" if breach.sound_step else "has held from the start"
-            self._give_up(breach, f"its condition {sound} and no checkpoint is that old (checkpoint.every_steps, checkpoint.keep)")
+            why = f"its condition {sound} and no checkpoint is that old (checkpoint.every_steps, checkpoint.keep)"
+            self._give_up(breach, why)
             return
         before = rollbacks_past(self._journal, to_step)
         if before >= limit:
