@@ -13,7 +13,9 @@ import numpy as np
 
 from adaptive_rec.policies.slipstream import Slipstream
 from adaptive_rec.policy import AccessView, MovementView, Staleness, fills_budget
+from adaptive_rec.policy.plans import share_skipped
 from adaptive_rec.saved import Saved
+from adaptive_rec.tracking.stale import stale_lookups_needed
 
 SETTLED = 1.5
 """Signal to noise below which a row has settled. Noise alone gives about 1, for any number of touches."""
@@ -60,6 +62,15 @@ class Adaptive(Slipstream):
         if knobs.stale_metric != "signal_to_noise" or knobs.stale_threshold != "search" or not knobs.target_skip_ratio:
             return super().find_stale(view)  # a given threshold, or a rule without a unit
         return Staleness(view.movement_H < SETTLED, SETTLED)
+
+    def skipped_share(self, view: MovementView) -> float:
+        """Return the share that a window of skipping would have left out: the run itself skips in stretches alone."""
+        if view.knobs.action == "freeze":
+            return share_skipped(view.knobs, view.touches_H[view.stale_H].sum() / max(1, view.touches_H.sum()))
+        lookups_S = np.diff(view.sample_offsets)
+        stale_S = np.add.reduceat(np.append(view.sample_stale_L, False), view.sample_offsets[:-1], dtype=np.int64)
+        marked_S = (lookups_S > 0) & (stale_S >= stale_lookups_needed(lookups_S, view.knobs.alpha))
+        return share_skipped(view.knobs, marked_S.sum() / max(1, len(marked_S)))
 
 
 POLICY = Adaptive

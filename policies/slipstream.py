@@ -53,7 +53,7 @@ class Slipstream(Hotline, SkippingPolicy):
         """
         target = view.knobs.target_skip_ratio
         if view.stale_H.any():
-            self._correction = float(np.clip(self._correction + target - view.skipped_ratio, -target, target))
+            self._correction = float(np.clip(self._correction + target - self.skipped_share(view), -target, target))
         elif self._correction < 0:
             self._correction /= 2  # the share was so small that nothing was skipped
         share = min(1.0, share_to_mark(view.knobs) + self._correction)
@@ -61,6 +61,10 @@ class Slipstream(Hotline, SkippingPolicy):
             return threshold_for_updates(view.movement_H, view.touches_H, share)
         critical_S = critical_movement(view.sample_movement_L, view.sample_offsets, view.knobs.alpha)
         return threshold_for_samples(critical_S, share)
+
+    def skipped_share(self, view: MovementView) -> float:
+        """Return the share that the present stale rows have led to skip, as `target_skip_ratio` counts it."""
+        return view.skipped_ratio
 
     def plan(self, view: BatchView) -> StepPlan:
         if view.knobs.action == "freeze":

@@ -23,9 +23,8 @@ from adaptive_rec.service.app import create_app
 from adaptive_rec.service.details_api import keep_reading
 from adaptive_rec.service.hello import Hello
 from adaptive_rec.service.run_view import FinishedRun, LiveRun, RunView
-from adaptive_rec.service.security import Security
+from adaptive_rec.service.security import BrowserSessions, Security
 from adaptive_rec.service.serve import make_server
-from adaptive_rec.service.sessions import BrowserSessions
 from adaptive_rec.service.trainer_link import KnobState, TrainerLink
 from adaptive_rec.system.process_use import ProcessMeter
 from adaptive_rec.units import printable

@@ -12,8 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from adaptive_rec.checkpoint.listing import newest_entries
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.service.answer_base import Answer
-from adaptive_rec.service.documented import answers
+from adaptive_rec.service.documented import Answer, answers
 from adaptive_rec.service.hello import Values
 from adaptive_rec.service.problems import Json, ProblemError
 from adaptive_rec.service.run_digest import iso

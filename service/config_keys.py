@@ -25,13 +25,13 @@ def config_keys(run: Path) -> list[Values]:
     for key, field in leaves(Config):
         value, default = _of(values, key), _at(defaults, key)
         changed = value is not None and value != default
-        found.append(_entry(key, value, default, changed, key_unit(field), field.description or ""))
+        found.append(_key_entry(key, value, default, changed, key_unit(field), field.description or ""))
     known = {each["key"] for each in found}
     strange = [key for key in values if not any(key == name or key.startswith(f"{name}.") for name in known)]
-    return [*found, *(_entry(key, values[key], None, True, "", UNKNOWN) for key in strange)]
+    return [*found, *(_key_entry(key, values[key], None, True, "", UNKNOWN) for key in strange)]
 
 
-def _entry(key: str, value: Any, default: Any, changed: bool, unit: str, why: str) -> Values:
+def _key_entry(key: str, value: Any, default: Any, changed: bool, unit: str, why: str) -> Values:
     return {"key": key, "value": value, "default": default, "changed": changed, "unit": unit, "why": why}
 
 

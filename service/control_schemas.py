@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from adaptive_rec.service.answer_base import Answer, example
+from adaptive_rec.service.documented import Answer, example
 
 KnobValue = int | float | str
 

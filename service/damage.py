@@ -9,8 +9,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from adaptive_rec.service.answer_base import Answer
 from adaptive_rec.service.config_keys import config_keys
+from adaptive_rec.service.documented import Answer
 from adaptive_rec.service.hello import Values
 from adaptive_rec.service.lines import MemorySummary, Tail
 from adaptive_rec.service.problems import ProblemError
@@ -32,19 +32,19 @@ class DamagedFile(Answer):
 def of_tail(tail: Tail, ended: bool) -> list[Values]:
     """Return the damage of a file of lines; nothing where it is whole. `ended`: whether nobody writes it any more."""
     left_out = tail.left_out_at_the_end() if ended else tail.left_out
-    found = [_entry(tail.path, str(left_out), left_out)] if left_out.count else []
-    return found + ([_entry(tail.path, tail.fault)] if tail.fault else [])
+    found = [_damaged_file(tail.path, str(left_out), left_out)] if left_out.count else []
+    return found + ([_damaged_file(tail.path, tail.fault)] if tail.fault else [])
 
 
 def of_ended_run(run: Path) -> list[Values]:
     """Return the damage of the files that describe a run that has ended."""
     found = []
     if os.path.lexists(run / SUMMARY) and summary_of(run) is None:
-        found.append(_entry(run / SUMMARY, "must be a JSON object with the figures of a run, it is none"))
+        found.append(_damaged_file(run / SUMMARY, "must be a JSON object with the figures of a run, it is none"))
     try:
         config_keys(run)
     except ProblemError as problem:
-        found.append(_entry(run / "config.toml", str(problem).removeprefix("config.toml ")))
+        found.append(_damaged_file(run / "config.toml", str(problem).removeprefix("config.toml ")))
     return found
 
 
@@ -58,7 +58,7 @@ def summary_of(run: Path, links: bool = True) -> Values | None:
     return None
 
 
-def _entry(path: Path, fault: str, left_out: LinesLeftOut | None = None) -> Values:
+def _damaged_file(path: Path, fault: str, left_out: LinesLeftOut | None = None) -> Values:
     left_out = left_out or LinesLeftOut()
     return {
         "file": path.name, "fault": fault, "lines_left_out": left_out.count, "first_lines": list(left_out.numbers),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 from fastapi import APIRouter, Header
@@ -37,9 +38,17 @@ class Asset:
 
     def response(self, if_none_match: str | None, caching: str = ALWAYS_ASK) -> Response:
         headers = {"ETag": self.etag, "Cache-Control": caching}
-        if if_none_match == self.etag:
+        if matches(if_none_match or "", self.etag):
             return Response(status_code=304, headers=headers)
         return Response(self.content, headers=headers, media_type=self.media_type)
+
+
+def matches(if_none_match: str, etag: str) -> bool:
+    """Return whether the header names an ETag: alone, in a list, or as a weak one (RFC 9110, 13.1.2); `*` names all."""
+    return if_none_match.strip() == "*" or etag in _ETAG.findall(if_none_match)
+
+
+_ETAG = re.compile(r'(?:W/)?("[^"]*")')
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -1,10 +1,12 @@
-"""Describes the answers of routes for OpenAPI; every error is a problem (RFC 9457)."""
+"""Describes the answers of routes for OpenAPI, and what all their models share; every error is a problem (RFC 9457)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from adaptive_rec.config.figures import Part, of_part
 
 EXAMPLE: dict[str, Any] = {
     "type": "about:blank",
@@ -29,11 +31,11 @@ TITLES = {
 }
 
 
-def answers(model: type[BaseModel] | None, *errors: int, status: int = 200) -> dict[str, Any]:
+def answers(model: type[BaseModel] | None, *errors: int) -> dict[str, Any]:
     """Return keyword arguments of a route that describe its answer and its errors."""
     found: dict[int | str, dict[str, Any]] = {error: describe_problem(TITLES[error]) for error in {401, 422, *errors}}
     found["default"] = describe_problem("Any other error")
-    return {"response_model": model, "status_code": status, "responses": found}
+    return {"response_model": model, "status_code": 200, "responses": found}
 
 
 def describe_problem(description: str) -> dict[str, Any]:
@@ -51,3 +53,27 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str
+
+
+class Answer(BaseModel):
+    """Base of all answers."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+
+def example(**values: Any) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [values]})
+
+
+def figures_model(name: str, part: Part, doc: str) -> type[Answer]:
+    """Return the model of the figures of a part of a snapshot (`config/figures.py`)."""
+    fields: dict[str, Any] = {
+        each.field: (
+            (float | None, Field(None, description=each.about))
+            if each.is_new
+            else (int if each.is_whole else float, Field(description=each.about) if each.about else ...)
+        )
+        for each in of_part(part)
+        if each.is_in_api
+    }
+    return create_model(name, __base__=Answer, __doc__=doc, **fields)

@@ -32,7 +32,7 @@ class Table:
     row_bytes: Count
     """Device memory of a hot row."""
     values: str = ""
-    """File of the values that the ids stand for (`row_values.py`); empty where the data has none."""
+    """File of the values that the ids stand for (`placement.py`); empty where the data has none."""
 
 
 @dataclass(frozen=True)

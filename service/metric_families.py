@@ -83,3 +83,41 @@ class Families:
 def by_one(values: Mapping[str, Any]) -> ByLabels:
     """Return values by a single label as `gauges` and `counters` take them."""
     return {(label,): value for label, value in values.items()}
+
+
+EVENT_KINDS = (
+    "started",
+    "finished",
+    "suspended",
+    "failed",
+    "knobs",
+    "reclassified",
+    "evicted",
+    "memory",
+    "guard",
+    "split",
+    "evaluation",
+    "overfit",
+    "stopped_early",
+    "scored",
+    "saving",
+    "checkpoint",
+    "checkpoint_failed",
+    "arranged",
+    "nan",
+    "settings",
+    "going_back",
+    "rolled_back",
+    "left_out",
+    "watchdog",
+    "paused",
+    "resumed",
+    "stopping",
+    "branched",
+    "warning",
+    "sidecar",
+)
+"""Kinds of events. Each is counted from 0, as Prometheus finds no increase where a series begins at 1."""
+
+WATCHDOG_ACTIONS = ("warn", "pause", "checkpoint", "rollback", "stop", "fail")
+"""What the watchdog does. Each is counted from 0, for the same reason."""

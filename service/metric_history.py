@@ -18,8 +18,7 @@ from adaptive_rec.service.lines import (
     SnapshotLine,
     Tail,
 )
-from adaptive_rec.service.table_history import TableHistory
-from adaptive_rec.service.thinned import Point, ThinnedSeries
+from adaptive_rec.service.table_history import Point, TableHistory, ThinnedSeries
 from adaptive_rec.system.strict_json import fits
 
 WHOLE_BYTES = 16 << 20

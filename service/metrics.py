@@ -19,8 +19,7 @@ from adaptive_rec.config.figures import metrics_of
 from adaptive_rec.live.life import STATES
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Values
-from adaptive_rec.service.metric_families import ByLabels, Families, by_one
-from adaptive_rec.service.metric_names import EVENT_KINDS, WATCHDOG_ACTIONS
+from adaptive_rec.service.metric_families import EVENT_KINDS, WATCHDOG_ACTIONS, ByLabels, Families, by_one
 from adaptive_rec.service.run_api import status, table_stats
 from adaptive_rec.service.run_view import RunView
 from adaptive_rec.service.tiers import tiers

@@ -18,9 +18,8 @@ from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.service import placement_schemas
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Table, Values, read_json
-from adaptive_rec.service.placement import COLD, Class, count_cold, next_by_estimate, next_by_id, rows_at
+from adaptive_rec.service.placement import COLD, Class, RowValues, count_cold, next_by_estimate, next_by_id, rows_at
 from adaptive_rec.service.problems import Json, ProblemError
-from adaptive_rec.service.row_values import RowValues
 from adaptive_rec.service.run_view import RunView
 from adaptive_rec.service.tiers import per_table, tiers
 from adaptive_rec.service.why import present_threshold, why

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr
 
-from adaptive_rec.service.answer_base import Answer, example
+from adaptive_rec.service.documented import Answer, example
 
 
 class TablePlacement(Answer):

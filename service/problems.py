@@ -72,7 +72,7 @@ def install(app: FastAPI) -> None:
     app.exception_handler(ProblemError)(_problem)
     app.exception_handler(HTTPException)(_http)
     app.exception_handler(RequestValidationError)(_invalid)
-    app.exception_handler(StateBusy)(_busy)
+    app.exception_handler(StateBusy)(_state_busy)
 
 
 async def check_query(request: Request) -> None:
@@ -128,5 +128,5 @@ def of_client(fault: Mapping[str, Any], part: Any) -> bool:
     return fault["type"] == "extra_forbidden" or not BRANCH.match(str(part))
 
 
-async def _busy(request: Request, error: StateBusy) -> Response:
+async def _state_busy(request: Request, error: StateBusy) -> Response:
     return problem_response(503, str(error), {"Retry-After": "1"})

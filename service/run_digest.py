@@ -24,7 +24,7 @@ from adaptive_rec.service.lines import (
     Step,
     was_replaced,
 )
-from adaptive_rec.service.thinned import ThinnedSeries
+from adaptive_rec.service.table_history import ThinnedSeries
 from adaptive_rec.system.regular_files import open_regular
 from adaptive_rec.system.strict_json import StrictShape, fits, parsed
 

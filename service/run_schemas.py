@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from adaptive_rec.service.answer_base import Answer
+from adaptive_rec.service.documented import Answer
 from adaptive_rec.service.schemas import Quality
 
 

@@ -1,14 +1,53 @@
-"""Secrets, allowed hosts, request limits and token buckets of the sidecar, used by `gate` and `protocol`."""
+"""Secrets, sessions of browsers, allowed hosts, request limits and token buckets of the sidecar, for `gate` and `protocol`."""
 
 from __future__ import annotations
 
+import hashlib
 import math
+import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from adaptive_rec.service.sessions import BrowserSessions
+MOST_SESSIONS = 64
+"""Sessions at one time; a new one beyond ends the oldest."""
+
+
+class BrowserSessions:
+    """The sessions of a run, by the digests of their cookies, so that the trainer keeps nothing that signs in.
+
+    `keep` is called with all of them after each change: the trainer hands them to the next sidecar as `known`.
+    """
+
+    def __init__(self, known: Mapping[str, str] | None = None, keep: Callable[[dict[str, str]], None] = lambda _: None) -> None:
+        self._scopes = dict(known or {})
+        self._keep = keep
+
+    def begin(self, scope: str) -> str:
+        """Begin a session of this scope, and return the value of its cookie."""
+        while len(self._scopes) >= MOST_SESSIONS:
+            del self._scopes[next(iter(self._scopes))]
+        value = secrets.token_urlsafe(32)
+        self._scopes[digest(value.encode())] = scope
+        self._keep(dict(self._scopes))
+        return value
+
+    def end(self, cookies: Iterable[bytes]) -> None:
+        """End the sessions that these cookies belong to. Others are left out."""
+        ended = [self._scopes.pop(digest(cookie), None) for cookie in cookies]
+        if any(ended):
+            self._keep(dict(self._scopes))
+
+    def scope_of(self, cookies: Iterable[bytes]) -> str | None:
+        """Return the widest scope of the sessions that these cookies belong to, or None if they belong to none."""
+        found = {self._scopes.get(digest(cookie)) for cookie in cookies}
+        return next((scope for scope in ("control", "read") if scope in found), None)
+
+
+def digest(cookie: bytes) -> str:
+    return hashlib.sha256(cookie).hexdigest()
+
 
 Lane = Literal["unix", "bearer", "cookie", "stranger", "arriving"]
 """A group of senders with connections, streams and rates of its own, so that no group can use up another's: commands of the run's

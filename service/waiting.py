@@ -35,12 +35,12 @@ async def outcome_soon(view: RunView, sent: SentCommand) -> Values | None:
         reply = await link.reply(sent, LOOK_SECONDS)
         if reply is not None:
             return reply
-        if sent.accepted.done() and _busy(view) is not None:
+        if sent.accepted.done() and _busy_phase(view) is not None:
             return None
     return sent.outcome.result() if sent.outcome.done() else None
 
 
-def _busy(view: RunView) -> str | None:
+def _busy_phase(view: RunView) -> str | None:
     """Return which phase has no step boundary for a while; None where a step may end at any moment."""
     board, now = view.board(), time.monotonic()
     phase, age = board.get("phase", "starting"), now - board.get("phase_since", now)
@@ -57,12 +57,12 @@ def _busy(view: RunView) -> str | None:
 def reason(view: RunView, effect: str) -> str:
     """Return why a command waits, and when it is carried out. `effect`: who does what then, such as "the change takes effect"."""
     phase = view.board().get("phase", "starting")
-    why = _busy(view) or ("a step is under way" if phase == "training" else f"the run is {phase.replace('_', ' ')}")
+    why = _busy_phase(view) or ("a step is under way" if phase == "training" else f"the run is {phase.replace('_', ' ')}")
     return f"{why}; {effect} at the next step boundary"
 
 
 def checkpoint_reason(view: RunView) -> str:
     """Return why a requested checkpoint has no end yet: it has still to begin, or is being written."""
-    if (busy := _busy(view)) is not None:
+    if (busy := _busy_phase(view)) is not None:
         return f"{busy}; the checkpoint begins at the next step boundary"
     return "the checkpoint is being written beside training; the event checkpoint reports its end"

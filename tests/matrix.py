@@ -62,8 +62,8 @@ OWN_LOOP_ELSEWHERE = {
 }  # fmt: skip
 """The other axes, which tests of modules drive one by one."""
 
-SUITES = ("parity", "checkpoint", "policies")
-"""Folders with a file ``test_cells.py``. Each runs a third of the cover in `make test`, so that every possible pair is run
+SUITES = ("parity", "policies", "checkpoint", "runtime")
+"""Folders with a file ``test_cells.py``. Each runs a part of the cover in `make test`, so that every possible pair is run
 once there, and the whole cover, with others drawn from the product, in `make check`."""
 
 Pair = tuple[tuple[str, Any], tuple[str, Any]]

@@ -20,15 +20,15 @@ class Stopwatch:
         self._processes = (os.getpid(), *others)
         self._before: dict[tuple[int, int], int] = {}
         self._waited: dict[tuple[int, int], int] = {}
+        self._began = time.monotonic()  # before the look, and below after it: a wait beside a look is not left out
         self._look(self._before)
-        self._began = time.monotonic()
 
     @property
     def seconds(self) -> float:
         """Look again, as what a thread has waited is not known any more when it has ended."""
-        passed = time.monotonic() - self._began
         self._look(self._waited)
-        return passed - sum(max(waited - self._before.get(who, 0), 0) for who, waited in self._waited.items()) / 1e9
+        waited = sum(max(waited - self._before.get(who, 0), 0) for who, waited in self._waited.items()) / 1e9
+        return time.monotonic() - self._began - waited
 
     def include(self, process: int) -> None:
         """Leave out, too, what the threads of a process that has just begun wait for a processor."""

@@ -37,7 +37,7 @@ def test_every_possible_pair_is_run_in_make_test() -> None:
     assert set().union(*run.values()) == possible_pairs(of_loop)
     for suite in SUITES:
         left = left_to_check(suite)
-        assert left, "a third of the cover has not all pairs"
+        assert left, "a part of the cover has not all pairs"
         assert not left & run[suite]
         assert left <= set().union(*(run[other] for other in SUITES if other != suite))
         assert (Path(__file__).parent / suite / "test_cells.py").exists()

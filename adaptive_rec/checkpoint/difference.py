@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from adaptive_rec.checkpoint.generation import read_json_file, read_manifest
 from adaptive_rec.checkpoint.history import verify_all
 from adaptive_rec.checkpoint.rows import SavedRows, SavedTable, is_shard
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, as_numbers
-from adaptive_rec.checkpoint.saved_keys import KEYS_OF_TABLES, SavedKeys, key_changes, saved_keys
+from adaptive_rec.checkpoint.saved_keys import KEYS_OF_TABLES, SavedKeys, TableKeys, key_changes, saved_keys
 from adaptive_rec.embedding.shard_arrays import OPTIMIZER_STATE, WEIGHT
 
 BLOCK_BYTES = 8 << 20
@@ -62,8 +62,9 @@ def find_differences(files: Files, a: Path, b: Path) -> Iterator[ArrayDifference
     for generation in (a, b):
         verify_all(files, generation)
     sides = [SavedRows(files, generation) for generation in (a, b)]
-    yield from _tables(*sides)
-    yield from _keys(*(saved_keys(path, side.tables, files) for path, side in zip((a, b), sides, strict=True)))
+    keys = [saved_keys(path, side.tables, files) for path, side in zip((a, b), sides, strict=True)]
+    yield from _tables(*zip(sides, keys, strict=True))
+    yield from _keys(*keys)
     names = [{entry.name for entry in read_manifest(files, path).files if not is_shard(entry.name)} for path in (a, b)]
     for name in sorted(names[0] | names[1], key=lambda name: (name.endswith(".json"), name)):
         if not all(name in side for side in names):
@@ -74,14 +75,19 @@ def find_differences(files: Files, a: Path, b: Path) -> Iterator[ArrayDifference
             yield from _arrays(name, ArraysFile(files, a / name), ArraysFile(files, b / name))
 
 
-def _tables(a: SavedRows, b: SavedRows) -> Iterator[ArrayDifference]:
-    sides = [{table.name: table for table in side.tables} for side in (a, b)]
-    for name in dict.fromkeys([*sides[0], *sides[1]]):
-        one, other = (side.get(name) for side in sides)
+Side = tuple[SavedRows, SavedKeys | None]
+"""A generation: its rows, and its keys where ids are raw."""
+
+
+def _tables(a: Side, b: Side) -> Iterator[ArrayDifference]:
+    places = [{table.name: place for place, table in enumerate(saved.tables)} for saved, _ in (a, b)]
+    for name in dict.fromkeys([*places[0], *places[1]]):
+        one, other = (each.get(name) for each in places)
         if one is None or other is None:
             yield ArrayDifference(name, "", "only in A" if other is None else "only in B")
-        else:
-            yield from _table(name, (a, one), (b, other))
+            continue
+        keys = [None if saved is None else saved.table(place) for (_, saved), place in zip((a, b), (one, other), strict=True)]
+        yield from _table(name, (a[0], a[0].tables[one]), (b[0], b[0].tables[other]), keys)
 
 
 def _keys(a: SavedKeys | None, b: SavedKeys | None) -> Iterator[ArrayDifference]:
@@ -97,8 +103,20 @@ def _keys(a: SavedKeys | None, b: SavedKeys | None) -> Iterator[ArrayDifference]
                 yield ArrayDifference(table.name, "keys", "keys", keys=counts)
 
 
-def _table(name: str, a: tuple[SavedRows, SavedTable], b: tuple[SavedRows, SavedTable]) -> Iterator[ArrayDifference]:
-    """Compare rows and optimizer state of a table."""
+def _with_ids(keys: Sequence[TableKeys | None], first: int, end: int) -> NDArray[np.bool_] | slice:
+    """Return which rows of a range have an id on either side, or are shared. How many others a run has drawn ahead depends on how
+    far it has read by chance: they are drawn again for the ids that get them."""
+    one, other = keys
+    if one is None or other is None:
+        return slice(None)
+    shared_C = np.arange(first, end) < max(one.shared_rows, other.shared_rows)
+    return shared_C | one.between(first, end)[0] | other.between(first, end)[0]
+
+
+def _table(
+    name: str, a: tuple[SavedRows, SavedTable], b: tuple[SavedRows, SavedTable], keys: Sequence[TableKeys | None]
+) -> Iterator[ArrayDifference]:
+    """Compare rows and optimizer state of a table. `keys`: those of each side, where ids are raw."""
     comparisons: list[_Comparison | None] = []
     for array, *kinds in zip((WEIGHT, OPTIMIZER_STATE), *(saved.types(table) for saved, table in (a, b)), strict=True):
         shapes = [[table.rows, *kind.shape[1:]] for (_, table), kind in zip((a, b), kinds, strict=True)]
@@ -112,11 +130,12 @@ def _table(name: str, a: tuple[SavedRows, SavedTable], b: tuple[SavedRows, Saved
     if not any(comparisons):
         return
     for first, end in a[0].chunks(a[1]):
+        with_ids = _with_ids(keys, first, end)
         for comparison, *parts in zip(
             comparisons, *(saved.read(table, first, end) for saved, table in (a, b)), strict=True
         ):
             if comparison:
-                comparison.add(*parts)
+                comparison.add(*(part[with_ids] for part in parts))
     for found, stored in zip(comparisons, a[0].types(a[1]), strict=True):
         if found:
             yield from found.result(a[1].rows * stored.shape[1])

@@ -1,4 +1,4 @@
-"""The raw keys that a checkpoint has, table by table. Loads nothing heavy."""
+"""The raw keys that a checkpoint has, table by table, and the columns of a user's own files. Loads nothing heavy."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.checkpoint.files import DISK, Files
+from adaptive_rec.checkpoint.flatten import unflatten
 from adaptive_rec.checkpoint.generation import read_json_file
 from adaptive_rec.checkpoint.rows import SavedTable, state_file_names
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile
+from adaptive_rec.checkpoint.saved_state import read_values
+from adaptive_rec.data.tabular.trained import TrainedColumns
 from adaptive_rec.errors import CheckpointError
+from adaptive_rec.saved import Saved
 
 KEYS_OF_TABLES = "keys/tables/"
 """What the names of the arrays begin with that have the keys of the tables."""
+COLUMNS = "columns"
 
 
 @dataclass(frozen=True)
@@ -107,3 +112,14 @@ def saved_keys(checkpoint: Path, tables: list[SavedTable], files: Files = DISK) 
     if not isinstance(state, dict) or state.get("keys") is None:  # other ids, or an older version
         return None
     return SavedKeys(checkpoint, tables, files)
+
+
+def saved_columns(checkpoint: Path, files: Files = DISK) -> TrainedColumns | None:
+    """Return the columns that a run has read by raw keys; None where it has read no such files, or the checkpoint is of a version
+    that kept none. Raises CheckpointError where it is damaged."""
+    state, _, _ = read_values(checkpoint, files)
+    if state.get(COLUMNS) is None:
+        return None
+    file = ArraysFile(files, checkpoint / state_file_names(0)[1])
+    arrays = {name: file.rows(name) for name in file.arrays if name.startswith(f"{COLUMNS}/")}
+    return TrainedColumns.saved(Saved(unflatten({COLUMNS: state[COLUMNS]}, arrays)).part(COLUMNS))

@@ -14,8 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.cli.frame_labels import labels_beside, weights_beside
-from adaptive_rec.cli.frames import AddedColumn, ArgumentError, Frame, frame_of, is_path
+from adaptive_rec.cli.frames import AddedColumn, ArgumentError, Frame, frame_of, is_path, labels_beside, weights_beside
 from adaptive_rec.cli.from_python import (
     ONE_AT_A_TIME,
     begin_use,

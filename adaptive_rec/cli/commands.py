@@ -17,7 +17,7 @@ COMMANDS = {
     "stop": "control",
     "reclassify": "control",
     "checkpoint": "control",
-    "rollback": "rollback",
+    "rollback": "control",
     "runs": "runs",
     "dashboard": "runs",
     "serve": "runs",

@@ -31,9 +31,8 @@ from adaptive_rec.units import counted, printable
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
-    from adaptive_rec.offline.compare.plan import Plan
+    from adaptive_rec.offline.compare.plan import Plan, Variant
     from adaptive_rec.offline.compare.results import Results
-    from adaptive_rec.offline.compare.variants import Variant
 
 EXAMPLES = """\
 examples:
@@ -77,8 +76,7 @@ def add_commands(subparsers: Any) -> None:
 def compare(args: argparse.Namespace) -> int:
     """Do the missing runs, write and print the results. Returns 1 where a run failed."""
     waiting("preparing the runs")
-    from adaptive_rec.offline.compare.plan import conditions, plan_of
-    from adaptive_rec.offline.compare.variants import read_variants
+    from adaptive_rec.offline.compare.plan import conditions, plan_of, read_variants
     from adaptive_rec.policy.find import load_policy
 
     beside = args.out.parent if args.out else RUN_FOLDER
@@ -155,8 +153,7 @@ def make_runs(plan: Plan, held: dict[str, Any], folder: Path, lock: Any, args: a
     """Do the missing runs and write the results after each. Returns the number of a signal that arrived, or 0."""
     from adaptive_rec.cli.compare_screen import Board
     from adaptive_rec.offline.compare.plan import code_digest, digest_values
-    from adaptive_rec.offline.compare.processes import RunProcesses, finished
-    from adaptive_rec.offline.compare.warm_process import WarmProcess
+    from adaptive_rec.offline.compare.processes import RunProcesses, WarmProcess, finished
 
     under, turns, out = digest_values(held), plan.turns(), folder.parent
     missing = [turn for turn in turns if finished(folder / turn.name, under) is None]

@@ -17,9 +17,8 @@ from adaptive_rec.cli import processes
 from adaptive_rec.cli.dry_run_screen import Described, DryRunScreen
 from adaptive_rec.cli.launcher import Wanted
 from adaptive_rec.cli.output import pairs, print_json, printable_path, show, waiting
-from adaptive_rec.cli.own_beside import check_folder
+from adaptive_rec.cli.own_columns import in_time
 from adaptive_rec.cli.own_data import check_negatives, describe_own_data, request_of
-from adaptive_rec.cli.own_time import in_time
 from adaptive_rec.cli.parser import SMALL_FILE_BYTES, describes_files, text_settings
 from adaptive_rec.cli.plan import DRY_RUN_NOTE, FOLLOWED_NOTE, ONE_LOOK_SECONDS, fit_verdict, plan_rank
 from adaptive_rec.cli.train_settings import check_begins, check_past, names_columns, replays
@@ -62,7 +61,6 @@ def describe(args: argparse.Namespace, scratch: Path) -> Described:
     config = check_begins(args)
     check_negatives(args, config)
     if not describes_files(args):
-        check_folder(args)
         return Described(config)
     runs, said = args.out.parent if args.out else RUNS, io.StringIO()
     if config.data.ids == "raw":
@@ -92,7 +90,7 @@ def unprepared(args: argparse.Namespace, schema_file: Path) -> Described:
     from adaptive_rec.data.implicit.negatives import with_negatives
     from adaptive_rec.data.looked_at import estimated_rows
     from adaptive_rec.data.tabular.stream import TabularSource
-    from adaptive_rec.offline.forecast.folded import Folded
+    from adaptive_rec.offline.forecast.sources import Folded
 
     positives_alone = bool(check_begins(args).data.implicit.negatives)
     small = None if positives_alone else "clicks_small"

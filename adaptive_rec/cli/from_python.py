@@ -24,6 +24,7 @@ from adaptive_rec.cli.frames import AddedColumn, Frame, write_frame
 from adaptive_rec.errors import AdaptiveRecError, ConflictError, TrainingError
 from adaptive_rec.run.new_directory import named_directory, new_directory
 from adaptive_rec.system.drafts import draft_file, make_shared_folder
+from adaptive_rec.system.host_memory import give_back_freed_memory
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
@@ -78,6 +79,7 @@ def frame_in_file(frame: Frame, runs: Path, added: Mapping[str, AddedColumn]) ->
         make_shared_folder(folder)
         with draft_file(folder / "frame.parquet") as (draft, _):
             digest = write_frame(frame, draft, added)
+            give_back_freed_memory()
             place = folder / f"frame-{digest}.rows"
             with only_one(place, on_wait=lambda: None):
                 path = place / f"frame-{digest}.parquet"

@@ -10,10 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from adaptive_rec.cli import own_beside
 from adaptive_rec.cli.output import printable_path, say
+from adaptive_rec.cli.own_columns import in_time
 from adaptive_rec.cli.own_schema import digest, keep_schema, schema_to_use
-from adaptive_rec.cli.own_time import in_time
 from adaptive_rec.cli.parser import describes_files, text_settings
 from adaptive_rec.errors import UsageError
 from adaptive_rec.units import counted, whole
@@ -37,7 +36,6 @@ def with_prepared_data(
     config = resolve(args)
     check_negatives(args, config)
     if not describes_files(args):
-        own_beside.check_folder(args)
         return args, config
     load_policy(config.knobs.policy)  # an error here comes before the time that preparing takes
     if config.data.ids == "raw":
@@ -122,12 +120,14 @@ def request_of(args: argparse.Namespace, runs: Path, config: Config, stream: Tex
     from adaptive_rec.data.prepare.formats import array_name
     from adaptive_rec.data.prepare.job import Request, make_job
     from adaptive_rec.data.tabular.first_rows import Reading
+    from adaptive_rec.system.host_memory import give_back_freed_memory
 
     found = found_files(check_given(args), stream)
     name = array_name(Path(os.path.abspath(args.data)))
     kept = runs / f"{name}.schema.toml"
     skip_bad_rows = config.data.on_bad_row == "skip"
     schema = schema_to_use(args, found, kept, Reading(skip_bad_rows), stream)
+    give_back_freed_memory()  # of the first rows
     if config.data.order == "time":
         check_time(schema, args.schema or kept)
     check_is_grouped(schema, args.schema or kept, config)
@@ -174,6 +174,7 @@ def run_once(request: Request, stream: TextIO) -> Meta:
     from adaptive_rec.cli.progress import StageBar, compiling_shown
     from adaptive_rec.data.prepare.meta import load_meta
     from adaptive_rec.data.prepare.prepare import prepare_folder
+    from adaptive_rec.system.host_memory import give_back_freed_memory
 
     if request.out.exists():
         meta = load_meta(request.out)
@@ -181,6 +182,7 @@ def run_once(request: Request, stream: TextIO) -> Meta:
         return meta
     with StageBar(stream) as bar, compiling_shown(bar):
         meta = prepare_folder(request, bar.show, waits=True)
+    give_back_freed_memory()
     files = f" of {counted(len(meta.sources), 'file')}" if len(meta.sources) > 1 else ""
     say(f"data        {printable_path(request.out)}: {counted(meta.rows, 'row')}{files}{meta.left_out}", stream)
     return meta

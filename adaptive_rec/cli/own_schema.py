@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from adaptive_rec.cli import own_beside
+from adaptive_rec.cli import own_columns
 from adaptive_rec.cli.output import printable_path, say
-from adaptive_rec.cli.own_time import inferred_in_time, timed
 from adaptive_rec.errors import UsageError
 from adaptive_rec.run.new_directory import replace_text
 from adaptive_rec.units import printable, readable
@@ -67,7 +66,7 @@ def schema_to_use(
     Of files that are followed the first one is read."""
     schema = found_schema(args, found, kept, reading, stream, numbered)
     where = found.files[0], args.schema or kept, reading
-    return own_beside.with_beside(timed(schema, args.time, *where), args, *where)
+    return own_columns.with_beside(own_columns.timed(schema, args.time, *where), args, *where)
 
 
 def found_schema(
@@ -102,12 +101,12 @@ def found_schema(
     others = [] if reading.grows else sources[1:]
     implicit = choice_of(args) or (known.implicit if known and not args.label else None)
     inferred = infer(sources[0], args.label or (known.label if known else ""), reading, others, file, implicit)
-    inferred = inferred_in_time(inferred, args.time, sources[0], kept, reading)
-    inferred = own_beside.inferred_with_beside(inferred, args, sources[0], kept, reading)
+    inferred = own_columns.inferred_in_time(inferred, args.time, sources[0], kept, reading)
+    inferred = own_columns.inferred_with_beside(inferred, args, sources[0], kept, reading)
     resumes = getattr(args, "resume", False)
     same = known is not None and not contradiction(args, known) and args.time in (None, known.time.column)
     if known is not None:
-        same = same and own_beside.is_beside(known, args) and (resumes or own_beside.has_columns_of(known, inferred.schema))
+        same = same and own_columns.is_beside(known, args) and (resumes or own_columns.has_columns_of(known, inferred.schema))
     is_fit = known is not None and (resumes or reading.skip_bad_rows or inferred.fits(known))
     if known is not None and same and is_fit and not of_other and not new_columns(inferred, text):
         say(f"schema      {printable_path(kept)}{EARLIER}", stream)  # a file that has grown would be read otherwise

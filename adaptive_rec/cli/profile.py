@@ -71,7 +71,7 @@ def resolve_profile(args: argparse.Namespace) -> Config:
 
 
 def profile_page_of(measured: Mapping[str, Any]) -> str:
-    from adaptive_rec.offline.forecast.profile_page import profile_page
+    from adaptive_rec.offline.forecast.pages import profile_page
 
     return profile_page(measured)
 

@@ -6,6 +6,8 @@ import argparse
 import math
 import signal
 import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,12 +27,12 @@ from adaptive_rec.cli.parser import (
 )
 from adaptive_rec.cli.predict import inputs_of, ratios, strangers, strangers_in_words, unknown_in_words
 from adaptive_rec.errors import UsageError
-from adaptive_rec.units import clock
+from adaptive_rec.units import clock, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.data.unknown import Unknown
+    from adaptive_rec.live.runtime_file import RuntimeFile
     from adaptive_rec.run.parent import ParentRun
-
 
 def add_commands(subparsers: Any) -> None:
     parser = add_command(subparsers, "runs", runs, "list the runs under way")
@@ -61,7 +63,6 @@ def add_commands(subparsers: Any) -> None:
 
 def runs(args: argparse.Namespace) -> int:
     """Print the runs under way, without their tokens."""
-    from adaptive_rec.cli.run_overview import at_a_glance, cells
     from adaptive_rec.live.runtime_file import scanned
 
     files, damaged = scanned()
@@ -178,3 +179,35 @@ def report(args: argparse.Namespace) -> int:
 
     say(printable_path(write_report(args.directory, args.out)))
     return 0
+
+
+PATIENCE_SECONDS = 2.0
+"""Longest time for the answer of a run; one that does not answer is listed without these figures."""
+AT_ONCE = 8
+
+
+def at_a_glance(files: Sequence[RuntimeFile]) -> list[dict[str, Any]]:
+    """Return phase, step and best evaluation of each run; null where its service does not answer."""
+    if not files:
+        return []
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(_of, files))
+
+
+def _of(file: RuntimeFile) -> dict[str, Any]:
+    from adaptive_rec.cli.client import ApiError, UnreachableError, client_of_run
+
+    now: Mapping[str, Any] = {}
+    try:
+        with client_of_run(file, PATIENCE_SECONDS) as client:
+            now = client.get("/status").body
+    except (ApiError, UnreachableError):
+        pass
+    return {name: now.get(name) for name in ("phase", "step", "steps_total", "best_evaluation")}
+
+
+def cells(now: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return phase, step and best evaluation as the list has them; "-" for what is not known."""
+    step, best = now["step"], now["best_evaluation"]
+    score = "-" if best is None or best["auc"] is None else f"{best['auc']:.4f} at step {whole(best['step'])}"
+    return now["phase"] or "no answer", "-" if step is None else whole(step), score

@@ -98,7 +98,7 @@ def simulate(args: argparse.Namespace) -> int:
 
 def trace_of(args: argparse.Namespace) -> Path | None:
     """Return DATA where it is a raw trace."""
-    from adaptive_rec.offline.forecast.trace import SUFFIXES
+    from adaptive_rec.offline.forecast.sources import SUFFIXES
 
     return Path(args.data) if args.data.endswith(SUFFIXES) else None
 
@@ -129,7 +129,7 @@ def parse_names(option: str, typed: str | None) -> tuple[str, ...]:
 
 
 def simulate_page_of(replayed: Mapping[str, Any]) -> str:
-    from adaptive_rec.offline.forecast.simulate_page import simulate_page
+    from adaptive_rec.offline.forecast.pages import simulate_page
 
     return simulate_page(replayed)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from adaptive_rec.cli import processes
 from adaptive_rec.cli.launcher import Wanted
 from adaptive_rec.cli.output import say, waiting
+from adaptive_rec.cli.own_columns import IN_TIME
 from adaptive_rec.cli.parser import configuration, describes_files, metric_names, number_settings, text_settings
 from adaptive_rec.errors import ConfigError, UsageError, did_you_mean
 from adaptive_rec.run.external_paths import check_named_file, check_rows_are_inside
@@ -120,7 +121,8 @@ def overrides(args: argparse.Namespace) -> list[str]:
     texts["eval.metrics"] = metric_names(args.metrics)
     numbers = {"run.steps": args.steps, "run.seed": args.seed, "data.implicit.negatives": args.negatives}
     raw, followed = (["data.ids=raw"], ["data.follow=true"]) if args.follow else ([], [])
-    return [*raw, *args.set, *followed, *text_settings(texts), *number_settings(numbers)]
+    order = () if args.time is None else IN_TIME  # before the data is looked at, too: next windows need it
+    return [*raw, *order, *args.set, *followed, *text_settings(texts), *number_settings(numbers)]
 
 
 def overridden(args: argparse.Namespace) -> set[str]:

@@ -93,7 +93,8 @@ FIGURES = (
     Figure("snapshot", "stale_rows", tag="rows/stale", is_whole=True),
     Figure("totals", "samples_seen", "counter", "Samples read and planned."),
     Figure(
-        "totals", "samples_trained", "counter", "Samples that went through the model; the others were skipped.",
+        "totals", "samples_trained", "counter",
+        "Samples that went through the model, or count nothing (weight 0); the others were skipped.",
         "totals/samples_trained",
     ),
     Figure("totals", "samples_popular", "counter", "Samples all of whose rows were hot."),

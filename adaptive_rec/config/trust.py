@@ -1,4 +1,4 @@
-"""Which classes may be imported by the name that a setting gives.
+"""Which classes may be imported by the name that a setting gives, and how they are found.
 
 A configuration, a checkpoint or a journal may be somebody else's, and to import a module is to execute it. So the command line
 imports a class by ``package.module:Class`` only where its user has named it, too.
@@ -12,9 +12,10 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 from typing import Any
 
-from adaptive_rec.errors import ConfigError, UsageError
+from adaptive_rec.errors import ConfigError, UsageError, did_you_mean
 
 ENVIRONMENT_PREFIX = "ADAPTIVE_REC_"
 """What the names of environment variables begin with that set keys of the configuration."""
@@ -94,3 +95,24 @@ def settings_in(environment: Mapping[str, str]) -> list[str]:
 
 TRUST = PluginTrust()
 """That of this process."""
+
+
+def find_plugin(key: str, name: str, built_in: Mapping[str, str], group: str) -> Any:
+    """Return the class that `name` stands for. Raises ConfigError, also where it may not be imported.
+
+    `key` is the setting that holds the name, `built_in` maps names to ``package.module:Class``, `group` is that of entry points.
+    """
+    TRUST.check(key, name)
+    place = built_in.get(name, name)
+    try:
+        if ":" in place:
+            return TRUST.load(place)
+        points = {point.name: point for point in entry_points(group=group)}
+        if name in points:
+            return points[name].load()
+    except Exception as error:  # whatever a user's module raises
+        raise ConfigError(f"{key} {name} cannot be loaded: {type(error).__name__}: {error}") from error
+    known = (*built_in, *points)
+    raise ConfigError(
+        f"{key} must be one of {', '.join(known)} or package.module:Class, got {name!r}{did_you_mean(name, known)}"
+    )

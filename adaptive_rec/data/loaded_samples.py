@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,8 @@ from adaptive_rec.data.prepare.meta import Meta
 
 Ids = NDArray[np.int32] | NDArray[np.int64]
 """Numbers of rows, or raw keys."""
+PLAIN = ("dense_BX", "labels_B", "ids_BC", *BESIDE)
+"""The arrays of samples with one entry for each sample."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,11 @@ class ColumnBags:
         lengths_S = np.diff(self.offsets)[samples_S]
         offsets = offsets_of(lengths_S)
         return ColumnBags(self.values_N[spread(self.offsets[samples_S], lengths_S, offsets)], offsets)
+
+    @staticmethod
+    def joined(parts: Sequence[ColumnBags]) -> ColumnBags:
+        values_N = np.concatenate([bags.values_N for bags in parts])
+        return ColumnBags(values_N, offsets_of(np.concatenate([np.diff(bags.offsets) for bags in parts])))
 
 
 @dataclass(frozen=True)
@@ -58,18 +67,37 @@ class LoadedSamples:
         dense_BX, labels_B, ids_BC = self.dense_BX[part], self.labels_B[part], self.ids_BC[part]
         return LoadedSamples(dense_BX, labels_B, ids_BC, tuple(bags), **part_beside(self, part))
 
+    def copied(self) -> LoadedSamples:
+        """Return a copy, which keeps nothing else of what a part was cut from in memory."""
+        bags = tuple(ColumnBags(bags.values_N.copy(), bags.offsets) for bags in self.bags)
+        arrays = {name: array.copy() for name in PLAIN if (array := getattr(self, name)) is not None}
+        return replace(self, bags=bags, **arrays)
+
+    @staticmethod
+    def joined_in_order(parts: Iterable[LoadedSamples], order_S: NDArray[np.int64]) -> LoadedSamples:
+        """Return what `joined(parts).take(order_S)` does. Of parts that are read one after another, all but the bags are dropped
+        before the next one is read. `order_S`: each sample of the parts once."""
+        place_S = np.empty_like(order_S)
+        place_S[order_S] = np.arange(len(order_S))
+        arrays: dict[str, NDArray[Any]] = {}
+        bags: list[tuple[ColumnBags, ...]] = []
+        start = 0
+        for part in parts:
+            stop = start + len(part.labels_B)
+            for name in PLAIN:
+                if (array := getattr(part, name)) is not None:
+                    if name not in arrays:
+                        arrays[name] = np.empty((len(order_S), *array.shape[1:]), array.dtype)
+                    arrays[name][place_S[start:stop]] = array
+            bags.append(part.bags)
+            start = stop
+        return LoadedSamples(**arrays, bags=tuple(ColumnBags.joined(column).take(order_S) for column in zip(*bags, strict=True)))
+
     @staticmethod
     def joined(parts: list[LoadedSamples]) -> LoadedSamples:
         if len(parts) == 1:
             return parts[0]
-        columns = [[part.bags[c] for part in parts] for c in range(len(parts[0].bags))]
-        bags = tuple(
-            ColumnBags(
-                np.concatenate([bag.values_N for bag in column]),
-                offsets_of(np.concatenate([np.diff(bag.offsets) for bag in column])),
-            )
-            for column in columns
-        )
+        bags = tuple(ColumnBags.joined(column) for column in zip(*(part.bags for part in parts), strict=True))
         return LoadedSamples(
             np.concatenate([part.dense_BX for part in parts]),
             np.concatenate([part.labels_B for part in parts]),

@@ -1,7 +1,7 @@
 """A prepared folder as a source: arrays mapped into memory, read in file order or by a seeded shuffle of blocks.
 
 The shuffle is global: blocks of rows come in an order drawn over the whole training range, and the rows of a few dozen successive
-blocks, a group, are mixed. So an epoch reads the disk in long pieces and holds at most two groups in memory. The order depends on
+blocks, a group, are mixed. So an epoch reads the disk in long pieces and holds one group in memory. The order depends on
 (seed, epoch) alone, and the beginning of a group is known without reading the groups before it, so that any position is reached
 at once.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -90,14 +89,12 @@ class PreparedSource:
         """Yield the batches from `position` on."""
         for epoch in epochs_left(position, self.epochs):
             rows = self._validation if epoch == SLICE else self._train
-            order = Order(rows, position.seed, epoch) if self._shuffle else None
-            load = lru_cache(maxsize=1)(lambda group, order=order: order.load(group, self.arrays))
+            mixed = MixedRows(Order(rows, position.seed, epoch), self.arrays) if self._shuffle else None
             for start, stop, after in epoch_batches(position, epoch, len(rows), batch_size):
-                if order is None:
-                    pieces = [self.arrays.read(rows.start + start, rows.start + stop)]
+                if mixed is None:
+                    yield self._batch([self.arrays.read(rows.start + start, rows.start + stop)], after)
                 else:
-                    pieces = [load(group)[low:high] for group, low, high in order.parts(start, stop)]
-                yield self._batch(pieces, after)
+                    yield self._batch(mixed.read(start, stop), after)
 
     def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
         """Yield the held-out rows, or those of the validation slice, in file order."""
@@ -157,12 +154,32 @@ class Order:
             group += 1
 
     def load(self, group: int, arrays: FolderArrays) -> LoadedSamples:
-        """Return the rows of a group in their order."""
+        """Return the rows of a group in their order. Beside them it holds one block at a time, and all bags twice."""
         blocks = self._blocks[group * GROUP_BLOCKS : (group + 1) * GROUP_BLOCKS].tolist()
         first = [self.rows.start + block * BLOCK_ROWS for block in blocks]
-        samples = LoadedSamples.joined([arrays.read(row, min(row + BLOCK_ROWS, self.rows.stop)) for row in first])
+        ranges = [range(row, min(row + BLOCK_ROWS, self.rows.stop)) for row in first]
         drawn = np.random.Generator(np.random.PCG64([self.seed, self.epoch, group]))
-        return samples.take(drawn.permutation(len(samples.labels_B)))
+        order_S = drawn.permutation(sum(map(len, ranges)))
+        return LoadedSamples.joined_in_order((arrays.read(rows.start, rows.stop) for rows in ranges), order_S)
+
+
+class MixedRows:
+    """The rows of an epoch in their shuffled order, of which one group at a time is in memory."""
+
+    def __init__(self, order: Order, arrays: FolderArrays) -> None:
+        self._order, self._arrays = order, arrays
+        self._group: int | None = None
+        self._samples: LoadedSamples | None = None
+
+    def read(self, start: int, stop: int) -> list[LoadedSamples]:
+        """Return copies of the rows at the places from `start` to `stop`, in pieces."""
+        return [self._of_group(group)[low:high].copied() for group, low, high in self._order.parts(start, stop)]
+
+    def _of_group(self, group: int) -> LoadedSamples:
+        if self._samples is None or group != self._group:
+            self._samples = None  # before the next one is read
+            self._group, self._samples = group, self._order.load(group, self._arrays)
+        return self._samples
 
 
 def check_folder_settings(config: Config, meta: Meta) -> None:

@@ -108,6 +108,14 @@ class DensePart:
         self.base_rates = base_rates
         return self
 
+    def twin_bytes(self, lines: int) -> int:
+        """Return the memory that a twin holds between two steps of so many lines: parameters, their gradients and the optimizer's
+        state, and the lines' inputs with the gradients of their pooled vectors."""
+        state = (value for kept in self.optimizer.state.values() for value in kept.values() if torch.is_tensor(value))
+        numbers = self.dense_features + 2 + 2 * sum(features * dim for features, dim in self.pool_shapes)
+        held = (*self.model.parameters(), *self.parameters, *state)
+        return sum(part.nbytes for part in held) + lines * numbers * self.dtype.itemsize
+
     def begin_step(self, whole_weight: float | None = None) -> None:
         """Forget the last step's gradients. `whole_weight`: the sum of the weights of all samples, where they have some."""
         self._whole_weight = whole_weight

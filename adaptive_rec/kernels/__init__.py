@@ -1,1 +1,1 @@
-"""Numba kernels and their plain twins. Importing the package, or a twin, does not load Numba."""
+"""Numba kernels. Importing the package does not load Numba. Their plain twins, `reference/`, are in `tests/kernels/`."""

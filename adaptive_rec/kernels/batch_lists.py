@@ -2,7 +2,8 @@
 
 They run on any device and wait for nothing: no shape depends on a value, so arrays have room for the most there can be, and what
 lies behind their end is arbitrary. All they find equals what the host finds bit by bit: rows are numbered in the order of their
-first lookups, table by table, and segments list bags in that order. The plain twin is `reference.step.find_distinct`.
+first lookups, table by table, and segments list bags in that order. The plain twin is in
+`tests/kernels/reference/step.py`.
 Shapes: see the legend in `adaptive_rec.batch`; here Q counts pools, and what is called sorted is in the order of the rows.
 """
 

@@ -15,6 +15,16 @@ NO_TIME = (None, None)
 
 
 @dataclass(frozen=True)
+class PastEvaluations:
+    """The evaluations of a run that is replayed, up to its last start: its settings may have been others before."""
+
+    samples: Mapping[int, int | None]
+    """By the step after which each was made: samples of its window, None where it was of others."""
+    until: int
+    """The last step up to which no others were made."""
+
+
+@dataclass(frozen=True)
 class WindowScores:
     """Sums over the evaluations of a run that scored the next window of the stream."""
 

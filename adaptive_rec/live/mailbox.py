@@ -17,7 +17,7 @@ from adaptive_rec.live.telemetry import Snapshot
 
 Verb = Literal[
     "change_knobs", "pause", "resume", "stop", "suspend", "fail", "reclassify", "checkpoint", "rollback", "note", "choose_split",
-    "halve_budget", "skip_data",
+    "halve_budget", "skip_data", "evaluate",
 ]  # fmt: skip
 Answer = Callable[[Mapping[str, Any] | AdaptiveRecError], None]
 """Called once by the training thread, with the outcome of a command or with the error that stopped it. It must not wait."""
@@ -41,8 +41,8 @@ class Command:
 
     verb: Verb
     values: Mapping[str, Any] = field(default_factory=dict)
-    """The new knob values (change_knobs), kind and text (note), what `rollback_command` has checked (rollback), or the reason
-    (fail, suspend)."""
+    """The new knob values (change_knobs), kind and text (note), what `rollback_command` has checked (rollback), the reason
+    (fail, suspend), or the samples of a window (evaluate, which only journals have)."""
     answer: Answer = ignore
     note: Mapping[str, Any] = field(default_factory=dict)
     """What the journal says besides of a change of knobs, or a rollback: `why`, and `undoes`, the number of the event that a

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.memory.plan import MemoryPlan
-from adaptive_rec.memory.rows import COPIES
+from adaptive_rec.memory.rows import COPIES, TWIN_COPIES, TWIN_DENSE
 from adaptive_rec.units import comparable_size
 
-OTHERS = COPIES, "dense parameters", "dense optimizer"
+OTHERS = COPIES, "dense parameters", "dense optimizer", TWIN_DENSE, TWIN_COPIES
 """Parts of the plan that a checkpoint has besides rows."""
 
 MOST_KEPT = 5

@@ -25,7 +25,18 @@ from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.embedding.snapshot import SHARD_BYTES
 from adaptive_rec.memory.dense import MakeOptimizer, living_bytes, optimizer_bytes, parameter_bytes
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan, Place
-from adaptive_rec.memory.rows import BUDGET, array_bytes, kept_parts, row_parts, row_rule, row_type, space_of
+from adaptive_rec.memory.rows import (
+    BUDGET,
+    TRIALS,
+    TWIN_DENSE,
+    array_bytes,
+    kept_parts,
+    row_parts,
+    row_rule,
+    row_type,
+    space_of,
+    twins_of,
+)
 from adaptive_rec.policy import Policy, SkippingPolicy
 
 BATCH = "run.batch_size"
@@ -79,13 +90,15 @@ def plan_memory(
     batches = source.train_batches(Position(seed=config.run.seed), config.run.batch_size) if first_batch else iter(())
     batch = next(batches, None)
     lookups = batch.lookups if batch else 0
-    rows = row_parts(config, source, policy, fast, lookups)
+    twins = twins_of(config, policy) if processes_here() == 1 else 0
+    rows = row_parts(config, source, policy, fast, lookups, twins)
     parameters, state = parameter_bytes(config, model), optimizer_bytes(config, model, make_optimizer, row_type(config))
     parts = [
         *rows.parts,
         MemoryPart("dense optimizer", fast, state, DENSE),
         MemoryPart("dense parameters", fast, parameters, DENSE),
         MemoryPart("dense gradients", fast, parameters, DENSE),
+        *_twin_parts(config, source, policy, fast, twins, 2 * parameters + state),
         *_data_parts(config, source, batch),
         *kept_parts(config, source),
     ]
@@ -95,8 +108,9 @@ def plan_memory(
         )
     else:
         parts += _work_parts(config, source, policy, model, fast)
+        copied = (1 + twins) * (parameters + state)
         parts.append(
-            MemoryPart(WHILE_TRAINING[1], "host", parameters + state if _saves_while_training(config) else 0, SAVING)
+            MemoryPart(WHILE_TRAINING[1], "host", copied if _saves_while_training(config) else 0, SAVING)
         )
         parts.append(_process_part(parts, model))
     if config.run.host_memory and fast == "host" and batch is not None:
@@ -109,6 +123,13 @@ def plan_memory(
         used = sum(part.bytes for part in parts if part.place == fast and part.keys in (BATCHES, BATCH))
         parts.append(MemoryPart("kept free for graphs and libraries", fast, max(0, HEADROOM_BYTES - used), BUDGET))
     return MemoryPlan(str(device), config.knobs.policy, rows.tables, rows.hot, parts, available_bytes, lookups)
+
+
+def _twin_parts(config: Config, source: Source, policy: Policy, fast: Place, twins: int, dense: int) -> Iterator[MemoryPart]:
+    """Yield what a trial's twins hold besides rows: `dense` bytes each of parameters, gradients and optimizer state, and the
+    inputs of a step with their gradients. They run after the run's own step and one after the other."""
+    if twins:
+        yield MemoryPart(TWIN_DENSE, fast, twins * (dense + _least_step_bytes(config, source, policy)), TRIALS)
 
 
 def own_bytes() -> int:
@@ -224,9 +245,11 @@ def _shuffled_part(source: Source, batch: Batch) -> MemoryPart:
     """Return the part of a prepared folder whose rows are shuffled."""
     from adaptive_rec.data.prepared import BLOCK_ROWS, GROUP_BLOCKS
 
-    rows = 2 * min(GROUP_BLOCKS * BLOCK_ROWS, source.train_samples)
+    rows = min(GROUP_BLOCKS * BLOCK_ROWS, source.train_samples)
     beside = sum(getattr(batch, name).nbytes for name in BESIDE if getattr(batch, name) is not None)
-    samples = batch.dense_BX.nbytes + batch.labels_B.nbytes + beside + batch.ids_N.nbytes // 2  # 32 bits each in the folder
+    copies = 1 if batch.lookups == batch.size * len(source.features) else 3  # bags are read, joined and mixed
+    ids = copies * batch.ids_N.nbytes // 2  # 32 bits each in the folder
+    samples = batch.dense_BX.nbytes + batch.labels_B.nbytes + beside + ids
     return MemoryPart("data being shuffled", "host", rows * samples // max(1, batch.size), "data.shuffle=false")
 
 

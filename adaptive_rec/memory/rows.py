@@ -20,7 +20,7 @@ from adaptive_rec.embedding.host import SLOT_BYTES
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.memory.plan import HotBytes, MemoryPart, Place, RowParts, TableBytes
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.policy import Policy
+from adaptive_rec.policy import Policy, SkippingPolicy
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.reclassify.observer import SKETCH_LIMIT_BYTES, tracked_slots
 from adaptive_rec.tracking.count_min import DEPTH, width_for
@@ -36,6 +36,15 @@ COPIES = "copies for a checkpoint"
 LOG = "newest rows of the log"
 
 IN_MEMORY = "cold rows in memory"
+
+TWIN_ROWS, TWIN_DENSE, TWIN_COPIES = (
+    f"twins of trials: {each}" for each in ("hot rows", "dense parts", "rows for a checkpoint")
+)  # fmt: skip
+
+TRIALS = "knobs.guard_max_logloss_increase=0, without which nothing is skipped"
+
+MOST_TWINS = 2
+"""Twins of the run that a trial has at a time: one skips by the policy, one at random (`runtime.paired_trial`)."""
 
 JUDGED_BYTES = 4 * MEASURES + 8 * MEASURES + 8 + 4
 """Bytes of a slot while its staleness is judged: the monitor's measures, the same in float64, touches, the rule's answer."""
@@ -56,8 +65,16 @@ def everything_bytes(config: Config, space: RowSpace, policy: str = "") -> int:
     return all_rows_bytes(space, policy_row_bytes(config, space, policy))
 
 
-def row_parts(config: Config, source: Source, policy: Policy, fast: Place, lookups: int = 0) -> RowParts:
-    """Compute the parts. `fast` is the place of the hot rows, `lookups` are those of a batch."""
+def twins_of(config: Config, policy: Policy) -> int:
+    """Return how many twins a run in one process may have at a time under a policy."""
+    tried = isinstance(policy, SkippingPolicy) and policy.guards_quality and config.knobs.guard_max_logloss_increase > 0
+    return MOST_TWINS if tried else 0
+
+
+def row_parts(
+    config: Config, source: Source, policy: Policy, fast: Place, lookups: int = 0, twins: int = 0
+) -> RowParts:  # fmt: skip
+    """Compute the parts. `fast` is the place of the hot rows, `lookups` are those of a batch, `twins` those of a trial."""
     space, rule, itemsize = space_of(source, policy), row_rule(config), row_type(config).itemsize
     sizes = hot_row_bytes(config, space, policy.records_movement(config.knobs))
     slots = split_budget(space, sizes, policy.budget_bytes(config.knobs, all_rows_bytes(space, sizes)))
@@ -74,12 +91,20 @@ def row_parts(config: Config, source: Source, policy: Policy, fast: Place, looku
         *_cold_rows(config, space, rule, itemsize, tables),
         *_rows_in_memory(config, space, in_memory),
         MemoryPart("hot rows", fast, sum(pool.bytes for pool in hot), BUDGET, of_rows=True),
+        *_twin_rows(twins * sum(pool.weights_bytes + pool.state_bytes for pool in hot), fast),
         MemoryPart("records of slots", "host", records, BUDGET, of_rows=True),
         *trackers,
         MemoryPart(COPIES, "host", saved, BUDGET, of_rows=True),
         MemoryPart("a window's end", "host", judged, BUDGET, moment="window", of_rows=True),
     ]
     return RowParts(tables, hot, parts)
+
+
+def _twin_rows(size: int, fast: Place) -> Iterator[MemoryPart]:
+    """Yield the copies of hot rows that a trial's twins have, and those that a checkpoint within it takes."""
+    if size:
+        yield MemoryPart(TWIN_ROWS, fast, size, TRIALS, of_rows=True)
+        yield MemoryPart(TWIN_COPIES, "host", size, TRIALS, of_rows=True)
 
 
 def _place_bytes(config: Config, in_memory: bool) -> int:

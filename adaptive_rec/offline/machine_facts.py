@@ -22,6 +22,7 @@ from adaptive_rec.kernels.jit import cache_folder
 from adaptive_rec.live import runtime_file
 from adaptive_rec.offline.disk_speed import TRIED_BYTES, DiskSpeed, measure_disk
 from adaptive_rec.system.host_memory import available_bytes
+from adaptive_rec.system.process_use import core_shares
 
 PACKAGE = "adaptive-rec"
 VARIABLES = (
@@ -111,7 +112,7 @@ def collect_facts(folder: Path, port: int) -> Facts:
         openmp=has_openmp(),
         numba_cache_error=why_not_writable(Path(os.environ.get("NUMBA_CACHE_DIR") or cache_folder())),
         cores=len(os.sched_getaffinity(0)),
-        core_share=core_share(),
+        core_share=next(core_shares(Path("/sys/fs/cgroup")), None),
         environment={name: os.environ[name] for name in VARIABLES if name in os.environ},
         memory_total_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         memory_available_bytes=available_bytes(),
@@ -189,17 +190,6 @@ def has_openmp() -> bool:
     from adaptive_rec.kernels.jit import usable_threads
 
     return usable_threads(2) > 1 or len(os.sched_getaffinity(0)) == 1
-
-
-def core_share(group: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Return how many cores' time a container is given, by its control group of either version."""
-    for quota_file, period_file in (("cpu.max", ""), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
-        with suppress(OSError, ValueError, IndexError):
-            words = (group / quota_file).read_text(encoding="ascii").split()
-            period = (group / period_file).read_text(encoding="ascii") if period_file else words[1]
-            quota = int(words[0])  # "max" where there is no limit
-            return quota / int(period) if quota > 0 else None
-    return None
 
 
 def why_not_shared() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple
 
-from adaptive_rec.config.plugins import find_plugin
+from adaptive_rec.config.trust import find_plugin
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.policy import ArrangingPolicy, Policy, SkippingPolicy
 

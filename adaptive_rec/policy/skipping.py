@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -84,6 +84,8 @@ class MovementView:
     sample_offsets: NDArray[np.int64]
     skipped_ratio: float
     """Share that the window really skipped: of popular samples, or of hot row updates under `freeze`."""
+    sample_stale_L: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    """Whether each of the lookups in `sample_movement_L` was of a stale row."""
 
 
 @dataclass(frozen=True)

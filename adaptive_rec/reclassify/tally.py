@@ -39,7 +39,8 @@ class Tally:
         """Sum of the weights of the samples trained; None where samples have no weights."""
 
     def add(self, work: ClassifiedBatch, position_B: NDArray[np.int64], weight: float | None = None) -> None:
-        """Count a step. `position_B` is -1 for skipped samples; `weight`: the sum of the weights of the others."""
+        """Count a step. `position_B` is -1 for samples that are not trained: skipped ones, and those of weight 0, which are no
+        skipped ones. `weight`: the sum of the weights of the others."""
         if weight is not None:
             self.weight_trained = (self.weight_trained or 0.0) + weight
         tables_F, counters = work.space.table_of_feature, self.counters
@@ -47,8 +48,10 @@ class Tally:
         np.add.at(self.hot_lookups_T, tables_F, work.hot_lookups_F)
         counters.steps += 1
         counters.samples_seen += work.batch.size + work.batch.skipped_samples
-        trained = work.batch.size if trains_all(position_B) else int(np.count_nonzero(position_B >= 0))
-        counters.samples_trained += trained
+        counters.samples_trained += work.batch.size
+        if not trains_all(position_B):
+            skipped_B = position_B < 0 if work.batch.weights_B is None else (position_B < 0) & (work.batch.weights_B != 0)
+            counters.samples_trained -= int(np.count_nonzero(skipped_B))
         counters.samples_popular += int(np.count_nonzero(work.popular_B))
         counters.lookups += work.batch.lookups
         counters.lookups_hot += int(work.hot_lookups_F.sum())

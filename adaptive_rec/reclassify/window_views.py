@@ -88,15 +88,17 @@ def movement_view(
         first += len(shown)
     movement_H = everyone(movement_H)
     sampled, lengths = samples.arrays()
-    sample_movement_L = np.append(movement_H, np.inf)[store.peers.slots_of(sampled)]  # the last one: a row that is cold now
+    slot_L, stale_H = store.peers.slots_of(sampled), everyone(np.concatenate(device.stale))
+    sample_movement_L = np.append(movement_H, np.inf)[slot_L]  # the last one: a row that is cold now
     return MovementView(
         knobs=knobs,
-        stale_H=everyone(np.concatenate(device.stale)),
+        stale_H=stale_H,
         movement_H=movement_H,
         touches_H=everyone(np.where(known_H, touches_H, 0)),
         sample_movement_L=everyone(sample_movement_L),
         sample_offsets=np.concatenate([[0], np.cumsum(everyone(lengths))]).astype(np.int64),
         skipped_ratio=skipped_ratio,
+        sample_stale_L=everyone(np.append(stale_H, False)[slot_L]),
     )
 
 

@@ -12,8 +12,9 @@ SECTIONS = ("data", "model", "optimizer", "policy")
 OF_RUN = ("batch_size", "precision", "row_precision", "seed")
 OF_ARRANGED = (("run", "steps"), ("data", "epochs"))
 """Where the stream ends, which counts where a policy arranges all that is to come of it."""
-OF_STOPPING = ("metric", "min_delta", "every_steps", "count", "per_epoch", "max_samples")
-"""What a run with patience stops by, besides its patience: more of that only lets it go on."""
+OF_BEST = ("metric", "min_delta", "max_samples")
+"""What the best evaluation goes by; evaluations are repeated where they were. Patience is apart: more of it only lets a run go
+on."""
 
 
 def changed_settings(before: Config, after: Config) -> dict[str, dict[str, Any]]:
@@ -24,8 +25,8 @@ def changed_settings(before: Config, after: Config) -> dict[str, dict[str, Any]]
         names += OF_ARRANGED
     for section in SECTIONS:
         names += [(section, name) for name in type(getattr(before, section)).model_fields if name not in MAY_CHANGE]
-    if after.eval.patience:
-        names += [("eval", name) for name in OF_STOPPING]
+    if after.eval.keeps_best:
+        names += [("eval", name) for name in OF_BEST]
     if before.eval.train_slice:
         names.append(("eval", "train_slice"))
     if 0 < after.eval.patience and not 0 < before.eval.patience <= after.eval.patience:

@@ -113,11 +113,15 @@ def _commands(path: Path, checkpoint: str) -> tuple[Parts, tuple[Place, int]]:
                     _check_settings(event, path)
                     _check_batches(event, path)
                 part = _go_back(found, event, saved, starts, path)
+                found[part, event["step"]].append(Command("evaluate", {"made": False}))  # by other settings, up to here
                 starts += 1
             elif event["kind"] == "rolled_back" and event["details"].get("on_slice"):
                 part = 1
             elif event["kind"] == "rolled_back":
                 part = _go_back(found, event, saved, starts, path)
+            elif event["kind"] == "evaluation":
+                samples = event["details"].get("window_samples")
+                found[part, event["step"]].append(Command("evaluate", {"made": True, "samples": samples}))
             elif event["kind"] == "left_out":
                 skipped = {name: event["details"][name] for name in PART}
                 found[part, event["step"]].append(Command("skip_data", skipped))
@@ -183,6 +187,10 @@ def _check(step: Any, command: Command, path: Path) -> None:
             raise ValueError(f"step must be a whole number from 0 on, got {step!r}")
         if command.verb in ("change_knobs", "halve_budget"):
             Knobs().changed(dict(command.values))
+        if command.verb == "evaluate" and not (
+            (samples := command.values.get("samples")) is None or (type(samples) is int and samples >= 0)
+        ):
+            raise ValueError(f"window_samples of an evaluation must be a whole number from 0 on, got {samples!r}")
         if command.verb == "choose_split":
             if command.values.keys() != SPLIT_TYPES.keys():
                 raise ValueError(f"split must have {', '.join(SPLIT_TYPES)}, got {', '.join(command.values)}")

@@ -19,6 +19,7 @@ from adaptive_rec.config.tree import Config, given_knobs, load_config
 from adaptive_rec.config.watch import WatchConfig
 from adaptive_rec.data.source import Source, has_groups
 from adaptive_rec.errors import UsageError
+from adaptive_rec.live.evaluations import PastEvaluations
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Evaluation
 from adaptive_rec.policy.find import load_policy, why_not_live
@@ -69,9 +70,8 @@ def begin_run(
     run is replayed."""
     own_rows = removable_row_folders(out, config) if again else set()
     check_admission(config)
-    left_out = told_left_out(group, replayed)
     options = RunOptions(
-        out / "checkpoints", out / journal.NAME, out / "rows", own_rows=own_rows, replayed=replayed, left_out=left_out
+        out / "checkpoints", out / journal.NAME, out / "rows", own_rows=own_rows, **told_replay(group, replayed)
     )
     runtime = assemble(config, options=options, group=group)
     if again:
@@ -119,8 +119,7 @@ def resume_run(
         own_rows=own_rows,
         overrides=changes if live else {},
         notices=notices,
-        replayed=replayed,
-        left_out=told_left_out(group, replayed),
+        **told_replay(group, replayed),
     )
     runtime = assemble(config.model_copy(update={"knobs": knobs}), options=options, group=group)
     checkpoint.load(runtime.parts, generation, verified=True)
@@ -149,13 +148,27 @@ def check_resumes(config: Config, out: Path, generation: Path) -> Config:
     return before
 
 
-def told_left_out(group: Group | None, replayed: Mapping[int, list[Command]] | None) -> dict[Position, Position]:
-    """Return the parts of the stream that a replay leaves out, as `WithoutParts` takes them. Several processes must call it
-    together; rank 0 has the commands."""
-    commands = [each for done in (replayed or {}).values() for each in done if each.verb == "skip_data"]
-    parts = [[dict(each.values["begin"]), dict(each.values["end"])] for each in commands]
-    told = parts if group is None else group.tell(parts)
-    return {Position(**begin): Position(**end) for begin, end in told}
+def told_replay(group: Group | None, replayed: Mapping[int, list[Command]] | None) -> dict[str, Any]:
+    """Return the options of a run that replays another: the commands; the parts of the stream that are left out, as
+    `WithoutParts` takes them; and when the other run was evaluated. Several processes must call it together; rank 0 has the
+    commands."""
+    done = [(step, each) for step in sorted(replayed or {}) for each in (replayed or {})[step]]
+    parts = [[dict(each.values["begin"]), dict(each.values["end"])] for _, each in done if each.verb == "skip_data"]
+    evaluated: list[Any] = [[step, dict(each.values)] for step, each in done if each.verb == "evaluate"]
+    if group is not None:
+        parts, evaluated = group.tell([parts, evaluated])
+    left_out = {Position(**begin): Position(**end) for begin, end in parts}
+    return {"replayed": replayed, "left_out": left_out, "evaluated": _before_last_start(evaluated)}
+
+
+def _before_last_start(evaluated: Sequence[tuple[int, Mapping[str, Any]]]) -> PastEvaluations:
+    """Return the evaluations that a replayed run made before its last start, among the `evaluate` commands of its journal."""
+    last = max((place for place, (_, values) in enumerate(evaluated) if not values["made"]), default=-1)
+    if last < 0:
+        return PastEvaluations({}, -1)
+    start, later = evaluated[last][0], [step for step, _ in evaluated[last + 1 :]]
+    samples = {step: values.get("samples") for step, values in evaluated[:last] if values["made"]}
+    return PastEvaluations(samples, start - (start in later))  # later ones are as the settings of now say
 
 
 def removable_row_folders(out: Path, config: Config) -> set[Path]:

@@ -17,7 +17,7 @@ from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.run import journal
 from adaptive_rec.run.current_run import CurrentRun
-from adaptive_rec.run.resume import removable_row_folders, told_left_out
+from adaptive_rec.run.resume import removable_row_folders, told_replay
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.group import Group
@@ -50,8 +50,7 @@ def go_back(
         out / journal.NAME,
         out / "rows",
         own_rows=own_rows,
-        replayed=replayed,
-        left_out=told_left_out(group, replayed),
+        **told_replay(group, replayed),
         mailbox=present.mailbox,
         rollback=rollback,
     )

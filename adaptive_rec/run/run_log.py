@@ -49,7 +49,8 @@ class RunLog:
         if self._tracking is not None:
             self._tracking.add(report)
         if isinstance(report, Evaluation):
-            self.note("evaluation", str(report.quality))
+            window = {} if (scored := report.window) is None else {"window_samples": scored.end_sample - scored.first_sample}
+            self.note("evaluation", str(report.quality), **window)
 
     def complaints(self) -> Iterator[Event]:
         """Warn of lines that wait for the disk, and of trackers."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from adaptive_rec.batch import Batch
-from adaptive_rec.checkpoint.saved_columns import saved_columns
+from adaptive_rec.checkpoint.saved_keys import saved_columns
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.criteo_rows import CriteoRows
 from adaptive_rec.data.new_rows import KeyedRows, NumberedRows

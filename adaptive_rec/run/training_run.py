@@ -14,24 +14,25 @@ from adaptive_rec import checkpoint
 from adaptive_rec.checkpoint.rollback_target import newer_than
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.prepare.place import is_prepared
-from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConflictError, UsageError, first_line
-from adaptive_rec.live.recorder import LoopTime
+from adaptive_rec.errors import AdaptiveRecError, ConflictError, UsageError, first_line
 from adaptive_rec.live.rollback import Rollback
-from adaptive_rec.live.telemetry import Evaluation, Event, to_json
+from adaptive_rec.live.telemetry import Event
 from adaptive_rec.run import journal
 from adaptive_rec.run.current_run import CurrentRun
 from adaptive_rec.run.description import describe_run
 from adaptive_rec.run.directory import RunDirectory
-from adaptive_rec.run.new_directory import check_run_is_new, replace_text
+from adaptive_rec.run.new_directory import check_run_is_new
 from adaptive_rec.run.parent import parent_of
 from adaptive_rec.run.resume import ResumedFrom, begin_run, resume_run
+from adaptive_rec.run.run_end import RunEnd
 from adaptive_rec.run.run_log import RunLog
-from adaptive_rec.run.summary import read_summary, scores_of, summary_of
+from adaptive_rec.run.summary import read_summary
 from adaptive_rec.runtime.events import with_note
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.session import Report
 from adaptive_rec.runtime.start_checks import check_scored
 from adaptive_rec.system.group import Alone, Group
+from adaptive_rec.system.host_memory import give_back_freed_memory
 from adaptive_rec.units import counted
 
 
@@ -200,6 +201,7 @@ class TrainingRun:
         if resumed is None:
             for text in self._remarks():
                 yield self.log.note("warning", text)
+            give_back_freed_memory()
 
     def _remarks(self) -> list[str]:
         """Return what is to be said of the data before it is trained on."""
@@ -293,40 +295,18 @@ class TrainingRun:
             self._directory.close()
 
     def _finish(self) -> dict[str, Any]:
-        runtime, written, done = self.runtime, self.out / "summary.json", self._done
+        done = self._done
         if self._stands and self.group.tell(bool(done)):
             self.log.end_tracking()
             if not self._is_over:
                 self.log.note("finished", "the run has ended, without another step")
-            runtime.publisher.enter("finished")
+            self.runtime.publisher.enter("finished")
             return done  # nothing was left to do
-        took = runtime.recorder.time
-        self._save()
-        for text in runtime.state.take_warnings():
-            self.log.warn(text)
-        held_out, evaluation = None, None if self.config.eval.validates else self._evaluate(took)
-        summary = summary_of(runtime, self.started_at_step, took, evaluation, self._parent)
-        suspended_by = self.suspended_by
-        if self.config.eval.validates:
-            del runtime  # which is given up where another model is scored
-            held_out = self._score_best()
-            summary |= scores_of(held_out)
+        end = RunEnd(self.present, self.log, self.config, self.out, self.group, self.suspended_by)
         try:
-            replace_text(written, to_json(summary, indent=1) + "\n")
-        except OSError as error:
-            self.log.warn(f"{written} cannot be written: {error.strerror}")
-        self.log.end_tracking()
-        end = "failed" if self.failure else "suspended" if suspended_by else "finished"
-        if self.failure is not None:
-            self.log.fail(self.failure)
-        elif suspended_by:
-            self.log.note("suspended", f"suspended by {suspended_by}; train --resume goes on", why=suspended_by)
-        else:
-            self.log.note("finished", "the run has ended")
-        self.log.report()
-        self.log.unwritten()
-        self.present.enter(end, held_out)
-        return summary
+            return end.write(self.started_at_step, self._parent)
+        finally:
+            self.failure = end.failure
 
     @property
     def suspended_by(self) -> str:
@@ -334,47 +314,6 @@ class TrainingRun:
         if self.present.runtime is not None:
             self._suspended_by = self.runtime.state.suspended_by
         return self._suspended_by
-
-    def _save(self) -> None:
-        """Write the checkpoint of the run's end. Without it, the run still has its score and its summary."""
-        try:
-            for event in self.runtime.saving.at_the_end():
-                self.log.add(event)
-        except CheckpointError as error:
-            self.failure = error
-
-    def _evaluate(self, took: LoopTime) -> Evaluation | None:
-        """Return the score of the run's end; None where a signal or an error interrupts it."""
-        made = self.runtime.state.evaluation
-        if made and made.step == self.runtime.step_number:
-            return made
-        try:
-            evaluation = self.runtime.evaluate()
-        except AdaptiveRecError as error:
-            self.failure = self.failure or error
-            return None
-        if evaluation:
-            self.log.add(evaluation, took)
-            for event in self.runtime.evaluator.warning():
-                self.log.last(event)
-        return evaluation
-
-    def _score_best(self) -> Evaluation | None:
-        """Return the score of the held-out samples by the best model; None where a signal or an error interrupts it."""
-        from adaptive_rec.run.best_model import score_best
-
-        try:
-            evaluation, text = score_best(self.present, self.config, self.out, self.group)
-        except AdaptiveRecError as error:
-            self.failure = self.failure or error
-            return None
-        if text:
-            self.log.warn(text)
-        if evaluation is not None:
-            quality = evaluation.quality
-            text = f"held out: {quality}, by the model of step {evaluation.step:,}"
-            self.log.note("scored", text, model_step=evaluation.step, **quality.as_dict())
-        return evaluation
 
     def _fail(self, error: Exception) -> None:
         """Write down how the run ended."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.evaluate import score_batches
+from adaptive_rec.live.evaluations import PastEvaluations
 from adaptive_rec.live.telemetry import Evaluation, Event, Quality, ScoredWindow
 from adaptive_rec.runtime.events import stopped_early
 from adaptive_rec.runtime.publish import Publisher
@@ -37,9 +38,12 @@ class Evaluator:
         dense: DensePart,
         publisher: Publisher,
         progressive: Progressive | None = None,
+        past: PastEvaluations | None = None,
     ) -> None:
-        """`progressive`: the scores of samples before they were trained on, instead of held-out ones."""
+        """`progressive`: the scores of samples before they were trained on, instead of held-out ones. `past`: the evaluations of
+        the run that is replayed."""
         self._progressive = progressive
+        self._past = past or PastEvaluations({}, -1)
         self._state = state
         self._source = source
         self._dense = dense
@@ -93,6 +97,8 @@ class Evaluator:
         state, settings, step = self._state, self._state.config.eval, self._state.step
         if state.position.on_slice:
             return False
+        if step <= self._past.until:
+            return step in self._past.samples
         if self._progressive is not None:
             return step % (settings.interval(state.knobs, 0) or WINDOW_STEPS) == 0
         epoch_steps = -(-self._source.train_samples // state.config.run.batch_size)
@@ -156,7 +162,7 @@ class Evaluator:
     def _next_window(self) -> NextWindow:
         from adaptive_rec.runtime.next_window import NextWindow
 
-        return NextWindow(self._state, self._source)
+        return NextWindow(self._state, self._source, self._past.samples.get(self._state.step))
 
     def phase_logloss(self) -> float | None:
         """Return the logloss of `policy.schedule_samples` samples that are held out, or validated on. None where a signal

@@ -77,7 +77,7 @@ class Runtime(Session):
 
             self.progressive = Progressive(store.group, config.eval.metrics)
         self.expect_steps()
-        self.evaluator = Evaluator(state, source, dense, publisher, self.progressive)
+        self.evaluator = Evaluator(state, source, dense, publisher, self.progressive, options.evaluated)
         self.phases = Phases(state, source, self.observer, self.reclassifier, publisher, self.evaluator)
         self.watchdog = Watchdog(state, self.mailbox, options)
         word: Word = "id" if state.input.raw_ids is None else "row"

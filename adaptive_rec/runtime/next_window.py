@@ -19,12 +19,13 @@ MICROSECONDS = 1e6
 class NextWindow:
     """The window that follows the present step of a run, to be read once."""
 
-    def __init__(self, state: RunState, source: Source) -> None:
+    def __init__(self, state: RunState, source: Source, samples: int | None = None) -> None:
+        """`samples`: how many it has, where a run is replayed whose settings may have been others then."""
         settings, total = state.config.eval, state.steps_total or state.step
         every = settings.interval(state.knobs, total) or settings.last_window(stream_steps(state, source))
         at_end = state.step >= total or state.step % every != 0  # of the run: no evaluation follows, or it was stopped
         steps = every if at_end else min(every, total - state.step)
-        samples = steps * state.config.run.batch_size
+        samples = steps * state.config.run.batch_size if samples is None else samples
         self._samples = min(samples, settings.max_samples or samples)
         self._state, self._source = state, source
         position = state.position

@@ -99,11 +99,9 @@ class PairedTrial:
         self._loss_B = torch.zeros(0, dtype=torch.float64, device=store.torch_device)
 
     @staticmethod
-    def bytes_of(dense: DensePart, store: EmbeddingStore, chance: bool) -> int:
-        """Return the memory that a trial takes."""
-        tensors = [*dense.model.state_dict().values()]
-        tensors += [value for state in dense.optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
-        return (2 if chance else 1) * (TwinRows.bytes_of(store) + 2 * sum(part.nbytes for part in tensors))
+    def bytes_of(dense: DensePart, store: EmbeddingStore, chance: bool, samples: int) -> int:
+        """Return the memory that a trial takes with batches of so many samples; `memory.parts` plans as much."""
+        return (2 if chance else 1) * (TwinRows.bytes_of(store) + dense.twin_bytes(samples))
 
     def begin_step(self, samples: int) -> None:
         """Forget the losses of the step before."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
 from adaptive_rec.embedding.disk.saved_segments import rank_folder, segment_files
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -64,7 +65,9 @@ def place_of_rows(config: Config, options: RunOptions) -> Path | None:
 def check_hot_rows(host_memory: int, policy: Policy, budget: int) -> None:
     """Raise ConfigError where hot rows on a CPU do not fit in the memory that rows may take. `budget`: their bytes."""
     if budget > host_memory:
+        lowers = policy.budget_bytes(Knobs().changed({"hot_budget_bytes": 0}), budget) < budget
+        remedy = "raise run.host_memory, lower knobs.hot_budget_bytes or" if lowers else "raise run.host_memory or"
         raise ConfigError(
             f"hot rows must fit in run.host_memory={exact_size(host_memory)}, policy {policy.name} wants "
-            f"{exact_size(budget)} for them; raise run.host_memory, lower knobs.hot_budget_bytes or take another policy"
+            f"{exact_size(budget)} for them; {remedy} take another policy"
         )

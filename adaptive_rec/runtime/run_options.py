@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptive_rec.batch import Position
+from adaptive_rec.live.evaluations import PastEvaluations
 from adaptive_rec.live.mailbox import Command, Mailbox
 from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.live.telemetry import StageTimes
@@ -33,6 +34,8 @@ class RunOptions:
     """Commands by step, where another run is replayed."""
     left_out: Mapping[Position, Position] = field(default_factory=dict)
     """The ends of the parts of the stream that the replayed run left out, by their beginnings."""
+    evaluated: PastEvaluations | None = None
+    """Where another run is replayed: when that was evaluated."""
     mailbox: Mailbox | None = None
     """The mailbox of the runtime that this one takes over from."""
     rollback: Rollback | None = None

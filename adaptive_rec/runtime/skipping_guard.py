@@ -1,14 +1,12 @@
 """The guard of policies that skip (`SkippingPolicy.guards_quality`): it lets them skip only what paired trials have priced.
 
-Every so many steps a trial (`paired_trial.py`) finds the price of a stretch of skipping. Between trials the run skips in
-stretches, each followed by half as many full steps, while the price fits what is left of the knob `guard_max_logloss_increase`;
-each stretch takes its charge from that. Trials of 80 (`policy.trial_steps`), 160, 320 ... steps follow one another.
+Every so many steps a trial (`paired_trial.py`) finds the price of a stretch of skipping, and the run skips in such stretches
+(`stretches.py`) until the next one. Trials of 80 (`policy.trial_steps`), 160, 320 ... steps follow one another.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +19,9 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import first_line, is_out_of_memory
 from adaptive_rec.live.telemetry import Event, ratio
 from adaptive_rec.policy import SkippingPolicy, StepPlan
-from adaptive_rec.policy.skipping import kept_samples
+from adaptive_rec.policy.plans import count_skipped, plan_at_random
 from adaptive_rec.reclassify.observer import Observer
+from adaptive_rec.runtime.stretches import Stretches
 from adaptive_rec.saved import Saved
 from adaptive_rec.state.run_state import RunState
 
@@ -59,8 +58,7 @@ class SkippingGuard:
         self._state, self._store, self._dense, self._stale = state, state.store, dense, observer.stale
         self._events: list[Event] = []
         self._shortest = state.config.policy.trial_steps
-        self.spent = 0.0
-        """What stretches have taken of the limit, which is that of the whole run."""
+        self.stretches = Stretches()
         self._begin()
 
     def _begin(self) -> None:
@@ -76,12 +74,7 @@ class SkippingGuard:
         """The knobs of what is skipped that the price is of."""
         self._length, self._trials = self._shortest, 0
         self._period_began = self._state.step
-        self._stretch_began = -1
-        """The step at which the last stretch began, -1 for none since the last trial."""
-        self._stretch_ended = -1
-        """The step at which it ended, -1 while it lasts."""
-        self._skipped = 0
-        """Samples that it has skipped."""
+        self.stretches.forget()
         self._waits = False
         """Whether a trial waits for rows that have settled, which was reported."""
 
@@ -112,7 +105,7 @@ class SkippingGuard:
         self._plan, self.price, self._pooled, self._at_random = plan, None, None, math.nan
         self._show()
         self._length, self._period_began = self._shortest, self._state.step
-        self._stretch_began = -1
+        self.stretches.forget()
 
     def _trial_is_due(self) -> bool:
         knobs = self._state.knobs
@@ -136,10 +129,11 @@ class SkippingGuard:
 
     def _begin_trial(self) -> None:
         chance = self._has_chance
-        self._stretch_ended = self._state.step if self._stretch_ended < 0 else self._stretch_ended
+        self.stretches.end(self._state.step)
         from adaptive_rec.runtime.paired_trial import PairedTrial
 
-        needed = PairedTrial.bytes_of(self._dense, self._store, chance)
+        samples = self._state.config.run.batch_size
+        needed = PairedTrial.bytes_of(self._dense, self._store, chance, samples)
         if needed > (free := self._store.hot.free_bytes()):
             self._put_off(f"memory for a trial must be {needed:,} bytes, got {free:,}; everything is trained")
             return
@@ -161,25 +155,21 @@ class SkippingGuard:
         price, step, limit = self.price, self._state.step, self._state.knobs.guard_max_logloss_increase
         if price is None or not price.skipped:
             return False
-        if self._stretch_began >= 0 and self._stretch_ended < 0:
-            if limit and step < self._stretch_began + price.length and self._skipped < price.skipped:
-                return True
-            self._stretch_ended = step
-        if self._stretch_began >= 0 and step < self._stretch_ended + price.length // 2:
+        if self.stretches.go_on(step, price, limit):
+            return True
+        if not self.stretches.may_begin(step, price, limit):
             return False
-        if not limit or not self.spent + price.most <= limit:
-            return False
-        self.spent += price.charge
+        self.stretches.begin(step, price)
         self._show()
-        self._stretch_began, self._stretch_ended, self._skipped = step, -1, 0
-        if not self.spent + price.most <= limit:
-            self._say(f"the last stretch of skipping begins that fits the limit of {limit:g}: {self.spent:.2g} of it is spent")
+        if not self.stretches.affords(price, limit):
+            spent = self.stretches.spent
+            self._say(f"the last stretch of skipping begins that fits the limit of {limit:g}: {spent:.2g} of it is spent")
         return True
 
     def count_skipped(self, work: ClassifiedBatch, plan: StepPlan) -> None:
         """Count what a step of the run skips in a stretch."""
-        if self._stretch_began >= 0 and self._stretch_ended < 0:
-            self._skipped += _skipped_by(plan, work, self._state.knobs)[0]
+        if self.stretches.is_under_way:
+            self.stretches.count(count_skipped(work, plan, self._state.knobs)[0])
 
     # A trial's step --------------------------------------------------------------------------------------------------
 
@@ -190,34 +180,10 @@ class SkippingGuard:
         skips = plan is not None and self._state.step < trial.began + trial.length
         plans = [plan if skips and plan is not None else whole]
         if len(trial.twins) > 1:
-            plans.append(self._plan_at_random(work, plans[0], whole) if skips else whole)
+            plans.append(plan_at_random(work, plans[0], whole, self._state.random("chance")) if skips else whole)
         if skips:
-            trial.count(*_skipped_by(plans[0], work, self._state.knobs))
+            trial.count(*count_skipped(work, plans[0], self._state.knobs))
         trial.train(self._state.step, work, plans, rates, self._state.knobs.clip_norm)
-
-    def _plan_at_random(self, work: ClassifiedBatch, plan: StepPlan, whole: StepPlan) -> StepPlan:
-        """Return a plan that skips as much of the same kind as another one, drawn at random."""
-        random = self._state.random("chance")
-        if plan.frozen_U is not None:
-            hot = np.flatnonzero(work.hot_U)
-            frozen_U = np.zeros(len(work.hot_U), dtype=np.bool_)
-            frozen_U[random.permutation(hot)[: int(plan.frozen_U.sum())]] = True
-            return replace(whole, frozen_U=frozen_U)
-        size = work.batch.size
-        trained_B = kept_samples(whole, size)
-        left_B, weight_B = trained_B & ~kept_samples(plan, size), np.ones(size) if plan.weight_B is None else plan.weight_B
-        popular = np.flatnonzero(trained_B & work.popular_B)
-        drawn = random.permutation(popular)
-        whole_B = np.ones(size) if whole.weight_B is None else whole.weight_B
-        touched = np.flatnonzero(left_B | (weight_B != whole_B))  # samples that were skipped, or kept at a higher weight
-        touched = touched[: len(drawn)]
-        other, factor = drawn[: len(touched)], weight_B[touched] / whole_B[touched]
-        weights = whole_B.copy()
-        weights[other] *= factor
-        keep_B = trained_B.copy()
-        keep_B[other] = ~left_B[touched]
-        kept = tuple(samples_S[keep_B[samples_S]] for samples_S in whole.micro_batches)
-        return replace(whole, micro_batches=kept, weight_B=weights)
 
     def step_done(self, left_out: bool) -> None:
         """End the trial where it is over, after a step of the run. `left_out`: the run left the batch out."""
@@ -230,7 +196,7 @@ class SkippingGuard:
             self._judge(trial)
 
     def _judge(self, trial: PairedTrial) -> None:
-        from adaptive_rec.tracking.price import Pooled, price_of
+        from adaptive_rec.tracking.price import Pooled, price_of, verdict_text
 
         differences = [twin.differences() for twin in trial.twins]
         if not (np.isfinite(differences[0]).all() and trial.twins[0].fits):
@@ -242,11 +208,12 @@ class SkippingGuard:
         self._trials += 1
         self.trial, self._period_began = None, self._state.step
         self._length = min(2 * self._length, LONGEST * self._shortest)
-        self._stretch_began, limit = -1, self._state.knobs.guard_max_logloss_increase
+        limit = self._state.knobs.guard_max_logloss_increase
+        self.stretches.forget()
         if chance is not None:
             self._at_random = max(price.chance, price.chance_after)
         self._show()
-        self._say(verdict_text(price, limit, self.spent), price, limit)
+        self._say(verdict_text(price, limit, self.stretches.spent), price, limit)
 
     def _end_trial(self, why: str) -> None:
         """End a trial without a verdict."""
@@ -267,7 +234,7 @@ class SkippingGuard:
     def _say(self, text: str, price: Price | None = None, limit: float = 0.0) -> None:
         details: dict[str, Any] = {}
         if price is not None:
-            details = {**price.state(), "most": price.most, "charge": price.charge, "left": limit - self.spent}
+            details = {**price.state(), "most": price.most, "charge": price.charge, "left": limit - self.stretches.spent}
         self._events.append(Event(self._state.step, "guard", text, details))
 
     def _show(self) -> None:
@@ -276,7 +243,7 @@ class SkippingGuard:
         self._state.price_skipping(
             None if price is None else {
                 "cost": price.cost, "least_cost": price.least, "most_cost": price.most, "cost_at_random": self._at_random,
-                "ratio": ratio(price.skipped, price.seen), "steps": price.length, "left": limit - self.spent,
+                "ratio": ratio(price.skipped, price.seen), "steps": price.length, "left": limit - self.stretches.spent,
             }
         )  # fmt: skip
 
@@ -292,16 +259,13 @@ class SkippingGuard:
             "trial": self.trial and self.trial.state(),
             "price": self.price and self.price.state(),
             "at_random": self._at_random,
-            "spent": self.spent,
             "pooled": self._pooled and self._pooled.state(),
             "plan": self._plan,
             "length": self._length,
             "trials": self._trials,
             "period_began": self._period_began,
-            "stretch_began": self._stretch_began,
-            "stretch_ended": self._stretch_ended,
-            "skipped": self._skipped,
             "waits": self._waits,
+            **self.stretches.state(),
         }
 
     def set_state(self, found: Saved) -> None:
@@ -313,41 +277,12 @@ class SkippingGuard:
         self.trial = None if trial is None else PairedTrial.restore(trial, self._dense, self._store)
         self.price, self._at_random = None if price is None else Price.of(price), found.number("at_random")
         self._pooled = None if pooled is None else Pooled(pooled.number("squares"), pooled.integer("freedom"))
-        self.spent = found.number("spent")
         self._plan, self._waits = found.text("plan"), found.flag("waits")
         self._length, self._trials = found.integer("length"), found.integer("trials")
-        self._period_began, self._skipped = found.integer("period_began"), found.integer("skipped")
-        self._stretch_began, self._stretch_ended = found.integer("stretch_began"), found.integer("stretch_ended")
+        self._period_began = found.integer("period_began")
+        self.stretches.set_state(found)
         self._show()
-
-
-def verdict_text(price: Price, limit: float, spent: float) -> str:
-    """Return what a trial has found, as a sentence."""
-    if not price.skipped:
-        return f"a trial of {price.length} steps: the plan skipped nothing, so there is no price"
-    fits = spent + price.most <= limit
-    chance = "" if math.isnan(price.chance) else f"; as much at random costs {_nats(price.chance)}"
-    follows = "stretches are skipped" if fits else "everything is trained"
-    return (
-        f"a trial of {price.length} steps: skipping {ratio(price.skipped, price.seen):.1%} costs {_nats(price.during)} of "
-        f"logloss meanwhile, {_nats(price.after)} after {price.length // 2} full steps, at most {_nats(price.most)} (95 %)"
-        f"{chance}; {_nats(limit - spent)} of the limit is left, so {follows}"
-    )
-
-
-def _nats(value: float) -> str:
-    return f"{1e3 * value:.2f}e-3"
 
 
 def _plan_of(knobs: Knobs) -> str:
     return " ".join(str(getattr(knobs, name)) for name in OF_THE_PLAN)
-
-
-def _skipped_by(plan: StepPlan, work: ClassifiedBatch, knobs: Knobs) -> tuple[int, int]:
-    """Return what a plan skips of a batch, and of how many: samples, or updates of rows under `freeze`. Samples of weight 0 do
-    not count."""
-    if knobs.action == "freeze":
-        return int(0 if plan.frozen_U is None else plan.frozen_U.sum()), len(work.distinct_U)
-    weights_B, size = work.batch.weights_B, work.batch.size
-    whole = size if weights_B is None else int(np.count_nonzero(weights_B))
-    return whole - int(kept_samples(plan, size).sum()), whole

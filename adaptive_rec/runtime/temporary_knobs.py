@@ -34,6 +34,7 @@ class TemporaryKnobs:
 
     def _take_new(self) -> None:
         self._of |= {name: TemporaryKnob(**values) for name, values in self._set_now.items()}
+        self._returning -= self._set_now.keys()
 
     def note_of(self, changes: Mapping[str, Any], knobs: Knobs, until_step: int) -> dict[str, Any]:
         """Return what a rollback's command must say of changes that last until a step. A knob that is changed again before its
@@ -54,9 +55,10 @@ class TemporaryKnobs:
         self._returning |= found.keys()
         return found
 
-    def still_returning(self) -> dict[str, Any]:
+    def still_returning(self, knobs: Knobs) -> dict[str, Any]:
         """Return the values of knobs that were told to go back and have not: a signal came in between."""
-        return {name: self._of[name].before for name in self._returning & self._of.keys()}
+        told = {name: self._of[name] for name in self._of if name in self._returning}
+        return {name: each.before for name, each in told.items() if getattr(knobs, name) == each.now}
 
     # Kept in a checkpoint --------------------------------------------------------------------------------------------
 

@@ -147,6 +147,11 @@ class Watchdog:
             self._give_up(breach, str(error))
             return
         to_step = self._step_to_go_back_to(breach.sound_step)
+        if to_step is None:
+            sound = f"did not hold last at step {breach.sound_step:,}" if breach.sound_step else "has held from the start"
+            why = f"its condition {sound} and no checkpoint is that old (checkpoint.every_steps, checkpoint.keep)"
+            self._give_up(breach, why)
+            return
         before = rollbacks_past(self._journal, to_step)
         if before >= limit:
             times = counted(before, "time")
@@ -169,7 +174,7 @@ class Watchdog:
         owed, self._owed = self._owed, []
         for breach in owed:
             self._act(breach)
-        self._send_back(self._temporary.still_returning())
+        self._send_back(self._temporary.still_returning(self._state.knobs))
 
     def _end_temporary_knobs(self, step: int) -> None:
         """Have knobs go back to what they were before a rule changed them, where their steps are over."""
@@ -181,12 +186,12 @@ class Watchdog:
                 Command("change_knobs", changes, note={"why": "the steps for which a rule changed it are over"})
             )
 
-    def _step_to_go_back_to(self, sound_step: int) -> int:
-        """Return the step of the newest checkpoint at or before a step, the one under way included; 0 where there is none."""
+    def _step_to_go_back_to(self, sound_step: int) -> int | None:
+        """Return the step of the newest checkpoint at or before a step, the one under way included; None where there is none."""
         assert self._checkpoints is not None
         name = newest_up_to(self._checkpoints, sound_step)
         steps = [step_of(each) for each in (name, self._being_written) if each is not None]
-        return max((step for step in steps if step <= sound_step), default=0)
+        return max((step for step in steps if step <= sound_step), default=None)
 
     def refused(self, breach: Breach, error: AdaptiveRecError) -> None:
         """Give up, as the run cannot go back: it must not go on as if nothing had been. Where the run has ended meanwhile, it

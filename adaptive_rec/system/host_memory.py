@@ -35,7 +35,10 @@ def keep_freed_memory() -> bool:
 
 
 def give_back_freed_memory() -> None:
-    """Give memory that was freed and kept back to the system, before much of it is allocated again. Only glibc can."""
+    """Give memory that was freed and kept back to the system, before much of it is allocated again: that of the C library, where
+    it is glibc, and that of Arrow, where it is loaded."""
+    if (arrow := sys.modules.get("pyarrow")) is not None:
+        arrow.default_memory_pool().release_unused()
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 

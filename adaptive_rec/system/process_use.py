@@ -72,9 +72,9 @@ class ProcessMeter:
         """Return what the process may use now."""
         with suppress(OSError, AttributeError):
             cores = float(len(os.sched_getaffinity(self._pid)))
-            return ProcessLimits(min([cores, *self._core_shares()]), min(self._memory_limits(), default=None))
+            return ProcessLimits(min([cores, *self._shares()]), min(self._memory_limits(), default=None))
         return ProcessLimits(
-            min([float(os.cpu_count() or 1), *self._core_shares()]), min(self._memory_limits(), default=None)
+            min([float(os.cpu_count() or 1), *self._shares()]), min(self._memory_limits(), default=None)
         )
 
     def _disk(self) -> tuple[int | None, int | None]:
@@ -97,15 +97,9 @@ class ProcessMeter:
             inner = inner.parent
         yield self._group
 
-    def _core_shares(self) -> Iterator[float]:
+    def _shares(self) -> Iterator[float]:
         for group in self._groups():
-            for quota_file, period_file in (("cpu.max", ""), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
-                with suppress(OSError, ValueError, IndexError):
-                    words = (group / quota_file).read_text(encoding="ascii").split()
-                    period = (group / period_file).read_text(encoding="ascii") if period_file else words[1]
-                    quota = int(words[0])  # "max" where there is no limit
-                    if quota > 0 and int(period) > 0:
-                        yield quota / int(period)
+            yield from core_shares(group)
 
     def _memory_limits(self) -> Iterator[int]:
         with suppress(OSError, ValueError, IndexError):
@@ -115,3 +109,14 @@ class ProcessMeter:
             for name in ("memory.max", "memory/memory.limit_in_bytes"):
                 with suppress(OSError, ValueError):
                     yield int((group / name).read_text(encoding="ascii"))
+
+
+def core_shares(group: Path) -> Iterator[float]:
+    """Yield how many cores' time a control group of either version is given; nothing where it has no limit."""
+    for quota_file, period_file in (("cpu.max", ""), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        with suppress(OSError, ValueError, IndexError):
+            words = (group / quota_file).read_text(encoding="ascii").split()
+            period = (group / period_file).read_text(encoding="ascii") if period_file else words[1]
+            quota = int(words[0])  # "max" where there is no limit
+            if quota > 0 and int(period) > 0:
+                yield quota / int(period)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from adaptive_rec.config.plugins import find_plugin
+from adaptive_rec.config.trust import find_plugin
 from adaptive_rec.errors import ConfigError, UsageError, first_line
 
 KEY = "run.track"

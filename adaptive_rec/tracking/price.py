@@ -70,8 +70,9 @@ class Price:
 
     @property
     def charge(self) -> float:
-        """What a stretch takes of the limit."""
-        return max(0.0, self.after + self.error_after)
+        """What a stretch takes of the limit: at least one standard error, as a cost below 0 is noise that the next stretches do
+        not have."""
+        return max(0.0, self.after) + self.error_after
 
 
 def price_of(
@@ -87,6 +88,23 @@ def price_of(
         length, float(during_B.mean()), float(after_B.mean()), error / math.sqrt(len(during_B)), error / math.sqrt(len(after_B)),
         t_bound(pooled.freedom), skipped, seen, *chance,
     )  # fmt: skip
+
+
+def verdict_text(price: Price, limit: float, spent: float) -> str:
+    """Return what a trial has found, as a sentence. `spent`: what stretches have taken of the limit."""
+    if not price.skipped:
+        return f"a trial of {price.length} steps: the plan skipped nothing, so there is no price"
+    chance = "" if math.isnan(price.chance) else f"; as much at random costs {_nats(price.chance)}"
+    follows = "stretches are skipped" if spent + price.most <= limit else "everything is trained"
+    return (
+        f"a trial of {price.length} steps: skipping {price.skipped / price.seen:.1%} costs {_nats(price.during)} of "
+        f"logloss meanwhile, {_nats(price.after)} after {price.length // 2} full steps, at most {_nats(price.most)} (95 %)"
+        f"{chance}; {_nats(limit - spent)} of the limit is left, so {follows}"
+    )
+
+
+def _nats(value: float) -> str:
+    return f"{1e3 * value:.2f}e-3"
 
 
 def _blocks(difference_K: NDArray[np.float64], length: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -22,8 +22,7 @@ from typing import Any
 from adaptive_rec.system.openmp import SPINS, wait_briefly
 from benchmarks.common import machine, picture, report
 from benchmarks.common.command import facts_of_call, parser
-from benchmarks.common.explain import explain
-from benchmarks.common.results import earlier, say, write
+from benchmarks.common.results import earlier, explain, say, write
 
 
 class Absent(Exception):

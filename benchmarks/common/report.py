@@ -92,7 +92,6 @@ def _cell_rows(name: str, cell: dict[str, Any]) -> Iterator[str]:
         return
     result, waiting = cell["result"], "GOMP_SPINCOUNT=1000" if about["briefly"] else "OpenMP as by default"
     yield f"{about['about']}. {waiting}; {result['rounds']} rounds, {result['steps']} steps a turn.\n"
-    yield from result.get("lines", ())
     if result["runs"]:
         yield from _table(result)
     if result["checks"]:
@@ -118,7 +117,7 @@ def _table(result: dict[str, Any]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} | {what(line['facts'])} |"
 
 
-BASES = ("roof", "floor", "all in memory", "ours")
+BASES = ("floor", "all in memory", "ours")
 """Whose time those of the others are divided by: the first of these that took part, or else the first contestant."""
 
 STAGE_NAMES = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,11 @@ from typing import Any
 
 def say(line: str) -> None:
     print(line, flush=True)
+
+
+def explain(error: BaseException) -> str:
+    """Return the error in a line, then where it came from."""
+    return f"{type(error).__name__}: {error}".strip() + "\n" + "".join(traceback.format_exception(error))[-3000:]
 
 
 def write(path: Path, values: dict[str, Any]) -> None:

@@ -1,8 +1,7 @@
-"""Who takes turns at parts of a step: the embedding part of ours and of rivals, and any call that is timed as it is."""
+"""Who takes turns at the embedding part of a step: ours and rivals'."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -85,25 +84,5 @@ class RivalRows:
 
     def facts(self) -> dict[str, Any]:
         return {"about": self._tables.about}
-
-    def close(self) -> None: ...
-
-
-class Work:
-    """Some call that is timed as it is: `turn` makes it so many times."""
-
-    def __init__(self, call: Callable[[int], object], **facts: Any) -> None:
-        self.steps, self._call, self._facts = 0, call, facts
-
-    def turn(self, steps: int) -> Turn:
-        turn = Turn()
-        for _ in range(steps):
-            with turn.stage("work"):
-                self._call(self.steps)
-            self.steps += 1
-        return turn
-
-    def facts(self) -> dict[str, Any]:
-        return self._facts
 
     def close(self) -> None: ...

@@ -11,7 +11,7 @@ package index lacks.
     python -m benchmarks.gpu --rehearse          tiny shapes without a GPU: whether it all runs, no figure of anything
     python -m benchmarks.gpu --rows RESULTS...   rows for docs/benchmarks.md of results.json files, e.g. of the three parts
 
-Leaves results.json, rows.md, profiler traces and their pictures in --out. Without tests that have passed there are no rows.
+Leaves results.json, rows.md and profiler traces in --out. Without tests that have passed there are no rows.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from typing import Any
 from adaptive_rec.batch import Batch
 from adaptive_rec.system.openmp import SPINS
 from benchmarks.common.contestants import Contestant
-from benchmarks.common.explain import explain
 from benchmarks.common.machine import ROOT
+from benchmarks.common.results import explain
 from benchmarks.gpu.shared_batches import taken
 
 PROMPT_SECONDS = 10.0

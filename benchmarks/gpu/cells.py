@@ -16,7 +16,7 @@ from typing import Any
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
 from benchmarks.common.contestants import Contestant, Ours, Where, budget_bytes
-from benchmarks.common.explain import explain
+from benchmarks.common.results import explain
 from benchmarks.common.shapes import SHAPES, Preloaded, configure, open_shape, preload
 from benchmarks.gpu.apart import Apart
 from benchmarks.gpu.ceilings import measure_ceilings

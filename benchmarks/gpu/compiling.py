@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.explain import explain
 from benchmarks.common.machine import ROOT
+from benchmarks.common.results import explain
 from benchmarks.common.shapes import SHAPES, open_shape, preload
 from benchmarks.gpu import plan, timeline
 from benchmarks.gpu.cells import Context, config_of, maker

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.common.contestants import Contestant, Where
-from benchmarks.common.explain import explain
+from benchmarks.common.results import explain
 from benchmarks.common.statistics import quartiles
 from benchmarks.gpu.apart import Apart, NotReady
 from benchmarks.gpu.limit import OutOfTime, limited

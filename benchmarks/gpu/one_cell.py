@@ -87,7 +87,7 @@ def measure(cell: plan.Cell, args: argparse.Namespace, path: Path, deadline: flo
     import torch
 
     from benchmarks.common.contestants import Where
-    from benchmarks.common.explain import explain
+    from benchmarks.common.results import explain
     from benchmarks.gpu.cells import Context, run_cell
     from benchmarks.gpu.compiling import compile_kernels
     from benchmarks.gpu.limit import OutOfTime, limited

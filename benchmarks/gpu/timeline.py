@@ -1,4 +1,4 @@
-"""A profile of some steps: which copies, kernels and work of the host happen at the same time, as figures and a picture."""
+"""A profile of some steps: which copies, kernels and work of the host happen at the same time."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ from adaptive_rec.embedding.cold.copier import RowCopier
 from adaptive_rec.live.telemetry import StageTimes
 from benchmarks.common.contestants import Ours, Where
 from benchmarks.gpu.intervals import Intervals, cut, device_kinds, marks, overlap
-from benchmarks.gpu.picture import draw
 
 PROFILED_STEPS = 30
-PICTURE_STEPS = 4
 WARM_WINDOWS = 2
 """Before a profile. The first one has no hot rows yet."""
 MARK = "benchmark mark"
@@ -37,8 +35,8 @@ class HostLog(StageTimes):
     def __init__(self) -> None:
         super().__init__()
         self.intervals: dict[str, Intervals] = defaultdict(list)
-        self.begins: dict[str, list[float]] = defaultdict(list)
-        """When the training thread began each stage: `plan` once for each step, `gather` for each micro-batch."""
+        self.gathers: list[float] = []
+        """When the training thread began to gather, once for each micro-batch."""
         self._trainer = threading.current_thread()
 
     @contextmanager
@@ -47,8 +45,8 @@ class HostLog(StageTimes):
         with super().__call__(stage):
             yield
         on_trainer = threading.current_thread() is self._trainer
-        if on_trainer:
-            self.begins[stage].append(start)
+        if on_trainer and stage == "gather":
+            self.gathers.append(start)
         lane = "training thread" if on_trainer and stage != "wait" else stage
         self.intervals[lane].append((start, time.perf_counter()))
 
@@ -84,11 +82,10 @@ def record(make: Callable[..., Any], where: Where, out: Path, name: str, until: 
         kinds = kinds_of(trace, log, span, where)
         found |= {**overlap(kinds), "seconds_per_step": plain, "seconds_per_step_profiled": profiled}
         found["steps"] = round((span[1] - span[0]) / profiled)
-        begins = {stage: [at - span[0] for at in log.begins[stage] if at >= span[0]] for stage in ("plan", "gather")}
-        found["micro_batches_per_step"] = len(begins["gather"]) / found["steps"]
+        found["micro_batches_per_step"] = sum(at >= span[0] for at in log.gathers) / found["steps"]
         found["placements_changed"] = ours.runtime.store.index.placement.version - version
         found["split"] = ours.split()
-        found["files"] = write(trace, kinds, begins["plan"], found, name, out, where)
+        found["files"] = write(trace, name, out)
     finally:
         ours.close()
     return found
@@ -174,29 +171,9 @@ def kinds_of(trace: dict[str, Any], log: HostLog, span: tuple[float, float], whe
     return {kind: [(a - began, b - began) for a, b in cut(found, began, ended)] for kind, found in kinds.items()}
 
 
-def write(
-    trace: dict[str, Any],
-    kinds: dict[str, Intervals],
-    begins: list[float],
-    found: dict[str, Any],
-    name: str,
-    out: Path,
-    where: Where,
-) -> list[str]:
-    """The profiler's trace, gzipped, and the picture of some whole steps in the middle."""
-    stem = "".join(letter if letter.isalnum() else "-" for letter in name)
-    with gzip.open(out / f"{stem}.json.gz", "wt", encoding="utf-8") as file:
+def write(trace: dict[str, Any], name: str, out: Path) -> list[str]:
+    """Write the profiler's trace, gzipped, which Perfetto shows."""
+    file_name = "".join(letter if letter.isalnum() else "-" for letter in name) + ".json.gz"
+    with gzip.open(out / file_name, "wt", encoding="utf-8") as file:
         json.dump(trace, file)
-    each = found["seconds_per_step_profiled"]
-    title = (
-        f"{name}: {1e3 * found['seconds_per_step']:.2f} ms a step ({1e3 * each:.2f} under the profiler), "
-        f"{found['micro_batches_per_step']:.1f} micro-batches each; "
-        f"{found['overlap_ratio']:.0%} of the lesser of cold work and computation overlaps"
-    )
-    if where.rehearsal:
-        title = "REHEARSAL WITHOUT A GPU, NO FIGURE - " + title
-    first = begins[max(0, min(len(begins) // 2, len(begins) - PICTURE_STEPS - 1))]
-    end = first + PICTURE_STEPS * each
-    picture = draw(title, {lane: kinds.get(lane, []) for lane in LANES}, first, end, begins)
-    (out / f"{stem}.svg").write_text(picture, encoding="utf-8")
-    return [f"{stem}.json.gz", f"{stem}.svg"]
+    return [file_name]

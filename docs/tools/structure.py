@@ -50,7 +50,7 @@ def _dotted(path: Path) -> str:
 def imports(tree: ast.AST, in_functions: bool = True, for_types: bool = True) -> Iterator[str]:
     """Every imported name: those in functions unless told otherwise, and those under `if TYPE_CHECKING:` likewise."""
     for child in ast.iter_child_nodes(tree):
-        if isinstance(child, ast.FunctionDef) and not in_functions:
+        if isinstance(child, ast.expr) or (isinstance(child, ast.FunctionDef) and not in_functions):
             continue
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test) and not for_types:
             continue
@@ -151,9 +151,10 @@ def set_from_outside(sources: Mapping[str, ast.Module]) -> Iterator[str]:
     attributes = {name: _attributes(tree) for name, tree in sources.items()}
     known = set().union(*attributes.values())
     for name, tree in sources.items():
+        others = known - attributes[name]
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and not _is_self(node.value):
-                if node.attr in known - attributes[name] and ast.unparse(node.value) not in LIBRARY_OBJECTS:
+                if node.attr in others and ast.unparse(node.value) not in LIBRARY_OBJECTS:
                     yield f"{name}:{node.lineno} {ast.unparse(node)}"
 
 

@@ -1,1 +1,1 @@
-"""Compiled kernels of the recipes; each has a plain twin in `reference/`."""
+"""Compiled kernels of the recipes; each has a plain twin in `tests/kernels/reference/`."""

@@ -13,7 +13,6 @@ import re
 import struct
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
 import zipfile
 from dataclasses import asdict
 from functools import cache
@@ -142,19 +141,15 @@ def test_the_rows_of_such_results_can_be_written(rehearsal: Path) -> None:
 
 
 @pytest.mark.slow
-def test_traces_and_pictures_are_well_formed_and_say_what_they_are(rehearsal: Path) -> None:
+def test_traces_are_well_formed(rehearsal: Path) -> None:
     runs = json.loads((rehearsal / "results.json").read_text())["cells"]["timeline"]["result"]["runs"]
     assert {name: round(run["micro_batches_per_step"]) for name, run in runs.items()} == {
         "hotline/always": 2, "hotline/never": 1
     }  # fmt: skip
     for run in runs.values():
         assert run["windows_before"] >= 2
-        trace, picture = (rehearsal / name for name in run["files"])
+        (trace,) = (rehearsal / name for name in run["files"])
         assert json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
-        root = ElementTree.fromstring(picture.read_text())
-        assert root.tag.endswith("svg")
-        assert "REHEARSAL" in "".join(root.itertext())
-        assert len([part for part in root.iter() if part.get("class") == "step"]) >= 2
         assert run["compute_seconds"] > 0
         assert run["cold_seconds"] > 0  # rows were seen on their way out of host memory or home
         assert 0 <= run["overlap_ratio"] <= 1
@@ -312,7 +307,7 @@ def test_it_runs_without_the_libraries_it_never_uses() -> None:
         "except ImportError as error:\n"
         "    print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert "['backports', 'safetensors']" in done.stdout, done.stdout + done.stderr
     assert stand_ins.missing(on_gpu=False) == []
 

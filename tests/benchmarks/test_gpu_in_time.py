@@ -219,7 +219,7 @@ def test_batches_of_a_shelf_are_the_same_in_every_process() -> None:
 
     descriptors = [shelf.descriptor for shelf in shelves]
     done = subprocess.run(
-        [sys.executable, "-c", SEEN, *map(str, descriptors)], cwd=ROOT, capture_output=True, text=True, timeout=60,
+        [sys.executable, "-c", SEEN, *map(str, descriptors)], cwd=ROOT, capture_output=True, text=True, timeout=300,
         pass_fds=descriptors, input=given,
     )  # fmt: skip
     for descriptor in descriptors:
@@ -271,5 +271,5 @@ serve(ValueError("it fell"), write)
 
 @pytest.mark.slow
 def test_a_rival_whose_reader_has_gone_ends_without_a_word() -> None:
-    done = subprocess.run([sys.executable, "-c", UNHEARD], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", UNHEARD], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

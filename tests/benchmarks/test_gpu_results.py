@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ElementTree
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from benchmarks.gpu import (
     plan,
     report,
 )
-from benchmarks.gpu.picture import draw
 
 ABOUT = {
     "rehearsal": "", "gpu": "none", "gpu_bytes": 1, "driver": "none", "cores": 1, "processor": "none", "host_bytes": 1,
@@ -96,15 +94,6 @@ def test_overlap_of_a_trace_made_by_hand() -> None:
     assert with_host["overlap_ratio"] == pytest.approx(1.0)
     assert with_host["copy_overlap_ratio"] == pytest.approx(120 / 170)
     assert intervals.overlap({})["overlap_ratio"] == 0
-
-
-def test_a_picture_shows_every_interval_within_its_span() -> None:
-    text = draw('a < b & "c"', {"up": [(0.0, 1.0), (5.0, 6.0)], "kernels": [(0.5, 2.0)]}, 0.0, 3.0, [0.5, 2.5, 9.0])
-    steps = [part for part in ElementTree.fromstring(text).iter() if part.get("class") == "step"]
-    assert len(steps) == 2
-    bars = [part for part in ElementTree.fromstring(text).iter() if part.get("fill") in ("#d95f02", "#1b9e77")]
-    assert len(bars) == 2
-    assert float(bars[0].get("width", 0)) == pytest.approx(float(bars[1].get("width", 0)) * 2 / 3, rel=1e-3)
 
 
 def test_ratios_are_of_the_same_round() -> None:

@@ -54,7 +54,7 @@ class Served:
 
     def get(self, path: str) -> Any:
         request = Request(self.url + path, headers={"Authorization": f"Bearer {self.token}"})
-        with urlopen(request, timeout=60) as answer:
+        with urlopen(request, timeout=300) as answer:
             return json.load(answer)
 
     def sidecar(self) -> int | None:

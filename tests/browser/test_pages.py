@@ -59,6 +59,10 @@ def page(request: pytest.FixtureRequest) -> Path:
     return path
 
 
+mostly_of_reports = pytest.mark.parametrize("page", ["report", pytest.param("profile", marks=pytest.mark.slow)], indirect=True)
+"""Both pages have one template, so that of a profile is left to `make check`."""
+
+
 @pytest.mark.parametrize(("size", "columns"), [(WIDE, 2), (NARROW, 1)])
 def test_charts_stand_apart_and_so_do_their_legends(
     browser: Any, report: Path, size: tuple[int, int], columns: int
@@ -96,6 +100,7 @@ def test_every_plot_is_drawn(browser: Any, page: Path) -> None:
     assert [figure for figure, width, colors in drawn if width != 1 or colors < 3] == []
 
 
+@mostly_of_reports
 def test_axe_finds_nothing(browser: Any, page: Path) -> None:
     axe = Path(pytest.importorskip("axe_core_python", reason="axe-core-python is not installed").__file__).parent
     opened(browser, page)
@@ -107,6 +112,7 @@ def test_axe_finds_nothing(browser: Any, page: Path) -> None:
     assert browser.execute_async_script(script) == []
 
 
+@mostly_of_reports
 def test_without_a_script_the_figures_are_in_tables(browser: Any, page: Path) -> None:
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
@@ -126,6 +132,7 @@ def test_nothing_is_wider_than_a_phone(browser: Any, page: Path) -> None:
     assert browser.execute_script("return document.documentElement.scrollWidth") <= NARROW[0]
 
 
+@mostly_of_reports
 def test_both_schemes_have_text_that_can_be_read(browser: Any, page: Path) -> None:
     opened(browser, page)
     shades = {}

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.cells import assert_same, plain_cell, train
+from tests.cells import assert_same, computes_alike, plain_cell, train
 from tests.matrix import Case, cells
 
 
 @cells("checkpoint")
 def test_a_resumed_cell_ends_as_an_unbroken_plain_one(case: Case, tmp_path: Path, small_segments: None) -> None:
     # Numbers of 32 bits drift from those of another device or more ranks: such a cell ends as itself, unbroken.
-    drifts = case["precision"] != "float64" and (case["device"], case["ranks"]) != ("direct", 1)
+    drifts = case["precision"] != "float64" and not computes_alike(case)
     resumed = train(case, tmp_path / "ours", stops=(5,))
     unbroken = train(case if drifts else plain_cell(case), tmp_path / "unbroken")
     assert 0 < len(resumed.losses) < len(unbroken.losses)

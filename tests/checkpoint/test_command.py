@@ -25,9 +25,11 @@ from adaptive_rec.checkpoint.history import chain
 from adaptive_rec.cli import main
 
 
-def make(run: Path, step: int, changed: float = 0.0, on: Path | None = None, **more: Any) -> Path:
+def make(
+    run: Path, step: int, changed: float = 0.0, on: Path | None = None, without: list[int] | None = None, **more: Any
+) -> Path:
     """A checkpoint of two tables, one of them of bfloat16; `changed` is added to two rows of the other. One that builds `on`
-    another holds only these two."""
+    another holds only these two. `without`: which of the rows behind the first one have no raw id; None where ids are rows."""
     rng = np.random.default_rng(1)
     weight = rng.random((100, 8)).astype(np.float32)
     weight[[3, 70]] += np.float32(changed)
@@ -46,6 +48,13 @@ def make(run: Path, step: int, changed: float = 0.0, on: Path | None = None, **m
         {"name": "C1", "rows": 100, "dim": 8, "first_row": 0},
         {"name": "../odd", "rows": 40, "dim": 4, "first_row": 100},
     ]
+    if without is not None:
+        more["state"] = {"keys": {}}
+        keys = {"keys/shared_T": np.ones(2, np.int64)}
+        for table, lacking in enumerate((without, [])):
+            keys[f"keys/tables/keys_{table}"] = np.arange(1, 40)
+            keys[f"keys/tables/without_{table}"] = np.array(lacking, np.int64)
+        draft.arrays("state.safetensors", keys)
     draft.json("state.json", {"run": {"tables": tables}, "step": step, "knobs": {"alpha": 0.5}} | more)
     return draft.commit({"version": "0"}, chain(DISK, on)[-1].since if on else None)
 
@@ -235,6 +244,14 @@ def test_diff_reports_rows_and_distances(capsys: pytest.CaptureFixture[str], tmp
     assert next(line for line in lines if "weight" in line).split() == [
         "C1", "weight", "2", "of", "100", "0.25", "0.005"
     ]  # fmt: skip
+
+
+def test_diff_compares_the_rows_that_have_an_id_on_either_side(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A run draws rows ahead, as far as it has read by chance. Rows 3 and 70 differ; those from 40 on have no id."""
+    a = make(tmp_path / "a", 10, without=[2])
+    printed(capsys, "diff", a, make(tmp_path / "b", 10, changed=0.25, without=[2]))
+    text = printed(capsys, "diff", a, make(tmp_path / "c", 10, changed=0.25, without=[]), code=1)
+    assert re.search(r"^C1 +weight +1 of 100 +0.25 ", text, re.M)
 
 
 def test_diff_compares_what_can_be_compared(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

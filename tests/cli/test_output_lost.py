@@ -101,6 +101,6 @@ def test_sighup_saves_like_sigterm(tmp_path: Path, under_nohup: bool) -> None:
     if under_nohup:
         time.sleep(1)
         child.send_signal(signal.SIGTERM)
-    child.communicate(timeout=60)
+    child.communicate(timeout=300)
     assert child.returncode == 128 + (signal.SIGTERM if under_nohup else signal.SIGHUP)
     assert saved(run)

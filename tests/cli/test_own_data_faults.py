@@ -27,7 +27,7 @@ from adaptive_rec.data.standard import Standard
 from adaptive_rec.data.tabular.infer import infer
 from adaptive_rec.data.tabular.schema import load_schema
 from adaptive_rec.errors import DataError
-from adaptive_rec.offline.forecast.trace import read_keys
+from adaptive_rec.offline.forecast.sources import read_keys
 from adaptive_rec.system import cuda_driver
 from adaptive_rec.units import readable
 
@@ -257,7 +257,7 @@ def test_a_signal_ends_what_waits_for_threads() -> None:
         "threading.Thread(target=time.sleep, args=(60,)).start()\n"
         "with ended_at_once(): os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
     )
-    assert subprocess.run([sys.executable, "-c", text], timeout=30).returncode == 130
+    assert subprocess.run([sys.executable, "-c", text], timeout=120).returncode == 130
 
 
 # Words ---------------------------------------------------------------------------------------------------------------

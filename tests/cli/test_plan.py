@@ -22,11 +22,11 @@ from adaptive_rec.memory.parts import WHILE_TRAINING
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan
 from adaptive_rec.offline.forecast import rehearsal, survey
 from adaptive_rec.offline.forecast.fitting import Fitting, rounded_down, with_settings
-from adaptive_rec.offline.forecast.folded import Folded
 from adaptive_rec.offline.forecast.hardware import DenseCosts, DiskCosts, Hardware, RowCosts, to_text
-from adaptive_rec.offline.forecast.prediction import HotLookups
+from adaptive_rec.offline.forecast.homes import HotLookups
 from adaptive_rec.offline.forecast.profile import Learned, measure
 from adaptive_rec.offline.forecast.ranking import RowRanking, Seen, largest
+from adaptive_rec.offline.forecast.sources import Folded
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import assemble, plan_run
 from adaptive_rec.runtime.run_options import RunOptions

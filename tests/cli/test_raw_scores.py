@@ -24,12 +24,12 @@ from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.saved_state import saved_by
 from adaptive_rec.cli import main
 from adaptive_rec.dense.evaluate import logits_of
-from adaptive_rec.kernels.reference.hash_texts import hash_text
 from adaptive_rec.offline.export import model
 from adaptive_rec.run.chosen_checkpoint import newest_generation
 from adaptive_rec.run.resume import trained_runtime
 from adaptive_rec.run.scoring import Scorer
 from adaptive_rec.saved import ANY
+from tests.kernels.reference.hash_texts import hash_text
 
 HELD_OUT = 400
 SETTINGS = ["run.batch_size=32", "model.bottom_mlp=[8]", "model.top_mlp=[8]", "eval.batch_size=150"]

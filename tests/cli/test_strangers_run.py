@@ -134,7 +134,7 @@ def test_looking_from_inside_executes_nothing(
     script.parent.mkdir()
     script.write_text(SCRIPT.format(commands=commands))
     done = subprocess.run(
-        [sys.executable, script], cwd=stranger, env=environment(), capture_output=True, text=True, timeout=120
+        [sys.executable, script], cwd=stranger, env=environment(), capture_output=True, text=True, timeout=600
     )
     codes = [2 if words[0] in WITHOUT_A_RUN else 0 for words in commands]
     assert f"ENDED {codes} 3 ''\n" in done.stdout, done.stderr[-2000:]
@@ -153,7 +153,7 @@ def test_a_package_of_our_name_in_the_working_directory_is_not_taken(tmp_path: P
         ours = own_modules_only()
     for words, where in (([script], environment()), (["-m", "adaptive_rec", "--version"], ours)):
         command = [sys.executable, *words]
-        done = subprocess.run(command, cwd=tmp_path, env=where, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, cwd=tmp_path, env=where, capture_output=True, text=True, timeout=600)
         assert (done.returncode, "planted" in done.stderr) == (0, False), done.stderr[-2000:]
 
 
@@ -178,7 +178,7 @@ def test_the_place_of_an_editable_install_finds_no_packages_in_the_working_direc
     for text in (EDITABLE, EDITABLE.replace("import adaptive_rec\n", "")):
         script.write_text(text)
         command = [sys.executable, script]
-        done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=600)
         outputs.append(done.stdout)
     assert outputs == ["[]\n", "['setuptools:setup']\n"], "the second one shows that they would be found"
 
@@ -201,7 +201,7 @@ def test_serving_from_inside_executes_nothing(stranger: Path, executed: Callable
         assert served.stdout is not None
         url = re.search(r"http://\S+", served.stdout.readline())
         assert url is not None
-        ask = f"import urllib.request as r; print(r.urlopen('{url[0]}/livez', timeout=60).status)"
+        ask = f"import urllib.request as r; print(r.urlopen('{url[0]}/livez', timeout=300).status)"
         answer = subprocess.run([sys.executable, "-Pc", ask], capture_output=True, text=True, check=True)
         served.terminate()
     assert answer.stdout == "200\n"

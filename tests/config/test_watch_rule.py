@@ -19,8 +19,8 @@ from adaptive_rec.config.watch_rule import (
 )
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.live.telemetry import Quality
+from adaptive_rec.service.metric_families import WATCHDOG_ACTIONS
 from adaptive_rec.service.metric_history import COLUMNS, TRAFFIC
-from adaptive_rec.service.metric_names import WATCHDOG_ACTIONS
 
 RULES = {
     "loss is nan: rollback": {"metric": "loss", "comparison": "is nan", "action": "rollback"},

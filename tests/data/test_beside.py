@@ -30,12 +30,12 @@ from adaptive_rec.data.tabular.schema_text import schema_toml
 from adaptive_rec.data.tabular.stream import TabularSource
 from adaptive_rec.data.weights import WeightFacts, weights_of
 from adaptive_rec.errors import ConfigError, DataError, UsageError
-from adaptive_rec.kernels.reference.hash_texts import hash_text
 from adaptive_rec.policy.batches import repack
 from adaptive_rec.runtime.parts import PartOfBatches
 from adaptive_rec.runtime.rank_checks import check_data
 from adaptive_rec.system.group import ALONE, Group
 from tests.doubles.late_threads import LateThreads
+from tests.kernels.reference.hash_texts import hash_text
 
 PLAIN: dict[str, Any] = {"label": "label", "dense": ["n"], "sparse": ["user", {"column": "tags", "separator": "|"}]}
 BESIDE = {"time": "when", "weight": "w", "class_weight": {"0": 0.5, "1": 4.0}, "group": "q"}

@@ -21,10 +21,10 @@ from adaptive_rec.data.prepare.job import Request, make_job
 from adaptive_rec.data.prepare.meta import load_meta
 from adaptive_rec.data.prepare.prepare import prepare_folder
 from adaptive_rec.data.tabular.delimited import DelimitedFile
+from adaptive_rec.data.tabular.dialect import is_row
 from adaptive_rec.data.tabular.file_rows import FileRows
 from adaptive_rec.data.tabular.files import find_files
 from adaptive_rec.data.tabular.first_rows import STRICT, Reading
-from adaptive_rec.data.tabular.header import is_row
 from adaptive_rec.data.tabular.infer import Inferred, infer
 from adaptive_rec.data.tabular.open_rows import with_rows
 from adaptive_rec.data.tabular.schema import Schema, parse_schema

@@ -22,7 +22,7 @@ from adaptive_rec.data.prepare.prepare import prepare_folder
 from adaptive_rec.data.prepare.raw import RawBlock, check_block
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.recipes.globo import COLUMNS, HORIZON_MS, NEGATIVES, GloboReader, Walk
-from adaptive_rec.recipes.kernels.reference import clicks as reference_clicks
+from tests.kernels.reference import clicks as reference_clicks
 
 MINUTE = 60_000
 START = 1_506_826_800_000

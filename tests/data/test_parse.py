@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptive_rec.kernels import parse
-from adaptive_rec.kernels.reference import parse as reference_data
+from tests.kernels.reference import parse as reference_data
 
 DENSE, CATEGORIES = 2, 3
 

@@ -33,10 +33,10 @@ from adaptive_rec.data.prepare.numbering import KeyFile, Numbering
 from adaptive_rec.data.prepare.prepare import prepare_folder
 from adaptive_rec.data.tabular.schema import parse_schema
 from adaptive_rec.errors import AdaptiveRecError, DataError, UsageError
-from adaptive_rec.kernels.reference.number_keys import number_keys
-from adaptive_rec.kernels.reference.parse import check_fields
 from adaptive_rec.recipes import criteo as criteo_log
 from tests import forked
+from tests.kernels.reference.number_keys import number_keys
+from tests.kernels.reference.parse import check_fields
 
 SURELY_GOOD = re.compile(rb"[01](\t(-?[0-9]{1,9})?){13}(\t[0-9a-f]{0,8}){26}")
 BAD_LINES = [

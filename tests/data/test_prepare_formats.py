@@ -20,11 +20,11 @@ from adaptive_rec.data.prepare.job import Request
 from adaptive_rec.data.prepare.prepare import prepare_folder
 from adaptive_rec.data.tabular.schema import load_schema
 from adaptive_rec.errors import DataError, UsageError
-from adaptive_rec.kernels.reference.number_keys import number_keys
 from adaptive_rec.recipes import avazu
 from adaptive_rec.recipes.avazu import AvazuReader, clock_features
 from adaptive_rec.recipes.kernels import parse_csv
-from adaptive_rec.recipes.kernels.reference import parse_csv as reference_csv
+from tests.kernels.reference import parse_csv as reference_csv
+from tests.kernels.reference.number_keys import number_keys
 
 KINDS = (parse_csv.WORD, parse_csv.SKIP, parse_csv.HOUR, parse_csv.HEX_KEY, parse_csv.INTEGER_KEY, parse_csv.NUMBER)
 LIMITS = (0, 0, 0, 0, 0, 10**17)

@@ -18,6 +18,7 @@ from adaptive_rec.config.data import DataConfig
 from adaptive_rec.config.model import ModelConfig
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data import prepared
+from adaptive_rec.data.loaded_samples import LoadedSamples
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepare import prepare as prepare_module
 from adaptive_rec.data.prepare.job import Request
@@ -139,6 +140,24 @@ def test_rows_mix_over_the_whole_range(tmp_path: Path) -> None:
     starts = [order._blocks[k] * prepared.BLOCK_ROWS for k in range(prepared.GROUP_BLOCKS)]
     assert min(starts) < 100_000
     assert max(starts) > 900_000
+
+
+def test_one_group_of_an_epoch_is_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group is what its parts joined and put in order are, and is dropped before the next one is read; batches have copies."""
+    arrays = open_source(config(folder)).arrays  # type: ignore[attr-defined]
+    parts, order_S = [arrays.read(0, 50), arrays.read(50, 51), arrays.read(51, 103)], np.random.default_rng(2).permutation(103)
+    whole, mixed = LoadedSamples.joined(parts).take(order_S), LoadedSamples.joined_in_order(iter(parts), order_S)
+    for name in ("dense_BX", "labels_B", "ids_BC"):
+        assert np.array_equal(getattr(mixed, name), getattr(whole, name))
+    assert [bags.values_N.tolist() for bags in mixed.bags] == [bags.values_N.tolist() for bags in whole.bags]
+    assert mixed.times_B is mixed.weights_B is mixed.groups_B is None
+
+    rows, held, read = prepared.MixedRows(prepared.Order(range(103), 1, 0), arrays), [], arrays.read
+    monkeypatch.setattr(arrays, "read", lambda *of: held.append(rows._samples) or read(*of))
+    pieces = [piece for start in range(0, 103, 7) for piece in rows.read(start, min(start + 7, 103))]
+    assert len(held) > 10
+    assert all(each is None for each in held)
+    assert all(piece.dense_BX.base is None and piece.bags[0].values_N.base is None for piece in pieces)
 
 
 @pytest.mark.parametrize("shuffle", [True, False])

@@ -16,7 +16,7 @@ from adaptive_rec.data.open import open_source
 from adaptive_rec.data.synthetic import SyntheticSource, zipf_mass
 from adaptive_rec.errors import ConfigError, DataError
 from adaptive_rec.kernels import synthetic
-from adaptive_rec.kernels.reference import synthetic as reference_data
+from tests.kernels.reference import synthetic as reference_data
 
 SEED = 3
 

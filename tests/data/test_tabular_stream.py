@@ -27,8 +27,8 @@ from adaptive_rec.data.tabular.schema import parse_schema
 from adaptive_rec.data.tabular.schema_text import schema_toml
 from adaptive_rec.data.tabular.stream import TabularSource
 from adaptive_rec.errors import DataError
-from adaptive_rec.kernels.reference.hash_texts import hash_text
 from adaptive_rec.runtime.assemble import assemble
+from tests.kernels.reference.hash_texts import hash_text
 from tests.matrix import Case, always, grid
 
 SCHEMA: dict[str, Any] = {

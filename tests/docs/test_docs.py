@@ -19,7 +19,7 @@ from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config, leaves, load_config, presets
 from adaptive_rec.policy.find import BUILT_IN, load_policy
 from adaptive_rec.run.training_run import TrainingRun
-from adaptive_rec.service.metric_names import EVENT_KINDS
+from adaptive_rec.service.metric_families import EVENT_KINDS
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "tools"))

@@ -36,9 +36,9 @@ class LateStreams:
 
     def __init__(self, seed: int, kernels: ModuleType | None = None) -> None:
         if kernels is None:
-            from adaptive_rec.kernels import host
+            from tests.doubles import host_kernels
 
-            kernels = host
+            kernels = host_kernels
         self.kernels, self.device = kernels, torch.device("cpu")
         self._dice = random.Random(seed)
         self._queues: dict[str, deque[_Item]] = {name: deque() for name in ("compute", "up", "urgent", "down", "aside")}

@@ -51,7 +51,7 @@ class Writer(threading.Thread):
             with self._stepping:  # who waits for it may be another thread
                 if not self.is_done:
                     self._go.release()
-                    assert self._stands.acquire(timeout=60), "a checkpoint must come to an end"
+                    assert self._stands.acquire(timeout=300), "a checkpoint must come to an end"
             count -= 1
 
     def finish(self) -> None:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch
 from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.kernels.reference.rows16 import dice, narrowed, row_dice, step_dice, widened
-from adaptive_rec.kernels.reference.step import apply_row
 from adaptive_rec.kernels.update_rules import SGD
+from tests.kernels.reference.rows16 import dice, narrowed, row_dice, step_dice, widened
+from tests.kernels.reference.step import apply_row
 
 Rows = list[tuple[NDArray[Any], NDArray[Any]]]
 """Weights, 16-bit ones as patterns of bits, and optimizer state of each pool."""

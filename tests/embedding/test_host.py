@@ -19,8 +19,8 @@ from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.row_types import as_array, as_tensor
 from adaptive_rec.kernels.aligned import zeros
-from adaptive_rec.kernels.reference.rows16 import widened
 from adaptive_rec.placement import Migration, RowSpace
+from tests.kernels.reference.rows16 import widened
 from tests.stores import cpu_store
 
 TABLES = (TableSpec("a", 300, 4), TableSpec("b", 5, 3), TableSpec("c", 1000, 4))

@@ -23,12 +23,12 @@ from adaptive_rec.embedding.records import MicroBatch, RowUpdate, Traffic
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.path import StagedPath
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.kernels import host
-from adaptive_rec.kernels.reference import step as reference
 from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.saved import Saved
+from tests.doubles import host_kernels
 from tests.doubles.late_streams import LateStreams
+from tests.kernels.reference import step as reference
 from tests.matrix import always, each, grid
 from tests.stores import cpu_store, device_store
 
@@ -472,13 +472,13 @@ def test_a_device_sums_no_gradients_of_frozen_rows() -> None:
     def sum_pieces(*arrays: Any) -> None:
         partial_PD, active_P = arrays[8:]
         pieces = partial_PD[: len(arrays[0]) - 1].fill_(torch.nan)
-        host.sum_pieces(*arrays)
+        host_kernels.sum_pieces(*arrays)
         assert active_P is not None
         assert pieces.isnan().any(dim=1).tolist() == (~active_P).tolist()
         summed.append(int(active_P.sum()))
 
     space, rule = RowSpace.of(*SHAPES["one table"]), RowRule(RULES["adagrad"], 1e-8, 0.9, 0.999)
-    streams = LateStreams(2, SimpleNamespace(**{**vars(host), "sum_pieces": sum_pieces}))
+    streams = LateStreams(2, SimpleNamespace(**{**vars(host_kernels), "sum_pieces": sum_pieces}))
     store = device_store(space, rule, 1, torch.float64, streams, 1 << 20, False)
     random = np.random.default_rng(3)
     work = prepare(store, random_batch(space, random))

@@ -46,7 +46,7 @@ class Saver(threading.Thread):
         self.gate, self.stands = threading.Semaphore(0), threading.Semaphore(0)
         self.fails = self.is_done = False
         self.start()
-        assert self.stands.acquire(timeout=60)
+        assert self.stands.acquire(timeout=300)
 
     def run(self) -> None:
         try:
@@ -66,7 +66,7 @@ class Saver(threading.Thread):
     def go(self, slices: int) -> None:
         while slices and not self.is_done:
             self.gate.release()
-            assert self.stands.acquire(timeout=60), "a snapshot must come to an end"
+            assert self.stands.acquire(timeout=300), "a snapshot must come to an end"
             slices -= 1
 
 

@@ -79,7 +79,7 @@ def interpreter(interpreted_kernels: ModuleType, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest) -> Form:
     if request.param == "host":
-        return Form("host", importlib.import_module("adaptive_rec.kernels.host"))
+        return Form("host", importlib.import_module("tests.doubles.host_kernels"))
     if request.param == "interpreted":
         return Form("interpreted", request.getfixturevalue("interpreter"))
     if not torch.cuda.is_available():

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec, check_batch, join_batches, take
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels import arrange as kernels
-from adaptive_rec.kernels.reference import arrange as reference
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.batches import (
     Portions,
@@ -22,6 +21,7 @@ from adaptive_rec.policy.batches import (
     repack,
     rows_of,
 )
+from tests.kernels.reference import arrange as reference
 
 TABLES = (TableSpec("A", 9, 2), TableSpec("B", 5, 3), TableSpec("C", 7, 2))
 FEATURES = (FeatureSpec("a", 0), FeatureSpec("c", 2), FeatureSpec("b", 1), FeatureSpec("a2", 0))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from adaptive_rec.kernels import bag_parts
-from adaptive_rec.kernels.reference import bag_parts as plain
+from tests.kernels.reference import bag_parts as plain
 
 FEATURES, SAMPLES, ROWS = 3, 40, 50
 POOL_F = np.array([0, 1, 0])

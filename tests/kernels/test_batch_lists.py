@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.kernels import batch_lists, staging
-from adaptive_rec.kernels.reference import staging as reference_staging
 from adaptive_rec.placement import Placement, RowSpace
+from tests.kernels.reference import staging as reference_staging
 
 PIECE = 3
 WIDE = 1 << 33

@@ -11,9 +11,9 @@ import torch
 from adaptive_rec.embedding.adam_steps import FIRST_SERIES_STEP, AdamSteps
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.kernels.catch_up import FEW_STEPS, catch_up_rows
-from adaptive_rec.kernels.reference.catch_up import catch_up_row
 from adaptive_rec.kernels.row_update import TierArrays
 from adaptive_rec.kernels.update_rules import LAZY_ADAM
+from tests.kernels.reference.catch_up import catch_up_row
 
 DIM = 5
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adaptive_rec.kernels.columns import pick_columns
-from adaptive_rec.kernels.reference import columns as plain
+from tests.kernels.reference import columns as plain
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int16])

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.kernels.record import add_to_record, record_of_sums
-from adaptive_rec.kernels.reference import cuda as reference_device
-from adaptive_rec.kernels.reference import rows16
-from adaptive_rec.kernels.reference import staging as reference_staging
-from adaptive_rec.kernels.reference import step as reference
 from adaptive_rec.kernels.update_rules import LAZY_ADAM, NAMED_RULES, SGD
 from tests.kernels.conftest import FORMS
+from tests.kernels.reference import cuda as reference_device
+from tests.kernels.reference import rows16
+from tests.kernels.reference import staging as reference_staging
+from tests.kernels.reference import step as reference
 from tests.matrix import always, grid, pairwise
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from adaptive_rec.kernels.reference import cuda as reference_device
+from tests.kernels.reference import cuda as reference_device
 from tests.kernels.test_cuda import DTYPES, Drawn, exact, form_grid, index
 
 

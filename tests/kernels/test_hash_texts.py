@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adaptive_rec.kernels.hash_texts import hash_texts
-from adaptive_rec.kernels.reference.hash_texts import hash_text
+from tests.kernels.reference.hash_texts import hash_text
 
 
 def hashed(texts: list[bytes]) -> list[int]:

@@ -1,4 +1,4 @@
-"""What kernels/host.py owes beyond its results (for these see test_cuda.py): the same calls, and what a monitor measures."""
+"""What doubles/host_kernels.py owes beyond its results (see test_cuda.py): the same calls, and what a monitor measures."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import pytest
 import torch
 
 from adaptive_rec.embedding.optimizer import RowRule
-from adaptive_rec.kernels import host, row_update
-from adaptive_rec.kernels.reference import cuda as reference
+from adaptive_rec.kernels import row_update
 from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.tracking.delta import UpdateDeltaMonitor
+from tests.doubles import host_kernels
+from tests.kernels.reference import cuda as reference
 
 CALLS = ["gather_pooled", "sum_pieces", "apply_rows", "movement", "copy_rows", "take_rows", "fill_lines"]
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_both_modules_have_the_same_calls(call: str, interpreted_kernels: ModuleType) -> None:
-    assert inspect.signature(getattr(host, call)) == inspect.signature(getattr(interpreted_kernels, call))
+    assert inspect.signature(getattr(host_kernels, call)) == inspect.signature(getattr(interpreted_kernels, call))
 
 
 def public(module: ModuleType) -> set[str]:
@@ -28,7 +29,7 @@ def public(module: ModuleType) -> set[str]:
 
 
 def test_neither_module_has_a_call_that_the_other_lacks(interpreted_kernels: ModuleType) -> None:
-    own = {name for name in public(host) if getattr(host, name).__module__ == host.__name__}
+    own = {name for name in public(host_kernels) if getattr(host_kernels, name).__module__ == host_kernels.__name__}
     assert own == set(CALLS)
     assert set(CALLS) <= public(interpreted_kernels)
 
@@ -51,7 +52,7 @@ def test_rows_are_updated_as_by_the_kernel_of_the_cpu(rule: int, step: int) -> N
 
     hyper_5 = torch.tensor([0.05, 1e-8, 0.9, 0.999, row_rule.bias_correction(step)], dtype=torch.float64)
     one_each, source = torch.arange(6, dtype=torch.int32), torch.from_numpy(source_U.astype(np.int32))
-    host.apply_rows(
+    host_kernels.apply_rows(
         rule, hyper_5, one_each, torch.from_numpy(grad_UD), source, torch.from_numpy(active_U), *mine, None, None
     )
     for tensor, tier in zip(mine, tiers, strict=True):
@@ -67,6 +68,6 @@ def test_movement_is_what_a_monitor_measures() -> None:
     weights[slots] += torch.randn((3, 5), generator=random)
     monitor.observe(slots, before, weights[slots])
     out = torch.empty((9, 4))
-    host.movement(monitor.record_HR, weights, out)
+    host_kernels.movement(monitor.record_HR, weights, out)
     torch.testing.assert_close(out, monitor.measure(weights))
     np.testing.assert_allclose(out, reference.movement(monitor.record_HR.numpy(), weights.numpy()), rtol=1e-6)

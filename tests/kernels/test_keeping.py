@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptive_rec.kernels import keeping
-from adaptive_rec.kernels.reference import keeping as reference_keeping
+from tests.kernels.reference import keeping as reference_keeping
 
 ROWS = 40
 DTYPES = [np.float32, np.float64, np.uint16]

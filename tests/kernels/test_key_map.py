@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from adaptive_rec.kernels import key_map as kernels
-from adaptive_rec.kernels.reference import key_map as plain
+from tests.kernels.reference import key_map as plain
 
 ROWS = (400, 3, 1200)
 FIRST = np.concatenate([[0], np.cumsum(ROWS)])

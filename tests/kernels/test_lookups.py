@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from adaptive_rec.kernels import lookups, pooling
-from adaptive_rec.kernels.reference import lookups as plain
+from tests.kernels.reference import lookups as plain
 
 SEEDS = range(8)
 

@@ -11,9 +11,9 @@ import pytest
 from adaptive_rec.embedding.missed_steps import GROWTH, LinearSteps, StepwiseSteps
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.kernels.missed_steps import product_of_steps, set_step
-from adaptive_rec.kernels.reference.step import apply_row
 from adaptive_rec.kernels.row_update import TierArrays
 from adaptive_rec.kernels.update_rules import ADAGRAD, LAZY_ADAM, MOMENTUM, RMSPROP, SGD
+from tests.kernels.reference.step import apply_row
 
 DIM = 3
 LINEAR = {

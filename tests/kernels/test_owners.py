@@ -8,8 +8,8 @@ import pytest
 from adaptive_rec.batch import FeatureSpec, TableSpec
 from adaptive_rec.embedding.peers.ownership import Ownership
 from adaptive_rec.kernels import owners
-from adaptive_rec.kernels.reference import owners as plain
 from adaptive_rec.placement import RowSpace
+from tests.kernels.reference import owners as plain
 
 TABLES = (TableSpec("a", 1000, 8), TableSpec("b", 3, 16), TableSpec("c", 1, 8), TableSpec("d", 77, 16))
 SPACE = RowSpace.of(TABLES, tuple(FeatureSpec(table.name, index) for index, table in enumerate(TABLES)))

@@ -17,7 +17,7 @@ from adaptive_rec.errors import DiskError
 from adaptive_rec.kernels import page_reads
 from adaptive_rec.kernels import pages as kernels
 from adaptive_rec.kernels.crc import crc32
-from adaptive_rec.kernels.reference import pages as plain
+from tests.kernels.reference import pages as plain
 
 ROWS, FILE = 300, 7
 

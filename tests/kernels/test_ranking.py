@@ -7,7 +7,7 @@ import pytest
 
 from adaptive_rec.kernels import ranking
 from adaptive_rec.kernels.jit import MIN_LOOKUPS, usable_threads
-from adaptive_rec.kernels.reference import ranking as plain
+from tests.kernels.reference import ranking as plain
 
 SIZES = 0, 1, 1000, MIN_LOOKUPS + 7
 THREADS = 1, usable_threads(2), usable_threads(3)

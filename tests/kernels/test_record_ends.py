@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptive_rec.kernels.record_ends import BACKSLASH, FIELD_START, NO_ESCAPE, doubled, judged, last_record_end
-from adaptive_rec.kernels.reference.record_ends import doubled as twin_of_doubled
-from adaptive_rec.kernels.reference.record_ends import record_ends
+from tests.kernels.reference.record_ends import doubled as twin_of_doubled
+from tests.kernels.reference.record_ends import record_ends
 
 ESCAPES = {b"": NO_ESCAPE, b"\\": BACKSLASH}
 

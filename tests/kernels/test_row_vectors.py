@@ -9,7 +9,7 @@ import pytest
 from numba import njit
 
 from adaptive_rec.kernels import row_vectors, rows16
-from adaptive_rec.kernels.reference import row_vectors as plain
+from tests.kernels.reference import row_vectors as plain
 
 DIMS = (1, 3, 8, 16, 20, 48, 128, 150, 256)
 """Whole vectors, parts of one, and both."""

@@ -11,7 +11,7 @@ from numba import njit
 
 from adaptive_rec.kernels import rows16
 from adaptive_rec.kernels.jit import JIT
-from adaptive_rec.kernels.reference import rows16 as plain
+from tests.kernels.reference import rows16 as plain
 
 TORCH = {np.uint16: (torch.uint16, torch.bfloat16), np.int16: (torch.int16, torch.float16)}
 both = pytest.mark.parametrize("dtype", [np.uint16, np.int16])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptive_rec.kernels import staging
-from adaptive_rec.kernels.reference import staging as reference_staging
+from tests.kernels.reference import staging as reference_staging
 
 quick = settings(max_examples=60, deadline=None)
 seeds = st.integers(0, 1 << 16)

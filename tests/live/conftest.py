@@ -72,7 +72,7 @@ class Job:
             base_url="http://localhost" if unix else self.about["url"],
             headers={"Authorization": f"Bearer {self.about[token]}"},
             transport=transport,
-            timeout=60,
+            timeout=300,
             trust_env=False,
             verify=False,  # no TLS here, and reading the certificates of authorities takes longer than a request
         )

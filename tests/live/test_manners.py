@@ -353,7 +353,7 @@ def test_a_fresh_process_trains_without_the_web_framework(tmp_path: Path) -> Non
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from adaptive_rec.config.tree import load_config
-from adaptive_rec.kernels.reference.sketch import sketch_estimate
 from adaptive_rec.live.shared_state import CHANGES_KEPT, PlacementArrays, StateBusy, StateReader
 from adaptive_rec.live.state_writer import StateWriter, Tier
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.runtime.assemble import assemble
 from tests.doubles.late_streams import LateStreams
+from tests.kernels.reference.sketch import sketch_estimate
 
 POOLS = (40, 25)
 

@@ -221,7 +221,7 @@ def test_a_broken_plugin_harms_only_those_who_ask_for_it(monkeypatch: pytest.Mon
         def load(self) -> None:
             raise ImportError("libfoo.so: cannot open shared object file")
 
-    for module in ("config.plugins", "policy.find"):  # where one is looked for by its name, and where all are listed
+    for module in ("config.trust", "policy.find"):  # where one is looked for by its name, and where all are listed
         monkeypatch.setattr(f"adaptive_rec.{module}.entry_points", lambda group: [Point()])
     with pytest.raises(ConfigError, match=r"broken cannot be loaded: ImportError: libfoo\.so"):
         load_policy("broken")

@@ -178,7 +178,7 @@ def soak(job: Job, seconds: float, round_seconds: float, memory: bool, say: Call
     job.process.send_signal(signal.SIGTERM)
     assert job.process.wait(60) == 143, job.log.read_text()
     verify = [sys.executable, "-m", "adaptive_rec", "checkpoint", "verify", str(job.out)]
-    verified = subprocess.run(verify, capture_output=True, text=True, timeout=120, check=False)
+    verified = subprocess.run(verify, capture_output=True, text=True, timeout=600, check=False)
     assert verified.returncode == 0, verified.stdout + verified.stderr
     done = [command for step in journal.commands(job.out).values() for command in step]
     assert {"change_knobs", "reclassify"} <= {command.verb for command in done} or seconds < 60

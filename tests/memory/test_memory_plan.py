@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ from adaptive_rec.memory.dense import Living, living_bytes, optimizer_bytes
 from adaptive_rec.memory.disk import free_bytes, free_room
 from adaptive_rec.memory.parts import RANKED_BYTES, SCORED_BYTES, WHILE_TRAINING, own_bytes, peak_bytes
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan, needed_bytes
-from adaptive_rec.memory.rows import COPIES, JUDGED_BYTES, array_bytes
+from adaptive_rec.memory.rows import COPIES, JUDGED_BYTES, TWIN_COPIES, TWIN_DENSE, TWIN_ROWS, array_bytes
 from adaptive_rec.offline.forecast import rehearsal
 from adaptive_rec.runtime import assemble as assembling
+from adaptive_rec.runtime import skipping_guard
 from adaptive_rec.runtime.assemble import assemble, plan_run
 from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.paired_trial import PairedTrial, Twin
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.host_memory import UNLIMITED, available_bytes
 from tests.doubles.late_streams import LateStreams
@@ -44,7 +47,7 @@ MEDIUM = [
 PASSING = {
     "batches ahead", "a step of the dense part", "an evaluation's batch", "scores of the held-out samples", "data",
     "data being shuffled", "staging", "the process itself", "a window's end", "a checkpoint's shards", COPIES,
-    *WHILE_TRAINING,
+    *WHILE_TRAINING, TWIN_ROWS, TWIN_DENSE, TWIN_COPIES,
 }  # fmt: skip
 """Parts that come and go while a run trains, or are no arrays of it."""
 
@@ -114,6 +117,44 @@ def test_a_run_holds_what_its_plan_says(settings: list[str]) -> None:
     assert {part.name for part in plan.parts} >= {name for name, size in held.items() if size}
     assert sum(t.weights_bytes + t.state_bytes + t.placement_bytes for t in plan.tables) == held["tables"]
     assert plan.needed("device") == 0
+
+
+def held_by(twin: Twin) -> tuple[int, int]:
+    """Return the bytes of a twin's rows, and those of its dense part between two steps."""
+    dense, rows = twin.dense, [*twin.rows._copy.weights, *twin.rows._copy.state]
+    tensors = [*dense.model.parameters(), *(part.grad for part in dense.parameters if part.grad is not None)]
+    tensors += [value for state in dense.optimizer.state.values() for value in state.values()]
+    tensors += [part for lines in dense._buffers for part in (lines.dense_SX, *lines.pooled, lines.labels_S, lines.scale_S)]
+    tensors += dense.gradients()
+    return sum(part.nbytes for part in rows), sum(part.nbytes for part in tensors)
+
+
+@pytest.mark.parametrize("settings", [TINY, MEDIUM])
+def test_the_twins_of_a_trial_hold_what_the_plan_says(settings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(skipping_guard, "CHANCE_EVERY", 1)
+    settings = [
+        *settings, "run.steps=14", "knobs.policy=adaptive", "knobs.reclassify_every=2", "knobs.min_probe_touches=1",
+        "knobs.min_touch_ratio=0", "knobs.stale_threshold=1e9", "knobs.guard_ratio=1.0", "policy.trial_steps=8",
+    ]  # fmt: skip
+    plan, runtime = plan_run(config_of(*settings)), assemble(config_of(*settings))
+    list(runtime.run())
+    assert runtime.guard is not None
+    trial = runtime.guard.trial
+    assert trial is not None, "the run has ended within a trial"
+    held = [held_by(twin) for twin in trial.twins]
+    assert [of(plan, name) for name in (TWIN_ROWS, TWIN_DENSE)] == [sum(part) for part in zip(*held, strict=True)]
+    batch = runtime.state.config.run.batch_size
+    assert PairedTrial.bytes_of(runtime.dense, runtime.store, True, batch) == sum(map(sum, held))
+    assert of(plan_run(config_of(*settings, "knobs.guard_max_logloss_increase=0")), TWIN_ROWS) == 0
+
+
+def test_where_twins_do_not_fit_a_run_fits_at_a_limit_of_0() -> None:
+    settings = [*TINY, "knobs.policy=adaptive"]
+    tried, never = (plan_run(config_of(*settings, *more)) for more in ([], ["knobs.guard_max_logloss_increase=0"]))
+    needs = [plan.needed("host") - sum(part.bytes for part in plan.parts if part.held) for plan in (tried, never)]
+    problems = [replace(plan, available_bytes={"host": needs[1]}).problems for plan in (tried, never)]
+    assert [len(found) for found in problems] == [1, 0]
+    assert needs[0] - needs[1] >= sum(of(tried, name) for name in (TWIN_ROWS, TWIN_DENSE, TWIN_COPIES))
 
 
 OPTIMIZERS = {

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from adaptive_rec.data.raw import raw_ids
-from adaptive_rec.kernels.reference.fill import fill_rows
 from adaptive_rec.modules.loop import ids as loop_ids
+from tests.kernels.reference.fill import fill_rows
 
 from .training import QUICK_WINDOWS
 

@@ -17,7 +17,7 @@ from adaptive_rec import AdaptiveEmbeddingBagCollection, AdaptiveEmbeddingCollec
 from adaptive_rec.errors import TrainingError
 from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.modules.loop import embedding_runtime
-from adaptive_rec.modules.loop.late_sums import LATE_STEPS, LateSums
+from adaptive_rec.modules.loop.finite_sums import LATE_STEPS, LateSums
 from tests.matrix import always, grid
 
 from .cases import in_turn

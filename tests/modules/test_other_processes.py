@@ -129,7 +129,7 @@ def test_a_process_that_is_spawned_gets_a_copy_and_not_the_model() -> None:
     out = context.Queue()
     child = context.Process(target=_run, args=(copy.deepcopy(model), optimizer.state_dict(), out))
     child.start()
-    loss, kinds, parts = out.get(timeout=120)
+    loss, kinds, parts = out.get(timeout=600)
     child.join(60)
     assert loss == model(torch.arange(5)).item()
     assert kinds == ["Parameter"] * 3

@@ -20,11 +20,11 @@ from adaptive_rec import (
 )
 from adaptive_rec.batch import Position
 from adaptive_rec.config.tree import load_config
-from adaptive_rec.kernels.reference.fill import fill_rows
 from adaptive_rec.recipes.columns import LogFile
 from adaptive_rec.recipes.movietweetings import LIKED_FROM, LOG_COLUMNS
 from adaptive_rec.runtime.assemble import assemble
 from tests.data.conftest import find
+from tests.kernels.reference.fill import fill_rows
 from tests.matrix import always, grid
 
 from .cases import few_or_many_steps, in_turn

@@ -47,7 +47,7 @@ class Client(threading.Thread):
     def look_and_turn(self) -> None:
         about = json.loads((self.home / "adaptive-rec" / f"{os.getpid()}.json").read_text())
         headers = {"Authorization": f"Bearer {about['control_token']}"}
-        with httpx2.Client(base_url=about["url"], headers=headers, timeout=20, trust_env=False, verify=False) as http:
+        with httpx2.Client(base_url=about["url"], headers=headers, timeout=120, trust_env=False, verify=False) as http:
             self.until(lambda: http.get("/readyz").status_code == 200)
             self.seen["stranger"] = httpx2.get(
                 f"{about['url']}/api/v1/status", trust_env=False, verify=False
@@ -65,7 +65,7 @@ class Client(threading.Thread):
             self.seen["stopped"] = http.post("/api/v1/control/stop")
         self.steered.set()
         command = [sys.executable, "-m", "adaptive_rec", "status", "--json"]
-        self.seen["command"] = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        self.seen["command"] = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
     def until(self, condition: Any) -> None:
         watch = Stopwatch()
@@ -144,7 +144,7 @@ def test_a_served_loop_shows_its_raw_ids(tmp_path: Path, monkeypatch: pytest.Mon
         table(raw_keys.keys_at(places)).sum().backward()
     about = json.loads((tmp_path / f"adaptive-rec/{os.getpid()}.json").read_text())
     headers = {"Authorization": f"Bearer {about['control_token']}"}
-    with httpx2.Client(base_url=url, headers=headers, timeout=20, trust_env=False, verify=False) as http:
+    with httpx2.Client(base_url=url, headers=headers, timeout=120, trust_env=False, verify=False) as http:
         keys = http.get("/api/v1/stats").json()["keys"]
         key, row = next(iter(zip(*table.runtime.raw_ids.keys_and_rows(0), strict=True)))
         found = http.get(f"/api/v1/placement/weight/keys/{key}").json()

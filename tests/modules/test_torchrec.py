@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import adaptive_rec
 from adaptive_rec import AdaptiveEmbeddingBagCollection
-from adaptive_rec.kernels.reference.fill import fill_rows
+from tests.kernels.reference.fill import fill_rows
 
 from .jagged import draw
 from .training import QUICK_WINDOWS, assert_moved

@@ -27,7 +27,7 @@ def run(folder: Path, ranks: int, script: str) -> subprocess.CompletedProcess[st
     folder.mkdir()
     (folder / "mine.py").write_text(f"import torch\ntorch.set_default_dtype(torch.float64)\n{script}")
     command = [*TORCHRUN, f"--nproc-per-node={ranks}", "mine.py"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
 
 
 def test_the_script_trains_as_without_adaptive_rec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

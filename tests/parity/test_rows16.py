@@ -194,7 +194,7 @@ def test_a_device_saves_no_rows_that_are_too_large(tmp_path: Path) -> None:
 
 @in_turn
 def test_steps_of_64_bits_round_rows_alike_on_a_device_and_on_a_disk(tmp_path: Path, rule: str, row_precision: str) -> None:
-    """The sums of a step differ by 1e-16, which hardly ever lies between a number and its dice: rows are the same, bit by bit."""
+    """The sums of a step differ by 1e-16, which hardly ever lies between a number and its dice: no bit of a row differs."""
     settings = f"optimizer.embedding={rule}", f"run.row_precision={row_precision}", "run.precision=float64"
     plain = build(*settings)
     losses, *rows = outcome(plain)

@@ -175,7 +175,7 @@ def test_rows_of_raw_ids_come_and_go_in_three_homes_as_in_two(train: Any, small_
 @pytest.mark.parametrize(
     ("ranks", "policy", "optimizer", "bags", "depth", "steps"),
     [
-        (2, "hotline", "adagrad", "mean", 3, 40),
+        (2, "hotline", "adagrad", "mean", 3, 20),
         pytest.param(3, "hotline", "lazy_adam", "sum", 2, 100, marks=pytest.mark.slow),
         pytest.param(2, "hybrid", "rowwise_adagrad", "one-hot", 4, 100, marks=pytest.mark.slow),
         pytest.param(3, "device_only", "sgd", "one-hot", 1, 100, marks=pytest.mark.slow),

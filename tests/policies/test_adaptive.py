@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,6 +95,19 @@ def test_rows_below_the_settled_ratio_are_stale_be_they_many_or_few() -> None:
     for numbers in ([1.0, 1.2, 0.9], [1.0, 4.0, np.inf], [3.0, 5.0]):
         judged = Adaptive().find_stale(movement(*numbers))
         assert judged.stale_H.tolist() == [number < SETTLED for number in numbers]
+
+
+def test_marks_meet_the_target_though_the_run_skips_in_stretches_alone() -> None:
+    """A hundred samples of one row each, one row more popular than the next; the run itself skipped nothing in any window."""
+    knobs = KNOBS.changed({"target_skip_ratio": 0.2, "action": "drop", "probe_ratio": 0.0625})
+    policy, stale_H, marked = Adaptive(), np.zeros(100, dtype=bool), []
+    movement_H, rows_L = np.arange(1.0, 101.0), np.arange(100)
+    for _ in range(12):
+        samples = movement_H[rows_L], np.arange(101), 0.0, stale_H[rows_L]
+        stale_H = policy.find_stale(MovementView(knobs, stale_H, movement_H, np.ones(100, dtype=np.int64), *samples)).stale_H
+        marked.append(stale_H.sum() * (1 - knobs.probe_ratio) / 100)
+    assert max(marked) <= 0.23
+    assert marked[-1] == pytest.approx(0.2, abs=0.02)
 
 
 MIXED = (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from adaptive_rec.cli import main
-from tests.finished_runs import FOLLOWED, FinishedRun
+from tests.finished_runs import FOLLOWED, FinishedRun, settings
 
 
 def test_a_followed_run_that_went_on_within_a_batch_is_not_replayed(
@@ -50,6 +51,35 @@ def test_a_branch_with_another_knob_and_no_step_left_is_replayed(
     assert main(["train", "--replay", str(branch), "--no-serve", f"--out={again}"]) == 0
     capsys.readouterr()
     assert main(["checkpoint", "diff", str(branch), str(again)]) == 0, capsys.readouterr().out
+
+
+EVALUATED = {
+    "validation": ["eval.every_steps=15", "eval.patience=9", "--steps=40", "--steps=50"],
+    "next_window": ["eval.count=3", "data.shuffle=false", "--steps=40", "--steps=60"],
+}
+
+
+@pytest.mark.parametrize("mode", EVALUATED)
+def test_the_replay_of_a_branch_with_more_steps_is_evaluated_after_the_same_steps(
+    mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The slice is also scored at the parent's end, and `eval.count` spreads evaluations over the steps there are."""
+    *sets, steps, more = EVALUATED[mode]
+    run, branch, again = (tmp_path / name for name in ("run", "branch", "again"))
+    words = [f"--set={each}" for each in (*settings("plain"), f"eval.mode={mode}", *sets)]
+    assert main(["train", "tiny", "--no-serve", f"--out={run}", *words, steps]) == 0
+    assert main(["branch", str(run), "--no-serve", f"--out={branch}", more]) == 0
+    assert main(["train", "--replay", str(branch), "--no-serve", f"--out={again}"]) == 0
+    capsys.readouterr()
+    assert main(["checkpoint", "diff", str(branch), str(again)]) == 0, capsys.readouterr().out
+    found = [evaluations(each) for each in (branch, again)]
+    assert found[0] == found[1]
+    assert len(found[0]) > 3
+
+
+def evaluations(run: Path) -> list[tuple[int, str]]:
+    lines = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    return [(line["step"], line["text"]) for line in lines if line["kind"] == "evaluation"]
 
 
 PAUSES = "--set=watch.rules=['loss > 0: pause']"

@@ -205,7 +205,7 @@ def test_without_its_best_checkpoint_a_run_ends_with_a_warning(tmp_path: Path) -
 def test_a_rule_goes_back_at_the_step_of_an_early_stop(tmp_path: Path, slice_too: bool) -> None:
     """The stopping evaluation is also the first that the rule breaks on, so the run goes on from before it with other knobs."""
     out = tmp_path / "run"
-    changes = [*SLICE, f"eval.train_slice={str(slice_too).lower()}"]
+    changes = [*SLICE, "data.epochs=4", f"eval.train_slice={str(slice_too).lower()}"]
     trained(tmp_path / "plain", *changes)
     scores = outcome(tmp_path / "plain")["scores"]
     before, at = (scores[step]["logloss"] for step in (STOP - 10, STOP))

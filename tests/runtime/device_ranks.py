@@ -13,10 +13,10 @@ from torch import Tensor
 
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.staged.link import Link, TorchLink
-from adaptive_rec.kernels import host
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.torch_group import TensorChannel, TorchGroup
+from tests.doubles import host_kernels
 from tests.settings import TINY
 
 SETTINGS = ["knobs.policy=hotline", "knobs.prefetch_depth=2", "optimizer.embedding=adagrad", "knobs.hot_budget_bytes=1500"]
@@ -25,7 +25,7 @@ SETTINGS = ["knobs.policy=hotline", "knobs.prefetch_depth=2", "optimizer.embeddi
 class PromptStreams:
     """A device in host memory that does everything at once, with gloo between the ranks."""
 
-    device, kernels = torch.device("cpu"), host
+    device, kernels = torch.device("cpu"), host_kernels
 
     def allocate(self, nbytes: int) -> Tensor:
         return torch.zeros(nbytes, dtype=torch.uint8)

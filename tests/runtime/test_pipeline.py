@@ -46,7 +46,7 @@ class WatchedPath(CpuPath):
 
     def wait_until_ready(self, batches: int) -> None:
         with self.progress:
-            assert self.progress.wait_for(lambda: len(self.ready) >= batches, timeout=20)
+            assert self.progress.wait_for(lambda: len(self.ready) >= batches, timeout=120)
 
 
 def numbered(count: int) -> list[Batch]:
@@ -144,7 +144,7 @@ def test_settling_leaves_an_error_to_its_batch() -> None:
 
 
 def test_as_many_threads_classify_as_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    together = threading.Barrier(3, timeout=20)
+    together = threading.Barrier(3, timeout=120)
     original = ClassifiedBatch.classify
 
     def classify(work: ClassifiedBatch, placement: Any) -> None:

@@ -130,6 +130,7 @@ def test_the_run_skips_in_stretches_until_the_limit_is_spent() -> None:
     assert runtime.guard is not None
     assert runtime.guard.state()["stretch_began"] >= 16
     assert Price(8, 1e-3, 2e-3, 5e-4, 1e-3, 2.0, 1, 2).charge == pytest.approx(3e-3)
+    assert Price(8, 1e-3, -9e-3, 5e-4, 1e-3, 2.0, 1, 2).charge == pytest.approx(1e-3), "a negative cost is no credit"
     strict = build("knobs.guard_max_logloss_increase=1e-6", "run.steps=60")
     assert all(text.endswith("everything is trained") for text in texts(strict))
     assert strict.state.counts()["samples_trained"] == strict.state.counts()["samples_seen"]
@@ -219,14 +220,14 @@ def test_what_was_spent_stays_where_the_policy_changes() -> None:
     runtime, found = build(ALWAYS, "run.steps=20"), list[str]()
     guard = runtime.guard
     assert guard is not None
-    guard.spent, guard._at_random = 0.5, 0.25
+    guard.stretches.spent, guard._at_random = 0.5, 0.25
     for each in runtime.run():
         found += [each.text] if isinstance(each, Event) and each.kind == "guard" else []
         if runtime.step_number == 8:
             runtime.mailbox.change_knobs(policy="hotline")
         if runtime.step_number == 12:
             runtime.mailbox.change_knobs(policy="adaptive")
-    assert guard.spent == 0.5
+    assert guard.stretches.spent == 0.5
     assert np.isnan(guard._at_random), "that is the cost of another plan"
     assert found[-1] == "a trial of 8 steps ended: the policy has changed"
 

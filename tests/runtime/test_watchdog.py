@@ -222,6 +222,19 @@ def test_a_rollback_just_as_a_knobs_steps_are_over_takes_it_back_later() -> None
     assert temporary.note_of({"lr_factor": 0.5}, Knobs().changed({"lr_factor": 0.8}), 20)["lr_factor"]["before"] == 0.8
 
 
+def test_a_rollback_to_a_checkpoint_in_which_a_knob_was_on_its_way_back_sets_it_for_all_its_steps() -> None:
+    first, lowered = {"lr_factor": {"until_step": 14, "before": 1.0, "now": 0.5}}, Knobs().changed({"lr_factor": 0.5})
+    temporary = TemporaryKnobs(Rollback(Command("rollback", note={"temporary": first}), "step-10", 12, {}))
+    temporary.over(14, lowered)
+    assert temporary.still_returning(lowered) == {"lr_factor": 1.0}, "a signal came before it went back"
+    assert temporary.still_returning(Knobs()) == {}, "it has gone back"
+    saved, second = json.loads(json.dumps(temporary.state())), {"lr_factor": {**first["lr_factor"], "until_step": 24}}
+    later = TemporaryKnobs(Rollback(Command("rollback", note={"temporary": second}), "step-15", 19, {}))
+    later.set_state(list(Saved({"temporary": saved}).parts("temporary")))
+    assert (later.still_returning(lowered), later.over(20, lowered)) == ({}, {})
+    assert later.over(24, lowered) == {"lr_factor": 1.0}
+
+
 def test_the_same_steps_are_rolled_back_so_often_and_no_more(tmp_path: Path) -> None:
     """A rollback that changes nothing meets the same batch again. A new process counts what its predecessors did."""
     settings = config(f"{SPIKE}rollback", more=("watch.max_rollbacks=2",))
@@ -262,8 +275,11 @@ def test_a_rollback_that_a_kill_or_a_refusal_prevented_does_not_count(tmp_path: 
 
 
 def test_a_run_without_a_checkpoint_to_go_back_to_fails_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="must have a checkpoint to go back to, this one has written none yet"):
+    from_the_start = "no rollback, as its condition has held from the start and no checkpoint is that old"
+    with pytest.raises(TrainingError, match=from_the_start):
         trained(tmp_path / "run", config("loss < 90: rollback"))
+    with pytest.raises(TrainingError, match=from_the_start):
+        trained(tmp_path / "late", config("loss < 90 for 3 reports: rollback"))
     with pytest.raises(
         ConfigError, match="must not roll back where the run writes no checkpoints, got 'loss < 90: rollback'"
     ):

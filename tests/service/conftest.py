@@ -26,7 +26,6 @@ from starlette.testclient import TestClient
 
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.errors import AdaptiveRecError
-from adaptive_rec.kernels.reference.sketch import sketch_add
 from adaptive_rec.live.client_commands import answer_message
 from adaptive_rec.live.knob_patch import KnobPatches
 from adaptive_rec.live.mailbox import Mailbox
@@ -38,6 +37,7 @@ from adaptive_rec.service.run_view import FinishedRun, LiveRun, RunView
 from adaptive_rec.service.security import RequestLimits, Security
 from adaptive_rec.service.trainer_link import KnobState, TrainerLink
 from adaptive_rec.system.process_use import ProcessMeter
+from tests.kernels.reference.sketch import sketch_add
 
 CONTROL, READ = "c" * 43, "r" * 43
 POLICIES = [
@@ -412,7 +412,7 @@ class Sidecar:
         self.delay, self.answered = 0.0, 0
         threading.Thread(target=self._answer, daemon=True).start()
         headers = {"Authorization": f"Bearer {CONTROL}"}
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=headers, timeout=20)
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=headers, timeout=120)
 
     def say(self, line: Values) -> None:
         self.link.sendall(json.dumps(line).encode() + b"\n")
@@ -431,7 +431,7 @@ class Sidecar:
         self.link.shutdown(socket.SHUT_RDWR)
         self.link.close()
         self.listener.close()
-        _, said = self.process.communicate(timeout=60)  # it gives way to all other processes
+        _, said = self.process.communicate(timeout=300)  # it gives way to all other processes
         return said
 
 

@@ -138,7 +138,7 @@ def test_every_answer_that_is_repeated_is_that_of_the_route(lasting_sidecar: Any
         "placement/0?class=cold", "placement/C1/rows/3",
     )  # fmt: skip
     host = f"Host: 127.0.0.1:{lasting_sidecar.port}\r\n"
-    with socket.create_connection(("127.0.0.1", lasting_sidecar.port), timeout=20) as sock:
+    with socket.create_connection(("127.0.0.1", lasting_sidecar.port), timeout=120) as sock:
         for path in paths:
             sent = f"GET /api/v1/{path} HTTP/1.1\r\n{host}Authorization: Bearer {READ}\r\n\r\n".encode()
             other = sent.replace(b"\r\n\r\n", b"\r\nX-Other: %d\r\n\r\n" % run.step)  # it goes the long way
@@ -168,7 +168,7 @@ def test_a_session_that_has_ended_is_refused_its_request(lasting_sidecar: Any) -
     origin = {"Origin": f"http://127.0.0.1:{port}"}
     cookie = lasting_sidecar.http.post("/api/v1/session", headers=origin).headers["set-cookie"].partition(";")[0]
     sent = f"GET /api/v1/stats HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nCookie: {cookie}\r\n\r\n".encode()
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as sock:
         assert [ask(sock, sent)[0] for _ in range(3)] == [200] * 3
         assert lasting_sidecar.http.delete("/api/v1/session", headers={"Cookie": cookie, **origin}).status_code == 204
         assert ask(sock, sent)[0] == 401

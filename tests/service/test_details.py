@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec.service.log_tail import MOST_BYTES, log_tail
+from adaptive_rec.service.details_api import MOST_BYTES, log_tail
 from adaptive_rec.system.process_use import ProcessMeter
 
 

@@ -26,8 +26,7 @@ from adaptive_rec.service import sign_in
 from adaptive_rec.service.app import create_app
 from adaptive_rec.service.gate import READS, STREAM, RequestGate
 from adaptive_rec.service.protocol import protocol_for
-from adaptive_rec.service.security import Bucket, RequestLimits, Security
-from adaptive_rec.service.sessions import MOST_SESSIONS, BrowserSessions
+from adaptive_rec.service.security import MOST_SESSIONS, BrowserSessions, Bucket, RequestLimits, Security
 from tests.stopwatch import Stopwatch
 
 from .conftest import Called, Reply

@@ -10,7 +10,7 @@ import pytest
 
 from adaptive_rec.service.lines import Tail
 from adaptive_rec.service.metric_history import EventLog, MetricHistory
-from adaptive_rec.service.thinned import ThinnedSeries
+from adaptive_rec.service.table_history import ThinnedSeries
 
 
 def write(path: Path, *lines: dict[str, Any]) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from adaptive_rec.service.metric_families import LABEL_LIMIT, label_value
-from adaptive_rec.service.metric_names import WATCHDOG_ACTIONS
+from adaptive_rec.service.metric_families import LABEL_LIMIT, WATCHDOG_ACTIONS, label_value
 
 from .conftest import on_a_disk, ranks
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adaptive_rec.kernels.reference.sketch import sketch_estimate
+from tests.kernels.reference.sketch import sketch_estimate
 from tests.matrix import Case, grid
 
 TABLES, CLASSES = [0, 1, 2], ["hot", "stale", "cold"]

@@ -265,7 +265,11 @@ def test_dashboard_files_come_from_memory(
     page = client.get("/")
     assert (page.text, page.headers["content-type"]) == ("<p>hello", "text/html; charset=utf-8")
     assert page.headers["cache-control"] == "no-cache"
-    assert client.get("/", headers={"If-None-Match": page.headers["etag"]}).status_code == 304
+    tag = page.headers["etag"]
+    for named in (tag, f"W/{tag}", f'"other", {tag}', f'"a,b",W/{tag}', "*"):
+        assert client.get("/", headers={"If-None-Match": named}).status_code == 304, named
+    for named in ('"other"', tag.strip('"'), tag[:-1], 'W/"*"'):
+        assert client.get("/", headers={"If-None-Match": named}).status_code == 200, named
     assert client.get("/assets/vendor/plot.js").headers["content-type"].startswith("text/javascript")
     assert client.get("/assets/notes.py").status_code == 404
     assert client.get("/assets/../index.html").status_code == 404

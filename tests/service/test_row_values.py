@@ -15,7 +15,7 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.prepared import value_files
 from adaptive_rec.kernels import number_keys
-from adaptive_rec.service import row_values
+from adaptive_rec.service import placement
 
 
 def write_values(path: Path, values: list[Any]) -> None:
@@ -37,7 +37,7 @@ def named_client(tmp_path: Path, make_run: Callable[..., Any], client_on: Callab
 
 
 def test_the_file_begins_with_the_id_that_the_data_gives_first() -> None:
-    assert row_values.FIRST_ID == number_keys.FIRST_ID
+    assert placement.FIRST_ID == number_keys.FIRST_ID
 
 
 def test_rows_come_with_their_values(named_client: Any) -> None:
@@ -48,7 +48,7 @@ def test_rows_come_with_their_values(named_client: Any) -> None:
     for wanted in ("hot", "cold"):
         for each in named_client.get(f"/api/v1/placement/user?class={wanted}").json()["rows"]:
             id, value = each["id"], each["value"]
-            assert value == (None if id < 2 else "x" * row_values.LONGEST if id == 19 else f"user {id - 2}")
+            assert value == (None if id < 2 else "x" * placement.LONGEST if id == 19 else f"user {id - 2}")
 
 
 def test_a_table_without_its_file_has_rows_without_values(named_client: Any, client: Any) -> None:

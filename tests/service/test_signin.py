@@ -121,7 +121,7 @@ class Browser:
         body = None if values is None else json.dumps(values).encode()
         call = Call(self._driver + path, body, {"Content-Type": "application/json"}, method=method)
         try:
-            with urlopen(call, timeout=60) as reply:
+            with urlopen(call, timeout=300) as reply:
                 return json.load(reply)["value"]
         except HTTPError as error:
             raise RuntimeError(json.load(error)["value"]["message"]) from None

@@ -245,7 +245,7 @@ def ended(run: Any, **wrong: Any) -> str:
     with subprocess.Popen(command, pass_fds=fds, stderr=subprocess.PIPE, text=True) as process, ours:
         theirs.close()
         ours.sendall(json.dumps({**run.hello(), "listeners": [], **wrong}).encode() + b"\n")
-        errors = process.communicate(timeout=20)[1]
+        errors = process.communicate(timeout=120)[1]
     assert process.returncode == 2, errors
     assert errors.count("\n") == 1, errors
     assert errors.startswith("sidecar: ")

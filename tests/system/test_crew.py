@@ -192,5 +192,5 @@ sys.exit(code or len(done) - 8)
 
 @pytest.mark.parametrize("closed", [[], ["closed"]])
 def test_a_fork_has_threads_of_its_own_and_an_exit_waits_for_none(closed: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-c", FORKED, *closed], timeout=60, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", FORKED, *closed], timeout=300, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

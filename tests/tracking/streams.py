@@ -23,8 +23,8 @@ from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.data.lines import line_blocks
 from adaptive_rec.reclassify.guard_rails import plan_migration
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
-from adaptive_rec.tracking.exact import ExactCounter
 from adaptive_rec.tracking.popularity import PopularityTracker, samples
+from tests.tracking.exact import ExactCounter
 
 ROW_BYTES = 136
 """A hot row of dim 16 in float32 with row-wise Adagrad and its movement record: what a moved row counts as."""

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from adaptive_rec.kernels.record import TAIL_BYTES, add_to_record, measure, record_bytes, record_of_sums
-from adaptive_rec.kernels.reference import cuda as reference
 from adaptive_rec.tracking.delta import UpdateDeltaMonitor
+from tests.kernels.reference import cuda as reference
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 

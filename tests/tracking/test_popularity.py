@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from adaptive_rec.placement import Migration
 from adaptive_rec.saved import Saved
 from adaptive_rec.tracking.count_min import CountMinSketch
-from adaptive_rec.tracking.exact import ExactCounter
 from adaptive_rec.tracking.popularity import Counter, PopularityTracker, best_rows, samples
+from tests.tracking.exact import ExactCounter
 
 
 @pytest.fixture(params=["sketch", "exact"])

@@ -14,7 +14,6 @@ from hypothesis.extra import numpy as hnp
 from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.kernels import sketch
 from adaptive_rec.kernels.jit import MIN_LOOKUPS, usable_threads
-from adaptive_rec.kernels.reference import sketch as reference_sketch
 from adaptive_rec.kernels.sketch_numpy import BLOCK_CELLS, REGION_BLOCKS, find_cells, sketch_seeds
 from adaptive_rec.saved import Saved
 from adaptive_rec.system.crew import Crew
@@ -26,7 +25,8 @@ from adaptive_rec.tracking.count_min import (
     saved_width,
     width_for,
 )
-from adaptive_rec.tracking.exact import ExactCounter
+from tests.kernels.reference import sketch as reference_sketch
+from tests.tracking.exact import ExactCounter
 
 SEED = sketch_seeds(7)[0]
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMN = "value"
-BATCH_VALUES = 1 << 16
 
 
 def values_file(table: str) -> str:

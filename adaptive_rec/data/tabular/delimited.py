@@ -18,8 +18,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adaptive_rec.data.lines import chunks, plain_bytes, skipped
-from adaptive_rec.data.tabular.dialect import as_doubled, check_escape, code_of, find_escape, has_two_readings
-from adaptive_rec.data.tabular.header import looks_like_a_row
+from adaptive_rec.data.tabular.dialect import (
+    as_doubled,
+    check_escape,
+    code_of,
+    find_escape,
+    has_two_readings,
+    looks_like_a_row,
+)
 from adaptive_rec.data.tabular.schema_file import FileSchema
 from adaptive_rec.errors import DataError, first_line
 from adaptive_rec.kernels.record_ends import ESCAPED, FIELD_START, QUOTED, last_record_end

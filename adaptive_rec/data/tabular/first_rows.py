@@ -51,6 +51,8 @@ class FirstRows:
 def first_rows(paths: Sequence[Path], file: FileSchema, reading: Reading) -> FirstRows:
     """Read the first rows of files, at most SAMPLE_ROWS, and of each column that only later files have. Raises DataError where a
     file cannot be read, or looks like one without a header, or there is no row."""
+    import pyarrow as pa
+
     opened, found = [], FirstRows(file=file)
     pieces: dict[str, list[pa.Array]] = {}
     left = SAMPLE_ROWS
@@ -68,10 +70,12 @@ def first_rows(paths: Sequence[Path], file: FileSchema, reading: Reading) -> Fir
         left -= sum(batch.num_rows for batch in batches)
     if left == SAMPLE_ROWS:
         raise DataError(f"a source must hold at least one row, {paths[0]} has none")
-    for name, arrays in pieces.items():
-        found.columns[name] = _joined(name, arrays, found)
+    del batches
+    for name in list(pieces):  # one column at a time is in memory twice
+        found.columns[name] = _joined(name, pieces.pop(name), found)
+        pa.default_memory_pool().release_unused()
     found.file = _as_found(file, opened)
-    found.notes += lacking([set(rows.names) for rows in opened], [name for name in pieces if name])
+    found.notes += lacking([set(rows.names) for rows in opened], [name for name in found.columns if name])
     return found
 
 

@@ -36,6 +36,8 @@ class Sample:
         values = column.flatten() if pa.types.is_list(column.type) else column
         nested = pa.types.is_nested(values.type) or pa.types.is_null(values.type)
         unique = values.slice(0, 0) if nested else values.dictionary_encode().dictionary
+        if len(unique) == len(values):
+            unique = values  # which is in memory already
         return cls(name, present(column), len(column), len(unique), unique)
 
     @property
@@ -58,8 +60,11 @@ def present(column: pa.Array) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    missing = None
     if pa.types.is_string(column.type):
-        column = column.filter(pc.invert(pc.is_in(column, pa.array(MISSING_WORDS, column.type))))
+        missing = pc.is_in(column, pa.array(MISSING_WORDS, column.type))
     elif pa.types.is_floating(column.type):
-        column = column.filter(pc.invert(pc.is_nan(column)))
-    return column.drop_null()
+        missing = pc.is_nan(column)
+    if missing is not None and pc.any(missing).as_py():
+        column = column.filter(pc.invert(missing))
+    return column.drop_null() if column.null_count else column

@@ -81,24 +81,32 @@ class CpuPath(RowPath):
 
     def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
         places = self.gradient_places(work, update)
-        for pool, rule in enumerate(self._rules):
-            hyper = rule.at(update.step, update.lr, self._seed)
+        for pool in range(len(self._rules)):
             span = work.pool_range(pool)
             source_U = work.source_U[span]
             if self._cold.is_being_saved:  # checked here to save the subtraction
                 self._cold.keep(pool, self._index.host_rows(pool, work.distinct_U[span]), source_U)
             frozen_U = np.zeros(len(source_U), np.bool_) if update.frozen_U is None else update.frozen_U[span]
             with self._observed(work, update, pool, frozen_U):
-                touched, updated, hot_updated, overflowed = row_update.update_rows(
-                    rule.code, hyper, row_update.RowSegments(span.start, work.segments_U1, work.segment_bag_N), places,
-                    update.gradients[pool].numpy(),
-                    row_update.PoolRows(frozen_U, work.distinct_U[span], source_U, self._index.changed_R),
-                    row_update.TierArrays(*self._hot.tier.arrays(pool), *self.cold_arrays(work, pool)),
-                    threads=self.threads,
-                )  # fmt: skip
+                tier = self._hot.tier.arrays(pool)
+                touched, updated, hot_updated, overflowed = self._update(work, update, pool, places, frozen_U, tier)
             self._index.traffic.add_updates(touched, updated, hot_updated)
             if overflowed:
                 raise TrainingError(self._overflow(work, pool, update.step))
+
+    def _update(
+        self, work: ClassifiedBatch, update: RowUpdate, pool: int, places: row_update.GradientPlaces,
+        left_U: NDArray[np.bool_], hot: Arrays,
+    ) -> tuple[int, int, int, bool]:  # fmt: skip
+        """Update the rows of a pool but those in `left_U`, the hot ones in the arrays `hot`. Returns what `update_rows` does."""
+        rule, span = self._rules[pool], work.pool_range(pool)
+        return row_update.update_rows(
+            rule.code, rule.at(update.step, update.lr, self._seed),
+            row_update.RowSegments(span.start, work.segments_U1, work.segment_bag_N), places, update.gradients[pool].numpy(),
+            row_update.PoolRows(left_U, work.distinct_U[span], work.source_U[span], self._index.changed_R),
+            row_update.TierArrays(*hot, *self.cold_arrays(work, pool)),
+            threads=self.threads,
+        )  # fmt: skip
 
     def gather_beside(
         self, work: ClassifiedBatch, scale_B: NDArray[np.float64], micro: MicroBatch, twin: TierRows
@@ -107,17 +115,11 @@ class CpuPath(RowPath):
 
     def update_beside(self, work: ClassifiedBatch, update: RowUpdate, twin: TierRows) -> bool:
         places, fits = self.gradient_places(work, update), True
-        for pool, rule in enumerate(self._rules):
+        for pool in range(len(self._rules)):
             span = work.pool_range(pool)
-            source_U = work.source_U[span]
-            left_U = source_U < 0 if update.frozen_U is None else (source_U < 0) | update.frozen_U[span]
-            *_, overflowed = row_update.update_rows(
-                rule.code, rule.at(update.step, update.lr, self._seed),
-                row_update.RowSegments(span.start, work.segments_U1, work.segment_bag_N), places, update.gradients[pool].numpy(),
-                row_update.PoolRows(left_U, work.distinct_U[span], source_U, self._index.changed_R),
-                row_update.TierArrays(*twin.arrays(pool), *self.cold_arrays(work, pool)),
-                threads=self.threads,
-            )  # fmt: skip
+            cold_U = work.source_U[span] < 0
+            left_U = cold_U if update.frozen_U is None else cold_U | update.frozen_U[span]
+            *_, overflowed = self._update(work, update, pool, places, left_U, twin.arrays(pool))
             fits &= not overflowed
         return fits
 

@@ -1,4 +1,5 @@
-"""The transport of several processes on CPUs: vectors and gradients travel from host to host."""
+"""The transport of several processes on CPUs: vectors and gradients travel from host to host, as they
+are, or rounded to bfloat16, which halves their bytes and is not exact."""
 
 from __future__ import annotations
 
@@ -13,7 +14,6 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.index import RowIndex
 from adaptive_rec.embedding.path.cpu import CpuPath
 from adaptive_rec.embedding.peers.requests import ExchangePlan, Requests
-from adaptive_rec.embedding.peers.rounding import packed, unpack_vectors
 from adaptive_rec.embedding.peers.transport import Agreement, Transport, answer
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.kernels import pooling, row_update
@@ -86,3 +86,19 @@ class HostTransport(Transport):
         )  # fmt: skip
         summed[len(lines.rows) :] *= lines.scale_Q[:, None]
         return summed
+
+
+def packed(vectors: NDArray[Any], rounded: bool) -> NDArray[Any]:
+    """Return vectors as they are sent. Rounding is to the nearest number."""
+    if not rounded:
+        return vectors
+    patterns: NDArray[Any] = torch.from_numpy(np.ascontiguousarray(vectors)).bfloat16().view(torch.int16).numpy()
+    return patterns
+
+
+def unpack_vectors(sent: NDArray[Any], rounded: bool) -> NDArray[Any]:
+    """Return vectors that were sent, in float32 where they were rounded."""
+    if not rounded:
+        return sent
+    vectors: NDArray[Any] = torch.from_numpy(sent).view(torch.bfloat16).float().numpy()
+    return vectors

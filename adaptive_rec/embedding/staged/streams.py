@@ -27,7 +27,7 @@ class Streams(Protocol):
 
     device: torch.device
     kernels: ModuleType
-    """`kernels.cuda`, or its twin on host memory, `kernels.host`."""
+    """`kernels.cuda`; in tests its twin on host memory."""
 
     def pinned(self, nbytes: int) -> Tensor:
         """Allocate host memory (uint8) that the device can copy from in the background."""

@@ -21,8 +21,8 @@ from adaptive_rec.modules.loop import gradient_rules  # noqa: F401 - it register
 from adaptive_rec.modules.loop.ahead import LookupModule, LoopAhead
 from adaptive_rec.modules.loop.checks import check_loop_change, check_ranks, check_same
 from adaptive_rec.modules.loop.dense_steps import DenseSteps
+from adaptive_rec.modules.loop.finite_sums import sum_check
 from adaptive_rec.modules.loop.ids import LoopIds
-from adaptive_rec.modules.loop.late_sums import sum_check
 from adaptive_rec.modules.loop.lookahead import Ahead, Sparse
 from adaptive_rec.modules.loop.lookups import Passes, Reads, RowLookups
 from adaptive_rec.modules.loop.losses import LoopLosses

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConflictError
 from adaptive_rec.modules.loop.dense_steps import DenseSteps
-from adaptive_rec.modules.loop.late_sums import SumCheck
+from adaptive_rec.modules.loop.finite_sums import SumCheck
 from adaptive_rec.modules.loop.lookahead import Ahead
 from adaptive_rec.modules.loop.own_rows import OwnRows
 from adaptive_rec.modules.loop.table_rates import TableRates

@@ -8,9 +8,8 @@ from typing import Any
 
 from adaptive_rec.offline.compare.measures import Measure, duration
 from adaptive_rec.offline.compare.statements import change, verdict
-from adaptive_rec.offline.pages.dates import date_text, dates
 from adaptive_rec.offline.pages.plot import ChartTable, Key, Piece, Plot, PlotLine, TrackRow, Tracks
-from adaptive_rec.offline.pages.scale import Scale, bounds, linear_scale, tick
+from adaptive_rec.offline.pages.scale import Scale, bounds, date_text, dates, linear_scale, tick
 from adaptive_rec.offline.report.run_figures import STAGES, stage_color
 from adaptive_rec.units import count, four
 

@@ -15,8 +15,14 @@ from adaptive_rec.data.prepare.meta import load_meta
 from adaptive_rec.errors import UsageError
 from adaptive_rec.kernels.number_keys import FIRST_ID
 from adaptive_rec.offline.export.criteo import category_of
-from adaptive_rec.offline.export.nearest_raw import nearest_keys, values_of_column
-from adaptive_rec.offline.export.similar_rows import Neighbour, column_of, most_similar, table_weights
+from adaptive_rec.offline.export.nearest_raw import (
+    Neighbour,
+    column_of,
+    most_similar,
+    nearest_keys,
+    table_weights,
+    values_of_column,
+)
 from adaptive_rec.run.chosen_checkpoint import Chosen, chosen_checkpoint
 from adaptive_rec.run.inputs import reads_criteo
 

@@ -10,8 +10,8 @@ import numpy as np
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source, Wrapped
-from adaptive_rec.offline.forecast.kept import KeptSource
 from adaptive_rec.offline.forecast.lane import Lane
+from adaptive_rec.offline.forecast.sources import KeptSource
 from adaptive_rec.policy import ArrangingPolicy, Outcome, Phase
 from adaptive_rec.runtime.stream import ArrangedStream, next_phase
 

@@ -11,9 +11,9 @@ from adaptive_rec.data.source import Source
 from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.memory.parts import BATCH, BATCHES
 from adaptive_rec.memory.plan import WORTH_NAMING, MemoryPlan, Place
-from adaptive_rec.memory.rows import everything_bytes, row_parts, space_of
-from adaptive_rec.offline.forecast.folded import Folded
+from adaptive_rec.memory.rows import everything_bytes, row_parts, space_of, twins_of
 from adaptive_rec.offline.forecast.ranking import largest
+from adaptive_rec.offline.forecast.sources import Folded
 from adaptive_rec.policy.find import load_policy
 
 LEAST_BUDGET_BYTES = 4096
@@ -47,7 +47,8 @@ class Fitting:
         source = self.source if limit == self.config.data.max_table_rows else Folded(self.source, limit)
         policy = load_policy(config.knobs.policy)
         fast: Place = "device" if "device" in self.plan.available_bytes else "host"
-        plan = self.plan.with_rows(row_parts(config, source, policy, fast, self.plan.lookups), config.knobs.policy)
+        rows = row_parts(config, source, policy, fast, self.plan.lookups, twins_of(config, policy))
+        plan = self.plan.with_rows(rows, config.knobs.policy)
         return plan.scaled((BATCH, BATCHES), config.run.batch_size / self.config.run.batch_size)
 
     def fits(self, settings: Sequence[Setting]) -> bool:

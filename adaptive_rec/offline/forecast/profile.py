@@ -18,8 +18,7 @@ from adaptive_rec.errors import DataError
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.memory.rows import everything_bytes, hot_row_bytes, policy_row_bytes
 from adaptive_rec.offline.advice import RULE, room_bytes
-from adaptive_rec.offline.forecast.admission import admission
-from adaptive_rec.offline.forecast.passes import FirstSamples, Progress, count_windows
+from adaptive_rec.offline.forecast.passes import FirstSamples, Progress, admission, count_windows
 from adaptive_rec.offline.forecast.ranking import RowRanking, Seen, curve_budgets, suggested_bytes, top_share
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.system.version import __version__

@@ -20,14 +20,13 @@ from adaptive_rec.memory.rows import everything_bytes, row_parts, row_type
 from adaptive_rec.offline.forecast.arranged import follow
 from adaptive_rec.offline.forecast.fitting import with_settings
 from adaptive_rec.offline.forecast.hardware import Hardware
-from adaptive_rec.offline.forecast.kept import KeptSource
 from adaptive_rec.offline.forecast.lane import Lane, StepCounts
-from adaptive_rec.offline.forecast.network import NetworkSeconds, network_seconds
 from adaptive_rec.offline.forecast.passes import Progress
 from adaptive_rec.offline.forecast.predict import Workload, multiplications, predict_step_seconds
 from adaptive_rec.offline.forecast.replay import stream
+from adaptive_rec.offline.forecast.sources import KeptSource
 from adaptive_rec.offline.forecast.survey import with_rehearsal
-from adaptive_rec.offline.forecast.traffic import Nodes, Sent, count_sent
+from adaptive_rec.offline.forecast.traffic import NetworkSeconds, Nodes, Sent, count_sent, network_seconds
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.assemble import check_group, plan_run

@@ -31,9 +31,9 @@ from adaptive_rec.live.sidecar_process import own_modules_only
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.memory.parts import WHILE_TRAINING, peak_bytes
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan
-from adaptive_rec.memory.rows import COPIES, LOG, row_parts, row_rule, row_type
-from adaptive_rec.offline.forecast.folded import Folded
+from adaptive_rec.memory.rows import COPIES, LOG, TWIN_DENSE, row_parts, row_rule, row_type
 from adaptive_rec.offline.forecast.ranking import largest
+from adaptive_rec.offline.forecast.sources import Folded
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.run_options import RunOptions
@@ -101,7 +101,7 @@ def _rehearse(order: dict[str, Any]) -> tuple[Rehearsed | None, str]:
 
 def measured(plan: MemoryPlan, result: Rehearsed) -> MemoryPlan:
     """Return the plan with the measured memory, of which only the dense part's remains a part of its own."""
-    known = (*WHILE_TRAINING, "dense", "scores")
+    known = (*WHILE_TRAINING, TWIN_DENSE, "dense", "scores")
     kept = [part for part in plan.parts if part.of_rows or part.name.startswith(known)]
     dense = sum(part.bytes for part in kept if part.name.startswith("dense"))
     rest = MemoryPart(

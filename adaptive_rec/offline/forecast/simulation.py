@@ -16,7 +16,6 @@ from adaptive_rec.errors import UsageError
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.memory.rows import hot_row_bytes, policy_row_bytes
 from adaptive_rec.offline.advice import room_bytes
-from adaptive_rec.offline.forecast.device_stages import stages
 from adaptive_rec.offline.forecast.hardware import Hardware
 from adaptive_rec.offline.forecast.lane import Lane, StepCounts
 from adaptive_rec.offline.forecast.passes import FirstSamples, Progress
@@ -26,11 +25,12 @@ from adaptive_rec.offline.forecast.predict import (
     disk_seconds,
     multiplications,
     predict_step_seconds,
+    stages,
 )
 from adaptive_rec.offline.forecast.ranking import RowRanking, suggested_bytes
 from adaptive_rec.offline.forecast.ranks import Processes, predicted
 from adaptive_rec.offline.forecast.replay import Replayed, replay
-from adaptive_rec.offline.forecast.trace import TraceSource
+from adaptive_rec.offline.forecast.sources import TraceSource
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy

@@ -13,9 +13,8 @@ from adaptive_rec.memory.plan import HotBytes, MemoryPlan, Place
 from adaptive_rec.memory.rows import COPIES, policy_row_bytes
 from adaptive_rec.offline.forecast.fitting import Fitting, Remedy
 from adaptive_rec.offline.forecast.hardware import Hardware
-from adaptive_rec.offline.forecast.homes import Homes, homes_of
+from adaptive_rec.offline.forecast.homes import Homes, HotLookups, Prediction, homes_of
 from adaptive_rec.offline.forecast.passes import Progress
-from adaptive_rec.offline.forecast.prediction import HotLookups, Prediction
 from adaptive_rec.offline.forecast.profile import measure
 from adaptive_rec.offline.forecast.rehearsal import TABLES_BYTES, rehearse
 from adaptive_rec.placement import RowSpace

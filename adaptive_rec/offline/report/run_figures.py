@@ -8,9 +8,8 @@ from typing import Any
 
 from adaptive_rec.config.figures import of_part
 from adaptive_rec.config.metrics import ranked_of, ranking_label
-from adaptive_rec.offline.pages.dates import date_text, dates
 from adaptive_rec.offline.pages.plot import Key, Piece, Plot, PlotLine, PlotMark, TrackRow, Tracks
-from adaptive_rec.offline.pages.scale import Scale, bounds, height, linear_scale, logarithmic, tick
+from adaptive_rec.offline.pages.scale import Scale, bounds, date_text, dates, height, linear_scale, logarithmic, tick
 from adaptive_rec.offline.report.record import RunRecord
 from adaptive_rec.offline.report.series import Column, ReportSeries
 from adaptive_rec.units import count, fine, four, percent, size, whole

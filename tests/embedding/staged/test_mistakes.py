@@ -25,8 +25,8 @@ from adaptive_rec.embedding.staged.ring import Slot, StagingRing
 from adaptive_rec.embedding.staged.stager import Stager
 from adaptive_rec.embedding.staged.write_back import WriteBack
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.kernels import host
 from adaptive_rec.placement import Migration
+from tests.doubles import host_kernels
 from tests.doubles.late_streams import LateStreams
 from tests.embedding.staged.test_stress import DONE, STEPS, drive, equal, make_store
 
@@ -249,7 +249,7 @@ def gather_pooled(*arrays: Any) -> None:
     within(samples_S, -1, (len(offsets) - 1) // features)
     within(offsets, 0, len(inverse_N) + 1)
     within(source_U.index_select(0, inverse_N), -100, 100)  # of all pools; the largest has 30 rows
-    host.gather_pooled(*arrays)
+    host_kernels.gather_pooled(*arrays)
 
 
 def sum_pieces(*arrays: Any) -> None:
@@ -258,20 +258,20 @@ def sum_pieces(*arrays: Any) -> None:
     within(segment_bag_N, 0, len(offsets) - 1)
     within(position_B, -1, (len(offsets) - 1) // features)
     assert len(piece_P1) - 1 <= len(partial_PD)
-    host.sum_pieces(*arrays)
+    host_kernels.sum_pieces(*arrays)
 
 
 def apply_rows(rule: int, hyper_5: Any, piece_U1: Any, partial_PD: Any, source_U: Any, *more: Any) -> None:
     within(piece_U1, 0, len(partial_PD) + 1)
     within(source_U, -len(more[3]), len(more[1]))
-    host.apply_rows(rule, hyper_5, piece_U1, partial_PD, source_U, *more)
+    host_kernels.apply_rows(rule, hyper_5, piece_U1, partial_PD, source_U, *more)
 
 
 def checked_kernels() -> Any:
     """The kernels on host memory, but wrong integers raise IndexError where they would lead outside of it: a mistake must not
     spoil the memory of tests that follow in this process."""
     checked = {each.__name__: each for each in (gather_pooled, sum_pieces, apply_rows)}
-    return SimpleNamespace(**{**vars(host), **checked})
+    return SimpleNamespace(**{**vars(host_kernels), **checked})
 
 
 def is_right(seed: int, plain: Plain, classifies: bool, cold_rows: str = "staged", steps: int = STEPS) -> bool:

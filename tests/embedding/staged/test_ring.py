@@ -304,11 +304,11 @@ def share(streams: Streams, batches: int = 200, scale: int = 1) -> StagingRing:
             count = size_of(batch * 13 % 50) * scale
             slot = ring.take(4 * count)
             floats(slot.pinned, count).fill_(batch)
-            sent.put((count, slot, slot.upload(0, 4 * count)), timeout=60)
+            sent.put((count, slot, slot.upload(0, 4 * count)), timeout=300)
 
     def fetch() -> None:
         for batch in range(batches):
-            count, slot, downloaded = computed.get(timeout=60)
+            count, slot, downloaded = computed.get(timeout=300)
             streams.host_waits(downloaded)
             assert bool((floats(slot.pinned, count) == batch + 1).all()), batch
             slot.release(None)
@@ -316,12 +316,12 @@ def share(streams: Streams, batches: int = 200, scale: int = 1) -> StagingRing:
     with ThreadPoolExecutor(2) as workers:
         others = [workers.submit(send), workers.submit(fetch)]
         for _ in range(batches):
-            count, slot, uploaded = sent.get(timeout=60)
+            count, slot, uploaded = sent.get(timeout=300)
             slot.hold()
             streams.compute_waits(uploaded)
             streams.launch(lambda slot=slot, count=count: floats(slot.device, count).add_(1))
             slot.release(streams.compute_event())
-            computed.put((count, slot, slot.download(0, 4 * count)), timeout=60)
+            computed.put((count, slot, slot.download(0, 4 * count)), timeout=300)
         for other in others:
             other.result()
     return ring

@@ -19,10 +19,9 @@ from adaptive_rec.cli import main
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.errors import UsageError
-from adaptive_rec.offline.compare import processes, warm_process
-from adaptive_rec.offline.compare.plan import Turn, conditions, plan_of, settle_conditions
+from adaptive_rec.offline.compare import processes
+from adaptive_rec.offline.compare.plan import Turn, Variant, conditions, plan_of, settle_conditions
 from adaptive_rec.offline.compare.processes import ProcessEnd, RunProgress, finished
-from adaptive_rec.offline.compare.variants import Variant
 from tests.offline.compare.conftest import QUICK
 
 OPTIONS = [part for setting in QUICK for part in ("--set", setting)]
@@ -146,7 +145,7 @@ def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def stand_in(a_run: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     made = StandIn(a_run)
-    monkeypatch.setattr(warm_process, "WarmProcess", made)
+    monkeypatch.setattr(processes, "WarmProcess", made)
     return made
 
 
@@ -264,7 +263,7 @@ def test_runs_take_settings_from_the_file_alone(
     monkeypatch.setenv("ADAPTIVE_REC_KNOBS__ALPHA", "0.5")
     assert comparison(tmp_path / "one") == 0
     assert load_config(str(tmp_path / "one" / "settings.toml"), {}).knobs.alpha == 0.5
-    assert "ADAPTIVE_REC_KNOBS__ALPHA" not in warm_process.environment()
+    assert "ADAPTIVE_REC_KNOBS__ALPHA" not in processes.environment()
     assert all("--no-serve" in words for words in stand_in.calls)
 
 
@@ -414,7 +413,7 @@ def test_an_interrupted_comparison_resumes_and_shows_the_figures_of_its_runs(tmp
         until(lambda: (out / "runs" / "hybrid-seed1" / "config.toml").exists() or child.poll() is not None)
     finally:
         child.send_signal(signal.SIGINT)
-        said, error = child.communicate(timeout=60)
+        said, error = child.communicate(timeout=300)
     assert child.returncode == 130, said + error
     assert "stopped with 2 of 2 runs to go; adaptive-rec compare" in error
     assert not (out / "runs" / "hybrid-seed1" / "summary.json").exists()

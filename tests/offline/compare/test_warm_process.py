@@ -17,8 +17,8 @@ import pytest
 
 from adaptive_rec.cli import main
 from adaptive_rec.cli import warm as warm_command
-from adaptive_rec.offline.compare import warm_process
-from adaptive_rec.offline.compare.warm_process import WarmProcess, environment
+from adaptive_rec.offline.compare import processes
+from adaptive_rec.offline.compare.processes import WarmProcess, environment
 from tests import forked
 
 TRAIN = ["train", "tiny", "--device=cpu", "--steps=30", "--no-serve", "--set", "knobs.reclassify_every=10",
@@ -39,14 +39,14 @@ sys.exit(warm.serve())
 
 def standing_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have that started instead, and looked at more often."""
-    start = warm_process.subprocess.Popen
+    start = processes.subprocess.Popen
 
     def start_other(command: list[str], **settings: Any) -> Any:
         own = command == [sys.executable, "-m", "adaptive_rec.cli.warm"]
         return start([sys.executable, "-c", STAND_IN] if own else command, **settings)
 
-    monkeypatch.setattr(warm_process.subprocess, "Popen", start_other)
-    monkeypatch.setattr(warm_process, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(processes.subprocess, "Popen", start_other)
+    monkeypatch.setattr(processes, "POLL_SECONDS", 0.05)
 
 
 @pytest.fixture(scope="module", params=["stand-in", pytest.param("real", marks=pytest.mark.slow)])

@@ -15,9 +15,8 @@ from adaptive_rec.data.open import open_source
 from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.offline.forecast.hardware import DenseCosts, Hardware, RowCosts, to_text
 from adaptive_rec.offline.forecast.lane import StepCounts
-from adaptive_rec.offline.forecast.network import NetworkSeconds, network_seconds
 from adaptive_rec.offline.forecast.ranks import Forecast, limit, of_rank
-from adaptive_rec.offline.forecast.traffic import Nodes, Sent
+from adaptive_rec.offline.forecast.traffic import NetworkSeconds, Nodes, Sent, network_seconds
 
 pytestmark = pytest.mark.usefixtures("small_process")
 

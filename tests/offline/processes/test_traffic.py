@@ -13,9 +13,17 @@ import pytest
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.open import open_source
-from adaptive_rec.offline.forecast.network import GATHERS, SUMS, exchanges
 from adaptive_rec.offline.forecast.replay import stream
-from adaptive_rec.offline.forecast.traffic import COUNTED_RANKS, Nodes, Sent, count_sent, counted_ranks
+from adaptive_rec.offline.forecast.traffic import (
+    COUNTED_RANKS,
+    GATHERS,
+    SUMS,
+    Nodes,
+    Sent,
+    count_sent,
+    counted_ranks,
+    exchanges,
+)
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.run_options import RunOptions

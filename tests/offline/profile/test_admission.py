@@ -14,9 +14,8 @@ from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.raw.raw_ids import RawIds
-from adaptive_rec.offline.forecast import admission
-from adaptive_rec.offline.forecast.admission import KeyCounts
-from adaptive_rec.offline.forecast.passes import FirstSamples
+from adaptive_rec.offline.forecast import passes
+from adaptive_rec.offline.forecast.passes import FirstSamples, KeyCounts
 from adaptive_rec.offline.forecast.profile import measure
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import assemble
@@ -33,19 +32,19 @@ SETTINGS = [
 
 @pytest.mark.parametrize("merged_from", [1, 1 << 20])
 def test_rows_and_lookups_are_those_of_plain_counting(monkeypatch: pytest.MonkeyPatch, merged_from: int) -> None:
-    monkeypatch.setattr(admission, "MERGED_FROM", merged_from)
+    monkeypatch.setattr(passes, "MERGED_FROM", merged_from)
     config, own_rows = load_config("tiny", {}, SETTINGS), [100, 200, 50, 12]
     source = open_source(config)
     assert isinstance(source, RawIds)
     space = RowSpace.of(source.tables, source.features)
-    found = admission.admission(FirstSamples(source.origin, space, config.run.seed, 2000, lambda *_: None), own_rows)
+    found = passes.admission(FirstSamples(source.origin, space, config.run.seed, 2000, lambda *_: None), own_rows)
 
     batch = next(iter(source.origin.train_batches(Position(seed=config.run.seed), 2000)))
     counts: Counter[tuple[int, int]] = Counter()
     features = len(source.features)
     for bag, (first, end) in enumerate(zip(batch.offsets[:-1], batch.offsets[1:], strict=True)):
         counts.update((source.features[bag % features].table, int(key)) for key in batch.ids_N[first:end])
-    assert [each["admit_after"] for each in found] == list(admission.ADMIT_AFTER)
+    assert [each["admit_after"] for each in found] == list(passes.ADMIT_AFTER)
     for each in found:
         after = each["admit_after"]
         rows = Counter(table for (table, _), count in counts.items() if count >= after)

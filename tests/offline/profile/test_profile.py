@@ -20,12 +20,11 @@ from adaptive_rec.data.open import open_source
 from adaptive_rec.embedding.device import split_budget
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels import profile as kernels
-from adaptive_rec.kernels.reference import profile as twins
 from adaptive_rec.memory.rows import policy_row_bytes
 from adaptive_rec.offline.forecast import profile as measuring
+from adaptive_rec.offline.forecast.pages import profile_page
 from adaptive_rec.offline.forecast.passes import FirstSamples
 from adaptive_rec.offline.forecast.profile import measure
-from adaptive_rec.offline.forecast.profile_page import profile_page
 from adaptive_rec.offline.forecast.ranking import (
     RowRanking,
     Seen,
@@ -35,6 +34,7 @@ from adaptive_rec.offline.forecast.ranking import (
     top_share,
 )
 from adaptive_rec.placement import RowSpace
+from tests.kernels.reference import profile as twins
 
 TINY = ["data.shuffle=false", "data.synthetic.drift_ranks=3", "data.synthetic.samples=3000"]
 TWO_DIMS = [*TINY, "model.table_dims=[8,4,8,4]", "data.synthetic.lookups_per_feature=2"]

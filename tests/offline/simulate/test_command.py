@@ -13,7 +13,7 @@ from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import UsageError
 from adaptive_rec.offline.forecast.hardware import DiskCosts, Hardware, RowCosts, to_text
-from adaptive_rec.offline.forecast.simulate_page import simulate_page
+from adaptive_rec.offline.forecast.pages import simulate_page
 from adaptive_rec.offline.forecast.simulation import parse_budgets, replay_policies
 
 WORDS = ["simulate", "tiny", "--steps", "24", "--policies", "hybrid,hotline,random_skip,slipstream,fae_released"]

@@ -10,9 +10,9 @@ import pytest
 
 from adaptive_rec.cli import main
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.offline.forecast.device_stages import stages
 from adaptive_rec.offline.forecast.hardware import DeviceCosts, read_hardware, shipped
 from adaptive_rec.offline.forecast.lane import StepCounts
+from adaptive_rec.offline.forecast.predict import stages
 
 COSTS = DeviceCosts(
     launch_us=5, triton_launch_us=20, copy_us=10, event_us=2, python_us=100, kernel_us=2, up_gbs=10, down_gbs=5, hbm_gbs=1000,

@@ -18,11 +18,10 @@ from adaptive_rec.data.open import open_source
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.memory.rows import hot_row_bytes
 from adaptive_rec.offline.forecast import replay as replaying
-from adaptive_rec.offline.forecast.ceiling import Ceiling
-from adaptive_rec.offline.forecast.kept import KeptSource
 from adaptive_rec.offline.forecast.lane import Lane, StepCounts, stretch_steps
 from adaptive_rec.offline.forecast.placement_store import placement_store
-from adaptive_rec.offline.forecast.replay import Replayed, replay
+from adaptive_rec.offline.forecast.replay import Ceiling, Replayed, replay
+from adaptive_rec.offline.forecast.sources import KeptSource
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policies.hotline import Hotline
 from adaptive_rec.policy.find import BUILT_IN

@@ -12,7 +12,7 @@ import pytest
 from adaptive_rec.batch import Position
 from adaptive_rec.cli import main
 from adaptive_rec.errors import DataError
-from adaptive_rec.offline.forecast.trace import TraceSource
+from adaptive_rec.offline.forecast.sources import TraceSource
 
 KEYS = np.array([70, 9, 70, 2**63 + 1, 9, 70, 5], dtype=np.uint64)
 IDS = [0, 1, 0, 2, 1, 0, 3]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.kernels.reference.fill import mixed
+from tests.kernels.reference.fill import mixed
 
 Rows = NDArray[np.int64]
 

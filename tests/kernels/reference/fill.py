@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.kernels.reference.rows16 import narrowed
+from tests.kernels.reference.rows16 import narrowed
 
 GOLDEN = 0x9E3779B97F4A7C15
 NEAREST = np.uint32(1 << 31)

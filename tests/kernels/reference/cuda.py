@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.kernels.record import MOST, SALT, TAIL_BYTES
-from adaptive_rec.kernels.reference.step import apply_row
 from adaptive_rec.kernels.row_update import Hyper
 from adaptive_rec.kernels.rows16 import dice, row_dice
+from tests.kernels.reference.step import apply_row
 
 Array = NDArray[Any]
 

@@ -1,4 +1,5 @@
-"""``--weight COLUMN`` and ``--group COLUMN``: how much each row counts, and the groups within which rows are ranked."""
+"""``--time``, ``--weight`` and ``--group``: the columns of the rows' times, of how much each row counts, and of the groups within
+which rows are ranked."""
 
 from __future__ import annotations
 
@@ -7,16 +8,77 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adaptive_rec.cli.own_time import rows_with, without_feature
-from adaptive_rec.errors import UsageError
+from adaptive_rec.cli.parser import describes_files
+from adaptive_rec.errors import DataError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from adaptive_rec.data.tabular.first_rows import Reading
     from adaptive_rec.data.tabular.infer import Inferred
+    from adaptive_rec.data.tabular.open_rows import RowFile
     from adaptive_rec.data.tabular.schema import Schema
     from adaptive_rec.data.tabular.schema_columns import GroupColumn
 
-OPTIONS = {"--weight": "weights", "--group": "groups"}
+IN_TIME = ("data.order=time", "data.shuffle=false")
+
+
+def in_time(args: argparse.Namespace) -> argparse.Namespace:
+    """Return the command line with the settings that --time stands for; those of --set come after them. Raises UsageError where
+    the options name columns that the rows of a prepared folder do not have."""
+    if not describes_files(args):
+        check_folder(args)
+    return args if args.time is None else argparse.Namespace(**{**vars(args), "set": [*IN_TIME, *args.set]})
+
+
+def timed(schema: Schema, column: str | None, source: Path, file: Path, reading: Reading) -> Schema:
+    """Return a schema whose time is a column of `source`, in the unit that its first values show. `file` has the schema. Raises
+    UsageError where the schema has another time, or where the column is not there or holds no times."""
+    if column is None or schema.time.column == column:
+        return schema
+    if schema.time.column:
+        raise UsageError(f"--time must be the time of {file}, {schema.time.column!r}, got {column!r}; change it there")
+    from adaptive_rec.data.tabular.sample import present
+    from adaptive_rec.data.tabular.schema_columns import TimeColumn
+    from adaptive_rec.data.tabular.times import unit_of_column
+
+    rows = rows_with("--time", column, schema, source, reading)
+    batch = next(iter(rows.batches([column])), None)
+    try:
+        unit = "" if batch is None else unit_of_column(present(batch.column(0)))
+    except DataError as error:
+        raise UsageError(f"--time must be a column of times, {column} of {source} is none: {error}") from None
+    return schema.model_copy(update={"time": TimeColumn.model_validate({"column": column, "unit": unit})})
+
+
+def rows_with(option: str, column: str, schema: Schema, source: Path, reading: Reading) -> RowFile:
+    """Return the rows of a file that must have a column. Raises UsageError, which begins with the option that names it."""
+    from adaptive_rec.data.tabular.open_rows import open_rows
+
+    rows = open_rows(source, schema.file, reading.skip_bad_rows, reading.grows)
+    if column not in rows.names:
+        known = ", ".join(rows.names)
+        hint = did_you_mean(column, rows.names)
+        raise UsageError(f"{option} must be a column of {source}, got {column!r}; the first line names {known}{hint}")
+    return rows
+
+
+def inferred_in_time(inferred: Inferred, column: str | None, source: Path, file: Path, reading: Reading) -> Inferred:
+    """Return what was inferred with a column as the time, as `timed` does. It is no feature, unless it is the only category."""
+    schema = timed(inferred.schema, column, source, file, reading)
+    if column is None or all(each.column == column for each in schema.sparse):
+        return replace(inferred, schema=schema)
+    return without_feature(replace(inferred, schema=schema), column, "the time of the rows (--time)")
+
+
+def without_feature(inferred: Inferred, column: str, why: str) -> Inferred:
+    """Return what was inferred with a column that is no feature, and the reason."""
+    schema = inferred.schema
+    sparse, dense = (tuple(each for each in part if each.column != column) for part in (schema.sparse, schema.dense))
+    remarks = {name: why for name, why in inferred.remarks.items() if name != column}
+    schema = schema.model_copy(update={"sparse": sparse, "dense": dense})
+    return replace(inferred, schema=schema, remarks=remarks, unused={**inferred.unused, column: why})
+
+
+OPTIONS = {"--time": "times", "--weight": "weights", "--group": "groups"}
 """The options, and what their columns hold."""
 
 
@@ -25,17 +87,20 @@ def check_folder(args: argparse.Namespace) -> None:
     from adaptive_rec.data.prepare.meta import load_meta
     from adaptive_rec.data.prepare.place import is_prepared
 
-    given = {option: column for option, column in _given(args).items() if column is not None}
+    given = {option: column for option, column in {"--time": args.time, **_given(args)}.items() if column is not None}
     if not given:
         return
     if args.data is None or not is_prepared(args.data):
-        option = next(iter(given))
-        raise UsageError(f"{option} names a column of CSV, TSV or Parquet files: give --label COLUMN or --schema FILE with it")
+        option, where = next(iter(given)), "CSV, TSV or Parquet files"
+        raise UsageError(
+            f"{option} names a column of {where}: give --label COLUMN or --schema FILE with it, or --item COLUMN where every row "
+            "is a positive"
+        )
     schema = load_meta(Path(args.data)).columns_schema
+    known = {} if schema is None else {"--time": schema.time.column, **_columns(schema)}
     for option, column in given.items():
-        found = "" if schema is None else _columns(schema)[option]
+        found, what = known.get(option, ""), OPTIONS[option]
         if found != column:
-            what = OPTIONS[option]
             has = f"has the {what} of {found!r}" if found else f"was prepared without {what}"
             raise UsageError(f"{option} must be the column of the {what} of {args.data}, got {column!r}; the folder {has}")
 

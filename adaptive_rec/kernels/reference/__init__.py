@@ -1,1 +1,0 @@
-"""Plain twins of the kernels: slow, obvious, and compared with them in tests."""

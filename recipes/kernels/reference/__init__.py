@@ -1,1 +1,0 @@
-"""Plain twins of the kernels, which tests compare with them."""
