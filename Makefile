@@ -7,6 +7,7 @@
 # ROOMS        folders of tests that make test runs, e.g. ROOMS=embedding,modules; empty: all
 #
 # make bench: a step on the CPU compared with its rivals, in under 10 minutes; bench-all: more cells and rounds, resumable.
+# make bench-processes: several processes beside TorchRec's, on a loopback device and at 1 Gbit/s; as root, for network namespaces.
 # make bench-drop-in: your own training loop with our modules, compared with adaptive-rec train and with torch's and TorchRec's tables.
 # make bench-disk: rows on a disk beside rows in memory, mapped files and RocksDB; as root, for memory groups (cgroup v1).
 # make gpu-first: the first run on a GPU: steps, tests, figures beside rivals, in under 10 minutes; ARGS="--part 1" is one of
@@ -21,7 +22,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 
-.PHONY: train test test-durations check check-long check-clients study-disk-crashes bench bench-all bench-drop-in bench-disk gpu-first gpu-all gpu-carry docs tutorial lint clean
+.PHONY: train test test-durations check check-long check-clients study-disk-crashes bench bench-all bench-drop-in bench-processes bench-disk gpu-first gpu-all gpu-carry docs tutorial lint clean
 
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train $(ARGS)
@@ -82,6 +83,9 @@ bench-all: $(VENV)/installed-bench
 
 bench-drop-in: $(VENV)/installed-bench
 	@$(BIN)/python -m benchmarks.drop_in $(ARGS)
+
+bench-processes: $(VENV)/installed-bench
+	@$(BIN)/python -m benchmarks.torchrec_processes $(ARGS)
 
 bench-disk: $(VENV)/installed-rocks
 	@$(BIN)/python -m benchmarks.disk_tier $(ARGS)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-import pytest
-
-from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.policy.find import BUILT_IN, load_policy
-from tests.cells import train
 from tests.matrix import (
     ARRANGING,
     AXES,
     OWN_LOOP,
     OWN_LOOP_ELSEWHERE,
-    REFUSED,
     SUITES,
     cover,
     drawn,
@@ -55,22 +49,6 @@ def test_the_axes_of_a_loop_of_one_s_own_are_covered_or_name_their_tests() -> No
     assert all((Path(__file__).parent / file).exists() for file in OWN_LOOP_ELSEWHERE.values())
     axes = {"loop": ("own",)} | {axis: AXES[axis] for axis in OWN_LOOP}
     assert {frozenset(p) for case in cover("own") for p in pairs_of(case)} == {frozenset(p) for p in possible_pairs(axes)}
-
-
-@pytest.mark.parametrize("number", [number for number, (values, _) in enumerate(REFUSED) if "runtime" in values["loop"]])
-def test_a_refused_cell_is_refused_by_name(number: int, tmp_path: Path) -> None:
-    values, words = REFUSED[number]
-    defaults = {"policy": "hotline", "home": "memory", "device": "direct", "ranks": 1, "loop": "runtime", "ids": "rows",
-                "precision": "float64", "optimizer": "sgd", "bags": "one-hot"}  # fmt: skip
-    taken = []
-    for choice in product(values):
-        try:
-            train({**defaults, **choice}, tmp_path)
-        except AdaptiveRecError as error:
-            assert re.search(words, str(error)), (choice, str(error))  # noqa: PT017
-        else:
-            taken.append(choice)
-    assert not taken
 
 
 def test_some_cases_have_all_pairs_or_all_values_of_the_product() -> None:

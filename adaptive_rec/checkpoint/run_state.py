@@ -114,8 +114,9 @@ def collect_run_state(parts: RunParts) -> dict[str, Any]:
 def restore_run_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Saved]) -> None:
     """Restore a saved state, after tables and dense part. `saved_by` returns what a rank has saved, `ranks` is their number.
 
-    Under the same policy with the same budget and number of ranks everything is as it was; otherwise rows start cold and are
-    placed by what was counted of them so far. Raises CheckpointError.
+    Under the same policy with the same budget, pools and number of ranks everything is as it was; otherwise rows start cold and
+    are placed by what was counted of them so far. Pools differ where a run had changed from a policy that has one for each table.
+    Raises CheckpointError.
     """
     state = parts.state
     group = state.store.group
@@ -149,7 +150,8 @@ def restore_run_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Sav
     state.store.hot.launch(lambda: parts.dense.loss_sum.fill_(loss_sum))
     policy, how = found.text("policy"), (found.integer("budget_bytes"), found.flag("monitored"))
     read_knobs(found.part("knobs"))
-    same = policy == state.policy.name and how == (state.budget_bytes, state.store.hot.monitored)
+    pools = not found.flag("begun") or len(found.part("store").parts("pools")) == len(state.store.space.pools)
+    same = pools and policy == state.policy.name and how == (state.budget_bytes, state.store.hot.monitored)
     if found.flag("begun") and same_ranks and same:
         _set_all(parts, found)
         return

@@ -43,8 +43,8 @@ class SegmentsReader:
     def __init__(self, logs: list[SavedLog], seed: int, tables: tuple[TableSpec, ...]) -> None:
         """`logs`: of each rank; `seed`: that of the first values. Raises CheckpointError where the ranks' pools are not those of
         these tables."""
-        self._space, self._first = RowSpace.of(tables, ()), FreshRows(seed, tables)
-        self._ownership = Ownership(self._space, len(logs), 0)
+        self._ownership = _ownership_of(logs, tables)
+        self._space, self._first = self._ownership.space, FreshRows(seed, tables)
         self._pools = [log.pools for log in logs]
         self._segments: list[Segment] = []
         self._files: list[list[OpenFiles]] = []
@@ -100,6 +100,13 @@ class SegmentsReader:
     def close(self) -> None:
         for segment in self._segments:
             segment.close()
+
+
+def _ownership_of(logs: list[SavedLog], tables: tuple[TableSpec, ...]) -> Ownership:
+    """Return the owners of the rows of some tables, which have a pool for each dim or for each table, as the logs have."""
+    first_T = Ownership(RowSpace.of(tables, ()), len(logs), 0).own.table_first_row
+    pool_T = tuple(np.searchsorted([pool.first_row for pool in logs[0].pools], first_T, side="right").tolist())
+    return Ownership(RowSpace.of(tables, (), kinds=pool_T), len(logs), 0, pool_T)
 
 
 def _check_places(wanted: WantedRows, files: OpenFiles) -> None:

@@ -225,7 +225,8 @@ def blocks(plan: MemoryPlan, config: Config) -> list[Any]:
 
 def plan_head(plan: MemoryPlan, config: Config) -> list[tuple[str, str]]:
     rows = count(sum(table.rows for table in plan.tables))
-    precision = config.run.row_precision if config.run.precision != "float64" else "float64"
+    in_64_bits = config.run.precision == "float64" and config.run.row_precision == "float32"
+    precision = "float64" if in_64_bits else config.run.row_precision
     return [
         ("run", f"{plan.policy} on {plan.device}, batches of {whole(config.run.batch_size)}"),
         ("tables", f"{counted(len(plan.tables), 'table')}, {rows} rows in {precision}, {config.optimizer.embedding}"),

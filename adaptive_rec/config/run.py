@@ -65,8 +65,8 @@ class RunConfig(Frozen):
     row_precision: Literal["float32", "bf16", "fp16"] = knob(
         "float32",
         "name",
-        "Storage of embedding rows; 16 bits halve their memory, and rows are rounded stochastically at each update; "
-        "optimizer state stays float32.",
+        "Storage of embedding rows (float32: as the step computes); 16 bits halve their memory, and rows are rounded "
+        "stochastically at each update; optimizer state is not.",
     )
     transport: Literal["exact", "bf16"] = knob(
         "exact",
@@ -174,8 +174,4 @@ class RunConfig(Frozen):
     def _check_row_precision(self) -> RunConfig:
         if self.precision == "float64" and self.transport != "exact":
             raise ValueError(f"transport must be exact where precision is float64, got {self.transport}")
-        if self.precision == "float64" and self.row_precision != "float32":
-            raise ValueError(
-                f"row_precision must be float32 where precision is float64 (rows are of 64 bits then), got {self.row_precision}"
-            )
         return self

@@ -87,7 +87,7 @@ def apply_rows(
     rules), in float64 and on the device. Given `record_HR` (see `kernels.record`), the displacement of hot rows and the square of
     its length are added to it, and 1 to their `touches_H`. Given `changed_H`, the flags of hot rows are set.
     Given `number_U`, the rows' numbers in the joint row space (int64), and `step_bits_1` (`rows16.step_dice`, its bits as int64),
-    rows of 16 bits are rounded by random bits, else to the nearest; their state is float32 then. `overflow_1` (int32) is set to 1
+    rows of 16 bits are rounded by random bits, else to the nearest. `overflow_1` (int32) is set to 1
     where a row is too large for half precision.
     """
     count, dim = len(source_U), hot_HD.shape[1]

@@ -164,7 +164,7 @@ def _subtract(table, r, scale, values_LD, line, row_bits):
 
 @overload(sum_listed, jit_options=_PART)
 def _sum_listed(hot_HD, cold_RD, source_N, start, stop, out_LD, line):
-    if cold_RD.dtype != types.int16:
+    if cold_RD.dtype != types.int16 and not (cold_RD.dtype == types.uint16 and out_LD.dtype == types.float64):
         return lambda hot_HD, cold_RD, source_N, start, stop, out_LD, line: sum_rows(
             hot_HD, cold_RD, source_N, start, stop, out_LD, line
         )

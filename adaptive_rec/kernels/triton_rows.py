@@ -261,7 +261,7 @@ def apply_rows(
 
     if number_U is not None:
         number = tl.load(number_U + u, mask=active, other=0).to(tl.uint64)
-        stored = _rounded(after, _dice(tl.load(step_bits).to(tl.uint64), number, d), hot.dtype.element_ty)
+        stored = _rounded(after.to(tl.float32), _dice(tl.load(step_bits).to(tl.uint64), number, d), hot.dtype.element_ty)
     else:
         stored = after.to(hot.dtype.element_ty)
     tl.store(weights, stored, mask=mask)

@@ -84,15 +84,13 @@ class Refusal:
 TOGETHER = "where several processes train together"
 KEEPS_ORDER = "knobs.policy must keep the order of the stream"
 NOT_ARRANGED = "knobs.policy must not arrange the stream, as hotline and slipstream do not,"
-REORDERED = "the policy hands out batches of its own"
+REORDERED = "the policy trains some samples before others, whatever their times"
 RAW_ALONE = "only a raw id can lose its row"
 OF_32_BITS = "tables must be of torch.float32 or torch.float64"
 EVERY_ROW = "under {every row}, which moves every row at every step"
 WAY_OUT = f"; {torch_titles(every_row=False)} without momentum and weight_decay move only the rows looked up"
 
 REFUSALS = (
-    Refusal("per table", "raw", "data.ids must not be raw under a policy that lays out tables separately",
-            "the baseline lays its tables out before ids have rows"),
     *(Refusal(f"evict {name}", "reordering", "must be 0 under a policy that reorders the stream",
               "it reads the stream before it trains, so each id has its row for the whole stream", " under {reordering}",
               f"evict_{name}") for name in ("ratio", "after")),
@@ -116,12 +114,8 @@ REFUSALS = (
     Refusal("reordering", "order", f'{KEEPS_ORDER} where data.order = "time"', REORDERED),
     Refusal("arranging", "follow", f"{NOT_ARRANGED} where data is followed",
             "the policy reads ahead, and data that is followed is trained on as it comes"),
-    Refusal("reordering", "processes", f"{KEEPS_ORDER} {TOGETHER} (hotline, slipstream)",
-            "samples are sorted by what is known of all rows, of which each process has a part", wanted=True),
     Refusal("classify", "processes", f"run.classify must be host {TOGETHER}", "the host makes the requests to owners"),
     Refusal("cold rows", "processes", f"run.cold_rows must be staged {TOGETHER}", "cold rows come from their owners"),
-    Refusal("per table", "disk", "run.host_memory must be 0 under a policy that lays out tables separately",
-            "the baseline has no cold rows of its own"),
     Refusal("classify", "disk", "run.classify must be host where rows lie on a disk (run.host_memory)",
             "rows are read from the disk by the batch that the host has classified"),
     Refusal("cold rows", "disk", "run.cold_rows must be staged where rows lie on a disk (run.host_memory)",
@@ -139,8 +133,6 @@ REFUSALS = (
             "its layers are of float32"),
     Refusal("transport", "float64", "run.transport must be exact where precision is float64",
             "float64 is for exact comparisons", in_config=True),
-    Refusal("rows of 16 bits", "float64", "run.row_precision must be float32 where precision is float64",
-            "rows are of 64 bits then", in_config=True),
     Refusal("arranging", "own loop", "policy must leave the stream to the loop", "the stream is the loop's",
             "; it needs adaptive-rec train"),
     Refusal("per table", "own loop", "policy must leave tables and stream to the loop", "the tables are the model's",

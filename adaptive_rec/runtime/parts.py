@@ -17,7 +17,7 @@ class PartOfBatches(Wrapped):
     """A source whose batches are contiguous parts of those of another one, in the order of the ranks.
 
     Positions are those of the whole batches, so they do not depend on the number of ranks. A part may be empty. Malformed rows
-    are counted by rank 0, as every rank reads the input.
+    and samples that were left out are counted by rank 0, as every rank reads the input.
     """
 
     def __init__(self, source: Source, group: Group) -> None:
@@ -34,10 +34,10 @@ class PartOfBatches(Wrapped):
         """Return this rank's part of a batch."""
         own = self._group.part_of(batch.size)
         part = take(batch, np.arange(own.start, own.stop))
-        malformed = batch.malformed_rows if self._group.rank == 0 else 0
         weight = None if batch.weights_B is None else sum_of_weights(batch.weights_B)
         of_whole = {"whole_samples": batch.size, "whole_weight": weight, "first_sample": own.start}
-        return replace(part, **of_whole, malformed_rows=malformed)
+        malformed, skipped = (batch.malformed_rows, batch.skipped_samples) if self._group.rank == 0 else (0, 0)
+        return replace(part, **of_whole, malformed_rows=malformed, skipped_samples=skipped)
 
 
 def whole_of(source: Source) -> Source:

@@ -143,8 +143,8 @@ class Phases:
             stretch.set_limits(*self._limits)
         limits = state.config.model_copy(update={"run": state.config.run.model_copy(update={"steps": stretch.steps})})
         stream = ArrangedStream(
-            limits, whole_of(self._source), state.store, stretch.position, stretch.steps_done, lambda: state.knobs,
-            self._stops_reading, stretch.epochs,
+            limits, whole_of(self._source), state.store.peers.batch_space, stretch.position, stretch.steps_done,
+            lambda: state.knobs, self._slots, self._stops_reading, stretch.epochs,
         )  # fmt: skip
         if policy.reorders_stream and not again:
             state.exceed_by(state.step - stretch.steps_done + len(stream.epochs))
@@ -196,8 +196,12 @@ class Phases:
         )
 
     def _decide(self, arranged: Arranged, outcome: Outcome | None) -> Phase | None:
-        self._decided = Decision(self._state.knobs, list(self._state.store.hot.tier.capacities), outcome)
+        self._decided = Decision(self._state.knobs, self._slots(), outcome)
         return next_phase(arranged, outcome)
+
+    def _slots(self) -> list[int]:
+        """Return how many rows of each pool may be hot, in all processes together."""
+        return self._state.store.peers.capacities(self._state.budget_bytes)
 
     def _find_again(self, arranged: Arranged, stream: ArrangedStream) -> Phase | None:
         """Return the resumed phase. The phases before it are repeated without training, with the same decisions."""
@@ -362,10 +366,11 @@ class Phases:
 
 
 def _movement(store: EmbeddingStore) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return all hot rows and the movement of each since measuring began."""
+    """Return all hot rows, those of other ranks too, and the movement of each since measuring began. Ranks call it together."""
     rows, moved = [], []
     for pool, row_of_slot in enumerate(store.hot.tier.row_of_slot):
         hot = row_of_slot >= 0
         rows.append(row_of_slot[hot])
         moved.append(store.hot.movement(pool).max_abs_H[hot])
-    return np.concatenate(rows), np.concatenate(moved)
+    joint = store.peers.joint_rows(np.concatenate(rows))
+    return store.group.everyone(joint), store.group.everyone(np.concatenate(moved))

@@ -15,6 +15,7 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source, saved_position
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError
+from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Outcome, Phase
 from adaptive_rec.policy.batches import check_against_space
 from adaptive_rec.saved import ANY, Saved, parts_by_number
@@ -147,15 +148,17 @@ class ArrangedStream:
         self,
         config: Config,
         source: Source,
-        store: EmbeddingStore,
+        space: RowSpace,
         position: Position,
         steps_done: int,
         knobs: Callable[[], Knobs],
+        slots: Callable[[], list[int]],
         stopped: Callable[[], bool] = lambda: False,
         epochs: int | None = None,
     ) -> None:
-        """The stream ends with `config.run.steps`, or after `epochs` where the source has more."""
-        self.space = store.peers.batch_space
+        """The stream ends with `config.run.steps`, or after `epochs` where the source has more. `slots`: how many rows of each
+        pool may be hot."""
+        self.space = space
         self.batch_size = config.run.batch_size
         self.seed = config.run.seed
         self.options = config.policy
@@ -163,7 +166,7 @@ class ArrangedStream:
         """The earlier decision that is being repeated; None outside of a resume."""
         self._knobs = knobs
         self._source = source
-        self._store = store
+        self._slots = slots
         self._begin = position
         self._stopped = stopped
         self._steps = max(0, config.run.steps - steps_done) if config.run.steps else None
@@ -201,7 +204,7 @@ class ArrangedStream:
         return self._knobs() if self._decision is None else self._decision.knobs
 
     def slots(self, pool: int) -> int:
-        return (self._store.hot.tier.capacities if self._decision is None else self._decision.slots)[pool]
+        return (self._slots() if self._decision is None else self._decision.slots)[pool]
 
     def samples(self, epoch: int) -> int:
         return self._samples[epoch]

@@ -121,13 +121,13 @@ def test_a_dry_run_and_a_start_refuse_a_wrong_setting_before_wrong_data(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "wrong.tsv").write_text("\t".join(["1"] + ["3"] * 13 + ["0a"] * 24) + "\n")
-    wrong = ["--set", "data.ids=raw", "--policy", "fae", "--processes", "2"]
+    wrong = ["--set", "data.ids=raw", "--set", "run.classify=device", "--processes", "2"]
     errors = []
     for more in (["--dry-run"], ["--out", "runs/one"]):
         assert main(["train", "--data", "wrong.tsv", "--no-serve", *wrong, *more]) == 2
         errors.append([line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")])
-    keeps = "error: knobs.policy must keep the order of the stream where several processes train together"
-    assert errors[0] == errors[1] == [f"{keeps} (hotline, slipstream), got fae"]
+    rule = "error: run.classify must be host where several processes train together, got device"
+    assert errors[0] == errors[1] == [rule]
     for more in (["--dry-run"], ["--out", "runs/one"]):
         assert main(["train", "--data", "wrong.tsv", "--no-serve", *more]) == 3
         assert "row must have 40 tab-separated columns, got 38" in capsys.readouterr().err

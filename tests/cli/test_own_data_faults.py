@@ -155,11 +155,9 @@ def test_model_py_wants_one_file(model_py: Any, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [
-        (["knobs.policy=xdl", "run.host_memory=64KiB"], "run.host_memory must be 0 under a policy"),
-        (["knobs.policy=xdl", "data.ids=raw"], "data.ids must not be raw under a policy"),
         (["knobs.policy=fae", "eval.mode=next_window", "eval.every_steps=9", "data.shuffle=false"], "knobs.policy must keep"),
         (["run.device=cpu", "run.cold_rows=direct"], "run.cold_rows must be auto or staged on a CPU"),
-        (["knobs.policy=fae"], "knobs.policy must keep the order of the stream where several processes train together"),
+        (["run.classify=device"], "run.classify must be host where several processes train together"),
     ],
 )
 @pytest.mark.parametrize("begins", [["--dry-run"], ["--out", "runs/one"]])

@@ -502,8 +502,8 @@ def test_a_ranks_own_hot_rows_must_fit_in_its_host_memory(ranks: int, fits: bool
 
 
 def test_the_dry_run_of_several_processes_refuses_what_they_would_refuse(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--dry-run", "tiny", "--processes=2", "--policy=fae"]) == 2
-    assert "knobs.policy must keep the order" in capsys.readouterr().err
+    assert main(["train", "--dry-run", "tiny", "--processes=2", "--set=run.classify=device"]) == 2
+    assert "run.classify must be host where several processes" in capsys.readouterr().err
 
 
 def test_a_plan_as_a_value() -> None:

@@ -263,13 +263,13 @@ def test_rows_of_16_bits_are_rounded_by_the_dice_of_the_cpu(form: Any, dtype: to
     assert overflow[2].item() == 1
 
 
-@form_grid(rule=RULES, dtype=[torch.bfloat16, torch.float16])
-def test_rows_of_16_bits_are_updated_in_float32(form: Any, dtype: torch.dtype, rule: int) -> None:
+@form_grid(rule=RULES, dtype=[torch.bfloat16, torch.float16], sums=[torch.float32, torch.float64])
+def test_rows_of_16_bits_are_updated_in_more(form: Any, dtype: torch.dtype, rule: int, sums: torch.dtype) -> None:
     """State is not rounded, a row is one of the two neighbours of the twin's, and the record has what it moved by."""
     drawn, dim = Drawn(rule), 16
     active_U = drawn.random.random(drawn.rows) < 0.7
-    partial = drawn.numbers(torch.float32, len(drawn.piece_P1) - 1, dim)
-    before = draw_tiers(drawn, rule, dim, torch.float32)
+    partial = drawn.numbers(sums, len(drawn.piece_P1) - 1, dim)
+    before = draw_tiers(drawn, rule, dim, sums)
     before[0], before[2] = before[0].to(dtype), before[2].to(dtype)
     tiers = [tier.to(form.device, copy=True) for tier in before]
     touches = torch.zeros(drawn.hot_rows, dtype=torch.int32, device=form.device)
@@ -283,7 +283,7 @@ def test_rows_of_16_bits_are_updated_in_float32(form: Any, dtype: torch.dtype, r
     gap = 2.0**-7 if dtype == torch.bfloat16 else 2.0**-10
     for which in (0, 2):
         np.testing.assert_array_less(np.abs(exact(tiers[which]) - twins[which]), np.abs(twins[which]) * gap + 1e-6)
-        assert_close(tiers[which + 1], twins[which + 1], torch.float32)
+        assert_close(tiers[which + 1], twins[which + 1], sums)
     slots = torch.from_numpy(drawn.source_U[active_U & (drawn.source_U >= 0)]).long()
     add_to_record(before[4], slots, slots * 0, tiers[0].cpu()[slots].float() - before[0][slots].float())
     assert torch.equal(tiers[4].cpu()[:, :-4], before[4][:, :-4])

@@ -25,8 +25,8 @@ triton_copies = importlib.import_module("adaptive_rec.kernels.triton_copies")
 RULES = [rule.code for rule in NAMED_RULES.values()]
 FLAGS = {"mean_F", "active_U", "active_P", "changed_H"}
 NUMBERS = {"number_U": "*i64", "step_bits": "*i64", "overflow": "*i32"}
-"""What rounds rows of 16 bits by random bits; their state and the record are float32 then."""
-WHERE_ROUNDED = {"hot_state": "*fp32", "cold_state": "*fp32"}
+"""What rounds rows of 16 bits by random bits; their state is of the type of sums then."""
+WHERE_ROUNDED = ("hot_state", "cold_state")
 RECORD = {"record": "*i8", "tails": "*fp32"}
 UNMEASURED = {"record": None, "tails": None, "touches_H": None, "changed_H": None}
 WARPS = {"gather_pooled": 4, "sum_pieces": 1, "apply_rows": 1, "movement": 4, "copy_rows": 4, "take_rows": 4, "fill_lines": 4}
@@ -43,7 +43,7 @@ def kernel_named(name: str) -> Any:
 
 def compile_kernel(name: str, dtype: str, dim: int, capability: int, **given: Any) -> Any:
     """As the launcher has it compiled, for rows that are aligned."""
-    kernel, sums = kernel_named(name), "fp64" if dtype == "fp64" else "fp32"
+    kernel, sums = kernel_named(name), given.pop("sums", "fp64" if dtype == "fp64" else "fp32")
     rows, block_dim = cuda._block(dim, WARPS[name])
     known = {"D": dim, "ROWS": rows, "BLOCK_D": block_dim, "CHUNK": cuda.CHUNK, "UNIT_BYTES": 4} | given
     rounds = known.pop("rounds", False)
@@ -54,8 +54,8 @@ def compile_kernel(name: str, dtype: str, dim: int, capability: int, **given: An
     for argument in kernel.arg_names:
         if argument in constants:
             signature[argument] = "constexpr"
-        elif rounds and argument in NUMBERS | WHERE_ROUNDED:
-            signature[argument] = (NUMBERS | WHERE_ROUNDED)[argument]
+        elif rounds and argument in (*NUMBERS, *WHERE_ROUNDED):
+            signature[argument] = NUMBERS.get(argument, f"*{sums}")
         elif argument in RECORD:
             signature[argument] = RECORD[argument]
         elif argument in COUNTS:
@@ -95,6 +95,7 @@ CASES = [
     *[("apply_rows", "fp32", 16, 90, {"RULE": rule}) for rule in RULES],
     *[("apply_rows", dtype, 16, 90, {"RULE": update_rules.LAZY_ADAM, **UNMEASURED}) for dtype in ("fp64", "bf16")],
     *[("apply_rows", dtype, 16, 90, {"RULE": update_rules.SGD, "rounds": True}) for dtype in ("bf16", "fp16")],
+    ("apply_rows", "bf16", 16, 90, {"RULE": update_rules.LAZY_ADAM, "rounds": True, "sums": "fp64"}),
     *[(name, "fp32", 128, 80, {"RULE": update_rules.ROWWISE_ADAGRAD}) for name in WARPS],
     ("copy_rows", "fp32", 1, 90, {"to_rows_C": None}),
     *[("take_rows", "fp32", 16, 90, {"UNIT_BYTES": unit}) for unit in (2, 4)],

@@ -68,11 +68,12 @@ def test_rows_of_16_bits_are_added_up_as_the_numbers_that_they_stand_for() -> No
             numbers = rng.standard_normal((9, dim)).astype(np.float32)
             rows = _patterns(numbers, kind)
             held = _numbers(rows, kind)
-            source, made = rng.integers(0, 9, 6), np.full((2, dim), 9, np.float32)
-            expected = made.copy()
-            _sum(rows, rows, source, 0, 6, made, 0)
-            plain.sum_rows(held, held, source, 0, 6, expected, 0)
-            np.testing.assert_allclose(made, expected, rtol=3e-6, atol=3e-6)
+            for total, near in ((np.float32, 3e-6), (np.float64, 1e-14)):
+                source, made = rng.integers(0, 9, 6), np.full((2, dim), 9, total)
+                expected = made.copy()
+                _sum(rows, rows, source, 0, 6, made, 0)
+                plain.sum_rows(held.astype(total), held.astype(total), source, 0, 6, expected, 0)
+                np.testing.assert_allclose(made, expected, rtol=near, atol=near)
 
 
 def _patterns(numbers: Any, kind: str) -> Any:

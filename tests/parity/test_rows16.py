@@ -14,7 +14,7 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.row_types import as_tensor
 from adaptive_rec.embedding.staged.cuda_streams import CudaStreams
 from adaptive_rec.embedding.staged.streams import Streams
-from adaptive_rec.errors import CheckpointError, ConfigError, TrainingError
+from adaptive_rec.errors import CheckpointError, TrainingError
 from adaptive_rec.kernels.update_rules import NAMED_RULES
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.policies.hotline import Hotline
@@ -192,6 +192,19 @@ def test_a_device_saves_no_rows_that_are_too_large(tmp_path: Path) -> None:
         tables_of(runtime)
 
 
-def test_64_bit_runs_keep_64_bit_rows() -> None:
-    with pytest.raises(ConfigError, match="row_precision must be float32 where precision is float64.*got fp16"):
-        load_config(None, {}, ["run.precision=float64", "run.row_precision=fp16"])
+@in_turn
+def test_steps_of_64_bits_round_rows_alike_on_a_device_and_on_a_disk(tmp_path: Path, rule: str, row_precision: str) -> None:
+    """The sums of a step differ by 1e-16, which hardly ever lies between a number and its dice: no bit of a row differs."""
+    settings = f"optimizer.embedding={rule}", f"run.row_precision={row_precision}", "run.precision=float64"
+    plain = build(*settings)
+    losses, *rows = outcome(plain)
+    assert plain.store.cold.types.weights[0].dtype.itemsize == 2
+    assert plain.store.cold.types.state[0].dtype == np.float64
+    on_disk = "run.host_memory=1MiB", f"run.disk={tmp_path}"
+    for more, streams in (((), LateStreams(seed=3)), (on_disk, None)):
+        found = outcome(build(*settings, *more, policy=ChurningHotline(), streams=streams))
+        np.testing.assert_allclose(found[0], losses, rtol=1e-12)
+        for mine, other in zip(found[1::2], rows[::2], strict=True):
+            np.testing.assert_array_equal(mine, other)
+        for mine, other in zip(found[2::2], rows[1::2], strict=True):
+            np.testing.assert_allclose(mine, other, rtol=0, atol=1e-11)

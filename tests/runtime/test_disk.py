@@ -53,7 +53,6 @@ def test_a_size_of_memory_that_is_given_again_changes_no_knob(tmp_path: Path) ->
     [
         (["run.host_memory=8KiB", "knobs.hot_budget_bytes=24KiB"], "hot rows must fit in run.host_memory=8KiB"),
         (["run.host_memory=8KiB", "knobs.policy=device_only"], "hot rows must fit in run.host_memory=8KiB, policy device_only"),
-        (["run.host_memory=1MiB", "knobs.policy=xdl"], "lays out tables separately, got xdl"),
     ],
 )
 def test_what_cannot_lie_on_a_disk_is_refused_by_name(tmp_path: Path, settings: list[str], rule: str) -> None:

@@ -120,6 +120,15 @@ def test_another_number_of_ranks_reads_the_rows_through(tmp_path: Path, turn: in
     assert set((out / "rows").resolve().rglob("*.rows")) == segments_in_use(out)
 
 
+def test_a_pool_for_each_table_is_read_where_tables_share_one_and_back(tmp_path: Path) -> None:
+    trained(tmp_path / "whole", 1, "run.steps=12")
+    out = tmp_path / "run"
+    for steps, ranks, policy in ((4, 2, "xdl"), (7, 1, "hybrid"), (10, 1, "xdl"), (12, 1, "hybrid")):
+        trained(out, ranks, *ON_DISK, OFTEN, f"run.steps={steps}", f"knobs.policy={policy}", resume=steps > 4)
+    for one, other in zip(rows_of(tmp_path / "whole"), rows_of(out), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-11)
+
+
 def test_rows_that_other_ranks_request_are_read_ahead_of_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = {"ahead": 0, "in line": 0}
     read = ReadAheadPath._read

@@ -121,7 +121,7 @@ def test_all_ids_have_their_turn_in_the_windows_of_so_many_steps(tmp_path: Path,
     assert turns == [*[False] * (windows - 1), True] * 2
 
 
-@pytest.mark.parametrize("policy", ["device_only", pytest.param("hybrid", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("policy", [pytest.param("device_only", marks=pytest.mark.slow), "xdl"])
 def test_the_same_ids_leave_however_far_is_read_ahead_and_after_a_resume(tmp_path: Path, pace: Pace, policy: str) -> None:
     settings = [*by_age(pace), f"knobs.policy={policy}", "knobs.hot_budget_bytes=2MiB"]
     expected = outcome(trained(tmp_path, *settings, "knobs.prefetch_depth=0"))

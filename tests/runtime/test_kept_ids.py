@@ -77,8 +77,12 @@ def counts_of(runtime: Runtime) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     "settings",
-    [[], pytest.param(["run.row_precision=bf16", "run.precision=float32"], marks=pytest.mark.slow)],
-    ids=["float64", "bf16"],
+    [
+        ["knobs.policy=xdl"],
+        pytest.param([], marks=pytest.mark.slow),
+        pytest.param(["run.row_precision=bf16", "run.precision=float32"], marks=pytest.mark.slow),
+    ],
+    ids=["a pool for each table", "float64", "bf16"],
 )
 def test_an_id_comes_back_with_the_values_that_it_left_with(tmp_path: Path, pace: Pace, settings: list[str]) -> None:
     runtime = run_of(tmp_path, *settings_of(KEPT, pace), *settings, "knobs.prefetch_depth=3")

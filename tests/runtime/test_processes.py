@@ -16,7 +16,7 @@ from adaptive_rec import checkpoint
 from adaptive_rec.checkpoint.files import Disk
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.peers.rank_peers import RankPeers
-from adaptive_rec.errors import ConfigError, MemoryPlanError, TrainingError
+from adaptive_rec.errors import MemoryPlanError, TrainingError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.shared_state import StateReader
 from adaptive_rec.live.telemetry import Event, Snapshot
@@ -339,12 +339,6 @@ def test_batches_smaller_than_the_number_of_ranks(memory_source: Any) -> None:
     alone = losses(Alone())
     for several in LateThreads.train(5, losses):
         np.testing.assert_allclose(several, alone, rtol=1e-12)
-
-
-@pytest.mark.parametrize("policy", ["fae_released", "slipstream_released", "fae"])
-def test_policies_that_several_ranks_cannot_follow_yet_are_refused_by_name(policy: str) -> None:
-    with pytest.raises(ConfigError, match=f"several processes.*got {policy}"):
-        LateThreads.train(2, lambda group: assemble(config(f"knobs.policy={policy}"), group=group))
 
 
 def test_ranks_of_a_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:

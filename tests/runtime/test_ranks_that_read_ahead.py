@@ -1,8 +1,10 @@
-"""Several ranks under policies that look at the batches to come: each reads whole batches, and places rows of its own."""
+"""Several ranks under policies that look at the batches to come, or arrange them anew: each reads whole batches, and places rows
+of its own."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.system.group import Group
 from tests.doubles.late_threads import LateThreads
+from tests.matrix import always, grid
 from tests.runtime.test_processes import config, tables_of, trained
 
 
@@ -27,6 +30,31 @@ def test_a_policy_that_reads_ahead_goes_on_in_another_number_of_ranks(policy: st
     assert summary["train_logloss"] == pytest.approx(whole["train_logloss"], rel=1e-12)
     for one, other in zip(tables_of(tmp_path / "whole"), tables_of(tmp_path / "run"), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-11)
+
+
+COUNTS = ("steps", "samples_seen", "samples_trained", "row_updates")
+ARRANGED = ["run.steps=0", "data.epochs=2", "data.synthetic.samples=300", "policy.sampling_ratio=0.5", "optimizer.embedding=sgd"]
+
+
+@grid(always, lambda cases: cases[:1], policy=["slipstream_released", "fae"], ranks=[2, 3])
+def test_ranks_that_reorder_the_stream_arrange_it_as_one_process_with_the_budgets_of_all(
+    policy: str, ranks: int, tmp_path: Path
+) -> None:
+    """Each rank sees the movement of the hot rows of all, and goes on after a stop within a phase."""
+
+    def train(name: str, ranks: int, **how: Any) -> dict[str, Any]:
+        budget = f"knobs.hot_budget_bytes={24_000 // ranks}"
+        return trained(tmp_path / name, ranks, f"knobs.policy={policy}", budget, *ARRANGED, **how)
+
+    alone, unbroken, stopped = train("alone", 1), train("unbroken", ranks), train("stopped", ranks, until=11)
+    assert (alone["samples_trained"] < alone["samples_seen"]) == (policy == "slipstream_released")
+    assert 0 < stopped["steps"] < unbroken["steps"]
+    for several in (unbroken, train("stopped", ranks, resume=True)):
+        assert [several[figure] for figure in COUNTS] == [alone[figure] for figure in COUNTS]
+        assert several["train_logloss"] == pytest.approx(alone["train_logloss"], rel=1e-12)
+    for one, other, again in zip(*(tables_of(tmp_path / name) for name in ("alone", "unbroken", "stopped")), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-11)
+        np.testing.assert_array_equal(other, again)
 
 
 @pytest.mark.parametrize("how", ["stop", "signal"])

@@ -32,7 +32,8 @@ class KeptRows:
     def __init__(self, store: EmbeddingStore, places: int, folder: ScratchFolder) -> None:
         """`places`: those of each table; `folder` goes with the store."""
         tables = tuple(replace(table, rows=places) for table in store.space.tables)
-        self._store, self._space = store, RowSpace.of(tables, ())
+        pool_T = [store.space.table_range(table)[0] for table in range(len(tables))]
+        self._store, self._space = store, RowSpace.of(tables, (), kinds=pool_T)
         self._tier = DiskTier(self._space, store.rules, store.cold.types.dtype, folder.path, FreshRows(store.seed, tables))
         folder.keep_for(store)
 

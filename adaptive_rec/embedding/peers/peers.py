@@ -80,7 +80,16 @@ class Peers:
         """Return a shard of a snapshot with the numbers of its rows in `batch_space`, without rows that are nobody's."""
         return dict(shard)
 
+    def joint_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers in `batch_space` of some of this process's rows."""
+        return rows
+
     # Slots of all ranks ----------------------------------------------------------------------------------------------
+
+    def capacities(self, budget_bytes: int) -> list[int]:
+        """Return how many rows of each pool may be hot where each process has a budget of so many bytes: of several processes,
+        as many as in one with the budgets of all."""
+        return list(self._hot.tier.capacities)
 
     @property
     def own_slots(self) -> slice:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.device import split_budget
 from adaptive_rec.embedding.hot import HotRows
 from adaptive_rec.embedding.index import RowIndex
 from adaptive_rec.embedding.path.row_path import BatchPath, RowPath
@@ -211,12 +212,18 @@ class RankPeers(Peers, BatchPath):
         return np.arange(blocks.start, blocks.start + len(id_C))[inside], id_C[inside] - first
 
     def joint_shard(self, shard: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        joint_N = self.ownership.joint_rows(shard[ROW])
+        joint_N = self.joint_rows(shard[ROW])
         some = joint_N >= 0
         joint = {**shard, ROW: joint_N}
         return joint if some.all() else {name: array[some] for name, array in joint.items()}
 
+    def joint_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.ownership.joint_rows(rows)
+
     # Slots of all ranks ----------------------------------------------------------------------------------------------
+
+    def capacities(self, budget_bytes: int) -> list[int]:
+        return split_budget(self.batch_space, self._hot.row_bytes(), self.group.ranks * budget_bytes)
 
     @property
     def own_slots(self) -> slice:
@@ -242,7 +249,7 @@ class RankPeers(Peers, BatchPath):
 
     def _tier_of_all(self, own: Tier, rows: int) -> Tier:
         """Return a pool's slots of all ranks to rank 0, with the rows of `batch_space`; at most as many as the pool has rows."""
-        rows_H = np.where(own.row_of_slot_H >= 0, self.ownership.joint_rows(np.maximum(own.row_of_slot_H, 0)), -1)
+        rows_H = np.where(own.row_of_slot_H >= 0, self.joint_rows(np.maximum(own.row_of_slot_H, 0)), -1)
         sent_W = np.zeros(self.group.ranks, dtype=np.int64)
         sent_W[0] = len(rows_H)
         slots_W = self.group.gather(sent_W[:1])[:, 0] * (self.group.rank == 0)

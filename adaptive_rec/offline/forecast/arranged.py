@@ -27,7 +27,8 @@ def follow(lane: Lane, config: Config, source: KeptSource, samples_done: Callabl
     """
     started, logloss, counted = time.perf_counter(), 1.0, Counted(source)
     held_out = 0
-    stream = ArrangedStream(config, counted, lane.store, Position(seed=config.run.seed), 0, lambda: lane.knobs)
+    begin, tier = Position(seed=config.run.seed), lane.store.hot.tier
+    stream = ArrangedStream(config, counted, lane.store.peers.batch_space, begin, 0, lambda: lane.knobs, lambda: tier.capacities)
     policy = lane.reclassifier.policy
     assert isinstance(policy, ArrangingPolicy)
     phases = policy.arrange(stream)

@@ -229,7 +229,7 @@ def with_other_times(found: Hardware, config: Config, source: Source, space: Row
     if plain is None:
         return found  # there is too little data for a run
     step = {"other_ms": 1e3 * max(0.0, plain)}
-    by_table = None if config.data.ids == "raw" else beyond(found, config, source, space, "xdl")  # which refuses raw ids
+    by_table = beyond(found, config, source, space, "xdl")
     if by_table is not None:
         step["request_us"] = 1e6 * max(0.0, by_table - plain) / max(1, 2 * (len(space.tables) - 1))
     return found.model_copy(update={"step": found.step.model_copy(update=step)})

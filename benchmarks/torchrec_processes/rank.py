@@ -1,0 +1,190 @@
+"""A rank of the benchmark: all contestants take turns in its process; rank 0 writes what was measured.
+
+torchrun ... --module benchmarks.torchrec_processes.rank TRIAL OUT
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from adaptive_rec.batch import Batch, Position
+from adaptive_rec.config.tree import Config
+from adaptive_rec.data.source import Source
+from adaptive_rec.dense.models.build import build_model
+from adaptive_rec.live.telemetry import Event
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.parts import PartOfBatches
+from adaptive_rec.system.torch_group import TorchGroup
+from benchmarks.common.shapes import SHAPES, Preloaded, configure, open_shape, preload
+from benchmarks.common.turns import Turn, take_turns
+from benchmarks.torchrec_processes.network import sent_bytes
+from benchmarks.torchrec_processes.trial import DENSE, OUR_DENSE, OURS, PIPELINED, Trial
+
+MOST_BATCHES = 24
+RAW_BYTES = 32 << 20
+
+
+class Driven(Protocol):
+    """What is measured: something that makes steps, the same on every rank."""
+
+    def drive(self, steps: int) -> float:
+        """Make so many steps. Returns the mean loss of their samples, of all ranks or of this one."""
+
+    def close(self) -> None: ...
+
+
+TURN = Event(0, "turn", "it ends where all ranks have ended their step")
+
+
+class OurRank:
+    """One rank of a run of ours, driven as the command line does."""
+
+    def __init__(self, config: Config, source: Source, group: TorchGroup) -> None:
+        self.runtime = assemble(config, source=source, group=group)
+        boundary = self.runtime.boundary
+
+        def stopping() -> Iterator[Any]:
+            yield from boundary()
+            yield TURN
+
+        self.runtime.boundary = stopping  # type: ignore[method-assign]
+        self._reports = self.runtime.run()
+
+    def drive(self, steps: int) -> float:
+        before, end = self.runtime.reports.totals(), self.runtime.step_number + steps
+        while next(self._reports) is not TURN or self.runtime.step_number < end:
+            pass
+        assert self.runtime.pipeline is not None
+        self.runtime.pipeline.settle()
+        self.runtime.observer.settle()
+        now = self.runtime.reports.totals()
+        loss, samples = (now[key] - before[key] for key in ("loss_sum", "samples_trained"))
+        return loss / samples
+
+    def counted(self) -> dict[str, int]:
+        """Return the bytes that the rank has counted itself."""
+        return dict(self.runtime.store.group.meter.sent_bytes)
+
+    def close(self) -> None:
+        self._reports.close()  # type: ignore[attr-defined]
+
+
+class DenseAlone:
+    """The sum of the dense part's gradients over all ranks, which both sides make in each step, and nothing else."""
+
+    def __init__(self, config: Config, source: Source) -> None:
+        model = build_model(config, RowSpace.of(source.tables, source.features), source.dense_features)
+        self._flat = torch.zeros(sum(parameter.numel() for parameter in model.parameters()))
+
+    def drive(self, steps: int) -> float:
+        for _ in range(steps):
+            dist.all_reduce(self._flat)
+        return float("nan")
+
+    def close(self) -> None: ...
+
+
+class Measured:
+    """A contestant whose clock and whose bytes run from one moment at which all ranks stand still to the next."""
+
+    def __init__(self, driven: Driven, trial: Trial) -> None:
+        self.steps, self._driven, self._trial = 0, driven, trial
+        self._channel = dist.new_group()
+
+    def turn(self, steps: int) -> Turn:
+        turn = Turn()
+        self._wait()
+        sent, worked = sent_bytes(self._trial.interface), time.process_time()
+        self._wait()
+        with turn.stage("step"):
+            loss = self._driven.drive(steps)
+            self._wait()
+        sent, worked = sent_bytes(self._trial.interface) - sent, time.process_time() - worked
+        of_rank = sent / int(os.environ["LOCAL_WORLD_SIZE"]) / (steps * self._trial.samples)
+        means = torch.tensor([of_rank, worked / steps, loss], dtype=torch.float64)
+        dist.all_reduce(means, group=self._channel)
+        found = (means / dist.get_world_size()).tolist()
+        turn.gained |= zip(("sent_bytes", "processor_seconds", "loss"), found, strict=True)
+        self.steps += steps
+        return turn
+
+    def facts(self) -> dict[str, Any]:
+        counted = self._driven.counted() if isinstance(self._driven, OurRank) else {}
+        per_sample = {kind: count / (self.steps * self._trial.samples) for kind, count in counted.items()}
+        return {"counted_bytes": per_sample}
+
+    def close(self) -> None:
+        self._driven.close()
+
+    def _wait(self) -> None:
+        dist.barrier(self._channel)
+
+
+def build(name: str, config: Config, source: Preloaded, group: TorchGroup) -> Driven:
+    if name == OURS:
+        return OurRank(config, source, group)
+    if name == DENSE:
+        return DenseAlone(config, source)
+    from benchmarks.torchrec_processes.rivals import TorchRecRank
+
+    whole = PartOfBatches(source, group).train_batches(Position(seed=config.run.seed), config.run.batch_size)
+    parts: list[Batch] = list(islice(whole, len(source)))
+    return TorchRecRank(config, source, parts, name.split(",")[0], PIPELINED in name, OUR_DENSE in name)
+
+
+def raw_gigabits(rank: int) -> float:
+    """Return the bits a second that rank 1 can send to rank 0, in billions."""
+    data = torch.zeros(RAW_BYTES, dtype=torch.uint8)
+    took = []
+    for _ in range(3):
+        dist.barrier()
+        began = time.perf_counter()
+        if rank == 1:
+            dist.send(data, 0)
+        elif rank == 0:
+            dist.recv(data, 1)
+        took.append(time.perf_counter() - began)
+    return 8e-9 * RAW_BYTES / min(took[1:])
+
+
+def measure(trial: Trial, group: TorchGroup) -> dict[str, Any]:
+    """Return the figures of all contestants, by name."""
+    settings = (*trial.settings, "run.threads=1", "run.device=cpu")
+    shape = SHAPES[trial.shape]
+    config = configure(shape, trial.samples * group.ranks, settings, trial.data or None)
+    source = preload(open_shape(shape, config), config, MOST_BATCHES)
+    raw = raw_gigabits(group.rank)
+    contestants: dict[str, Any] = {}
+    first: dict[str, float] = {}
+    for name in trial.contestants:
+        contestants[name] = Measured(build(name, config, source, group), trial)
+        first[name] = contestants[name].turn(trial.steps).gained["loss"]
+    found = take_turns(contestants, trial.rounds, trial.steps)
+    for contestant in contestants.values():
+        contestant.close()
+    rows = sum(table.rows for table in source.tables)
+    return {"rows": rows, "raw_gigabits": raw, "first_loss": first, "runs": found}
+
+
+def main() -> None:
+    trial = Trial.read(sys.argv[1])
+    group = TorchGroup.join()
+    found = measure(trial, group)
+    if group.rank == 0:
+        Path(sys.argv[2]).write_text(json.dumps(found), encoding="utf-8")
+    group.close()
+
+
+if __name__ == "__main__":
+    main()
