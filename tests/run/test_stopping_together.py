@@ -61,7 +61,8 @@ def test_weighted_rows_of_which_batches_are_left_out_stop_after_a_loss_as_before
 TRIALS = [
     "eval.mode=held_out", "eval.patience=0", "eval.per_epoch=0", "run.steps=26", "data.epochs=1", "data.shuffle=false",
     "run.batch_size=32", "knobs.policy=adaptive", "knobs.reclassify_every=2", "knobs.probe_ratio=0.4",
-    "knobs.stale_threshold=1e9", "knobs.min_probe_touches=1", "knobs.min_touch_ratio=0", "knobs.alpha=0.5", "knobs.guard_ratio=1.0", "policy.trial_steps=8",
+    "knobs.stale_threshold=1e9", "knobs.min_probe_touches=1", "knobs.min_touch_ratio=0", "knobs.alpha=0.5",
+    "knobs.guard_ratio=1.0", "policy.trial_steps=8",
     "knobs.guard_max_logloss_increase=10", "knobs.report_every=3", "checkpoint.every_steps=5", "checkpoint.keep=5",
 ]  # fmt: skip
 
