@@ -17,6 +17,7 @@ from adaptive_rec.offline import disk_speed, machine_facts
 from adaptive_rec.offline.disk_speed import DiskSpeed
 from adaptive_rec.offline.doctor import Finding, findings, runs_on, satisfies
 from adaptive_rec.offline.machine_facts import Cuda, Facts, FileSystemFacts
+from adaptive_rec.system.process_use import core_shares
 
 GIB = 1 << 30
 GPU = Cuda("12.8", "570.10", "", (("H100", (9, 0)),), ("sm_80", "sm_90", "compute_90"), "3.5.0", "")
@@ -202,10 +203,10 @@ def test_a_port_in_use_is_reported() -> None:
 
 def test_limits_of_a_container_are_read(tmp_path: Path) -> None:
     (tmp_path / "cpu.max").write_text("250000 100000\n")
-    assert machine_facts.core_share(tmp_path) == 2.5
+    assert list(core_shares(tmp_path)) == [2.5]
     (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert machine_facts.core_share(tmp_path) is None
-    assert machine_facts.core_share(tmp_path / "gone") is None
+    assert not list(core_shares(tmp_path))
+    assert not list(core_shares(tmp_path / "gone"))
 
 
 def test_the_file_system_is_that_of_the_innermost_mount(tmp_path: Path) -> None:

@@ -370,7 +370,7 @@ def test_rows_that_went_stale_are_really_skipped(memory_source: Any) -> None:
 @pytest.mark.parametrize("jump", [3, pytest.param(6, marks=pytest.mark.slow)])
 def test_the_hot_set_follows_a_sudden_drift_within_two_windows(jump: int) -> None:
     """Popularity moves to other rows between two windows; the window after next catches what the last one before did."""
-    window, batch = 40, 256
+    window, batch = 30, 256
     runtime = build(
         "run.split=never", f"run.steps={window * (jump + 4)}", f"run.batch_size={batch}", f"knobs.reclassify_every={window}",
         "data.table_rows=[3000, 2000, 1000, 500]", f"data.synthetic.samples={window * batch * 12}",
