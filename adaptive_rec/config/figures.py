@@ -94,8 +94,7 @@ FIGURES = (
     Figure("totals", "samples_seen", "counter", "Samples read and planned."),
     Figure(
         "totals", "samples_trained", "counter",
-        "Samples that went through the model, or count nothing (weight 0); the others were skipped.",
-        "totals/samples_trained",
+        "Samples that went through the model, or count nothing (weight 0); the others were skipped.", "totals/samples_trained",
     ),
     Figure("totals", "samples_popular", "counter", "Samples all of whose rows were hot."),
     Figure("totals", "malformed_rows", "counter", "Input lines that could not be read."),

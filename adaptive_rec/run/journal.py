@@ -113,7 +113,8 @@ def _commands(path: Path, checkpoint: str) -> tuple[Parts, tuple[Place, int]]:
                     _check_settings(event, path)
                     _check_batches(event, path)
                 part = _go_back(found, event, saved, starts, path)
-                found[part, event["step"]].append(Command("evaluate", {"made": False}))  # by other settings, up to here
+                end = max((step for number, step in found if not number), default=0)  # of the passes, which part 1 follows
+                found[0, end if part else event["step"]].append(Command("evaluate", {"made": False}))
                 starts += 1
             elif event["kind"] == "rolled_back" and event["details"].get("on_slice"):
                 part = 1

@@ -132,7 +132,7 @@ def resume_run(
     return Resumed(
         runtime,
         runtime.config.model_copy(update={"knobs": before.knobs}),
-        ResumedFrom(generation.name, overridden_knobs, changed_settings(before, config)),
+        ResumedFrom(generation.name, overridden_knobs, changed_settings(before, config, runtime.state.position.epoch)),
     )
 
 
@@ -151,12 +151,17 @@ def check_resumes(config: Config, out: Path, generation: Path) -> Config:
 def told_replay(group: Group | None, replayed: Mapping[int, list[Command]] | None) -> dict[str, Any]:
     """Return the options of a run that replays another: the commands; the parts of the stream that are left out, as
     `WithoutParts` takes them; and when the other run was evaluated. Several processes must call it together; rank 0 has the
-    commands."""
+    commands. The others get those that are carried out before a step, which do not pass through the mailbox."""
     done = [(step, each) for step in sorted(replayed or {}) for each in (replayed or {})[step]]
     parts = [[dict(each.values["begin"]), dict(each.values["end"])] for _, each in done if each.verb == "skip_data"]
-    evaluated: list[Any] = [[step, dict(each.values)] for step, each in done if each.verb == "evaluate"]
+    evaluated = [(step, dict(each.values)) for step, each in done if each.verb == "evaluate"]
+    before = [[step, dict(each.values), dict(each.note)] for step, each in done if each.verb == "halve_budget"]
     if group is not None:
-        parts, evaluated = group.tell([parts, evaluated])
+        replays, parts, evaluated, before = group.tell([replayed is not None, parts, evaluated, before])
+        if replays and replayed is None:
+            replayed = {step: [] for step, _, _ in before}
+            for step, values, note in before:
+                replayed[step].append(Command("halve_budget", values, note=note))
     left_out = {Position(**begin): Position(**end) for begin, end in parts}
     return {"replayed": replayed, "left_out": left_out, "evaluated": _before_last_start(evaluated)}
 

@@ -14,8 +14,10 @@ import pytest
 from adaptive_rec.checkpoint.generation import step_of
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.synthetic import SyntheticSource
+from adaptive_rec.errors import DataError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Event
+from adaptive_rec.run.branching import make_branch
 from adaptive_rec.run.chosen_checkpoint import chosen_checkpoint
 from adaptive_rec.run.resume import evaluate_run
 from adaptive_rec.run.training_run import TrainingRun
@@ -218,3 +220,18 @@ def test_a_rule_goes_back_at_the_step_of_an_early_stop(tmp_path: Path, slice_too
     back = next(each for each in events if each["kind"] == "rolled_back")
     assert (back["details"]["from_step"], back["details"]["on_slice"]) == (STOP, False)
     assert back["step"] < STOP
+
+
+def test_a_branch_on_the_slice_repeats_the_evaluations_of_the_passes_or_is_refused(tmp_path: Path, straight: Path) -> None:
+    new = ["eval.per_epoch=0", "eval.every_steps=7"]
+    branch, other = (
+        make_branch(straight, str(END), tmp_path / name, {}, each, "").out
+        for name, each in (("branch", new), ("other", ["data.epochs=13"]))
+    )
+    trained(branch, resume=True)
+    trained(tmp_path / "again", *SLICE, *new, replay=branch)
+    mine, theirs = outcome(branch), outcome(tmp_path / "again")
+    assert [mine[part] for part in ("summary", "last")] == [theirs[part] for part in ("summary", "last")]
+    trained(other, resume=True)
+    with pytest.raises(DataError, match=r"with other settings \(data.epochs 12 -> 13\): it cannot be replayed"):
+        trained(tmp_path / "refused", *SLICE, "data.epochs=13", replay=other)
