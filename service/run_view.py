@@ -145,11 +145,32 @@ class LiveRun(RunView):
 
 
 class FinishedRun(RunView):
-    """A run that has ended, read from its directory."""
+    """A run that has ended, read from its directory. One that another process has resumed is read again as its files grow; its
+    placement, once it has ended."""
 
     def __init__(self, hello: Hello) -> None:
+        self._seen: tuple[Any, Any, bool] | None = None
+        self._saved: SavedPlacement | None = None
+        self._placed: Values = {}
+        self._reads = 0
         super().__init__(hello)
-        values = last_values(hello.effective, self.events.knobs)
+        self._read()
+
+    def refresh(self) -> None:
+        super().refresh()
+        if self._seen is not None and self._seen != self._files():
+            self._read()
+
+    def _files(self) -> tuple[Any, Any, bool]:
+        """Return what changes where a process goes on with the run: versions of its files, and whether one has it."""
+        return self.history.tail.version, self.events.tail.version, is_held(Path(self.hello.run) / ".lock")
+
+    def _read(self) -> None:
+        self._seen, self._reads = self._files(), self._reads + 1
+        values = last_values(self.hello.effective, self.events.knobs)
+        if self._saved is None or not self._seen[2]:
+            self._saved = self._read_placement()
+        run = Path(self.hello.run)
         self._knobs = KnobState(values, values, self.events.knobs_step)
         newest = self.history.newest or {}
         self._board = {
@@ -160,17 +181,16 @@ class FinishedRun(RunView):
             "evaluation": self.history.evaluation,
             "best_evaluation": self.history.best_evaluation,
             "overfit": self.history.overfit_since(self.events.overfit),
-            "placement": memory_at_the_end(Path(hello.run)),
-            **choice_at_the_end(Path(hello.run)),
+            "placement": memory_at_the_end(run) | self._placed,
+            **choice_at_the_end(run),
         }
-        self._saved = self._read_placement()
-        self._damage = of_ended_run(Path(hello.run))
+        self._damage = of_ended_run(run)
 
     def damage(self) -> list[Values]:
         return super().damage() + self._damage
 
     def _read_placement(self) -> SavedPlacement | None:
-        """Read the placement of the newest checkpoint, and put its counts on the board."""
+        """Read the placement of the newest checkpoint, and its counts for the board."""
         first_rows = [table.first_row for table in self.hello.tables]
         rows = sum(table.rows for table in self.hello.tables)
         try:
@@ -183,7 +203,7 @@ class FinishedRun(RunView):
             self.no_placement = f"the run has ended, and its checkpoint {saved.name} is of other tables"
             return None
         counts = {name: getattr(saved, name) for name in ("step", "version", "hot_rows", "stale_rows", "stale_threshold")}
-        self._board["placement"] |= {**counts, "checkpoint": saved.name}
+        self._placed = {**counts, "checkpoint": saved.name}
         return saved
 
     def placement(self, read: Callable[[PlacementArrays], T], deadline_seconds: float) -> T:
@@ -192,10 +212,17 @@ class FinishedRun(RunView):
     def _how_it_ended(self) -> str:
         """Return the state to which the journal leads."""
         run, spoilt = Path(self.hello.run), self.events.tail.left_out.count
-        return at_rest(self.events.state, is_held(run / ".lock"), lambda: not spoilt and summary_of(run) is not None)
+        held = self._seen is not None and self._seen[2]
+        return at_rest(self.events.state, held, lambda: not spoilt and summary_of(run) is not None)
 
     def board(self) -> Values:
         return self._board
+
+    def board_version(self) -> int:
+        return self._reads
+
+    def placement_version(self) -> int:
+        return self._reads
 
 
 def memory_at_the_end(run: Path) -> Values:

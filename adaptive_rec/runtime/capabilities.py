@@ -84,7 +84,7 @@ class Refusal:
 TOGETHER = "where several processes train together"
 KEEPS_ORDER = "knobs.policy must keep the order of the stream"
 NOT_ARRANGED = "knobs.policy must not arrange the stream, as hotline and slipstream do not,"
-REORDERED = "the policy hands out batches of its own"
+REORDERED = "the policy trains some samples before others, whatever their times"
 RAW_ALONE = "only a raw id can lose its row"
 OF_32_BITS = "tables must be of torch.float32 or torch.float64"
 EVERY_ROW = "under {every row}, which moves every row at every step"

@@ -49,7 +49,7 @@ class Stretches:
 
     def affords(self, price: Price, limit: float) -> bool:
         """Whether another stretch fits the limit."""
-        return bool(limit) and self.spent + price.most <= limit
+        return bool(limit) and self.spent + price.reserve <= limit
 
     def may_begin(self, step: int, price: Price, limit: float) -> bool:
         """Whether a stretch may begin in a step: full steps have followed the last one, and it fits the limit."""

@@ -74,6 +74,11 @@ class Price:
         not have."""
         return max(0.0, self.after) + self.error_after
 
+    @property
+    def reserve(self) -> float:
+        """What must be left of the limit for a stretch to begin."""
+        return max(self.most, self.charge)
+
 
 def price_of(
     difference_K: NDArray[np.float64], length: int, pooled: Pooled, skipped: int, seen: int, chance_K: NDArray[np.float64] | None
@@ -95,7 +100,7 @@ def verdict_text(price: Price, limit: float, spent: float) -> str:
     if not price.skipped:
         return f"a trial of {price.length} steps: the plan skipped nothing, so there is no price"
     chance = "" if math.isnan(price.chance) else f"; as much at random costs {_nats(price.chance)}"
-    follows = "stretches are skipped" if spent + price.most <= limit else "everything is trained"
+    follows = "stretches are skipped" if spent + price.reserve <= limit else "everything is trained"
     return (
         f"a trial of {price.length} steps: skipping {price.skipped / price.seen:.1%} costs {_nats(price.during)} of "
         f"logloss meanwhile, {_nats(price.after)} after {price.length // 2} full steps, at most {_nats(price.most)} (95 %)"

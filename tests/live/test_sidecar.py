@@ -80,15 +80,22 @@ def test_an_answer_goes_to_the_sidecar_that_sent_the_command(training: TrainingR
         "    with told.open('ab') as file: file.write(line)\n"
     )
     notes: list[str] = []
+
+    def answers() -> list[Any]:
+        return [message for message in map(json.loads, told.read_text().splitlines()) if "id" in message]
+
+    def hurry_when_paused() -> None:
+        wait_for(lambda: len(answers()) == 2)
+        training.runtime.hurry()
+
     with serve(training, notes):
         wait_for(lambda: training.runtime.mailbox._commands.qsize() >= 2)  # both wait for a step boundary
         wait_for(lambda: (tmp_path / "mark").exists() and len(notes) == 1)
         wait_for(lambda: told.exists() and b"accepted" in told.read_bytes())  # the second one's pause waits, too
-        threading.Timer(1.0, training.runtime.hurry).start()
+        threading.Thread(target=hurry_when_paused).start()
         list(training.events())
-    answers = [message for message in map(json.loads, told.read_text().splitlines()) if "id" in message]
     accepted, done = {"id": 1, "accepted": {}}, {"id": 1, "step": 1}
-    assert answers == [accepted, done], "those of the pause, and no other"
+    assert answers() == [accepted, done], "those of the pause, and no other"
     assert "ended (exit code 3)" in notes[0]
 
 

@@ -21,6 +21,7 @@ from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.skipping_guard import SkippingGuard
+from adaptive_rec.runtime.stretches import Stretches
 from adaptive_rec.saved import Saved
 from adaptive_rec.tracking.price import Pooled, Price, price_of, t_bound
 from tests.doubles.late_streams import LateStreams
@@ -130,7 +131,15 @@ def test_the_run_skips_in_stretches_until_the_limit_is_spent() -> None:
     assert runtime.guard is not None
     assert runtime.guard.state()["stretch_began"] >= 16
     assert Price(8, 1e-3, 2e-3, 5e-4, 1e-3, 2.0, 1, 2).charge == pytest.approx(3e-3)
-    assert Price(8, 1e-3, -9e-3, 5e-4, 1e-3, 2.0, 1, 2).charge == pytest.approx(1e-3), "a negative cost is no credit"
+    free, stretches = Price(8, -9e-3, -9e-3, 5e-4, 1e-3, 2.0, 1, 2), Stretches()
+    assert free.charge == pytest.approx(1e-3), "a negative cost is no credit"
+    for step in (0, 12, 24, 36):
+        if stretches.may_begin(step, free, limit=2.5e-3):
+            stretches.begin(step, free)
+            assert stretches.go_on(step + 7, free, limit=2.5e-3)
+            assert not stretches.go_on(step + 8, free, limit=2.5e-3), "it is as long as the trial's"
+            assert not stretches.may_begin(step + 11, free, limit=2.5e-3), "full steps follow it"
+    assert stretches.spent == pytest.approx(2e-3), "what is spent stays within the limit"
     strict = build("knobs.guard_max_logloss_increase=1e-6", "run.steps=60")
     assert all(text.endswith("everything is trained") for text in texts(strict))
     assert strict.state.counts()["samples_trained"] == strict.state.counts()["samples_seen"]

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 from starlette.testclient import TestClient
 
-from adaptive_rec.service import control_api, control_schemas, placement_schemas, schemas
+from adaptive_rec.service import control_api, control_schemas, placement_schemas, run_view, schemas
 from adaptive_rec.service.app import create_app
 from adaptive_rec.service.documented import Problem
 from adaptive_rec.service.hello import Hello
@@ -143,6 +143,33 @@ def test_the_evaluation_is_the_newest_up_to_the_step(client: Any, run: Any) -> N
     for step, expected in ((40, 40), (60, 40)):
         run.append("metrics.jsonl", {"event": "evaluation", "step": step, "auc": 0.8, "logloss": 0.4})
         assert client.get("/api/v1/status").json()["evaluation"]["step"] == expected
+
+
+def test_a_finished_run_that_is_resumed_elsewhere_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, held = FakeRun(tmp_path, live=False), False
+    monkeypatch.setattr(run_view, "is_held", lambda lock: held)
+    run.append("metrics.jsonl", {"event": "snapshot", **run.snapshot(40)})
+    run.event("finished", "the run has ended")
+    client = Client(FinishedRun(Hello.parse(run.hello())))
+
+    def shown() -> tuple[str, int, int]:
+        status, stats = (client.get(f"/api/v1/{name}").json() for name in ("status", "stats"))
+        return status["phase"], status["step"], stats["step"]
+
+    assert shown() == ("finished", 40, 40)
+    held = True
+    run.event("started", "20 steps to go")
+    run.append("metrics.jsonl", {"event": "snapshot", **run.snapshot(50)})
+    assert shown() == ("training", 50, 50)
+    held = False
+    assert shown() == ("killed", 50, 50)
+    run.event("started", "10 steps to go")
+    run.append("metrics.jsonl", {"event": "snapshot", **run.snapshot(60)})
+    run.event("finished", "the run has ended")
+    assert shown() == ("finished", 60, 60)
+    run.writer.close()
 
 
 def test_answers_hold_no_character_that_cannot_be_seen(client: Any, run: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, NoReturn
 
@@ -87,6 +88,10 @@ class PoolTables:
     mean_T: NDArray[np.bool_]
     ranges: tuple[TableRange, ...] = ()
 
+    @cached_property
+    def _averages(self) -> bool:
+        return bool(self.mean_T.any())
+
     @staticmethod
     def of(space: RowSpace, tables: Sequence[int], mean: Sequence[bool]) -> PoolTables:
         """Make it from the numbers of tables, which must be of one pool."""
@@ -137,7 +142,7 @@ class PoolTables:
         )
 
     def _divisor(self, offsets: NDArray[np.int64], dtype: torch.dtype) -> Tensor | None:
-        if not self.mean_T.any():
+        if not self._averages:
             return None
         lengths_BT = np.maximum(np.diff(offsets), 1).reshape(-1, len(self.names))
         lengths_BT[:, ~self.mean_T] = 1

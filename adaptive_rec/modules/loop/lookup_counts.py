@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.kernels import lookups as kernels
@@ -56,12 +56,16 @@ class LookupCounts:
         tally.add_lookups(self._table_order, lookups_T, hot_T)
 
     def _count_samples(self, looked: list[Looked], samples: int) -> None:
-        hot: list[Any] = []
+        hot_B: NDArray[np.bool_] | None = None
         for work, some in looked:
             for first, bags in some:
                 count = len(bags)
                 if bags.samples == samples and samples and count % samples == 0:
                     hot_L = work.popular_B[first : first + count]
-                    hot.append(hot_L.reshape(samples, -1).all(axis=1))
-        popular = int(np.count_nonzero(np.all(hot, axis=0))) if hot else 0
-        self._state.tally.add_samples(samples, popular)
+                    if count > samples:
+                        hot_L = np.logical_and.reduce(hot_L.reshape(samples, -1), axis=1)
+                    if hot_B is None:
+                        hot_B = hot_L.copy()
+                    else:
+                        hot_B &= hot_L
+        self._state.tally.add_samples(samples, 0 if hot_B is None else int(np.count_nonzero(hot_B)))

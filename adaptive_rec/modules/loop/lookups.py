@@ -89,9 +89,16 @@ class PooledRows(torch.autograd.Function):
         return found.pop()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient_LD: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.keep(ctx.call, gradient_LD), None, None, None
+        return (_differentiable_once if torch.is_grad_enabled() else _kept)(ctx, gradient_LD)
+
+
+def _kept(ctx: Any, gradient_LD: Tensor) -> tuple[Tensor | None, ...]:
+    return ctx.keep(ctx.call, gradient_LD), None, None, None
+
+
+_differentiable_once = once_differentiable(_kept)
+"""For backward passes that are to be differentiated themselves, which raises torch's error; others need no such care."""
 
 
 class RowLookups:

@@ -46,10 +46,10 @@ class OwnRows:
 
     def gather(self, call: PoolCall, step: int) -> Tensor:
         """Return the pooled vectors (L, D) of a call. `step`: the number of updates so far."""
-        parts = [] if call.ahead is None else call.ahead.batch.parts
-        together = [bags for _, bags, _ in parts if bags.pool == call.bags.pool] or [call.bags]
-        for bags in together if self._catches_up else ():
-            self._dense_steps.catch_up(bags.tables[0], bags.row_N)
+        if self._catches_up:
+            parts = [] if call.ahead is None else call.ahead.batch.parts
+            for bags in [bags for _, bags, _ in parts if bags.pool == call.bags.pool] or [call.bags]:
+                self._dense_steps.catch_up(bags.tables[0], bags.row_N)
         return gather_pools(self._store, call, step)
 
     def collect(self, parts: list[StepPart], seen: list[Bags], lr_of_table: Mapping[int, float], step: int) -> Gradients:

@@ -34,6 +34,7 @@ class Override(NamedTuple):
     """Whether it is for tables in tiers only: not for views, nor for an alias that kept former values."""
 
 
+_GRAD: Any = Tensor.grad
 STAND_INS: dict[Any, Override] = {}
 """Overrides of functions of torch (`weight_functions.py`)."""
 
@@ -101,6 +102,24 @@ class TieredTensor(Tensor):
     def name(self) -> str:
         """The table's name."""
         return self.source.name
+
+    @property
+    def grad(self) -> Tensor | None:
+        """Torch's ``grad``, which optimizers read and set for each weight in each step, without a turn through
+        `__torch_function__`."""
+        with torch._C.DisableTorchFunctionSubclass():
+            found: Tensor | None = _GRAD.__get__(self)
+            return found
+
+    @grad.setter
+    def grad(self, given: Tensor | None) -> None:
+        with torch._C.DisableTorchFunctionSubclass():
+            _GRAD.__set__(self, given)
+
+    @grad.deleter
+    def grad(self) -> None:
+        with torch._C.DisableTorchFunctionSubclass():
+            _GRAD.__delete__(self)
 
     @classmethod
     def like(cls, given: Tensor, device: torch.device, requires_grad: bool = False) -> Self:

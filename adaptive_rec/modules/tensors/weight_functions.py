@@ -77,8 +77,8 @@ def embedding_bag(
 
 
 def _check_options(weight: TieredWeight, mode: str, max_norm: float | None, scale_grad_by_freq: bool) -> None:
-    if reason := why_unsupported(mode, max_norm, scale_grad_by_freq, f" for table {weight.name}"):
-        raise ConfigError(reason)
+    if why_unsupported(mode, max_norm, scale_grad_by_freq):
+        raise ConfigError(why_unsupported(mode, max_norm, scale_grad_by_freq, f" for table {weight.name}"))
 
 
 def why_unsupported(mode: str, max_norm: float | None, scale_grad_by_freq: bool, where: str = "") -> str:
