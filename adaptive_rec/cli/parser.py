@@ -242,13 +242,14 @@ def number_settings(values: Mapping[str, str | None]) -> list[str]:
 
 def configuration(named: str | None, data: str | None, settings: list[str]) -> Config:
     """Load a preset or TOML file, by default the preset that suits the data, with these settings."""
-    from adaptive_rec.config.tree import load_config
+    from adaptive_rec.config.tree import given_keys, load_config
 
     described = any(setting.startswith("data.schema_file=") for setting in settings)
     positives_alone = any(setting.startswith("data.implicit.negatives=") for setting in settings)
     preset = "clicks_raw" if described else "implicit" if positives_alone and data != "synthetic" else preset_for(data)
     passes_once = any(setting.replace('"', "") in ("data.order=time", "data.follow=true") for setting in settings)
-    once = ["data.epochs=1"] if passes_once and preset == "implicit" and not named else []  # the preset has more passes
+    takes_one = passes_once and preset == "implicit" and not named  # the preset has more passes
+    once = ["data.epochs=1"] if takes_one and "data.epochs" not in given_keys(None, os.environ, settings) else []
     return load_config(named or preset, os.environ, [*once, *settings])
 
 

@@ -14,6 +14,8 @@ OF_RUN = ("batch_size", "precision", "row_precision", "seed")
 OF_ARRANGED = (("run", "steps"), ("data", "epochs"))
 """Where the passes end, which counts where a policy arranges all that is to come, and where the validation slice is trained on
 after them."""
+OF_LAST_WINDOW = ("every_steps", "count")
+"""How long the last window is, which is not trained on: where the passes end, too."""
 OF_BEST = ("metric", "min_delta", "max_samples")
 """What the best evaluation goes by; evaluations are repeated where they were. Patience is apart: more of it only lets a run go
 on."""
@@ -29,6 +31,8 @@ def changed_settings(before: Config, after: Config, epoch: int) -> dict[str, dic
         names += [(section, name) for name in type(getattr(before, section)).model_fields if name not in MAY_CHANGE]
     if after.eval.keeps_best:
         names += [("eval", name) for name in OF_BEST]
+    if before.eval.mode == "next_window":
+        names += [("eval", name) for name in OF_LAST_WINDOW]
     if before.eval.train_slice:
         names.append(("eval", "train_slice"))
     if 0 < after.eval.patience and not 0 < before.eval.patience <= after.eval.patience:

@@ -28,7 +28,7 @@ PACED = "tests.live.paced"
 """Runs without end make their steps slowly: nobody looks at most of them."""
 
 
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 300) -> Any:
     """What `condition` returns once it is true."""
     end = time.monotonic() + seconds
     while not (value := condition()):

@@ -28,7 +28,7 @@ def run(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
     """A run without end that evaluates, signed in to."""
     out = tmp_path_factory.mktemp("glance") / "run"
     with serving(out, [*WORDS, f"--out={out}"]) as served:
-        wait_for(lambda: served.get("/api/v1/status")["best_evaluation"], "an evaluation", 60)
+        wait_for(lambda: served.get("/api/v1/status")["best_evaluation"], "an evaluation")
         browser.get(served.dashboard_url)
         wait_for(lambda: text(browser, "#phase") not in ("", "…"), "the page")
         yield served

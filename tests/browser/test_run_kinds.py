@@ -187,7 +187,7 @@ def test_a_run_that_lingers_shows_its_final_and_its_best_evaluation(browser: Any
     words = ["train", "tiny", "--steps=60", "--set=eval.every_steps=20", "--linger", f"--out={run}"]
     with serving(run, words) as served:
         browser.get(served.dashboard_url)
-        wait_for(lambda: text(browser, "#phase") == "finished", "the end", 60)
+        wait_for(lambda: text(browser, "#phase") == "finished", "the end")
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         made = [line for line in lines if line["event"] == "evaluation"]
         assert [each["step"] for each in made] == [20, 40, 60]

@@ -289,7 +289,7 @@ def wait_for() -> Callable[[Callable[[], bool]], None]:
     """Wait until something is so."""
 
     def wait(condition: Callable[[], bool]) -> None:
-        end = time.monotonic() + 120
+        end = time.monotonic() + 600
         while not condition():
             assert time.monotonic() < end, "waited in vain"
             time.sleep(0.02)

@@ -364,13 +364,13 @@ def test_threads_train_one_after_another(trained: adaptive_rec.ClickModel, tmp_p
 
 @pytest.fixture
 def interrupting() -> Iterator[Callable[[Path], None]]:
-    threads = list[threading.Thread]()
+    threads, over = list[threading.Thread](), threading.Event()
 
     def begin(folder: Path) -> None:
         """Send Ctrl-C to this process once a run below a folder has made steps."""
 
         def wait() -> None:
-            for _ in range(2000):
+            while not over.is_set():
                 if any(path.stat().st_size for path in folder.glob("*/metrics.jsonl")):
                     os.kill(os.getpid(), signal.SIGINT)
                     return
@@ -380,6 +380,7 @@ def interrupting() -> Iterator[Callable[[Path], None]]:
         threads[-1].start()
 
     yield begin
+    over.set()
     for thread in threads:
         thread.join()
 

@@ -123,8 +123,8 @@ def test_an_unreachable_service_is_reported():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with Client(url, "abc") as client, pytest.raises(UnreachableError, match=f"{url} cannot be reached: ") as caught:
-        client.get("/status")
+        with Client(url, "abc") as client, pytest.raises(UnreachableError, match=f"{url} cannot be reached: ") as caught:
+            client.get("/status")
     assert caught.value.exit_code == 1
 
 

@@ -67,7 +67,7 @@ def test_sighup_saves_a_run_unless_it_is_ignored(tmp_path: Path, under_nohup: bo
     with log.open("wb") as output:
         child = forked.start([*TRAIN, *steps, "--out", str(run)], output.fileno(), environment, first="tests.cli.sighup")
     try:
-        end = time.monotonic() + 120
+        end = time.monotonic() + 600
         while "\nstep " not in log.read_text():
             assert child.poll() is None, log.read_text()
             assert time.monotonic() < end, log.read_text()
@@ -76,7 +76,7 @@ def test_sighup_saves_a_run_unless_it_is_ignored(tmp_path: Path, under_nohup: bo
         if under_nohup:
             time.sleep(0.3)
             child.send_signal(signal.SIGTERM)
-        assert child.wait(60) == 128 + (signal.SIGTERM if under_nohup else signal.SIGHUP)
+        assert child.wait(300) == 128 + (signal.SIGTERM if under_nohup else signal.SIGHUP)
     finally:
         child.kill()
     assert saved(run)

@@ -45,7 +45,9 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     return err
 
 
-def test_item_and_user_are_categories_and_the_rating_is_left_out(log: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_item_and_user_are_categories_and_the_rating_is_left_out(
+    log: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = ["--data", log, "--item", "movieId", "--user", "userId", "--time", "at", "--negatives", "3"]
     told = said(capsys, *words)
     assert "item      movieId  every row is a positive" in told
@@ -62,6 +64,9 @@ def test_item_and_user_are_categories_and_the_rating_is_left_out(log: str, capsy
     assert (kept.label, kept.implicit) == ("", schema.implicit)
     assert config.data.epochs == 1, "time passes once"
     assert "prepared before" in said(capsys, *words)
+    monkeypatch.setenv("ADAPTIVE_REC_DATA__EPOCHS", "2")
+    assert "must be 1" in said(capsys, *words, code=2), "what the environment gives is not replaced"
+    monkeypatch.delenv("ADAPTIVE_REC_DATA__EPOCHS")
     said(capsys, *words[:6], "--negatives", "3")
     assert load_config("config.toml", {}).data.epochs == 5
     assert "prepared before" in said(capsys, *words, "--set", "data.implicit.negatives=9"), "how many are drawn changes no folder"

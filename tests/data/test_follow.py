@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data import lines, packed
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.tabular import follow
-from adaptive_rec.data.tabular.follow import FollowedSource
+from adaptive_rec.data.tabular.follow import FollowedSource, Pause
 from adaptive_rec.data.tabular.stream import TabularSource
 from adaptive_rec.errors import ConfigError, DataError
 from adaptive_rec.saved import Saved
@@ -46,6 +47,21 @@ def prices(batches: Iterator[Batch]) -> list[list[int]]:
 
 def chunked(values: range, size: int = 4) -> list[list[int]]:
     return [list(values[k : k + size]) for k in range(0, len(values), size)]
+
+
+def in_pauses(source: FollowedSource, *acts: Callable[[], object]) -> None:
+    """Do one thing after another while the stream waits for rows, each in a pause of its own, whatever the clock says."""
+    left = list(acts)
+
+    def wrap(pause: Pause) -> Pause:
+        def act_and_wait(seconds: float) -> bool:
+            if left:
+                left.pop(0)()
+            return pause(seconds)
+
+        return act_and_wait
+
+    source.wrap_pauses(wrap)
 
 
 @pytest.fixture(autouse=True)
@@ -173,9 +189,10 @@ def test_a_file_that_is_removed_or_replaced_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"clicks\.csv must stay where it is while it is followed"):
         next(batches)
     path.write_text(HEAD + "".join(map(line, range(8))))
-    batches = followed(tmp_path, path, idle=20.0).train_batches(Position(), 4)
+    source = followed(tmp_path, path, idle=20.0)
+    batches = source.train_batches(Position(), 4)
     assert prices(iter([next(batches), next(batches)])) == chunked(range(8))
-    threading.Timer(0.1, lambda: path.write_text(HEAD + "".join(map(line, range(100, 140))))).start()
+    in_pauses(source, lambda: path.write_text(HEAD + "".join(map(line, range(100, 140)))))
     with pytest.raises(DataError, match=r"what was read before byte \d+ has changed"):
         next(batches)
 
@@ -241,9 +258,15 @@ def test_half_a_character_waits_for_its_end(tmp_path: Path) -> None:
 def test_a_malformed_row_is_counted_from_the_beginning_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "clicks.csv"
     path.write_text(HEAD + "".join(map(line, range(8))))
-    batches = followed(tmp_path, path, idle=20.0).train_batches(Position(), 4)
+    source = followed(tmp_path, path, idle=20.0)
+    batches = source.train_batches(Position(), 4)
     assert prices(iter([next(batches), next(batches)])) == chunked(range(8))
-    threading.Timer(0.1, lambda: path.open("a").write(line(8) + "1,2\n")).start()
+
+    def add() -> None:
+        with path.open("a") as file:
+            file.write(line(8) + "1,2\n")
+
+    in_pauses(source, add)
     with pytest.raises(DataError, match=r"row 10: must have 3 fields"):
         next(batches)
 
@@ -261,19 +284,14 @@ def test_malformed_rows_that_come_alone_are_counted(tmp_path: Path) -> None:
     source = FollowedSource(config_of(tmp_path, path, "data.follow=true", "data.on_bad_row=skip"))
     batches = source.train_batches(Position(), 4)
     assert next(batches).malformed_rows == 0
-    parts = iter(["1,2\n", "7,u,1\n", "".join(map(line, range(4))) + "7,u,1\n"])
-    writer = threading.Event()
 
-    def write() -> None:
-        for text in parts:
-            with path.open("a") as file:
-                file.write(text)
-            writer.wait(0.2)
+    def add(text: str) -> None:
+        with path.open("a") as file:
+            file.write(text)
 
-    thread = threading.Thread(target=write)
-    thread.start()
+    parts = ["1,2\n", "7,u,1\n", "".join(map(line, range(4))) + "7,u,1\n"]
+    in_pauses(source, *(partial(add, text) for text in parts))
     assert next(batches).malformed_rows == 3
-    thread.join()
     source.stop()
 
 
@@ -327,8 +345,9 @@ def test_a_folder_that_is_emptied_is_waited_for(tmp_path: Path, half: str) -> No
     source = followed(tmp_path, parts, idle=20.0)
     batches = source.train_batches(Position(), 4)
     assert prices(iter([next(batches)])) == [[0, 1, 2, 3]]
-    threading.Timer(0.05, (parts / "1.csv").unlink).start()
-    threading.Timer(0.3, lambda: (parts / "2.csv").write_text(HEAD + "".join(map(line, range(4, 8))))).start()
+    in_pauses(
+        source, (parts / "1.csv").unlink, lambda: (parts / "2.csv").write_text(HEAD + "".join(map(line, range(4, 8))))
+    )
     assert prices(iter([next(batches)])) == [[4, 5, 6, 7]]
     left = " but for 6 at its end, which are no whole line" if half else ""
     assert sorted(source.files.take_warnings()) == [

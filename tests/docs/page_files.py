@@ -43,6 +43,7 @@ def make_files(folder: Path) -> None:
     (folder / "clicks.csv").write_bytes(globo(dice))
     (folder / "keys.xz").write_bytes(lzma.compress((dice.zipf(1.2, 50_000) % 10_000).astype(">u8").tobytes()))
     (folder / "ads.csv").write_text(ads(dice))
+    (folder / "views.csv").write_text(views(dice))
     parquet(folder / "clicks.parquet", dice)
     (folder / "clicks.toml").write_text(SCHEMA)
 
@@ -52,6 +53,12 @@ def ads(dice: np.random.Generator) -> str:
     users, items, prices = dice.integers(0, 200, ROWS), dice.integers(0, 100, ROWS), dice.exponential(9, ROWS)
     rows = [f"{(u + i) % 3 // 2},{u},{i},{p:.2f}" for u, i, p in zip(users, items, prices, strict=True)]
     return "\n".join(["clicked,user,item,price", *rows]) + "\n"
+
+
+def views(dice: np.random.Generator) -> str:
+    """Rows of a log that holds only what users chose."""
+    chosen = zip(dice.integers(0, 200, ROWS), dice.zipf(1.3, ROWS) % 100, strict=True)
+    return "\n".join(["viewer,video", *(f"{user},{video}" for user, video in chosen)]) + "\n"
 
 
 def zst(data: bytes) -> bytes:

@@ -13,12 +13,11 @@ import torch
 
 from adaptive_rec.batch import FeatureSpec, TableSpec
 from adaptive_rec.embedding.optimizer import RowRule
-from adaptive_rec.embedding.snapshot import RowSnapshot
+from adaptive_rec.embedding.snapshot import _WAITING, RowSnapshot
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.kernels import row_update
 from adaptive_rec.kernels.keeping import PENDING
 from adaptive_rec.placement import Migration, RowSpace
-from tests.stopwatch import Stopwatch
 from tests.stores import cpu_store
 
 TABLES = (TableSpec("a", 700, 4), TableSpec("b", 30, 8), TableSpec("c", 401, 4))
@@ -132,18 +131,24 @@ def test_what_was_not_saved_is_taken_into_the_next_one() -> None:
     store.end_snapshot(saved=True)
 
 
+def wait_until_full(snapshot: RowSnapshot) -> None:
+    """Wait until as many shards are full as a snapshot takes, so that who changes rows waits for its reader."""
+    while len(snapshot._full) <= _WAITING:
+        time.sleep(0.001)
+
+
 def test_who_changes_rows_is_let_go_where_a_snapshot_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk was full, so the snapshot is read no further; callers of `keep` must not wait for it."""
     monkeypatch.setattr("adaptive_rec.embedding.snapshot.SHARD_BYTES", 100)
     store = new_store()
     snapshot = store.begin_snapshot(everything=True)
-    ended = threading.Timer(0.1, snapshot.end)
-    ended.start()
-    began, watch = time.monotonic(), Stopwatch()
-    write(store, np.arange(SPACE.rows), 1.0)
-    assert 0.05 < time.monotonic() - began
-    assert watch.seconds < 5
-    ended.join()
+    writer = threading.Thread(target=lambda: write(store, np.arange(SPACE.rows), 1.0), daemon=True)
+    writer.start()
+    wait_until_full(snapshot)
+    snapshot.end()
+    writer.join(300)
+    assert not writer.is_alive()
+    assert len(snapshot._full) == _WAITING + 1, "it did wait, and kept no more rows afterwards"
     store.end_snapshot(saved=False)
 
 
@@ -154,7 +159,8 @@ def test_memory_is_bounded_by_a_few_shards(monkeypatch: pytest.MonkeyPatch) -> N
     snapshot = store.begin_snapshot(everything=True)
     writer = threading.Thread(target=lambda: write(store, np.arange(SPACE.rows), 1.0))
     writer.start()
-    time.sleep(0.1)
+    wait_until_full(snapshot)
+    time.sleep(0.02)
     assert writer.is_alive()
     assert len(snapshot._full) <= 3
     found = taken(snapshot)

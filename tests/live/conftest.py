@@ -51,7 +51,7 @@ class Job:
         self.runtime_file = folder / "adaptive-rec" / f"{self.process.pid}.json"
         self.about: dict[str, Any] = {}
 
-    def wait_until_served(self, seconds: float = 120.0) -> Job:
+    def wait_until_served(self, seconds: float = 300.0) -> Job:
         wait_for(lambda: self.process.poll() is not None or self.answers(), seconds)
         assert self.process.poll() is None, self.log.read_text()
         return self
@@ -112,7 +112,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> float:
+def wait_for(condition: Callable[[], Any], seconds: float = 300.0) -> float:
     """Wait until something is so; return how long that took."""
     began = time.monotonic()
     while not condition():

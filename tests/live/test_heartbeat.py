@@ -153,11 +153,11 @@ def step_now(job: Job) -> int:
 def test_a_sidecar_that_hangs_is_killed_and_replaced(start: Start) -> None:
     job = start(environment={STEP_PAUSE: "0.2"})
     about, step = job.about, step_now(job)
+    began = time.monotonic()
     with stopped(job) as sidecar:
-        time.sleep(HUNG_SECONDS - 2 * BEAT_SECONDS)
-        assert alive(sidecar)
+        wait_for(lambda: not alive(sidecar))
+        assert time.monotonic() - began > HUNG_SECONDS - 2 * BEAT_SECONDS
         wait_for(partial(is_back, job, sidecar))
-        assert not alive(sidecar)
     assert {name: job.about[name] for name in about} == about, "the port and the tokens are the same"
     assert step_now(job) > step, "training went on meanwhile"
     text = "the sidecar did not answer for 10 s, was killed and is started again; training continues"
@@ -165,7 +165,7 @@ def test_a_sidecar_that_hangs_is_killed_and_replaced(start: Start) -> None:
     wait_for(lambda: job.events("sidecar"))
     assert [event["text"] for event in job.events("sidecar")] == [text]
     job.process.terminate()
-    assert job.process.wait(60) == 143
+    assert job.process.wait(300) == 143
     assert list((job.out / "checkpoints").glob("step-*/MANIFEST.json"))
 
 

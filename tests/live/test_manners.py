@@ -117,7 +117,7 @@ def test_killing_the_sidecar_loses_no_step_and_no_knob(start: Start) -> None:
             steps.append(kill_sidecar(job))
     assert steps == sorted(steps)
     job.process.terminate()
-    assert job.process.wait(60) == 143
+    assert job.process.wait(300) == 143
     has_lost_nothing(job, kills)
 
 
@@ -244,8 +244,7 @@ def is_well_while_paused(job: Job, heard: list[str]) -> None:
     with job.client() as client:
         client.post("/api/v1/control/pause").raise_for_status()
         paused_at = heard.count("WATCHDOG=1")
-        time.sleep(1)
-        assert heard.count("WATCHDOG=1") >= paused_at + 3, "a paused run is well"
+        wait_for(lambda: heard.count("WATCHDOG=1") >= paused_at + 3)  # a paused run is well
         client.post("/api/v1/control/resume").raise_for_status()
 
 
@@ -327,7 +326,7 @@ def test_a_run_lingers_until_it_is_stopped(start: Start) -> None:
         assert patch(client, alpha=0.5).status_code == 409
         stopped = client.post("/api/v1/control/stop")
         assert stopped.status_code == 200, stopped.text
-    assert job.process.wait(60) == 0
+    assert job.process.wait(300) == 0
 
 
 def test_training_works_without_the_web_framework(

@@ -100,7 +100,7 @@ def test_a_run_goes_back_over_http_and_from_a_shell(
         placed = client.get("/api/v1/placement").json()
         assert sum(table["hot"] for table in placed["tables"]) > 0
         assert client.post("/api/v1/control/stop").status_code == 200
-    assert job.process.wait(60) == 0, job.log.read_text()
+    assert job.process.wait(300) == 0, job.log.read_text()
     assert json.loads((job.out / "summary.json").read_text())["resumed_at_step"] == stands
     assert "went back from step" in job.log.read_text()
     assert (job.out / "report.html").exists()

@@ -156,12 +156,19 @@ def test_a_reader_gives_up_on_a_placement_that_never_holds_still() -> None:
 
 READER = """
     import json, sys, time
-    from adaptive_rec.live.shared_state import StateReader
+    from adaptive_rec.live.shared_state import StateBusy, StateReader
+
+    def patiently(read):
+        while True:
+            try:
+                return read()
+            except StateBusy:  # the writer was kept from a processor in the middle of a write
+                continue
 
     reader = StateReader(int(sys.argv[1]), json.loads(sys.argv[2]))
     steps, boards, last = set(), set(), (0, 0)
     end = time.monotonic() + float(sys.argv[3])
-    while time.monotonic() < end:
+    while time.monotonic() < end or min(len(steps), len(boards)) <= 20:
         def read(arrays):
             step = arrays.step
             assert arrays.version == 2 * step
@@ -170,8 +177,8 @@ READER = """
             assert set((arrays.estimate[0] - step).tolist()) == {0.0}
             assert arrays.slots_plus_one[step % 50] > 0
             return step
-        step = reader.placement(read) if reader.pulse()[0] else 0
-        board = reader.board()
+        step = patiently(lambda: reader.placement(read)) if reader.pulse()[0] else 0
+        board = patiently(reader.board)
         if board:
             assert set(board["many"]) == {board["step"]}
         now = (step, board.get("step", 0))
@@ -183,7 +190,8 @@ READER = """
 
 
 def test_another_process_never_reads_half_of_anything() -> None:
-    """A writer that does nothing but write against a reader that checks everything it reads, for a second and a half."""
+    """A writer that does nothing but write against a reader that checks everything it reads, for a second and a half, or until
+    it has seen more than a handful of writes."""
     slots = 3000
     writer = StateWriter([slots], 1, tables=1)
     command = [sys.executable, "-c", textwrap.dedent(READER), str(writer.fd), _json(writer.layout), "1.5"]
@@ -203,8 +211,7 @@ def test_another_process_never_reads_half_of_anything() -> None:
     out, error = process.communicate()
     assert process.returncode == 0, error
     steps, boards = map(int, out.split())
-    assert steps > 20, "the reader saw only a handful of writes: nothing was tested"
-    assert boards > 20
+    assert min(steps, boards) > 20
 
 
 def _json(value: Any) -> str:

@@ -176,7 +176,7 @@ def soak(job: Job, seconds: float, round_seconds: float, memory: bool, say: Call
     say("\n".join(f"{'ok ' if well else 'NOT'} {text}" for well, text in verdicts))
     assert len(children(job.process.pid)) == 1, "the sidecar, and no dead one"
     job.process.send_signal(signal.SIGTERM)
-    assert job.process.wait(60) == 143, job.log.read_text()
+    assert job.process.wait(300) == 143, job.log.read_text()
     verify = [sys.executable, "-m", "adaptive_rec", "checkpoint", "verify", str(job.out)]
     verified = subprocess.run(verify, capture_output=True, text=True, timeout=600, check=False)
     assert verified.returncode == 0, verified.stdout + verified.stderr

@@ -58,3 +58,16 @@ def test_a_branch_with_another_batch_size_is_not_replayed(tmp_path: Path, capsys
     )
     assert "with other settings (run.batch_size" in capsys.readouterr().err
     assert main(["train", "--replay", str(run), "--no-serve", "--out", str(tmp_path / "again")]) == 0
+
+
+def test_a_stream_that_ends_elsewhere_as_its_last_window_is_another_is_not_replayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, branch = tmp_path / "run", tmp_path / "branch"
+    windows = ["--set=eval.mode=next_window", "--set=eval.every_steps=15", "--set=data.shuffle=false"]
+    data = ["--set=data.synthetic.samples=2000", "--set=data.synthetic.test_samples=512", "--steps=0"]
+    assert main([*TINY, *data, *windows, "--out", str(run)]) == 0
+    assert main(["branch", str(run), "--no-serve", "--set=eval.every_steps=2", "--out", str(branch)]) == 0
+    capsys.readouterr()
+    assert main(["train", "--replay", str(branch), "--no-serve", "--out", str(tmp_path / "again")]) == DataError.exit_code
+    assert "with other settings (eval.every_steps 15 -> 2): it cannot be replayed" in capsys.readouterr().err

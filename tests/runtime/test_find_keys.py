@@ -11,10 +11,11 @@ import pytest
 
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import ConfigError
+from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.run_options import RunOptions
 
-SETTINGS = ["run.steps=150", "data.synthetic.samples=40000", "knobs.prefetch_depth=6"]
+SETTINGS = ["run.steps=150", "knobs.report_every=5", "data.synthetic.samples=40000", "knobs.prefetch_depth=6"]
 SETTINGS += ["data.ids=raw", "knobs.admit_after=3", "data.shared_rows=3"]
 
 
@@ -37,7 +38,12 @@ def test_keys_are_found_by_another_thread_while_the_run_trains(tmp_path: Path) -
 
     thread = threading.Thread(target=ask)
     thread.start()
-    list(runtime.run())
+    while not asked:
+        time.sleep(0.001)
+    for report in runtime.run():
+        before = len(asked)
+        while isinstance(report, Snapshot) and len(asked) == before and thread.is_alive():
+            time.sleep(0.001)
     found = runtime.find_keys(2, keys)
     ended.set()
     thread.join()

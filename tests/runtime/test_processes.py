@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.runtime.run_options import RunOptions
+from adaptive_rec.system import group_meter
 from adaptive_rec.system.group import Alone, Group
 from tests.doubles.late_threads import LateThreads
 from tests.settings import TINY
@@ -373,20 +375,30 @@ def test_a_rank_that_fails_ends_the_others() -> None:
         LateThreads.train(3, of_rank)
 
 
-def test_a_group_counts_the_bytes_that_it_sends_and_the_time_it_waits() -> None:
+def test_a_group_counts_the_bytes_that_it_sends_and_the_time_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(group_meter, "time", SimpleNamespace(perf_counter=lambda: now))
+
+    def arrive_last(group: Any) -> None:
+        """Let seconds pass while both others wait for this rank."""
+        nonlocal now
+        while len(group._channel._posted.get(group._operations + 1, ())) < 2:
+            time.sleep(0.001)
+        now += 0.25
+
     def of_rank(group: Group) -> Any:
         group.add("dense", np.zeros(30))
         group.fork().add("dense", np.zeros(30))
         group.exchange("rows", np.zeros((6, 2)), np.array([1, 2, 3]), np.full(3, 1 + group.rank))
         if group.rank == 1:
-            time.sleep(0.2)
+            arrive_last(group)
         before = group.meter.waited()
         group.gather(np.array([7]))
         return dict(group.meter.sent_bytes), group.meter.waited() - before, group.meter.waited_ahead()
 
     found = LateThreads.train(3, of_rank)
     assert [sent for sent, _, _ in found] == [{"dense": 2 * 320, "rows": 16 * (6 - own)} for own in (1, 2, 3)]
-    assert [waited > 0.1 for _, waited, _ in found] == [True, False, True]
+    assert [waited for _, waited, _ in found] == [0.25, 0.0, 0.25]
     assert {ahead for _, _, ahead in found} == {0.0}
 
 

@@ -409,7 +409,10 @@ class Sidecar:
         )
         theirs.close()
         self.say({**run.hello(self.port), "listeners": [{"fd": fds[1], "kind": "tcp"}]})
-        self.delay, self.answered = 0.0, 0
+        self.heard = self.answered = 0
+        """Lines that the trainer has heard, and those that it has answered."""
+        self.may_answer = threading.Event()
+        self.may_answer.set()
         threading.Thread(target=self._answer, daemon=True).start()
         headers = {"Authorization": f"Bearer {CONTROL}"}
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=headers, timeout=120)
@@ -420,7 +423,8 @@ class Sidecar:
     def _answer(self) -> None:
         with self.link.makefile("r") as lines, suppress(ConnectionResetError):  # it has ended with words unread
             for line in lines:
-                time.sleep(self.delay)
+                self.heard += 1
+                self.may_answer.wait()
                 for reply in self.run.answer(json.loads(line)):
                     with suppress(BrokenPipeError):  # a test may have ended the process meanwhile
                         self.say(reply)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.alone
 
 SECONDS = 6.0
 BRIEF_SECONDS = 2.5
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 120.0
 """A busy machine gives the sidecar, which is nice, a few hundredths of a processor: late answers are no failure here."""
 
 
@@ -32,7 +32,7 @@ class Client(threading.Thread):
         self.answers, self.failures = 0, list[str]()
 
     def run(self) -> None:
-        while time.monotonic() < self.until:
+        while not self.answers + len(self.failures) or time.monotonic() < self.until:
             try:
                 answer = httpx.get(self.url, headers=self.headers, timeout=PATIENCE_SECONDS, trust_env=False, verify=False)
             except httpx.TransportError as error:

@@ -594,8 +594,9 @@ def test_bodies_are_bounded_however_they_come(sockets: Served) -> None:
 
 @pytest.mark.alone
 def test_bodies_of_strangers_are_not_waited_for(sockets: Served) -> None:
-    assert sockets.ask("POST", "/api/v1/knobs", "Content-Length: 1000").status == 401
-    assert sockets.ask("POST", "/api/v1/knobs", "Content-Length: 1000", token=READ).status == 403
+    with serving(PATIENT) as patient:
+        assert patient.ask("POST", "/api/v1/knobs", "Content-Length: 1000").status == 401
+        assert patient.ask("POST", "/api/v1/knobs", "Content-Length: 1000", token=READ).status == 403
     assert sockets.ask("POST", "/api/v1/knobs", "Content-Length: 1000", token=CONTROL).problem["status"] == 408
 
 

@@ -41,16 +41,16 @@ def test_knobs_through_the_link(lasting_sidecar: Any) -> None:
 
 def test_a_late_answer_is_202_first(lasting_sidecar: Any) -> None:
     ready(lasting_sidecar)
-    lasting_sidecar.delay = 4.5
-    begun, before, watch = time.monotonic(), lasting_sidecar.answered, Stopwatch(lasting_sidecar.process.pid)
-    answer = lasting_sidecar.http.post("/api/v1/control/pause")
+    begun, before = time.monotonic(), lasting_sidecar.answered
+    lasting_sidecar.may_answer.clear()
+    try:
+        answer = lasting_sidecar.http.post("/api/v1/control/pause")
+    finally:
+        lasting_sidecar.may_answer.set()
     assert (answer.status_code, answer.json()["command"], answer.json()["step"]) == (202, "pause", None)
     assert answer.json()["reason"].endswith("pause is carried out at the next step boundary")
     assert 1.9 < time.monotonic() - begun
-    assert watch.seconds < 4.4
-    lasting_sidecar.delay = 0.0
     while lasting_sidecar.answered == before:  # the late answer comes and harms nothing
-        assert watch.seconds < 60
         time.sleep(0.05)
     answer = lasting_sidecar.http.post("/api/v1/control/resume")  # 202 where a busy machine takes two seconds for it
     assert answer.status_code in (200, 202)
@@ -60,11 +60,13 @@ def test_a_late_answer_is_202_first(lasting_sidecar: Any) -> None:
 def test_it_ends_with_the_link_even_while_streams_are_open_and_answers_a_request_under_way(sidecar: Any) -> None:
     """The answer was a bare 500 of the web server."""
     ready(sidecar)
-    sidecar.delay = 60.0
+    heard = sidecar.heard
+    sidecar.may_answer.clear()
     with ThreadPoolExecutor() as pool, sidecar.http.stream("GET", "/api/v1/stream") as stream:
         assert next(stream.iter_raw())
         waiting = pool.submit(sidecar.http.post, "/api/v1/control/pause")
-        time.sleep(0.3)
+        while sidecar.heard == heard:
+            time.sleep(0.01)
         watch = Stopwatch()
         errors = sidecar.end()
         assert watch.seconds < 45, "it does not wait for the trainer's answer (it is nice: a busy machine is slow)"

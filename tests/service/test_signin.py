@@ -175,7 +175,7 @@ def chromium() -> Iterator[Browser]:
         port = sock.getsockname()[1]
     driver = subprocess.Popen([program, f"--port={port}", "--log-level=OFF"], stdout=subprocess.DEVNULL)
     try:
-        for _ in range(100):
+        while driver.poll() is None:
             with socket.socket() as sock:
                 if sock.connect_ex(("127.0.0.1", port)) == 0:
                     break

@@ -81,12 +81,10 @@ def test_a_long_first_step_may_be_compiling(client: Any, view: Any, run: Any, mo
     busy(run, "training", 60, began_at_step=0)
     monkeypatch.setattr("adaptive_rec.service.waiting.REPLY_SECONDS", 0.1)
     monkeypatch.setattr(view, "pulse", lambda: (0, time.monotonic() - 9))
-    assert (
-        "the first step has been under way for 9 s, kernels may be compiled"
-        in change(client, {"alpha": 0.8}).json()["reason"]
-    )
+    reason = change(client, {"alpha": 0.8}).json()["reason"]
+    assert re.search(r"the first step has been under way for (9|1\d) s, kernels may be compiled", reason)
     monkeypatch.setattr(view, "pulse", lambda: (7, time.monotonic() - 9))
-    assert change(client, {"alpha": 0.7}).json()["reason"].startswith("step 8 has been under way for 9 s;")
+    assert re.match(r"step 8 has been under way for (9|1\d) s;", change(client, {"alpha": 0.7}).json()["reason"])
 
 
 def test_undo_takes_the_pending_changes_from_the_newest_on_then_those_in_effect(

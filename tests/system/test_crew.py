@@ -127,23 +127,25 @@ def test_an_interrupt_at_the_start_of_a_thread_leaves_a_crew_that_works_and_ends
         crew.share(lambda first, end: counts[first:end].__iadd__(1), 40, 10)
     assert (counts == 20).all()
     crew.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while since(before) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not since(before)
 
 
 def test_an_interrupt_is_raised_when_no_part_is_under_way_any_more(crew: Crew) -> None:
-    ended = list[int]()
+    ended, interrupted = list[int](), threading.Event()
 
     def work(first: int, end: int) -> None:
         if first == 0:
             signal.setitimer(signal.ITIMER_REAL, 0.02)
             return
-        time.sleep(0.1)
+        interrupted.wait(300)
+        time.sleep(0.02)
         ended.append(first)
 
     def interrupt(*_: object) -> None:
+        interrupted.set()
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
@@ -163,7 +165,7 @@ def test_threads_of_a_crew_that_is_forgotten_end() -> None:
         forgotten = Crew(4)
         forgotten.share(lambda first, end: None, 40, 10)
         del forgotten
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while since(before) and time.monotonic() < deadline:
         gc.collect()
         time.sleep(0.01)

@@ -172,7 +172,8 @@ class OnLog(ColdHome):
         return dict(totals)
 
     def sizes(self) -> dict[str, int]:
-        return {"size_bytes": self.types.size_bytes, "segments": self.types.segments}
+        segments, size_bytes = self.types.sizes()
+        return {"size_bytes": size_bytes, "segments": segments}
 
     def total_counts(self) -> dict[str, int]:
         now = self._group.totals(self.counts())

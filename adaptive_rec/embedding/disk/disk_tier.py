@@ -159,15 +159,10 @@ class DiskTier(ColdTier):
         for log in self.logs:
             log.count_rows()
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all files."""
-        return sum(log.segments.size_bytes for log in self.logs)
-
-    @property
-    def segments(self) -> int:
-        """Segments of all pools, each a file."""
-        return sum(log.segments.count for log in self.logs)
+    def sizes(self) -> tuple[int, int]:
+        """Return the number of segments of all pools, each a file, and the bytes of all files."""
+        counts, sizes = zip(*(log.segments.sizes for log in self.logs), strict=True)
+        return sum(counts), sum(sizes)
 
     def close(self) -> None:
         """Stop the writing thread: from now on the calling thread writes."""

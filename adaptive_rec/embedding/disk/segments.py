@@ -194,9 +194,10 @@ class Segments:
             return [segment.entry for segment in self._of.values()]
 
     @property
-    def count(self) -> int:
-        """All files, those of segments included that only a reading still needs."""
-        return self._count
+    def sizes(self) -> tuple[int, int]:
+        """Number of all files and their bytes, at one moment; with those of segments that only a reading still needs."""
+        with self.lock:
+            return self._count, self._size_bytes
 
     # Room ------------------------------------------------------------------------------------------------------------
 
@@ -221,8 +222,3 @@ class Segments:
     def _have_more_room_than(self, times: float) -> bool:
         count = sum(1 for place, segment in self._of.items() if self._live_P[place] or not segment.holds)
         return count * self.capacity > times * int(self._live_P.sum()) + SPARE_SEGMENTS * self.capacity
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all files."""
-        return self._size_bytes

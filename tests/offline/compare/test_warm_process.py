@@ -82,7 +82,7 @@ def children(pid: int) -> list[int]:
 
 def all_end(pids: list[int]) -> None:
     """Wait until processes that were killed have ended."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 300
     while any(map(is_alive, pids)):
         assert time.monotonic() < end
         time.sleep(0.05)
