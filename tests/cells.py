@@ -79,13 +79,6 @@ def computes_alike(case: Case) -> bool:
     return case["device"] == "direct" and case["ranks"] == 1
 
 
-def equal_cell(case: Case) -> Case:
-    """Return the plain cell, or the cell itself where rounding may turn the sign of a gradient, of which Lion makes a whole step:
-    there another order of sums is compared in float64 alone."""
-    turns = case["optimizer"] == "lion" and case["precision"] != "float64" and not computes_alike(case)
-    return case if turns else plain_cell(case)
-
-
 @dataclass
 class Trained:
     """Losses of the steps of the last life, the tables with their optimizer state, and the dense part."""

@@ -20,18 +20,29 @@ from adaptive_rec.modules.loop.table_rates import TableRates
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.state.run_state import RunState
 
+_forks = 0
+"""Forks between the first process and this one. Each call reads it: to ask the system for the process takes microseconds."""
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
 
 class Lifetime:
     """The process that has the rows of a loop, and whether the loop has ended."""
 
     def __init__(self) -> None:
         self.closed = False
-        self._process = os.getpid()
+        self._process, self._forks = os.getpid(), _forks
 
     @property
     def is_forked(self) -> bool:
         """Whether this process was forked from the one that made the runtime."""
-        return os.getpid() != self._process
+        return self._forks != _forks
 
     def check(self) -> None:
         """Raise ConflictError in a process that was forked from the one that has the rows. It has a copy of them that the other
