@@ -111,6 +111,12 @@ def collect_run_state(parts: RunParts) -> dict[str, Any]:
     }
 
 
+OTHER_POOLS = (
+    "the run began under a policy with a pool for each table, which {0} has not: rows start cold, and what is stale is found anew. "
+    "Under a policy that skips, the run goes on otherwise than without the stop"
+)
+
+
 def restore_run_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Saved]) -> None:
     """Restore a saved state, after tables and dense part. `saved_by` returns what a rank has saved, `ranks` is their number.
 
@@ -155,6 +161,8 @@ def restore_run_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Sav
     if found.flag("begun") and same_ranks and same:
         _set_all(parts, found)
         return
+    if policy == state.policy.name and not pools:
+        state.warn(OTHER_POOLS.format(policy))
     if found.flag("begun") and same_ranks:
         parts.observer.remember(found.part("observer"), read_hot_rows(found.part("store"), state.store.space.rows))
     elif found.flag("begun") and state.policy.counts_lookups(state.knobs):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from adaptive_rec.errors import ConfigError, UsageError
+from adaptive_rec.errors import ConfigError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
@@ -86,13 +86,17 @@ class Parser(argparse.ArgumentParser):
         return []
 
     def _hint_of_values(self, args: Any) -> str:
-        """Return how to write a value that was taken for an option."""
+        """Return which word is no option, or how to write a value that was taken for one."""
         taken = [
             word
             for word in args
             if word.startswith("-") and word.strip("-") and word.partition("=")[0] not in self.options
         ]
-        return f"; a value such as {taken[0]} comes last, after --" if taken else ""
+        if not taken:
+            return ""
+        if (option := taken[0].partition("=")[0]).startswith("--"):
+            return f"; {option} is unknown{did_you_mean(option, self.options)}"
+        return f"; a value such as {taken[0]} comes last, after --"
 
     def error(self, message: str) -> NoReturn:
         if self._intermixed and message.startswith(MISSING):

@@ -275,6 +275,8 @@ def test_values_that_begin_with_a_dash_come_last(refused: Callable[..., str]) ->
     assert told.startswith(
         "error: the following arguments are required: VALUE; a value such as -x comes last, after -- ("
     )
+    told = refused("export", "runs/none", "--out", "model")
+    assert told.startswith("error: the following arguments are required: --to; --out is unknown")
     assert "runs/none does not exist" in refused("nearest", "runs/none", "item", "--limit", "3", "--", "-x")
     assert "runs/none does not exist" in refused("nearest", "runs/none", "item", "-18", "--limit", "3")
 
