@@ -76,7 +76,7 @@ def documented(*errors: int) -> dict[str, Any]:
     return found
 
 
-async def carried_out(view: RunView, command: str, why: Callable[[], str], **details: Any) -> Json:
+async def carried_out(view: RunView, command: str, why: Callable[[], str], /, **details: Any) -> Json:
     """Have the trainer carry out a command, and return the answer to the client. `why`: returns why it is not carried out yet."""
     link = view.commands()
     check_open(view)

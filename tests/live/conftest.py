@@ -121,6 +121,19 @@ def wait_for(condition: Callable[[], Any], seconds: float = 300.0) -> float:
     return time.monotonic() - began
 
 
+def steer(client: httpx2.Client, verb: str) -> Any:
+    """Send a command, again where a busy machine has kept its answer from the sidecar for long, and return the answer that says
+    that it was carried out."""
+    answers: list[httpx2.Response] = []
+
+    def is_done() -> bool:
+        answers.append(client.post(f"/api/v1/control/{verb}"))
+        return answers[-1].status_code == 200
+
+    wait_for(is_done)
+    return answers[-1].json()
+
+
 @pytest.fixture(scope="session")
 def proc() -> None:
     if not hasattr(signal, "pidfd_send_signal") or not Path("/proc").exists():
@@ -156,6 +169,6 @@ def lasting(proc: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jo
 def job(lasting: Job) -> Iterator[Job]:
     """A job for tests that leave it going, one for all of a module. It trains only while a test looks at it."""
     with lasting.client(unix=True) as client:
-        wait_for(lambda: client.post("/api/v1/control/resume").status_code == 200)
+        steer(client, "resume")
         yield lasting
-        wait_for(lambda: client.post("/api/v1/control/pause").status_code == 200)
+        steer(client, "pause")

@@ -15,7 +15,7 @@ import pytest
 
 from tests.stopwatch import Stopwatch
 
-from .conftest import Job, wait_for
+from .conftest import Job, steer, wait_for
 
 pytestmark = pytest.mark.alone
 
@@ -103,7 +103,7 @@ def test_half_open_connections_do_not_keep_others_out(job: Job, requests: int) -
             while_all_are_open += not held.open_seconds  # a busy machine takes longer than they last for all requests
             time.sleep(max(0.0, began + number * 0.06 - time.monotonic()))
         stepped = client.get("/api/v1/status").json()["step"] - step
-        assert client.post("/api/v1/control/pause").status_code == 200
+        steer(client, "pause")
     grown = memory_MiB(sidecar) - memory
     held.close()
     seconds.sort()

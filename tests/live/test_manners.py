@@ -24,7 +24,7 @@ from adaptive_rec.cli import main
 from adaptive_rec.live.sign_in_code import new_code
 from tests.stopwatch import Stopwatch
 
-from .conftest import Job, alive, wait_for
+from .conftest import Job, alive, steer, wait_for
 
 pytestmark = pytest.mark.alone
 
@@ -63,6 +63,7 @@ def keeps_knobs(job: Job, asked: int) -> Iterator[None]:
         assert sign_in(client, used) == 204
         yield
         assert [sign_in(client, code) for code in (used, new_code(job.about["control_token"]))] == [401, 204]
+        wait_for(lambda: not client.get("/api/v1/knobs").json()["pending"])
         knob = client.get("/api/v1/knobs").json()["knobs"]["min_probe_touches"]
         assert (knob["desired"], knob["effective"]) == (asked, asked)
 
@@ -182,8 +183,8 @@ def keeps_its_tokens_to_itself(job: Job) -> None:
             f"/{token}",
         ):
             assert token not in client.get(path).text
-        assert client.post("/api/v1/control/pause").status_code == 200
-        assert client.post("/api/v1/control/resume").status_code == 200
+        steer(client, "pause")
+        steer(client, "resume")
         client.get("/api/v1/status", headers={"Authorization": "Bearer wrong"})
         sidecar = job.sidecar()
         for pid in (job.process.pid, sidecar):
@@ -242,7 +243,7 @@ def systemd_hears(folder: Path) -> Iterator[tuple[dict[str, str], list[str]]]:
 
 def is_well_while_paused(job: Job, heard: list[str]) -> None:
     with job.client() as client:
-        client.post("/api/v1/control/pause").raise_for_status()
+        steer(client, "pause")
         paused_at = heard.count("WATCHDOG=1")
         wait_for(lambda: heard.count("WATCHDOG=1") >= paused_at + 3)  # a paused run is well
         client.post("/api/v1/control/resume").raise_for_status()

@@ -70,7 +70,7 @@ class Client(threading.Thread):
     def until(self, condition: Any) -> None:
         watch = Stopwatch()
         while not condition():
-            assert watch.seconds < 60, "waited a minute in vain"
+            assert watch.seconds < 300, "waited in vain"
             time.sleep(0.05)
 
 
@@ -87,7 +87,7 @@ def test_a_loop_is_served(
     client.start()
     watch, losses, budgets = Stopwatch(), [], []
     while client.is_alive():
-        assert watch.seconds < 120
+        assert watch.seconds < 600
         batch = batches[len(losses) % len(batches)]
         loop.zero_grad()
         loss = loop.forward_backward(loop.model, batch, loop)

@@ -16,7 +16,7 @@ from adaptive_rec import checkpoint
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.tabular import follow
-from adaptive_rec.data.tabular.follow import FollowedSource
+from adaptive_rec.data.tabular.follow import FollowedSource, files_of_source
 from adaptive_rec.data.tabular.handed_on import HandedOn, decode_batch, encode_batch
 from adaptive_rec.errors import DataError
 from adaptive_rec.live.mailbox import Command
@@ -29,7 +29,7 @@ from tests.doubles.late_threads import LateThreads
 
 HEAD = "clicked,user,item,seen,price\n"
 WORLD = [
-    "data.ids=raw", "data.follow=true", "data.follow_idle_seconds=1.5", "data.epochs=1", "data.max_table_rows=40",
+    "data.ids=raw", "data.follow=true", "data.epochs=1", "data.max_table_rows=40",
     "eval.count=0", "eval.every_steps=4", "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=24",
     "run.steps=0", "run.linear=torch", "model.embedding_dim=4", "model.bottom_mlp=[8]", "model.top_mlp=[8]",
     "optimizer.embedding=rowwise_adagrad", "knobs.report_every=1", "knobs.reclassify_every=3", "knobs.sample_ratio=1.0",
@@ -131,9 +131,13 @@ def test_ranks_train_on_what_comes_as_one_process_does(tmp_path: Path, ranks: in
             with data.open("a") as file:
                 file.write(lines(rows))
 
-    def comes(step: int, _: Any) -> None:
+    def comes(step: int, runtime: Any) -> None:
         while later and step >= later[0].start // 24:
             add(later.pop(0))
+        if step == 373 // 24:  # whole batches, after which the stream ends
+            source = files_of_source(runtime.source)
+            assert isinstance(source, FollowedSource)
+            source.stop()
 
     data.mkdir() if is_folder else data.write_text(HEAD)
     add(first)
@@ -180,7 +184,7 @@ def test_ranks_that_wait_obey_a_stop(tmp_path: Path) -> None:
             stop.set()
             threading.Timer(0.2, runtime.mailbox.send, [Command("stop", {})]).start()
 
-    found = train(2, config(tmp_path, data, "data.follow_idle_seconds=0"), comes)
+    found = train(2, config(tmp_path, data), comes)
     assert [rank.runtime.step_number for rank in found] == [4, 4]
     assert [rank.runtime.state.position.offset for rank in found] == [96, 96]
     assert found[0].scores == found[1].scores
@@ -189,7 +193,7 @@ def test_ranks_that_wait_obey_a_stop(tmp_path: Path) -> None:
 def test_an_error_of_the_rank_that_reads_ends_all_by_name(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.write_text(HEAD + lines(range(50)))
-    source = FollowedSource(config(tmp_path, data, "data.follow_idle_seconds=0"))
+    source = FollowedSource(config(tmp_path, data))
 
     def of_rank(group: Group) -> str:
         batches = HandedOn(source, group).train_batches(Position(), 24)

@@ -76,6 +76,20 @@ def test_a_command_waits_for_the_trainer_to_accept_it(
     assert client.post("/api/v1/control/pause").status_code == 409
 
 
+def test_a_rollback_reaches_the_trainer_with_its_reason(client: Any, view: Any) -> None:
+    sent: list[dict[str, Any]] = []
+
+    def refuse(message: dict[str, Any]) -> list[dict[str, Any]]:
+        sent.append(message)
+        return [{"id": message["id"], "status": 409, "error": "there is no checkpoint"}]
+
+    view.link.answers = refuse
+    body = {"checkpoint": None, "to_step": 5, "skip_data": True, "knobs": {"alpha": 0.5}, "why": "a spike"}
+    assert client.post("/api/v1/control/rollback", json=body).json()["detail"] == "there is no checkpoint"
+    assert sent == [{"id": sent[0]["id"], "command": "rollback", **body}]
+    assert client.post("/api/v1/control/rollback", json={"knobs": {"alpha": [1]}}).status_code == 422
+
+
 def test_a_long_first_step_may_be_compiling(client: Any, view: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run.step = 0
     busy(run, "training", 60, began_at_step=0)
