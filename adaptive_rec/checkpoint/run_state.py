@@ -112,8 +112,8 @@ def collect_run_state(parts: RunParts) -> dict[str, Any]:
 
 
 OTHER_POOLS = (
-    "the run began under a policy with a pool for each table, which {0} has not: rows start cold, and what is stale is found anew. "
-    "Under a policy that skips, the run goes on otherwise than without the stop"
+    "the run began under a policy with a pool for each table, which {0} has not: rows start cold, and what is stale is found "
+    "anew. Under a policy that skips, the run goes on otherwise than without the stop"
 )
 
 
