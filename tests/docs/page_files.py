@@ -146,7 +146,7 @@ def command(folder: Path, environment: dict[str, str], *arguments: str) -> None:
 
 def finished_runs(folder: Path, environment: dict[str, str]) -> None:
     """Make runs of the smallest preset: NAME, and its copies ONE and OTHER."""
-    command(folder, environment, "train", "tiny", "--out", "runs/NAME", "--no-serve")
+    command(folder, environment, "train", "tiny", "--set", "checkpoint.every_steps=40", "--out", "runs/NAME", "--no-serve")
     for name in ("ONE", "OTHER"):
         shutil.copytree(folder / "runs" / "NAME", folder / "runs" / name)
 

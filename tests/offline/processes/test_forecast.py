@@ -147,7 +147,6 @@ def test_options_that_do_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
         (*two, "--network", "25"): "--network must be a rate above 0 such as 25Gbit/s, got 25",
         (*two, "--network", "0Gbit/s"): "--network must be a rate above 0 such as 25Gbit/s, got 0Gbit/s",
         (*two, "--network", "3GB/s"): "--network must be a rate above 0 such as 25Gbit/s, got 3GB/s",
-        ("--processes", "2", "--set", "knobs.policy=fae"): "knobs.policy must keep the order of the stream",
     }.items():
         assert main(["simulate", "tiny", "--policies", "hotline", *words]) == 2
         assert rule in capsys.readouterr().err
