@@ -156,6 +156,10 @@ class ListedRows:
         if recencies and len(recencies) != len(store.space.pools):
             raise CheckpointError(f"recency must be of {len(store.space.pools)} pools, got {len(recencies)}")
         self._recency = []
+        if recencies and [part.shape("listed_H") for part in recencies] != [(n,) for n in store.hot.tier.capacities]:
+            for part in recencies:  # the number of slots has changed since rows were listed, so `place` begins anew
+                part.everything()
+            return
         for part, row_of_slot in zip(recencies, store.hot.tier.row_of_slot, strict=False):
             self._recency.append(Recency(row_of_slot))
             self._recency[-1].set_state(part)

@@ -15,6 +15,7 @@ from adaptive_rec.placement import Migration
 from adaptive_rec.policies.cdlrm import CDLRM, most_looked_up
 from adaptive_rec.policy.batches import rows_of
 from adaptive_rec.reclassify.listed_rows import ListedRows, Recency
+from adaptive_rec.saved import Saved
 
 quick = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -61,6 +62,21 @@ def test_another_number_of_slots_resets_the_order_though_nothing_was_hot(build: 
         listed.place(store, np.arange(20, 60), others_stay=True)
         assert np.flatnonzero(store.index.placement.slot_of_row >= 0).tolist() == list(range(20, 20 + slots))
         listed.place(store, nothing, others_stay=False)
+
+
+def test_an_order_of_another_number_of_slots_is_read_from_a_checkpoint_as_none(build: Any) -> None:
+    """A budget that changed after rows were listed, and before others are."""
+    store = build("hybrid").store
+    listed, again, nothing = ListedRows(), ListedRows(), np.empty(0, np.int64)
+    store.resize([12], nothing)
+    listed.place(store, np.arange(12), others_stay=True)
+    store.resize([5], np.arange(5))
+    found = Saved(listed.state())
+    again.set_state(found, store)
+    found.finish()
+    assert again.state()["recency"] == {}
+    again.place(store, np.arange(8, 10), others_stay=True)
+    assert set(np.flatnonzero(store.index.placement.slot_of_row >= 0)) >= {8, 9}
 
 
 def test_the_end_of_a_long_list_leaves_first(monkeypatch: pytest.MonkeyPatch) -> None:
