@@ -28,7 +28,7 @@ ROWS = [60, 40, 9]
 
 WORLD = [
     *TINY, f"run.steps={STEPS}", f"run.batch_size={BATCH}", f"data.table_rows={ROWS}", "model.table_dims=[4, 2, 4]",
-    "knobs.reclassify_every=3", "knobs.prefetch_depth=2", "knobs.stale_metric=max_abs", "knobs.stale_threshold=0.047",
+    "knobs.reclassify_every=3", "knobs.prefetch_depth=2", "knobs.stale_metric=max_abs", "knobs.stale_threshold=0.053",
     "knobs.alpha=0.3", "knobs.min_probe_touches=1", "knobs.min_touch_ratio=0.0", "knobs.guard_ratio=1.0", "policy.trial_steps=8",
     "knobs.guard_max_logloss_increase=10.0", "knobs.decay=0.6", "policy.sampling_ratio=0.5", "policy.small_table_bytes=200",
     "policy.search_sample_ratio=1.0", "run.split=always", "run.linear=torch", "optimizer.embedding_lr=0.05",
