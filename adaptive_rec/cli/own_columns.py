@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adaptive_rec.cli.parser import describes_files
+from adaptive_rec.cli.parser import IN_TIME, describes_files
 from adaptive_rec.errors import DataError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from adaptive_rec.data.tabular.open_rows import RowFile
     from adaptive_rec.data.tabular.schema import Schema
     from adaptive_rec.data.tabular.schema_columns import GroupColumn
-
-IN_TIME = ("data.order=time", "data.shuffle=false")
 
 
 def in_time(args: argparse.Namespace) -> argparse.Namespace:

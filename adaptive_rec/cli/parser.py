@@ -235,6 +235,10 @@ def text_settings(values: Mapping[str, Any]) -> list[str]:
     return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items() if value is not None]
 
 
+IN_TIME = ("data.order=time", "data.shuffle=false")
+"""The settings that --time stands for."""
+
+
 def number_settings(values: Mapping[str, str | None]) -> list[str]:
     """Return KEY=VALUE settings of numbers as they were typed; those that are None are left out."""
     return [f"{key}={value}" for key, value in values.items() if value is not None]

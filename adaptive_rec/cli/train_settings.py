@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING
 from adaptive_rec.cli import processes
 from adaptive_rec.cli.launcher import Wanted
 from adaptive_rec.cli.output import say, waiting
-from adaptive_rec.cli.own_columns import IN_TIME
-from adaptive_rec.cli.parser import configuration, describes_files, metric_names, number_settings, text_settings
+from adaptive_rec.cli.parser import (
+    IN_TIME,
+    configuration,
+    describes_files,
+    metric_names,
+    number_settings,
+    text_settings,
+)
 from adaptive_rec.errors import ConfigError, UsageError, did_you_mean
 from adaptive_rec.run.external_paths import check_named_file, check_rows_are_inside
 from adaptive_rec.run.new_directory import RUNS, check_run_is_new, check_written, named_directory

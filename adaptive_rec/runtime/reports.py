@@ -16,11 +16,11 @@ from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.publish import Publisher
-from adaptive_rec.runtime.row_figures import DiskFigures, KeyFigures
 from adaptive_rec.state.run_state import RunState
 
 if TYPE_CHECKING:
     from adaptive_rec.runtime.ranks import Ranks
+    from adaptive_rec.runtime.row_figures import DiskFigures, KeyFigures
 
 
 class Reports:
@@ -52,7 +52,7 @@ class Reports:
         self._ends_on_bad_loss = ends_on_bad_loss
         self._due: tuple[dict[str, float], dict[str, Any], Fetched, bool] | None = None
         self._ranks = None if state.store.group.is_alone else _ranks_of(state)
-        self._disk = DiskFigures(state) if state.store.cold.on_disk else None
+        self._disk = _disk_of(state) if state.store.cold.on_disk else None
 
     def start(self) -> None:
         """Start the run's clock and what reports are counted from."""
@@ -62,7 +62,7 @@ class Reports:
         if self._disk is not None:
             self._disk.start()
         if self._state.input.keys is not None:
-            KeyFigures(self._state).start()
+            _keys_of(self._state).start()
 
     def totals(self) -> dict[str, float]:
         """Return all counts with the sum of all losses, for which it waits."""
@@ -122,7 +122,7 @@ class Reports:
             "ranks": ranks,
             "straggler": straggler,
             "disk": None if self._disk is None else self._disk.report(counts, interim),
-            "keys": None if state.input.keys is None else KeyFigures(state).report(interim),
+            "keys": None if state.input.keys is None else _keys_of(state).report(interim),
             "skipping": state.skipping,
         }
 
@@ -131,3 +131,15 @@ def _ranks_of(state: RunState) -> Ranks:
     from adaptive_rec.runtime.ranks import Ranks
 
     return Ranks(state)
+
+
+def _disk_of(state: RunState) -> DiskFigures:
+    from adaptive_rec.runtime.row_figures import DiskFigures
+
+    return DiskFigures(state)
+
+
+def _keys_of(state: RunState) -> KeyFigures:
+    from adaptive_rec.runtime.row_figures import KeyFigures
+
+    return KeyFigures(state)
