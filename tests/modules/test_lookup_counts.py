@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import adaptive_rec
 from adaptive_rec.modules.loop import step_parts
+from adaptive_rec.modules.loop.lookup_counts import LookupCounts
 
 STEPS, BATCH, TABLES = 12, 8, 3
 
@@ -78,3 +81,21 @@ def test_tables_with_large_gradients_are_updated_by_themselves(monkeypatch: pyte
     _, runtime, _ = loop(True, False, torch.optim.SGD)
     assert joined == [2, 1] * 4 + [2, 1, 1] * (STEPS - 4)
     runtime.close()
+
+
+def test_a_call_without_lookups_keeps_no_sample_from_being_popular() -> None:
+    """A sample whose other lookups are hot is popular, whatever tables it does not ask for."""
+    counted: list[tuple[int, int]] = []
+    state: Any = SimpleNamespace(
+        store=SimpleNamespace(space=SimpleNamespace(table_first_row=np.arange(2))),
+        tally=SimpleNamespace(add_samples=lambda *given: counted.append(given)),
+    )
+
+    class Part(list[int]):
+        samples = 2
+
+    work: Any = SimpleNamespace(popular_B=np.array([True, False, True, True, True, True]))
+    parts: Any = [(0, Part([7, 8])), (2, Part()), (2, Part([1, 2, 3, 4])), (6, Part())]
+    LookupCounts(state, observer=None)._count_samples([(work, parts)], 2)  # type: ignore[arg-type]
+    LookupCounts(state, observer=None)._count_samples([(work, parts[1:2])], 2)  # type: ignore[arg-type]
+    assert counted == [(2, 1), (2, 2)]

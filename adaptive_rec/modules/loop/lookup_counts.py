@@ -62,7 +62,7 @@ class LookupCounts:
                 count = len(bags)
                 if bags.samples == samples and samples and count % samples == 0:
                     hot_L = work.popular_B[first : first + count]
-                    if count > samples:
+                    if count != samples:
                         hot_L = np.logical_and.reduce(hot_L.reshape(samples, -1), axis=1)
                     if hot_B is None:
                         hot_B = hot_L.copy()
