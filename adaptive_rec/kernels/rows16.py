@@ -26,31 +26,32 @@ _PART: Any = JIT_PART
 PATTERNS = {"bf16": np.dtype(np.uint16), "fp16": np.dtype(np.int16)}
 NEAREST = np.uint32(1 << 31)
 """In place of random bits: round to the nearest, halves away from 0."""
+_COMPILED = "this is compiled code only; its plain twin is in tests/kernels/reference/"
 
 
 def read(table, r, d):
     """Return component `d` of row `r`: float64 for a table of float64, else float32."""
-    raise NotImplementedError("compiled code only; the plain twin is in reference/rows16.py")
+    raise NotImplementedError(_COMPILED)
 
 
 def write(table, r, d, value, random):
     """Set component `d` of row `r`, rounded by 32 random bits (uint32) where the table has 16."""
-    raise NotImplementedError("compiled code only; the plain twin is in reference/rows16.py")
+    raise NotImplementedError(_COMPILED)
 
 
 def subtract(table, r, scale, values_LD, line, row_bits):
     """Subtract ``scale * values_LD[line]`` from row `r`; `row_bits` (see `row_dice`) round rows of 16 bits."""
-    raise NotImplementedError("compiled code only; the plain twin is in reference/rows16.py")
+    raise NotImplementedError(_COMPILED)
 
 
 def sum_listed(hot_HD, cold_RD, source_N, start, stop, out_LD, line):
     """Set ``out_LD[line]`` to the sum of listed rows of any type, see `row_vectors.sum_rows`."""
-    raise NotImplementedError("compiled code only; the plain twin is in reference/row_vectors.py")
+    raise NotImplementedError(_COMPILED)
 
 
 def overflows(table, r):
     """Return whether row `r` of a half-precision table holds a number that is not finite; False for other tables."""
-    raise NotImplementedError("compiled code only; the plain twin is in reference/rows16.py")
+    raise NotImplementedError(_COMPILED)
 
 
 @njit(inline="always")
