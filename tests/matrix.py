@@ -125,8 +125,9 @@ def cover(loop: str = "runtime") -> list[Case]:
 
 
 def share(suite: str) -> list[Case]:
-    """Return the cases of the runtime's cover that a suite runs in `make test`."""
-    return cover()[SUITES.index(suite) :: len(SUITES)]
+    """Return the cases of the runtime's cover that a suite runs in `make test`: as many of each number of ranks as another's."""
+    ordered = sorted(cover(), key=lambda case: (case["ranks"], case["home"], case["device"]))
+    return ordered[SUITES.index(suite) :: len(SUITES)]
 
 
 def left_to_check(suite: str) -> set[Pair]:

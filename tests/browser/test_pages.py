@@ -63,23 +63,16 @@ mostly_of_reports = pytest.mark.parametrize("page", ["report", pytest.param("pro
 """Both pages have one template, so that of a profile is left to `make check`."""
 
 
-@pytest.mark.parametrize(("size", "columns"), [(WIDE, 2), (NARROW, 1)])
-def test_charts_stand_apart_and_so_do_their_legends(
-    browser: Any, report: Path, size: tuple[int, int], columns: int
-) -> None:
-    opened(browser, report, size)
+def test_charts_stand_apart_and_so_do_their_legends(browser: Any, report: Path) -> None:
     script = """
     const style = (of, name) => getComputedStyle(document.querySelector(of))[name];
     const tracks = style('.charts', 'gridTemplateColumns').split(' ').length;
     return [tracks, style('.charts', 'rowGap'), style('.legends', 'columnGap'), style('.legend', 'columnGap')];
     """
-    assert browser.execute_script(script) == [columns, "16px", "16px", "6px"]
-
-
-def test_a_page_asks_for_nothing_and_complains_of_nothing(browser: Any, page: Path) -> None:
-    assert opened(browser, page) == [page.as_uri()]
-    assert browser.get_log("browser") == []
-    assert browser.execute_script("return document.images.length") == 0
+    for size, columns in ((WIDE, 2), (NARROW, 1)):
+        opened(browser, report, size)
+        assert browser.execute_script(script) == [columns, "16px", "16px", "6px"], columns
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= NARROW[0]
 
 
 DRAWN = """
@@ -93,8 +86,10 @@ return [...document.querySelectorAll('.plot')].map((plot) => {
 """
 
 
-def test_every_plot_is_drawn(browser: Any, page: Path) -> None:
-    opened(browser, page)
+def test_a_page_draws_every_plot_and_asks_for_nothing_and_complains_of_nothing(browser: Any, page: Path) -> None:
+    assert opened(browser, page) == [page.as_uri()]
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return document.images.length") == 0
     drawn = browser.execute_script(DRAWN)
     assert len(drawn) >= 3
     assert [figure for figure, width, colors in drawn if width != 1 or colors < 3] == []
@@ -127,8 +122,8 @@ def test_without_a_script_the_figures_are_in_tables(browser: Any, page: Path) ->
     assert max(heights) < 60, "no empty boxes"
 
 
-def test_nothing_is_wider_than_a_phone(browser: Any, page: Path) -> None:
-    opened(browser, page, NARROW)
+def test_no_profile_is_wider_than_a_phone(browser: Any, profile: Path) -> None:
+    opened(browser, profile, NARROW)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= NARROW[0]
 
 

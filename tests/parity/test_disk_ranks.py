@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from adaptive_rec.embedding.cold.cascade import Cascade
 from adaptive_rec.embedding.peers import lines
 from adaptive_rec.embedding.peers.rank_peers import RankPeers
 from tests.parity.test_disk import assert_same_bits, on_disk
 from tests.parity.test_parity import assert_equal, plain
 from tests.parity.test_processes import CHANGES, SKIPS, STEPS, in_time, slower
+from tests.parity.test_three_homes import three_homes
 
 
 @pytest.mark.parametrize(
@@ -71,3 +73,28 @@ def test_ranks_with_rows_on_a_disk_are_those_in_memory_while_knobs_change(
     outcome = train("hotline", "adagrad", "sum", **arguments, settings=on_disk(tmp_path))
 
     assert_same_bits(outcome, train("hotline", "adagrad", "sum", **arguments))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "policy", "optimizer", "bags", "depth", "steps"),
+    [
+        (2, "hotline", "adagrad", "mean", 3, 20),
+        pytest.param(3, "hotline", "lazy_adam", "sum", 2, 100, marks=pytest.mark.slow),
+        pytest.param(2, "hybrid", "rowwise_adagrad", "one-hot", 4, 100, marks=pytest.mark.slow),
+        pytest.param(3, "device_only", "sgd", "one-hot", 1, 100, marks=pytest.mark.slow),
+    ],
+)
+def test_ranks_with_devices_and_rows_on_a_disk_are_those_in_memory(
+    train: Any, small_segments: None, tmp_path: Path, ranks: int, policy: str, optimizer: str, bags: str, depth: int, steps: int
+) -> None:
+    churn = policy == "hotline"
+    arguments = {"device": "late", "budget_bytes": 60_000, "depth": depth, "churn": churn, "ranks": ranks, "steps": steps}
+
+    outcome = train(policy, optimizer, bags, **arguments, settings=three_homes(tmp_path))
+
+    assert_same_bits(outcome, train(policy, optimizer, bags, **arguments))
+    assert_equal(outcome, plain(train, optimizer, bags, steps=steps))
+    store = outcome.runtime.store
+    assert isinstance(store.cold, Cascade)
+    assert store.peers.link is not None
+    assert {path.name for path in tmp_path.iterdir()} == {f"rank-{rank}" for rank in range(ranks)}

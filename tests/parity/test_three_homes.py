@@ -19,7 +19,6 @@ from adaptive_rec.embedding.staged.device_hot import DeviceHotRows
 from adaptive_rec.placement import Migration
 from tests.matrix import always, grid, only
 from tests.parity.test_disk import assert_same_bits
-from tests.parity.test_parity import assert_equal, plain
 
 CHANGES = {
     8: [{"hot_budget_bytes": 20_000}], 20: [{"prefetch_depth": 0}], 21: [{"prefetch_depth": 5}], 32: [{"policy": "hybrid"}],
@@ -170,28 +169,3 @@ def test_rows_of_raw_ids_come_and_go_in_three_homes_as_in_two(train: Any, small_
     assert_same_bits(outcome, other)
     evicted = [raw_ids_of(each.runtime.source).counts()["evicted"] for each in (outcome, other)]  # type: ignore[union-attr]
     assert evicted[0] == evicted[1] > 0
-
-
-@pytest.mark.parametrize(
-    ("ranks", "policy", "optimizer", "bags", "depth", "steps"),
-    [
-        (2, "hotline", "adagrad", "mean", 3, 20),
-        pytest.param(3, "hotline", "lazy_adam", "sum", 2, 100, marks=pytest.mark.slow),
-        pytest.param(2, "hybrid", "rowwise_adagrad", "one-hot", 4, 100, marks=pytest.mark.slow),
-        pytest.param(3, "device_only", "sgd", "one-hot", 1, 100, marks=pytest.mark.slow),
-    ],
-)
-def test_ranks_with_devices_and_rows_on_a_disk_are_those_in_memory(
-    train: Any, small_segments: None, tmp_path: Path, ranks: int, policy: str, optimizer: str, bags: str, depth: int, steps: int
-) -> None:
-    churn = policy == "hotline"
-    arguments = {"device": "late", "budget_bytes": 60_000, "depth": depth, "churn": churn, "ranks": ranks, "steps": steps}
-
-    outcome = train(policy, optimizer, bags, **arguments, settings=three_homes(tmp_path))
-
-    assert_same_bits(outcome, train(policy, optimizer, bags, **arguments))
-    assert_equal(outcome, plain(train, optimizer, bags, steps=steps))
-    store = outcome.runtime.store
-    assert isinstance(store.cold, Cascade)
-    assert store.peers.link is not None
-    assert {path.name for path in tmp_path.iterdir()} == {f"rank-{rank}" for rank in range(ranks)}

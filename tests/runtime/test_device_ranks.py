@@ -30,7 +30,8 @@ from adaptive_rec.system.group import Alone, Group
 from tests.doubles.late_streams import LateStreams
 from tests.doubles.late_threads import LateThreads
 from tests.runtime import device_ranks
-from tests.runtime.test_processes import config, tables_of, trained
+from tests.runtime.test_processes import config
+from tests.runtime.test_resumed_ranks import tables_of, trained
 
 
 @pytest.fixture

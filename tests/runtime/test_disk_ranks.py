@@ -21,7 +21,7 @@ from adaptive_rec.cli import main
 from adaptive_rec.embedding.path.read_ahead import ReadAheadPath
 from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.run.resume import trained_runtime
-from tests.runtime.test_processes import trained
+from tests.runtime.test_resumed_ranks import trained
 
 pytestmark = pytest.mark.usefixtures("small_segments")
 

@@ -97,21 +97,22 @@ def test_a_twin_keeps_its_rows_where_the_run_has_not_read_its_own_again(monkeypa
 
 
 def test_a_trial_ends_where_it_would_harm_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = build(WHOLE)
+    short = "run.steps=24"
+    whole = build(WHOLE, short)
     texts(whole)
     with monkeypatch.context() as patch:
         patch.setattr(HotRows, "free_bytes", lambda hot: 1000)
-        runtime = build(NEVER)
+        runtime = build(NEVER, short)
         assert "memory for a trial must be" in texts(runtime)[0]
         assert_equal(runtime, whole)
     with monkeypatch.context() as patch:
         patch.setattr(TwinRows, "gather", _fail)
-        runtime = build(NEVER)
+        runtime = build(NEVER, short)
         assert "memory is short (none is left)" in texts(runtime)[0]
         assert_equal(runtime, whole)
     with monkeypatch.context() as patch:
         patch.setattr(paired_trial.Twin, "differences", lambda twin: np.full(12, np.nan))
-        runtime = build(NEVER)
+        runtime = build(NEVER, short)
         assert "are not finite" in texts(runtime)[0]
         assert_equal(runtime, whole)
 

@@ -15,7 +15,8 @@ from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.system.group import Group
 from tests.doubles.late_threads import LateThreads
 from tests.matrix import always, grid
-from tests.runtime.test_processes import config, tables_of, trained
+from tests.runtime.test_processes import config
+from tests.runtime.test_resumed_ranks import tables_of, trained
 
 
 @pytest.mark.parametrize("policy", ["oracle", *(pytest.param(each, marks=pytest.mark.slow) for each in ("cdlrm", "xdl"))])

@@ -24,7 +24,8 @@ from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.group import Alone, Group
 from tests.doubles.late_threads import LateThreads
 from tests.runtime.conftest import Pace
-from tests.runtime.test_processes import config, trained
+from tests.runtime.test_processes import config
+from tests.runtime.test_resumed_ranks import trained
 from tests.settings import AS_IN_MEMORY
 
 pytestmark = pytest.mark.usefixtures("small_segments")
