@@ -121,7 +121,7 @@ OTHER_POOLS = (
 def restore_run_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Saved]) -> None:
     """Restore a saved state, after tables and dense part. `saved_by` returns what a rank has saved, `ranks` is their number.
 
-    Under the same policy with the same budget, pools and number of ranks everything is as it was; otherwise rows start cold and
+    Under the same policy with the same budget, pools, ranks and owners everything is as it was; otherwise rows start cold and
     are placed by what was counted of them so far. Pools differ where a run had changed from a policy that has one for each table.
     Raises CheckpointError.
     """
