@@ -59,8 +59,8 @@ class Config(Frozen):
 
     @property
     def whole_tables(self) -> bool:
-        """Whether one of several ranks may own a table whole: not where rows lie on a disk, or ids get their rows on the way."""
-        return self.run.whole_tables and not self.run.host_memory and self.data.ids != "raw"
+        """Whether one of several ranks may own a table whole: not where ids get their rows on the way."""
+        return self.run.whole_tables and self.data.ids != "raw"
 
     @model_validator(mode="after")
     def _check_eviction(self) -> Config:

@@ -52,9 +52,8 @@ def test_ranks_with_rows_on_a_disk_are_those_in_memory(
 def test_ranks_skip_and_round_the_same_with_rows_on_a_disk(
     train: Any, small_segments: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, settings: list[str]
 ) -> None:
-    """Where owners pool all bags. Rows on a disk are all dealt out."""
+    """Where owners pool all bags."""
     monkeypatch.setattr(lines, "ROW_BYTES", 1_000_000)
-    settings = [*settings, "run.whole_tables=false"]
     arguments = {"budget_bytes": 100_000, "depth": 2, "ranks": 2, "steps": STEPS, "precision": "float32"}
 
     outcome = train(policy, "adagrad", "sum", **arguments, settings=[*settings, *on_disk(tmp_path)])

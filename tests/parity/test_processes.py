@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch
 from adaptive_rec.embedding.peers import lines, whole_tables
 from adaptive_rec.embedding.peers.host_transport import HostTransport
-from adaptive_rec.placement import RowSpace
+from tests.cells import own_some
 from tests.parity.test_parity import assert_equal, plain
 
 CHANGES = {
@@ -98,10 +97,6 @@ def test_several_ranks_equal_one_where_each_owns_some_tables_whole(
 
     assert set(outcome.runtime.store.peers.home_T) == set(range(-1, ranks))
     assert_equal(outcome, plain(train, "adagrad", bags, steps=STEPS))
-
-
-def own_some(space: RowSpace, batch: Batch, ranks: int, vector_bytes: int) -> tuple[int, ...]:
-    return tuple(table % (ranks + 1) - 1 for table in range(len(space.tables)))
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,10 @@ class Ownership:
         """The rows of this rank: the same tables with a part of their rows each, in the same pools, and a feature for each pool.
         Where a table's rows are no multiple of the ranks, its last row may be nobody's, and is never read; so is the one row that
         a table has here which another rank owns whole."""
-        return self._own_of(self.rank)
+        return self.own_of(self.rank)
 
-    def _own_of(self, rank: int) -> RowSpace:
+    def own_of(self, rank: int) -> RowSpace:
+        """Return the rows of a rank, likewise."""
         homes = self._homes.tolist()
         tables = (
             TableSpec(each.name, -(-each.rows // self.ranks) if home < 0 else each.rows if home == rank else 1, each.dim)
@@ -54,7 +55,7 @@ class Ownership:
     @cached_property
     def _tables(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """First row, home, and first row among those of each rank (W, T) of the tables in their order; see `find_owners`."""
-        firsts_WT = [self._own_of(rank).table_first_row for rank in (range(self.ranks) if self.home_T else (self.rank,))]
+        firsts_WT = [self.own_of(rank).table_first_row for rank in (range(self.ranks) if self.home_T else (self.rank,))]
         order = self._order
         return self.space.table_first_row[order], self._homes[order], np.stack(firsts_WT).take(order, axis=1)
 
