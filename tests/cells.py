@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec import checkpoint
+from adaptive_rec.batch import Batch
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.row_types import as_tensor
 from adaptive_rec.live.telemetry import Evaluation, Snapshot
+from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime import assemble as assembling
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.group import Alone, Group
@@ -157,6 +159,11 @@ def whole_table(stores: list[Any], table: int, parts: list[NDArray[Any]]) -> NDA
         ids = store.peers.ownership.owned_ids(table)
         whole[ids[ids < count]] = part[ids < count]
     return whole
+
+
+def own_some(space: RowSpace, batch: Batch, ranks: int, vector_bytes: int) -> tuple[int, ...]:
+    """In the place of `choose_homes`: each rank owns some tables whole, and others are dealt out."""
+    return tuple(table % (ranks + 1) - 1 for table in range(len(space.tables)))
 
 
 def joined(ranks: list[Trained]) -> Trained:

@@ -17,7 +17,7 @@ TYPES = {dtype: name for name, dtype in DTYPES.items() if name not in PATTERNS.v
 _ARRAY_TYPES = DTYPES | {name: dtype for dtype, name in PATTERNS.items()}
 
 
-def disk_entry(saved: SavedLog, generations: Path) -> DiskEntry:
+def disk_entry(saved: SavedLog, generations: Path, home_T: tuple[int, ...]) -> DiskEntry:
     """Return what a manifest says of rows on a disk. `generations` is the folder of the checkpoints."""
     folder, run = saved.folder.resolve(), generations.resolve().parent
     inside = folder.is_relative_to(run)
@@ -36,7 +36,7 @@ def disk_entry(saved: SavedLog, generations: Path) -> DiskEntry:
         )
         for pool in saved.pools
     )
-    return DiskEntry(folder=os.path.relpath(folder, run) if inside else str(folder), pools=tuple(pools))
+    return DiskEntry(folder=os.path.relpath(folder, run) if inside else str(folder), pools=tuple(pools), homes=home_T)
 
 
 def saved_logs(manifest: Manifest, generation: Path) -> list[SavedLog]:
@@ -58,4 +58,4 @@ def _saved_log(entry: DiskEntry, generation: Path) -> SavedLog:
         )
         for pool in entry.pools
     )  # fmt: skip
-    return SavedLog(entry.path(generation), tuple(pools))
+    return SavedLog(entry.path(generation), tuple(pools), entry.homes)

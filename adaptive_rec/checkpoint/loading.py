@@ -86,7 +86,7 @@ def _is_adopted(store: EmbeddingStore, rows: SavedRows, checkpoint: Path) -> boo
         return False
     group = store.group
     own = rows.logs[group.rank] if len(rows.logs) == group.ranks else None
-    if not group.all_true(own is not None and store.cold.fits(own)) or own is None:
+    if not group.all_true(own is not None and own.home_T == store.peers.home_T and store.cold.fits(own)) or own is None:
         return False
     try:
         store.adopt(checkpoint.name, own, rows.index())

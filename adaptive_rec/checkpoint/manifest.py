@@ -87,6 +87,8 @@ class DiskEntry(Frozen):
     folder: str = Field(min_length=1, max_length=4096)
     """Seen from the run's directory."""
     pools: tuple[DiskPool, ...]
+    homes: tuple[Annotated[int, Field(ge=-1, lt=1 << 32)], ...] = ()
+    """The rank that owns each table whole, -1 for one whose rows are dealt out; empty: all are."""
 
     def path(self, generation: Path) -> Path:
         """Return the folder of the rows of a generation."""

@@ -16,7 +16,7 @@ from adaptive_rec.embedding.placement_state import placement_state, read_hot_row
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
-from adaptive_rec.saved import Saved
+from adaptive_rec.saved import ANY, Saved
 from adaptive_rec.state.run_state import RunState
 from adaptive_rec.state.saved_run import read_knobs
 from adaptive_rec.tracking.count_min import of_older_version, saved_sketch
@@ -103,6 +103,7 @@ def collect_run_state(parts: RunParts) -> dict[str, Any]:
         "keys": parts.state.input.keys_state(parts.state.step),
         "followed": parts.state.input.followed_state(),
         "columns": parts.state.input.columns_state(),
+        **({"homes": np.array(store.peers.home_T)} if store.peers.home_T else {}),
         "loss_sum": float(store.hot.fetch(parts.dense.loss_sum)),
         "left_out_in_a_row": parts.finite.in_a_row,
         "watchdog": parts.watchdog.state(),
@@ -120,14 +121,15 @@ OTHER_POOLS = (
 def restore_run_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Saved]) -> None:
     """Restore a saved state, after tables and dense part. `saved_by` returns what a rank has saved, `ranks` is their number.
 
-    Under the same policy with the same budget, pools and number of ranks everything is as it was; otherwise rows start cold and
+    Under the same policy with the same budget, pools, ranks and owners everything is as it was; otherwise rows start cold and
     are placed by what was counted of them so far. Pools differ where a run had changed from a policy that has one for each table.
     Raises CheckpointError.
     """
     state = parts.state
     group = state.store.group
-    same_ranks = ranks == group.ranks
-    found = saved_by(group.rank if same_ranks else 0)
+    found = saved_by(group.rank if ranks == group.ranks else 0)
+    home_T = tuple(found.array("homes", np.int64, ANY).tolist()) if found.has("homes") else ()
+    same_ranks = ranks == group.ranks and home_T == state.store.peers.home_T
     state.set_progress(found)
     set_traffic(state.store, found.part("store").part("traffic"))
     if found.part("store").has("disk"):  # older versions kept none
@@ -167,7 +169,7 @@ def restore_run_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Sav
         parts.observer.remember(found.part("observer"), read_hot_rows(found.part("store"), state.store.space.rows))
     elif found.flag("begun") and state.policy.counts_lookups(state.knobs):
         for rank in range(ranks):
-            _remember_rows_of(parts, saved_by(rank), rank, ranks)
+            _remember_rows_of(parts, saved_by(rank), rank, ranks, home_T)
     if policy == state.policy.name:
         parts.phases.set_state(found.part("phases"), placed=False)
     else:
@@ -203,11 +205,11 @@ def _set_keys(keys: RawIds | None, found: Saved, saved_by: Callable[[int], Saved
         keys.set_state(saved)
 
 
-def _remember_rows_of(parts: RunParts, found: Saved, rank: int, ranks: int) -> None:
+def _remember_rows_of(parts: RunParts, found: Saved, rank: int, ranks: int, home_T: tuple[int, ...]) -> None:
     """Restore what one of several ranks had counted of its rows, as far as they are this rank's now."""
     from adaptive_rec.embedding.peers.ownership import Ownership
 
-    store, saved = parts.state.store, Ownership(parts.state.store.peers.batch_space, ranks, rank)
+    store, saved = parts.state.store, Ownership(parts.state.store.peers.batch_space, ranks, rank, home_T=home_T)
     space, tracker = store.peers.batch_space if ranks == 1 else saved.own, found.part("observer").part("tracker")
     rows = np.union1d(saved_candidates(tracker, space.rows), read_hot_rows(found.part("store"), space.rows))
     counts = saved_sketch(tracker.part("counter"), parts.state.config.run.seed).estimate(rows)

@@ -49,8 +49,8 @@ class SegmentsReader:
         self._segments: list[Segment] = []
         self._files: list[list[OpenFiles]] = []
         """The files of each pool of each rank."""
-        rule = [(pool.first_row, pool.rows, (0, pool.dim)) for pool in self._ownership.own.pools]
-        for log in logs:
+        for rank, log in enumerate(logs):
+            rule = [(pool.first_row, pool.rows, (0, pool.dim)) for pool in self._ownership.own_of(rank).pools]
             found = [(pool.first_row, pool.rows, pool.weights.shape) for pool in log.pools]
             if found != rule:
                 raise CheckpointError(f"pools in {log.folder} must have first row, rows and shape {rule}, got {found}")
@@ -86,10 +86,9 @@ class SegmentsReader:
         like = self._pools[0][number]
         weights, state = (np.empty((len(address_N), each.shape[1]), each.dtype) for each in (like.weights, like.state))
         owner_N, own_N = self._ownership.split(self._space.table_first_row[table] + first + np.arange(len(address_N)))
-        own_N -= like.first_row
         for rank, (pools, files) in enumerate(zip(self._pools, self._files, strict=True)):
             some = np.flatnonzero((owner_N == rank) & (address_N != NOWHERE))
-            wanted = WantedRows(address_N[some], own_N[some], some)
+            wanted = WantedRows(address_N[some], own_N[some] - pools[number].first_row, some)
             _check_places(wanted, files[number])
             with _checkpoint_errors():
                 read_at(_layout(pools[number]), wanted, files[number], (as_bytes(weights), as_bytes(state)))
@@ -103,10 +102,14 @@ class SegmentsReader:
 
 
 def _ownership_of(logs: list[SavedLog], tables: tuple[TableSpec, ...]) -> Ownership:
-    """Return the owners of the rows of some tables, which have a pool for each dim or for each table, as the logs have."""
-    first_T = Ownership(RowSpace.of(tables, ()), len(logs), 0).own.table_first_row
+    """Return the owners of the rows of some tables, which have a pool for each dim or for each table, as the logs have. Raises
+    CheckpointError where the logs' owners cannot be those of these tables."""
+    home_T = logs[0].home_T
+    if any(log.home_T != home_T for log in logs) or len(home_T) not in (0, len(tables)) or max(home_T, default=-1) >= len(logs):
+        raise CheckpointError(f"homes of {logs[0].folder} must be a rank or -1 for each table, as for all ranks, got {home_T}")
+    first_T = Ownership(RowSpace.of(tables, ()), len(logs), 0, home_T=home_T).own.table_first_row
     pool_T = tuple(np.searchsorted([pool.first_row for pool in logs[0].pools], first_T, side="right").tolist())
-    return Ownership(RowSpace.of(tables, (), kinds=pool_T), len(logs), 0, pool_T)
+    return Ownership(RowSpace.of(tables, (), kinds=pool_T), len(logs), 0, pool_T, home_T)
 
 
 def _check_places(wanted: WantedRows, files: OpenFiles) -> None:

@@ -180,8 +180,9 @@ class Writing:
 
     def _rows_on_disk(self) -> str | None:
         """Return what the manifest says of this rank's rows on a disk, once they are written; None where shards have them."""
-        log = self._parts.state.store.cold.saved_log()
-        return None if log is None else disk_entry(log, self._folder).model_dump_json()
+        store = self._parts.state.store
+        log = store.cold.saved_log()
+        return None if log is None else disk_entry(log, self._folder, store.peers.home_T).model_dump_json()
 
     def _commit(self, on_disk: list[str | None]) -> None:
         """Make it visible, and remove older ones. `on_disk`: `_rows_on_disk` of all ranks."""

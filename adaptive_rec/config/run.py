@@ -73,6 +73,12 @@ class RunConfig(Frozen):
         "name",
         "How rows and their gradients travel between processes; bf16 rounds them, which halves their bytes and is not exact.",
     )
+    whole_tables: bool = knob(
+        True,
+        "switch",
+        "Of several processes, give a table with long bags whole to one of them, where the first batch shows that fewer bytes "
+        "travel then, and rows and lookups stay about even; off: the rows of all tables are dealt out. Exact either way.",
+    )
     host_memory: Bytes = knob(
         0,
         "bytes",

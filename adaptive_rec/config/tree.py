@@ -57,6 +57,11 @@ class Config(Frozen):
     watch: WatchConfig = WatchConfig()
     knobs: Knobs = Knobs()
 
+    @property
+    def whole_tables(self) -> bool:
+        """Whether one of several ranks may own a table whole: not where ids get their rows on the way."""
+        return self.run.whole_tables and self.data.ids != "raw"
+
     @model_validator(mode="after")
     def _check_eviction(self) -> Config:
         if fault := self.knobs.eviction_fault(self.data.ids == "raw"):

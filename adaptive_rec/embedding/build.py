@@ -46,7 +46,8 @@ def build(
     if ranks is not None:
         from adaptive_rec.embedding.peers.ownership import Ownership
 
-        group, ownership = ranks.group, Ownership(space, ranks.group.ranks, ranks.group.rank)
+        group = ranks.group
+        ownership = Ownership(space, group.ranks, group.rank, home_T=ranks.home_T)
         first = FreshRows(seed, space.tables, ownership.ids_of)
         rounding_seed = seed + group.rank  # rows of two ranks may have one number, and must not share their dice
     index = RowIndex(space if ownership is None else ownership.own)

@@ -21,8 +21,8 @@ class FreshRows:
     seed: int
     tables: tuple[TableSpec, ...]
     """The whole tables."""
-    ids_of: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None
-    """Returns the ids of rows, by their numbers in their table, where a store has only some of a table's rows."""
+    ids_of: Callable[[int, NDArray[np.int64]], NDArray[np.int64]] | None = None
+    """Returns the ids of rows of a table, by their numbers in it, where a store has only some of a table's rows."""
 
     def fill(self, table: int, weights_RD: NDArray[Any]) -> None:
         """Draw all rows of a table that a store has, on all cores."""
@@ -30,7 +30,7 @@ class FreshRows:
         if self.ids_of is None:
             fill_parts(len(weights_RD), lambda part: fill_uniform(seed, table, bound, part.start, weights_RD[part]))
             return
-        id_R = self.ids_of(np.arange(len(weights_RD)))
+        id_R = self.ids_of(table, np.arange(len(weights_RD)))
         fill_parts(len(weights_RD), lambda part: fill_rows(seed, table, bound, id_R[part], weights_RD[part]))
 
     def draw(
@@ -41,6 +41,6 @@ class FreshRows:
         if not len(row_C):
             return
         drawn, bound = np.empty((len(row_C), weights_LD.shape[1]), weights_LD.dtype), first_bound(self.tables[table].rows)
-        fill_rows(np.uint64(self.seed % 2**64), table, bound, row_C if self.ids_of is None else self.ids_of(row_C), drawn)
+        fill_rows(np.uint64(self.seed % 2**64), table, bound, row_C if self.ids_of is None else self.ids_of(table, row_C), drawn)
         weights_LD[line_C] = drawn
         state_LK[line_C] = 0

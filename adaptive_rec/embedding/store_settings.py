@@ -41,3 +41,5 @@ class AmongRanks:
     group: Group
     rounded: bool = False
     """Whether vectors and gradients travel in bfloat16."""
+    home_T: tuple[int, ...] = ()
+    """`Ownership.home_T`."""

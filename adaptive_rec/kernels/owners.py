@@ -20,11 +20,12 @@ def _first_owner(block, ranks):
 
 
 @njit(**JIT)
-def find_owners(rows_U, first_row_T, own_first_row_T, ranks, owner_U, own_row_U):
+def find_owners(rows_U, first_row_T, home_T, own_first_row_WT, ranks, owner_U, own_row_U):
     """Set the owner of each row, and the row's number among the owner's rows.
 
     Tables stand in the order of their rows: their first rows in the joint row space rise in `first_row_T`, those among the rows
-    of an owner are `own_first_row_T`.
+    of each owner are `own_first_row_WT`, which has one line where all owners have the same. A table is owned whole by the rank
+    `home_T`, or dealt out where that is -1.
     """
     t = 0
     for u in range(len(rows_U)):
@@ -32,9 +33,11 @@ def find_owners(rows_U, first_row_T, own_first_row_T, ranks, owner_U, own_row_U)
         if row < first_row_T[t] or (t + 1 < len(first_row_T) and row >= first_row_T[t + 1]):
             t = np.searchsorted(first_row_T, row, side="right") - 1
         id_ = row - first_row_T[t]
-        block = id_ // ranks
-        owner_U[u] = (id_ + _first_owner(block, ranks)) % ranks
-        own_row_U[u] = own_first_row_T[t] + block
+        owner, own_row = home_T[t], id_
+        if owner < 0:
+            own_row = id_ // ranks
+            owner = (id_ + _first_owner(own_row, ranks)) % ranks
+        owner_U[u], own_row_U[u] = owner, own_first_row_WT[owner if len(own_first_row_WT) > 1 else 0, t] + own_row
 
 
 @njit(**JIT)

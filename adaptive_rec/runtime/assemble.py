@@ -28,6 +28,7 @@ from adaptive_rec.memory.dense import least_parameters
 from adaptive_rec.memory.disk import check_room, checkpoint_bytes, free_room
 from adaptive_rec.memory.parts import plan_memory
 from adaptive_rec.memory.plan import MemoryPlan, Place
+from adaptive_rec.memory.rows import row_type
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy, SkippingPolicy
 from adaptive_rec.policy.find import load_policy
@@ -75,13 +76,18 @@ def assemble(
     if source is None:
         source = open_source(config, trains=True, left_out=options.left_out, group=group)
     on_device = streams is not None or choose_device(config).type == "cuda"
-    several = not group.is_alone
+    several, home_T = not group.is_alone, tuple[int, ...]()
     check_settings(config, policy, on_device, several, options.trains)
     if several:
         from adaptive_rec.runtime.rank_checks import check_data
 
         check_gpus(config, processes_here())
-        check_data(group, source, config)
+        first = check_data(group, source, config)
+        if first is not None and config.whole_tables:
+            from adaptive_rec.embedding.peers.whole_tables import choose_homes
+
+            rounded, space = config.run.transport == "bf16", RowSpace.of(source.tables, source.features)
+            home_T = choose_homes(space, first, group.ranks, 2 if rounded else row_type(config).itemsize)
         source = PartOfBatches(source, group)
     if streams is None and (device := choose_device(config)).type == "cuda":
         if several:
@@ -93,7 +99,7 @@ def assemble(
         use_tf32(config.run.precision == "tf32")
     while True:
         try:
-            return _join(config, source, streams, policy, options, group)
+            return _join(config, source, streams, policy, options, group, home_T)
         except torch.OutOfMemoryError as error:
             if several:
                 raise MemoryPlanError(f"{NO_ROOM} (seen by rank {group.rank}): {first_line(error)}") from error
@@ -135,11 +141,12 @@ def plan_run(
 
 
 def _join(
-    config: Config, source: Source, streams: Streams | None, policy: Policy, options: RunOptions, group: Group
-) -> Runtime:
+    config: Config, source: Source, streams: Streams | None, policy: Policy, options: RunOptions, group: Group,
+    home_T: tuple[int, ...],
+) -> Runtime:  # fmt: skip
     space = RowSpace.of(source.tables, source.features, policy.request_per_table)
     ranks = group.ranks
-    own = source if ranks == 1 else RowsOfRank(source, ranks)
+    own = source if ranks == 1 else RowsOfRank(source, ranks, group.rank, home_T)
     own_space = RowSpace.of(own.tables, own.features, policy.request_per_table)
     check_rows(config, policy, own_space, streams is not None, options.checkpoints is not None, options.replayed is None)
     model = _build_model(config, space, source)
@@ -160,7 +167,7 @@ def _join(
     store = build_store(
         config, space, policy, streams, group=group, rows=rows,
         classifies=streams is not None and config.run.classifies_on_device(bags, isinstance(policy, SkippingPolicy), ranks),
-        cold_rows="staged" if streams is None else config.run.cold_rows_of(ranks),
+        cold_rows="staged" if streams is None else config.run.cold_rows_of(ranks), home_T=home_T,
     )  # fmt: skip
     model = model.to(store.torch_device, store.dtype)
     optimizer = build_dense_optimizer(config, model)
@@ -274,17 +281,17 @@ def choose_device(config: Config) -> torch.device:
 def build_store(
     config: Config, space: RowSpace, policy: Policy, streams: Streams | None, drawn: bool = True,
     rule: RowRule | Sequence[RowRule] | None = None, group: Group = ALONE, rows: Path | None = None,
-    classifies: bool = False, cold_rows: str = "staged", dice: int = 0,
+    classifies: bool = False, cold_rows: str = "staged", dice: int = 0, home_T: tuple[int, ...] = (),
 ) -> EmbeddingStore:  # fmt: skip
     """Build the two tiers, the device tier as large as the policy's budget. Rows are drawn, or zeros for a caller to set.
     `rule`: update rule of rows, or of those of each pool, by default that of the configuration. `rows`: folder of cold rows,
     where they lie on a disk. `classifies`: the device classifies batches. `cold_rows`: how they get to a device.
-    `dice`: as in `build`."""
+    `dice`: as in `build`. `home_T`: tables that one rank owns whole."""
     dtype = torch.float64 if config.run.precision == "float64" else torch.float32
     rule = rule or RowRule.of(config.optimizer, config.run.row_precision)
     sizes = row_bytes(space, rule, dtype.itemsize, policy.records_movement(config.knobs))
     budget = policy.budget_bytes(config.knobs, all_rows_bytes(space, sizes))
-    ranks = None if group.is_alone else AmongRanks(group, config.run.transport == "bf16")
+    ranks = None if group.is_alone else AmongRanks(group, config.run.transport == "bf16", home_T)
     device, memory_bytes = None, 0
     if streams is not None:
         rule, memory_bytes = rules_of_pools(rule, 1)[0], hot_part(config.run.host_memory)

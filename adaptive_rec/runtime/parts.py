@@ -53,8 +53,8 @@ def parts_of(source: Source, batches: Iterable[Batch]) -> Iterator[Batch]:
 class RowsOfRank(Wrapped):
     """A source whose tables have as many rows as a rank owns of them. The ids of its batches are those of all ranks."""
 
-    def __init__(self, source: Source, ranks: int) -> None:
+    def __init__(self, source: Source, ranks: int, rank: int = 0, home_T: tuple[int, ...] = ()) -> None:
         from adaptive_rec.embedding.peers.ownership import Ownership
 
         super().__init__(source)
-        self.tables = Ownership(RowSpace.of(source.tables, source.features), ranks, 0).own.tables
+        self.tables = Ownership(RowSpace.of(source.tables, source.features), ranks, rank, home_T=home_T).own.tables

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from adaptive_rec.batch import Position
+from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
 from adaptive_rec.errors import ConfigError, UsageError
@@ -28,9 +28,9 @@ def check_ranks_start(group: Group, config: Config, resume: bool) -> None:
     check_same_on_ranks(group, {"the version of adaptive-rec": __version__, "--resume": resume, **own})
 
 
-def check_data(group: Group, source: Source, config: Config) -> None:
-    """Raise ConfigError on all ranks where one has other tables, other numbers of samples, or another first batch. Data that is
-    followed has neither: rank 0 alone reads it."""
+def check_data(group: Group, source: Source, config: Config) -> Batch | None:
+    """Raise ConfigError on all ranks where one has other tables, other numbers of samples, or another first batch, and return
+    that batch (of raw ids: with keys for ids). Data that is followed has neither: rank 0 alone reads it."""
     from adaptive_rec.data.raw.raw_ids import RawIds
 
     read = source.key_batches if isinstance(source, RawIds) else source.train_batches
@@ -48,6 +48,7 @@ def check_data(group: Group, source: Source, config: Config) -> None:
             "the sum of the first batch's weights": 0 if weights_B is None else zlib.crc32(weights_B.tobytes()),
         },
     )
+    return first
 
 
 def check_directory(group: Group, out: Path) -> None:

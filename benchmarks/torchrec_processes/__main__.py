@@ -11,7 +11,8 @@ memory. Bytes are those that the interface of the namespace has sent, with all h
 trains. TorchRec is its DLRM under DistributedModelParallel with a plan of one way for all tables (row_wise, table_wise,
 data_parallel) or `mixed` (tables with fewer rows than a rank has samples are data_parallel, the others table_wise), in a plain
 loop or by TrainPipelineSparseDist ("pipelined"), with its own dense part or ours. Runs with our dense part begin with our
-weights, so their losses must be ours.
+weights, so their losses must be ours. "ours, all rows dealt out" gives no table whole to one rank (run.whole_tables=false). The
+cell sgd compares all rows after the first turn with those of one process; every rank needs memory for all of them twice over.
 """
 
 from __future__ import annotations

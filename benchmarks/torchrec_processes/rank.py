@@ -9,27 +9,32 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.models.build import build_model
 from adaptive_rec.live.telemetry import Event
+from adaptive_rec.offline.forecast.fitting import with_settings
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.parts import PartOfBatches
+from adaptive_rec.system.group import ALONE, Group
 from adaptive_rec.system.torch_group import TorchGroup
 from benchmarks.common.shapes import SHAPES, Preloaded, configure, open_shape, preload
 from benchmarks.common.turns import Turn, take_turns
 from benchmarks.torchrec_processes.network import sent_bytes
-from benchmarks.torchrec_processes.trial import DENSE, OUR_DENSE, OURS, PIPELINED, Trial
+from benchmarks.torchrec_processes.trial import DEALT, DENSE, OUR_DENSE, OURS, PIPELINED, Trial
 
 MOST_BATCHES = 24
 RAW_BYTES = 32 << 20
@@ -43,6 +48,10 @@ class Driven(Protocol):
 
     def close(self) -> None: ...
 
+    def rows(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.float32]]]:
+        """Yield a table's number, the ids of those of its rows that this rank has, and the rows."""
+        ...
+
 
 TURN = Event(0, "turn", "it ends where all ranks have ended their step")
 
@@ -50,7 +59,7 @@ TURN = Event(0, "turn", "it ends where all ranks have ended their step")
 class OurRank:
     """One rank of a run of ours, driven as the command line does."""
 
-    def __init__(self, config: Config, source: Source, group: TorchGroup) -> None:
+    def __init__(self, config: Config, source: Source, group: Group) -> None:
         self.runtime = assemble(config, source=source, group=group)
         boundary = self.runtime.boundary
 
@@ -60,21 +69,27 @@ class OurRank:
 
         self.runtime.boundary = stopping  # type: ignore[method-assign]
         self._reports = self.runtime.run()
+        self.counted: Counter[str] = Counter()
+        """The bytes that the rank has counted itself."""
 
     def drive(self, steps: int) -> float:
-        before, end = self.runtime.reports.totals(), self.runtime.step_number + steps
+        meter = self.runtime.store.group.meter
+        sent, before, end = Counter(meter.sent_bytes), self.runtime.reports.totals(), self.runtime.step_number + steps
         while next(self._reports) is not TURN or self.runtime.step_number < end:
             pass
         assert self.runtime.pipeline is not None
         self.runtime.pipeline.settle()
         self.runtime.observer.settle()
         now = self.runtime.reports.totals()
+        self.counted += Counter(meter.sent_bytes) - sent
         loss, samples = (now[key] - before[key] for key in ("loss_sum", "samples_trained"))
         return loss / samples
 
-    def counted(self) -> dict[str, int]:
-        """Return the bytes that the rank has counted itself."""
-        return dict(self.runtime.store.group.meter.sent_bytes)
+    def rows(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.float32]]]:
+        store = self.runtime.store
+        for table, spec in enumerate(store.peers.batch_space.tables):
+            own, place = store.peers.own_range(table, 0, spec.rows)
+            yield table, np.arange(spec.rows)[place], store.contents.export(table)[0][own]
 
     def close(self) -> None:
         self._reports.close()  # type: ignore[attr-defined]
@@ -93,6 +108,9 @@ class DenseAlone:
         return float("nan")
 
     def close(self) -> None: ...
+
+    def rows(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.float32]]]:
+        return iter(())
 
 
 class Measured:
@@ -120,9 +138,19 @@ class Measured:
         return turn
 
     def facts(self) -> dict[str, Any]:
-        counted = self._driven.counted() if isinstance(self._driven, OurRank) else {}
+        counted = self._driven.counted if isinstance(self._driven, OurRank) else {}
         per_sample = {kind: count / (self.steps * self._trial.samples) for kind, count in counted.items()}
         return {"counted_bytes": per_sample}
+
+    def rows_apart(self, one: OurRank, first: list[NDArray[np.float32]]) -> float:
+        """Return the largest difference of a rank's rows from those of one process, which began with `first`, as a share of the
+        largest movement of a row there."""
+        of_one = {table: rows_RD for table, _, rows_RD in one.rows()}
+        moved = max(float(np.abs(of_one[table] - rows_RD).max()) for table, rows_RD in enumerate(first))
+        apart = [np.abs(rows_RD - of_one[table][ids]).max(initial=0.0) for table, ids, rows_RD in self._driven.rows()]
+        worst = torch.tensor([float(max(apart))])
+        dist.all_reduce(worst, dist.ReduceOp.MAX, group=self._channel)
+        return worst.item() / moved
 
     def close(self) -> None:
         self._driven.close()
@@ -132,8 +160,8 @@ class Measured:
 
 
 def build(name: str, config: Config, source: Preloaded, group: TorchGroup) -> Driven:
-    if name == OURS:
-        return OurRank(config, source, group)
+    if name in (OURS, DEALT):
+        return OurRank(config if name == OURS else with_settings(config, [("run.whole_tables", False)]), source, group)
     if name == DENSE:
         return DenseAlone(config, source)
     from benchmarks.torchrec_processes.rivals import TorchRecRank
@@ -167,14 +195,21 @@ def measure(trial: Trial, group: TorchGroup) -> dict[str, Any]:
     raw = raw_gigabits(group.rank)
     contestants: dict[str, Any] = {}
     first: dict[str, float] = {}
+    apart: dict[str, float] = {}
+    one = OurRank(config, source, ALONE) if trial.compares_rows else None
+    drawn = [rows_RD for _, _, rows_RD in one.rows()] if one else []
+    if one:
+        one.drive(trial.steps)
     for name in trial.contestants:
         contestants[name] = Measured(build(name, config, source, group), trial)
         first[name] = contestants[name].turn(trial.steps).gained["loss"]
+        if one and name != DENSE:
+            apart[name] = contestants[name].rows_apart(one, drawn)
     found = take_turns(contestants, trial.rounds, trial.steps)
     for contestant in contestants.values():
         contestant.close()
     rows = sum(table.rows for table in source.tables)
-    return {"rows": rows, "raw_gigabits": raw, "first_loss": first, "runs": found}
+    return {"rows": rows, "raw_gigabits": raw, "first_loss": first, "apart": apart, "runs": found}
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from adaptive_rec.batch import Batch, TableSpec
@@ -92,7 +93,7 @@ class TorchRecRank:
     def __init__(
         self, config: Config, source: Source, batches: list[Batch], plan: str, pipelined: bool, our_dense: bool
     ) -> None:
-        assert config.optimizer.embedding == "rowwise_adagrad", config.optimizer.embedding
+        assert config.optimizer.embedding in ("rowwise_adagrad", "sgd"), config.optimizer.embedding
         self._space = RowSpace.of(source.tables, source.features)
         self._keys = [feature.name for feature in source.features]
         rows_T = [table.rows for table in source.tables]
@@ -118,11 +119,11 @@ class TorchRecRank:
             for number, table in enumerate(self._space.tables)
         ]  # fmt: skip
         collection = torchrec.EmbeddingBagCollection(tables=tables, device=torch.device("meta"))
-        options = {"lr": config.optimizer.embedding_lr, "eps": config.optimizer.eps}
+        rule, options = _rule(config)
         for number, way in enumerate(ways_T):
             if way != "data_parallel":
                 weight = collection.embedding_bags[f"t{number}"].weight
-                apply_optimizer_in_backward(torchrec.optim.RowWiseAdagrad, [weight], options)
+                apply_optimizer_in_backward(rule, [weight], options)
         return collection
 
     @staticmethod
@@ -146,8 +147,8 @@ class TorchRecRank:
         make = partial(getattr(torch.optim, options.dense), lr=options.dense_lr, **options.dense_options)
         made = [KeyedOptimizerWrapper(dense, make)]
         if whole:
-            rule = partial(torchrec.optim.RowWiseAdagrad, lr=options.embedding_lr, eps=options.eps)
-            made.append(KeyedOptimizerWrapper(whole, rule))
+            rule, values = _rule(config)
+            made.append(KeyedOptimizerWrapper(whole, partial(rule, **values)))
         return CombinedOptimizer(made)
 
     def _prepare(self, batch: Batch) -> TheirBatch:
@@ -172,6 +173,23 @@ class TorchRecRank:
         return seen
 
     def close(self) -> None: ...
+
+    def rows(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.float32]]]:
+        for name, weight in self._model.state_dict().items():
+            if EBC in name:
+                table, parts = int(name.split(".")[-2][1:]), [(0, weight)]
+                if hasattr(weight, "local_shards"):
+                    parts = [(shard.metadata.shard_offsets[0], shard.tensor) for shard in weight.local_shards()]
+                for start, rows_RD in parts:
+                    yield table, np.arange(start, start + len(rows_RD)), rows_RD.detach().numpy()
+
+
+def _rule(config: Config) -> tuple[Any, dict[str, float]]:
+    """Return the class of the update rule of rows, and its options."""
+    lr, eps = config.optimizer.embedding_lr, config.optimizer.eps
+    if config.optimizer.embedding == "sgd":
+        return torch.optim.SGD, {"lr": lr}
+    return torchrec.optim.RowWiseAdagrad, {"lr": lr, "eps": eps}
 
 
 def _draw(seed: int, number: int, table: TableSpec, weight: Tensor) -> None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from benchmarks.common.bench import Cell
 
 OURS, DENSE = "ours", "dense gradients alone"
+DEALT = "ours, all rows dealt out"
 PLANS = ("row_wise", "table_wise", "data_parallel", "mixed")
 PIPELINED, OUR_DENSE = ", pipelined", ", our dense part"
 """What a rival's name ends with: trained by TrainPipelineSparseDist, with our dense part instead of TorchRec's DLRM."""
@@ -24,10 +25,18 @@ SHAPES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Shapes of `benchmarks.common.shapes` by their names here, and what is set besides. `kaggle` reads the Criteo file."""
 
+ROWS = "rows"
+"""The kind of a cell whose contestants' rows are compared with those of one process."""
+
 CELLS = (
-    Cell("loopback", "ranks of one node, which share a loopback device", (DENSE, OURS, *RIVALS)),
-    Cell("1gbit", "two nodes, joined by a cable of 1 Gbit/s", (DENSE, OURS, *RIVALS)),
-)
+    Cell("loopback", "ranks of one node, which share a loopback device", (DENSE, OURS, DEALT, *RIVALS)),
+    Cell("1gbit", "two nodes, joined by a cable of 1 Gbit/s", (DENSE, OURS, DEALT, *RIVALS)),
+    Cell(
+        "sgd", "rows after the first turn of SGD beside those of one process",
+        (DENSE, OURS, DEALT, *(f"{plan}{OUR_DENSE}" for plan in PLANS)), kind=ROWS,
+        settings=("optimizer.embedding=sgd", "run.linear=torch"),
+    ),
+)  # fmt: skip
 
 
 def rehearsed(cell: Cell) -> Cell:
@@ -36,6 +45,10 @@ def rehearsed(cell: Cell) -> Cell:
 
 LOSS_BOUND = 1e-3
 """Largest relative difference of mean losses in the first turn, between runs that begin with the same weights."""
+
+ROW_BOUND = 1e-4
+"""Largest difference from a row of one process, of the largest movement of a row, likewise. Under SGD a gradient of another scale
+moves rows otherwise; row-wise Adagrad hides it."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +66,7 @@ class Trial:
     steps: int
     interface: str
     """The network interface whose bytes are counted, on every rank."""
+    compares_rows: bool = False
 
     def text(self) -> str:
         return json.dumps(asdict(self))

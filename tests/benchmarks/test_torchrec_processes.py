@@ -24,7 +24,7 @@ def namespaces() -> str:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not MAKES_NETWORKS, reason="network namespaces need root, ip and tc")
-@pytest.mark.parametrize("kind", ["loopback", "1gbit"])
+@pytest.mark.parametrize("kind", ["loopback", "1gbit", "sgd"])
 def test_contestants_take_turns_on_a_network_whose_bytes_are_counted(kind: str, tmp_path: Path) -> None:
     rival = ["row_wise, our dense part"] if importlib.util.find_spec("torchrec") else []
     words = ["--rehearse", "--only", kind, "--out", str(tmp_path), "--contestants", "ours", *rival]
@@ -37,6 +37,7 @@ def test_contestants_take_turns_on_a_network_whose_bytes_are_counted(kind: str, 
     counted = sum(value for name, value in facts.items() if name.startswith("counted") and name != "counted dense bytes")
     assert counted < facts["embedding bytes"] < 20 * counted  # headers weigh much in tiny batches
     assert all(check["passed"] for check in result["checks"])
+    assert ("ours: rows" in {check["check"] for check in result["checks"]}) == (kind == "sgd")
     if kind == "1gbit":
         assert 0.5 < result["raw_gigabits_per_second"] < 1
     assert "ranks-" not in namespaces()
@@ -46,8 +47,11 @@ def test_a_run_that_begins_with_our_weights_must_have_our_loss() -> None:
     from benchmarks.torchrec_processes.cells import checks
 
     losses = {"ours": 0.5, "mixed": 0.6, "mixed, our dense part": 0.50001, "row_wise, our dense part": 0.51}
-    found = {one["check"]: one["passed"] for one in checks(losses)}
-    assert found == {"mixed, our dense part: loss": True, "row_wise, our dense part: loss": False}
+    found = {one["check"]: one["passed"] for one in checks(losses, {"ours": 1e-6, "mixed, our dense part": 0.5})}
+    assert found == {
+        "mixed, our dense part: loss": True, "row_wise, our dense part: loss": False, "ours: rows": True,
+        "mixed, our dense part: rows": False,
+    }  # fmt: skip
 
 
 def test_networks_need_root(monkeypatch: pytest.MonkeyPatch) -> None:

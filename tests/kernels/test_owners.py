@@ -15,14 +15,20 @@ TABLES = (TableSpec("a", 1000, 8), TableSpec("b", 3, 16), TableSpec("c", 1, 8), 
 SPACE = RowSpace.of(TABLES, tuple(FeatureSpec(table.name, index) for index, table in enumerate(TABLES)))
 
 
+WHOLE = (-1, -1, 1, 0)
+"""Homes of the tables, where some have one owner: of two dims, the smallest, and neither first nor last in the row space."""
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 def test_kernels_equal_their_plain_twins(ranks: int) -> None:
     rows = np.random.default_rng(ranks).permutation(SPACE.rows)
-    firsts = np.sort(SPACE.table_first_row), np.array([0, 500, 501, 504])
-    found = [[np.empty_like(rows) for _ in range(2)] for _ in range(2)]
-    for module, out in zip((owners, plain), found, strict=True):
-        module.find_owners(rows, *firsts, ranks, *out)
-    np.testing.assert_array_equal(*[np.stack(out) for out in found])
+    dealt = np.array([-1, -1, -1, -1]), np.array([[0, 500, 501, 504]])
+    some_whole = np.array([-1, ranks - 1, -1, 0]), np.arange(ranks * 4).reshape(ranks, 4) * 1000
+    for homes in (dealt, some_whole):
+        found = [[np.empty_like(rows) for _ in range(2)] for _ in range(2)]
+        for module, out in zip((owners, plain), found, strict=True):
+            module.find_owners(rows, np.sort(SPACE.table_first_row), *homes, ranks, *out)
+        np.testing.assert_array_equal(*[np.stack(out) for out in found])
 
     blocks, ids = np.arange(5, 300), [np.empty(295, np.int64) for _ in range(2)]
     for module, out in zip((owners, plain), ids, strict=True):
@@ -30,10 +36,11 @@ def test_kernels_equal_their_plain_twins(ranks: int) -> None:
     np.testing.assert_array_equal(*ids)
 
 
+@pytest.mark.parametrize("home_T", [(), WHOLE, (0, 1, 0, 1)])
 @pytest.mark.parametrize("ranks", [2, 3, 8])
-def test_every_row_has_one_owner_and_its_number_leads_back(ranks: int) -> None:
+def test_every_row_has_one_owner_and_its_number_leads_back(ranks: int, home_T: tuple[int, ...]) -> None:
     rows = np.arange(SPACE.rows)
-    parts = [Ownership(SPACE, ranks, rank) for rank in range(ranks)]
+    parts = [Ownership(SPACE, ranks, rank, home_T=home_T) for rank in range(ranks)]
     owner_U, own_row_U = parts[0].split(rows)
 
     for rank, part in enumerate(parts):

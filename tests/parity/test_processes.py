@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from adaptive_rec.embedding.peers import lines
+from adaptive_rec.embedding.peers import lines, whole_tables
 from adaptive_rec.embedding.peers.host_transport import HostTransport
+from tests.cells import own_some
 from tests.parity.test_parity import assert_equal, plain
 
 CHANGES = {
@@ -73,6 +74,28 @@ def test_several_ranks_equal_one_where_owners_pool_all_bags(
 
     outcome = train("hotline", "adagrad", bags, budget_bytes=200_000, depth=2, ranks=ranks, steps=STEPS)
 
+    assert_equal(outcome, plain(train, "adagrad", bags, steps=STEPS))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "bags", "device"),
+    [
+        (2, "mean", "direct"),
+        (3, "sum", "late"),
+        pytest.param(3, "one-hot", "direct", marks=pytest.mark.slow),
+        pytest.param(2, "sum", "late", marks=pytest.mark.slow),
+    ],
+)
+def test_several_ranks_equal_one_where_each_owns_some_tables_whole(
+    train: Any, ranks: int, bags: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And bags of all tables are pooled, whole or in parts, where there are bags."""
+    monkeypatch.setattr(whole_tables, "choose_homes", own_some)
+    monkeypatch.setattr(lines, "ROW_BYTES", 1_000_000)
+
+    outcome = train("hotline", "adagrad", bags, device, 200_000, depth=2, churn=True, ranks=ranks, steps=STEPS)
+
+    assert set(outcome.runtime.store.peers.home_T) == set(range(-1, ranks))
     assert_equal(outcome, plain(train, "adagrad", bags, steps=STEPS))
 
 

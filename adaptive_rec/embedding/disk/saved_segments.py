@@ -46,6 +46,8 @@ class SavedLog:
 
     folder: Path
     pools: tuple[SavedPool, ...]
+    home_T: tuple[int, ...] = ()
+    """`Ownership.home_T` of the ranks that have written them."""
 
     @property
     def files(self) -> list[Path]:

@@ -64,8 +64,7 @@ class Lines:
 def lines_of(work: ClassifiedBatch, ownership: Ownership, owner_U: NDArray[np.int64], vector_bytes: int) -> Lines:
     """Return what to ask for a batch. `vector_bytes` is the size of a component of a vector."""
     if not work.one_hot and work.batch.reads is None:
-        counts_2FW = np.zeros((2, len(work.space.features), ownership.ranks), dtype=np.int64)
-        bag_parts.count_parts(work.batch.offsets, work.inverse_N, owner_U, *counts_2FW)
+        counts_2FW = count_parts(work, owner_U, ownership.ranks)
         pooled_F = choose_pooled(work, ownership, owner_U, counts_2FW, vector_bytes)
         if pooled_F.any():
             return _lines_with_parts(work, owner_U, pooled_F, counts_2FW)
@@ -85,14 +84,31 @@ def choose_pooled(
 ) -> NDArray[np.bool_]:  # fmt: skip
     """Return for each feature whether owners pool its bags: where that sends fewer bytes for its table. `counts_2FW`: parts of
     bags, and their lookups, of each owner."""
-    space, rank = work.space, ownership.rank
-    others_2F = counts_2FW.sum(axis=2) - counts_2FW[..., rank]
-    parts_T, lookups_T = (np.bincount(space.table_of_feature, each_F, len(space.tables)) for each_F in others_2F)
-    rows_T = space.count_by_table(work.distinct_U[owner_U != rank])
-    vectors_T = 2 * vector_bytes * np.array([table.dim for table in space.tables])
-    pooled_T = parts_T * (PART_BYTES + vectors_T) + lookups_T * LOOKUP_BYTES < rows_T * (ROW_BYTES + vectors_T)
-    chosen: NDArray[np.bool_] = pooled_T[space.table_of_feature]
+    rows_T, parts_T = way_bytes(work, ownership, owner_U, counts_2FW, vector_bytes)
+    chosen: NDArray[np.bool_] = (parts_T < rows_T)[work.space.table_of_feature]
     return chosen
+
+
+def way_bytes(
+    work: ClassifiedBatch, ownership: Ownership, owner_U: NDArray[np.int64], counts_2FW: NDArray[np.int64],
+    vector_bytes: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
+    """Return the bytes that go between this rank and others for each table, by rows and by parts. What stays here counts where a
+    table is this rank's whole."""
+    space, rank = work.space, ownership.rank
+    away_T = np.array(ownership.home_T or [-1] * len(space.tables)) != rank
+    others_2F = counts_2FW.sum(axis=2) - counts_2FW[..., rank] * away_T[space.table_of_feature]
+    parts_T, lookups_T = (np.bincount(space.table_of_feature, each_F, len(space.tables)) for each_F in others_2F)
+    rows_T = space.count_by_table(work.distinct_U) - space.count_by_table(work.distinct_U[owner_U == rank]) * away_T
+    vectors_T = 2 * vector_bytes * np.array([table.dim for table in space.tables])
+    return rows_T * (ROW_BYTES + vectors_T), parts_T * (PART_BYTES + vectors_T) + lookups_T * LOOKUP_BYTES
+
+
+def count_parts(work: ClassifiedBatch, owner_U: NDArray[np.int64], ranks: int) -> NDArray[np.int64]:
+    """Count the parts of each feature's bags, and their lookups, by owner (2, F, W)."""
+    counts_2FW = np.zeros((2, len(work.space.features), ranks), dtype=np.int64)
+    bag_parts.count_parts(work.batch.offsets, work.inverse_N, owner_U, *counts_2FW)
+    return counts_2FW
 
 
 def _lines_with_parts(

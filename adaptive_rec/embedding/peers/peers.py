@@ -26,6 +26,8 @@ class Peers:
 
     owns_all = True
     """Whether all rows are this process's: others know only the places of their own."""
+    home_T: tuple[int, ...] = ()
+    """`Ownership.home_T` of several processes."""
     link: Any = None
     """The way from device to device (`Link`), where ranks have devices."""
 

@@ -59,7 +59,7 @@ class RankPeers(Peers, BatchPath):
     ) -> None:  # fmt: skip
         """`rounded`: in steps, vectors and gradients travel in bfloat16."""
         super().__init__(index, hot, path, group)
-        self.ownership = ownership
+        self.ownership, self.home_T = ownership, ownership.home_T
         self._transport, self._rounded = transport, rounded
         self._announcing = group.fork()
         self.link = transport.link
@@ -206,7 +206,8 @@ class RankPeers(Peers, BatchPath):
         return here, own_rows - self._index.space.table_first_row[table]
 
     def own_range(self, table: int, first: int, rows: int) -> tuple[NDArray[np.int64], Some]:
-        blocks = slice(first // self.group.ranks, -(-(first + rows) // self.group.ranks))
+        each = 1 if self.home_T and self.home_T[table] == self.group.rank else self.group.ranks
+        blocks = slice(first // each, -(-(first + rows) // each))
         id_C = self.ownership.owned_ids(table)[blocks]
         inside = (first <= id_C) & (id_C < first + rows)
         return np.arange(blocks.start, blocks.start + len(id_C))[inside], id_C[inside] - first

@@ -99,7 +99,7 @@ def forecast(
     model = build_model(config, space, max(1, source.dense_features), source.sequence)
     gradients = parameter_bytes(config, model)
     dense = 2 * gradients + optimizer_bytes(config, model, build_dense_optimizer, row_type(config))
-    sent = count_sent(space, batches, layouts, row_type(config).itemsize, gradients)
+    sent = count_sent(space, batches, layouts, row_type(config).itemsize, gradients, config.whole_tables)
     work = _work_seconds(config, source, space, batches, layouts, sent, hardware) if hardware else [None] * len(sent)
     lookups = batches[0].lookups if batches else 0
     return [

@@ -23,6 +23,7 @@ from adaptive_rec.embedding.peers.lines import (
     lines_of,
 )
 from adaptive_rec.embedding.peers.ownership import Ownership
+from adaptive_rec.embedding.peers.whole_tables import choose_homes
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.system.group import part_of
 
@@ -82,16 +83,20 @@ class Sent:
 
 
 def count_sent(
-    space: RowSpace, batches: Iterable[Batch], layouts: Sequence[Nodes], vector_bytes: int, dense_bytes: int
-) -> list[Sent]:
+    space: RowSpace, batches: Iterable[Batch], layouts: Sequence[Nodes], vector_bytes: int, dense_bytes: int,
+    whole_tables: bool = False,
+) -> list[Sent]:  # fmt: skip
     """Count what ranks send for these batches under each layout. `vector_bytes` is the size of a component of a vector,
-    `dense_bytes` that of the dense part's gradients."""
+    `dense_bytes` that of the dense part's gradients. `whole_tables`: a rank may own a table whole."""
     sums, steps = np.zeros((len(layouts), 6)), 0
+    homes = [tuple[int, ...]()] * len(layouts)
     for batch in batches:
         steps += 1
-        for place, layout in enumerate(layouts):
+        if whole_tables and steps == 1:
+            homes = [choose_homes(space, batch, each.ranks, vector_bytes) for each in layouts]
+        for place, (layout, home_T) in enumerate(zip(layouts, homes, strict=True)):
             ranks = counted_ranks(layout.ranks)
-            sums[place] += np.mean([_of_rank(space, batch, layout, rank, vector_bytes) for rank in ranks], axis=0)
+            sums[place] += np.mean([_of_rank(space, batch, layout, rank, vector_bytes, home_T) for rank in ranks], axis=0)
     means = (sums / max(1, steps)).tolist()
     return [_sent(mean, layout, dense_bytes) for mean, layout in zip(means, layouts, strict=True)]
 
@@ -100,9 +105,11 @@ def counted_ranks(ranks: int) -> list[int]:
     return sorted({round(rank) for rank in np.linspace(0, ranks - 1, min(ranks, COUNTED_RANKS))})
 
 
-def _of_rank(space: RowSpace, batch: Batch, layout: Nodes, rank: int, vector_bytes: int) -> NDArray[np.float64]:
+def _of_rank(
+    space: RowSpace, batch: Batch, layout: Nodes, rank: int, vector_bytes: int, home_T: tuple[int, ...]
+) -> NDArray[np.float64]:
     """Return samples, lines, and bytes to other ranks: requests, rows, gradients, and of all those the part to other nodes."""
-    ownership, part = Ownership(space, layout.ranks, rank), part_of(batch.size, rank, layout.ranks)
+    ownership, part = Ownership(space, layout.ranks, rank, home_T=home_T), part_of(batch.size, rank, layout.ranks)
     work = ClassifiedBatch(take(batch, np.arange(part.start, part.stop)), space)
     owner_U, _ = ownership.split(work.distinct_U)
     lines = lines_of(work, ownership, owner_U, vector_bytes)

@@ -44,7 +44,7 @@ def counted(settings: Config, layouts: list[Nodes], dense_bytes: int = 0) -> lis
     source = open_source(settings)
     space = RowSpace.of(source.tables, source.features)
     vector_bytes = 8 if settings.run.precision == "float64" else 4
-    return count_sent(space, stream(settings, source), layouts, vector_bytes, dense_bytes)
+    return count_sent(space, stream(settings, source), layouts, vector_bytes, dense_bytes, settings.whole_tables)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
