@@ -19,7 +19,7 @@ from . import training
 from .cases import few_or_many_steps
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-NAMES = ["dlrm", "two_tower", "deepfm", "sasrec", "kjt"]
+NAMES = ["dlrm", "two_tower", "deepfm", "sasrec", "kjt", "ngram_lm", "hstu"]
 RULES = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad, "lazy_adam": torch.optim.SparseAdam}
 
 
