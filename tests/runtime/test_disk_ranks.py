@@ -22,12 +22,8 @@ from adaptive_rec.embedding.path.read_ahead import ReadAheadPath
 from adaptive_rec.embedding.peers import whole_tables as owners_of_tables
 from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.run.resume import trained_runtime
-<<<<<<< HEAD
-from tests.runtime.test_resumed_ranks import trained
-=======
 from tests.cells import own_some
-from tests.runtime.test_processes import trained
->>>>>>> wire
+from tests.runtime.test_resumed_ranks import trained
 
 pytestmark = pytest.mark.usefixtures("small_segments")
 
