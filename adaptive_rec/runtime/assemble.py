@@ -137,10 +137,11 @@ def plan_run(
 def _join(
     config: Config, source: Source, streams: Streams | None, policy: Policy, options: RunOptions, group: Group
 ) -> Runtime:
-    space = RowSpace.of(source.tables, source.features, policy.request_per_table)
+    per_table = policy.request_per_table or options.saved_pools == len(source.tables)
+    space = RowSpace.of(source.tables, source.features, per_table)
     ranks = group.ranks
     own = source if ranks == 1 else RowsOfRank(source, ranks)
-    own_space = RowSpace.of(own.tables, own.features, policy.request_per_table)
+    own_space = RowSpace.of(own.tables, own.features, per_table)
     check_rows(config, policy, own_space, streams is not None, options.checkpoints is not None, options.replayed is None)
     model = _build_model(config, space, source)
     device = torch.device("cpu") if streams is None else streams.device
