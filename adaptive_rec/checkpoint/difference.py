@@ -25,7 +25,7 @@ BLOCK_BYTES = 8 << 20
 
 MEASURED = re.compile(
     r"state\.(recorder(\.last)?\.(processor_)?seconds|times\.seconds\..*|splitting\.trial\.(block_began|seconds\..*)"
-    r"|store\.disk(\..*)?|recorder\.last\.disk_.*|reclassifier\.judged_at\.disk_.*|trend\..*"
+    r"|store\.disk(\..*)?|disk_reported(\..*)?|recorder\.last\.disk_.*|reclassifier\.judged_at\.disk_.*|trend\..*"
     r"|watchdog\..*)"
 )
 """Values of a state that no two runs share, however equal they are: times, how many rows were read and written on a disk, the
