@@ -113,7 +113,8 @@ REFUSALS = (
     Refusal("reordering", "next window", f'{KEEPS_ORDER} where eval.mode = "next_window"', REORDERED),
     Refusal("reordering", "order", f'{KEEPS_ORDER} where data.order = "time"', REORDERED),
     Refusal("arranging", "follow", f"{NOT_ARRANGED} where data is followed",
-            "the policy reads ahead, and data that is followed is trained on as it comes"),
+            "the policy reads ahead, a window of batches or all of them: training would stay behind the data by as much, or rows "
+            "would be placed by what had come by chance, which no resume or replay repeats"),
     Refusal("classify", "processes", f"run.classify must be host {TOGETHER}", "the host makes the requests to owners"),
     Refusal("cold rows", "processes", f"run.cold_rows must be staged {TOGETHER}", "cold rows come from their owners"),
     Refusal("classify", "disk", "run.classify must be host where rows lie on a disk (run.host_memory)",
