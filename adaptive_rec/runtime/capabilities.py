@@ -92,8 +92,9 @@ WAY_OUT = f"; {torch_titles(every_row=False)} without momentum and weight_decay 
 
 REFUSALS = (
     *(Refusal(f"evict {name}", "reordering", "must be 0 under a policy that reorders the stream",
-              "it reads the stream before it trains, so each id has its row for the whole stream", " under {reordering}",
-              f"evict_{name}") for name in ("ratio", "after")),
+              "it reads the stream before it trains, so each id has its row for the whole stream",
+              " under {reordering}; hotline, hybrid, slipstream and others that keep its order take it", f"evict_{name}")
+      for name in ("ratio", "after")),
     Refusal("evict ratio", "rows", "must be 0 unless data.ids=raw", RAW_ALONE, knob="evict_ratio", in_config=True),
     Refusal("evict after", "rows", "must be 0 unless data.ids=raw", RAW_ALONE, knob="evict_after", in_config=True),
     Refusal("keep evicted", "rows", 'data.keep_evicted must be 0 unless data.ids = "raw"', RAW_ALONE, in_config=True),
