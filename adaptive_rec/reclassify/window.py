@@ -118,8 +118,8 @@ class Reclassifier:
         return migration
 
     def change_policy(self, policy: Policy, step: int, knobs: Knobs) -> None:
-        """Follow another policy from now on, with the device tier it needs. At first no row is stale."""
-        self.policy = policy
+        """Follow another policy from now on, with the device tier it needs. At first no row is stale, and none is listed."""
+        self.policy, self._listed = policy, ListedRows()
         self.stale_threshold = 0.0
         self._stale.clear()
         self.place_again(step, knobs)

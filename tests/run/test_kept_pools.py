@@ -1,4 +1,4 @@
-"""A run that began under `xdl` keeps a pool for each table under the policies that it is changed to, resumed or gone back."""
+"""Runs that were changed to another policy while they trained, resumed or gone back: pools that began with `xdl` stay."""
 
 from __future__ import annotations
 
@@ -46,6 +46,21 @@ def test_a_run_changed_from_xdl_resumes_as_if_it_had_not_stopped(
     assert_same_end(tmp_path / "straight", tmp_path / "stopped")
     replay(tmp_path / "stopped", tmp_path / "again")
     assert_same_end(tmp_path / "straight", tmp_path / "again")
+
+
+@pytest.mark.parametrize("first", ["cdlrm", pytest.param("oracle", marks=pytest.mark.slow)])
+def test_a_run_changed_from_a_policy_that_lists_rows_resumes_as_if_it_had_not_stopped(tmp_path: Path, first: str) -> None:
+    """What the former policy listed is of no use to the next one: a resumed run has none of it."""
+    changes: dict[int, dict[str, Any]] = {3: {"policy": "slipstream"}}
+    settings = [*LAYOUT, f"knobs.policy={first}"]
+    straight = begin(tmp_path / "straight", *settings)
+    list(steered(straight, changes))
+    straight.finish()
+    list(steered(begin(tmp_path / "stopped", *settings), changes, lost_at=18))
+    resumed = go_on(tmp_path / "stopped")
+    list(steered(resumed, {}))
+    resumed.finish()
+    assert_same_end(tmp_path / "straight", tmp_path / "stopped")
 
 
 def test_a_run_changed_from_xdl_goes_back_with_its_pools(tmp_path: Path) -> None:
