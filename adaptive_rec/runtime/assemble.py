@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from collections.abc import Sequence
 from dataclasses import replace
@@ -152,7 +153,8 @@ def _join(
         free["disk"] = free_room(place_of_rows(config, options)) // ranks
     if streams is not None:
         free["device"] = streams.free_bytes()
-    plan = plan_memory(config, own, policy, model, build_dense_optimizer, device, free)
+    planned = _with_own_pools(policy) if per_table else policy
+    plan = plan_memory(config, own, planned, model, build_dense_optimizer, device, free)
     plan.check()
     if options.checkpoints is not None and (notice := check_room(options.checkpoints, ranks * checkpoint_bytes(plan))):
         options = replace(options, notices=[*options.notices, notice])
@@ -177,6 +179,13 @@ def _join(
         dense = _replayed_part(store, parts, streams, config.run.batch_size)
     kept_rows = _kept_rows(config, store, options) if config.data.keep_evicted and options.trains else None
     return Runtime(config, source, policy, store, dense, options, kept_rows)
+
+
+def _with_own_pools(policy: Policy) -> Policy:
+    """Return a policy for the plan of a run whose tables have a pool each, as this policy or a former one asked for."""
+    planned = copy.copy(policy)
+    vars(planned)["request_per_table"] = True
+    return planned
 
 
 def _folder_of_rows(config: Config, options: RunOptions, group: Group) -> Path:

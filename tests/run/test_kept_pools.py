@@ -9,9 +9,14 @@ import pytest
 
 from adaptive_rec.checkpoint.difference import find_differences
 from adaptive_rec.checkpoint.files import DISK
+from adaptive_rec.config.tree import Config
+from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.live.mailbox import Command
+from adaptive_rec.memory.plan import MemoryPlan
+from adaptive_rec.policy import Policy
 from adaptive_rec.run.training_run import TrainingRun
+from adaptive_rec.runtime import assemble as assembling
 from tests.checkpoint.test_resume_run import assert_same_end, begin, go_on, steered
 from tests.matrix import always, grid, only
 from tests.run.test_rollback import DISK_ROWS, EVERY_5, Client, kinds, replay
@@ -37,7 +42,18 @@ def test_a_run_changed_from_xdl_resumes_as_if_it_had_not_stopped(
     straight.finish()
     assert len(straight.runtime.store.space.pools) == 4
     list(steered(begin(tmp_path / "stopped", *settings), changes, lost_at=18))
-    resumed = go_on(tmp_path / "stopped")
+    planned: list[bool] = []
+    plan_memory = assembling.plan_memory
+
+    def noted(config: Config, source: Source, planned_for: Policy, *args: Any) -> MemoryPlan:
+        planned.append(planned_for.request_per_table)
+        return plan_memory(config, source, planned_for, *args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(assembling, "plan_memory", noted)
+        resumed = go_on(tmp_path / "stopped")
+    assert planned == [True], "memory is planned for these pools"
+    assert not resumed.runtime.policy.request_per_table
     assert len(resumed.runtime.store.space.pools) == 4
     assert resumed.runtime.store.hot.tier.hot_rows > 0, "rows are where they were"
     warned = [event.text for event in steered(resumed, {}) if event.kind == "warning"]
