@@ -88,6 +88,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def not_pickled(thing: object, way_out: str) -> TypeError:
+    """Return the error of a thing whose rows are in the memory of this process, where it is pickled or copied."""
+    return TypeError(f"{type(thing).__name__} must not be pickled or copied, as its rows are in this process; {way_out}")
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message."""
     return (str(error) or type(error).__name__).splitlines()[0]

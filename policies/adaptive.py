@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.policies.slipstream import Slipstream
 from adaptive_rec.policy import AccessView, MovementView, Staleness, fills_budget
 from adaptive_rec.policy.plans import share_skipped
@@ -56,6 +57,10 @@ class Adaptive(Slipstream):
 
         fits = fills_budget(present, row_bytes, budget_bytes)
         return present if fits and saved(wished) < (1 + NOTICEABLE) * saved(present) else wished
+
+    def reads_stale_lookups(self, knobs: Knobs) -> bool:
+        searches = knobs.stale_threshold == "search" and knobs.target_skip_ratio > 0 and knobs.stale_metric != "signal_to_noise"
+        return searches and knobs.action != "freeze"
 
     def find_stale(self, view: MovementView) -> Staleness:
         knobs = view.knobs

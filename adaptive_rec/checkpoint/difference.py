@@ -25,12 +25,13 @@ BLOCK_BYTES = 8 << 20
 
 MEASURED = re.compile(
     r"state\.(recorder(\.last)?\.(processor_)?seconds|times\.seconds\..*|splitting\.trial\.(block_began|seconds\..*)"
-    r"|store\.disk(\..*)?|recorder\.last\.disk_.*|reclassifier\.judged_at\.disk_.*|trend\..*"
-    r"|watchdog\..*)"
+    r"|store\.disk(\..*)?|disk_reported(\..*)?|recorder\.last\.disk_.*|reclassifier\.judged_at\.disk_.*|trend\..*"
+    r"|watchdog\..*|(store\.traffic|recorder\.last|reclassifier\.judged_at)\.host_to_device_bytes)"
 )
-"""Values of a state that no two runs share, however equal they are: times, how many rows were read and written on a disk, the
-best of the evaluations, of which a stop, a client, or data that are waited for add some, and what rules of the watchdog have
-seen, which begins anew where a rule has changed. They are not compared."""
+"""Values of a state that no two runs share, however equal they are: times, how many rows were read and written on a disk, what
+travelled to a device (a row travels again or not, as the thread that writes rows back is slow or quick), the best of the
+evaluations, of which a stop, a client, or data that are waited for add some, and what rules of the watchdog have seen, which
+begins anew where a rule has changed. They are not compared."""
 
 
 @dataclass

@@ -58,6 +58,12 @@ def saved_knobs(checkpoint: Path, files: Files = DISK) -> Knobs:
     return read_knobs(Saved(values).part("knobs"))
 
 
+def saved_pools(checkpoint: Path, files: Files = DISK) -> int:
+    """Return how many pools a run was saved with: one for each table where it began under a policy that has them so."""
+    values, _, _ = read_values(checkpoint, files)
+    return len(Saved(values).part("store").parts("pools"))
+
+
 def load(parts: RunParts, checkpoint: Path, verified: bool = False, files: Files = DISK) -> None:
     """Restore a fresh run from a checkpoint. `verified`: it was just read and found whole, with those it builds on."""
     if not verified:

@@ -112,18 +112,12 @@ def collect_run_state(parts: RunParts) -> dict[str, Any]:
     }
 
 
-OTHER_POOLS = (
-    "the run began under a policy with a pool for each table, which {0} has not: rows start cold, and a window "
-    "begins. Under a policy that skips, or where ids lose their rows, the run goes on otherwise than without the stop"
-)
-
-
 def restore_run_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Saved]) -> None:
     """Restore a saved state, after tables and dense part. `saved_by` returns what a rank has saved, `ranks` is their number.
 
     Under the same policy with the same budget, pools, ranks and owners everything is as it was; otherwise rows start cold and
-    are placed by what was counted of them so far. Pools differ where a run had changed from a policy that has one for each table.
-    Raises CheckpointError.
+    are placed by what was counted of them so far. A run that goes on has the pools of its checkpoint; one that only scores may
+    have others. Raises CheckpointError.
     """
     state = parts.state
     group = state.store.group
@@ -163,8 +157,6 @@ def restore_run_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Sav
     if found.flag("begun") and same_ranks and same:
         _set_all(parts, found)
         return
-    if policy == state.policy.name and not pools:
-        state.warn(OTHER_POOLS.format(policy))
     if found.flag("begun") and same_ranks:
         parts.observer.remember(found.part("observer"), read_hot_rows(found.part("store"), state.store.space.rows))
     elif found.flag("begun") and state.policy.counts_lookups(state.knobs):

@@ -14,7 +14,9 @@ from adaptive_rec.live.served_run import ServedRun
 
 FIND_KEYS = "find_keys"
 """A question, which is answered at once, between two steps or not."""
-VERBS = frozenset(get_args(Verb)) - {"note", "choose_split", "halve_budget", "skip_data", "fail"} | {FIND_KEYS}
+OF_JOURNALS = {"note", "choose_split", "halve_budget", "skip_data", "fail", "evaluate", "put_off_trial"}
+"""Commands that the runtime itself sends, or that a journal has for a replay: no client may."""
+VERBS = frozenset(get_args(Verb)) - OF_JOURNALS | {FIND_KEYS}
 
 
 class ClientCommands:

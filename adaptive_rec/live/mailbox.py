@@ -17,7 +17,7 @@ from adaptive_rec.live.telemetry import Snapshot
 
 Verb = Literal[
     "change_knobs", "pause", "resume", "stop", "suspend", "fail", "reclassify", "checkpoint", "rollback", "note", "choose_split",
-    "halve_budget", "skip_data", "evaluate",
+    "halve_budget", "skip_data", "evaluate", "put_off_trial",
 ]  # fmt: skip
 Answer = Callable[[Mapping[str, Any] | AdaptiveRecError], None]
 """Called once by the training thread, with the outcome of a command or with the error that stopped it. It must not wait."""

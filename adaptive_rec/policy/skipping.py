@@ -85,7 +85,8 @@ class MovementView:
     skipped_ratio: float
     """Share that the window really skipped: of popular samples, or of hot row updates under `freeze`."""
     sample_stale_L: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
-    """Whether each of the lookups in `sample_movement_L` was of a stale row."""
+    """Whether each of the lookups in `sample_movement_L` was of a stale row; empty unless the policy reads it
+    (`SkippingPolicy.reads_stale_lookups`)."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,10 @@ class SkippingPolicy(Policy):
     """Whether the movement of hot rows is measured, and `find_stale` is called at the end of each window."""
     guards_quality: ClassVar[bool] = False
     """Whether `plan` is called only where paired trials have shown what that costs; all other steps are trained in full."""
+
+    def reads_stale_lookups(self, knobs: Knobs) -> bool:
+        """Return whether `find_stale` reads `MovementView.sample_stale_L`, which costs several processes another message."""
+        return False
 
     def find_stale(self, view: MovementView) -> Staleness:
         """Return which hot rows are stale until the next window ends."""

@@ -141,16 +141,17 @@ class Observer:
     # When a window ends ----------------------------------------------------------------------------------------------
 
     def record(
-        self, step: int, knobs: Knobs, popularity: bool = True, skipped_ratio: float | None = None
+        self, step: int, knobs: Knobs, popularity: bool = True, skipped_ratio: float | None = None, lists_stale: bool = False
     ) -> WindowRecord:
         """Return what was observed in the window: the popularity of rows, the movement of hot rows, or both.
 
-        With a `skipped_ratio` (see `MovementView`) the movement is handed out, and measuring starts again.
+        With a `skipped_ratio` (see `MovementView`) the movement is handed out, and measuring starts again. `lists_stale`: with
+        the stale lookups of the samples kept.
         """
         movement = None
         if skipped_ratio is not None:
             judged = judge_hot_rows(self.store, knobs.stale_metric, self._probes, self.tracker)
-            movement = movement_view(self.store, knobs, self._samples, judged, skipped_ratio)
+            movement = movement_view(self.store, knobs, self._samples, judged, skipped_ratio, lists_stale)
         if movement is not None:
             self.begin_measuring()
         own_H = slice(0) if movement is None else self.store.peers.own_slots

@@ -85,7 +85,8 @@ class Reclassifier:
             self.window = Window(step, first=False)
             if policy.tracks_movement and not policy.arranges_stream:
                 skipped_ratio = self._skipped_ratio(knobs, totals)
-        record = self._observer.record(step, knobs, policy.tracks_popularity, skipped_ratio)
+        lists_stale = isinstance(policy, SkippingPolicy) and policy.reads_stale_lookups(knobs)
+        record = self._observer.record(step, knobs, policy.tracks_popularity, skipped_ratio, lists_stale)
         if record.movement is not None and isinstance(policy, SkippingPolicy):
             self._judge(policy, record.movement, record.own_H)
         if policy.tracks_popularity:
@@ -117,8 +118,8 @@ class Reclassifier:
         return migration
 
     def change_policy(self, policy: Policy, step: int, knobs: Knobs) -> None:
-        """Follow another policy from now on, with the device tier it needs. At first no row is stale."""
-        self.policy = policy
+        """Follow another policy from now on, with the device tier it needs. At first no row is stale, and none is listed."""
+        self.policy, self._listed = policy, ListedRows()
         self.stale_threshold = 0.0
         self._stale.clear()
         self.place_again(step, knobs)

@@ -76,9 +76,10 @@ def judge_hot_rows(store: EmbeddingStore, metric: str, probes: int, tracker: Pop
 
 
 def movement_view(
-    store: EmbeddingStore, knobs: Knobs, samples: PopularSamples, judged: Judged, skipped_ratio: float
+    store: EmbeddingStore, knobs: Knobs, samples: PopularSamples, judged: Judged, skipped_ratio: float, lists_stale: bool
 ) -> MovementView:
-    """Set what is shown of the movement of all slots, and return that of all ranks."""
+    """Set what is shown of the movement of all slots, and return that of all ranks. `lists_stale`: with the stale lookups of the
+    samples."""
     device, everyone, touches_H = store.hot.tier, store.group.everyone, judged.touches_H
     known_H = touches_H >= max(knobs.min_probe_touches, math.ceil(knobs.min_touch_ratio * judged.steps - 1e-9))
     movement_H = np.where(known_H, judged.number_H, np.inf)
@@ -98,7 +99,7 @@ def movement_view(
         sample_movement_L=everyone(sample_movement_L),
         sample_offsets=np.concatenate([[0], np.cumsum(everyone(lengths))]).astype(np.int64),
         skipped_ratio=skipped_ratio,
-        sample_stale_L=everyone(np.append(stale_H, False)[slot_L]),
+        **({"sample_stale_L": everyone(np.append(stale_H, False)[slot_L])} if lists_stale else {}),
     )
 
 

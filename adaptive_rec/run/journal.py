@@ -148,6 +148,8 @@ def _commands(path: Path, checkpoint: str) -> tuple[Parts, tuple[Place, int]]:
                 found[part, event["step"]].append(Command(verb, new, note=note))
             elif event["kind"] == "split":
                 found[part, event["step"]].append(Command("choose_split", event["details"]))
+            elif event["kind"] == "guard" and event["details"].get("put_off"):
+                found[part, event["step"]].append(Command("put_off_trial", {"why": str(event["text"])}))
             elif event["kind"] == "reclassified" and event["details"]["asked_for"]:
                 found[part, event["step"]].append(Command("reclassify"))
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

@@ -50,6 +50,7 @@ def go_back(
         out / journal.NAME,
         out / "rows",
         own_rows=own_rows,
+        saved_pools=checkpoint.saved_pools(generation),
         **told_replay(group, replayed),
         mailbox=present.mailbox,
         rollback=rollback,

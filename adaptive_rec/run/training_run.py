@@ -14,7 +14,7 @@ from adaptive_rec import checkpoint
 from adaptive_rec.checkpoint.rollback_target import newer_than
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.prepare.place import is_prepared
-from adaptive_rec.errors import AdaptiveRecError, ConflictError, UsageError, first_line
+from adaptive_rec.errors import AdaptiveRecError, ConflictError, UsageError, first_line, not_pickled
 from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.run import journal
@@ -76,6 +76,10 @@ class TrainingRun:
             if elsewhere is not None:  # made a moment ago
                 shutil.rmtree(elsewhere, ignore_errors=True)
             raise
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse `copy.copy`, `copy.deepcopy` and pickling, which all come here."""
+        raise not_pickled(self, "its directory and checkpoints keep a run, which resume=True goes on with")
 
     def _build(
         self, config: Config, out: Path, resume: bool, replay: Path | None, command: Sequence[str], overridden: Collection[str]

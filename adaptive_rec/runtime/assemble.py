@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from collections.abc import Sequence
 from dataclasses import replace
@@ -144,10 +145,11 @@ def _join(
     config: Config, source: Source, streams: Streams | None, policy: Policy, options: RunOptions, group: Group,
     home_T: tuple[int, ...],
 ) -> Runtime:  # fmt: skip
-    space = RowSpace.of(source.tables, source.features, policy.request_per_table)
+    per_table = policy.request_per_table or options.saved_pools == len(source.tables)
+    space = RowSpace.of(source.tables, source.features, per_table)
     ranks = group.ranks
     own = source if ranks == 1 else RowsOfRank(source, ranks, group.rank, home_T)
-    own_space = RowSpace.of(own.tables, own.features, policy.request_per_table)
+    own_space = RowSpace.of(own.tables, own.features, per_table)
     check_rows(config, policy, own_space, streams is not None, options.checkpoints is not None, options.replayed is None)
     model = _build_model(config, space, source)
     device = torch.device("cpu") if streams is None else streams.device
@@ -158,7 +160,8 @@ def _join(
         free["disk"] = free_room(place_of_rows(config, options)) // ranks
     if streams is not None:
         free["device"] = streams.free_bytes()
-    plan = plan_memory(config, own, policy, model, build_dense_optimizer, device, free)
+    planned = _with_own_pools(policy) if per_table else policy
+    plan = plan_memory(config, own, planned, model, build_dense_optimizer, device, free)
     plan.check()
     if options.checkpoints is not None and (notice := check_room(options.checkpoints, ranks * checkpoint_bytes(plan))):
         options = replace(options, notices=[*options.notices, notice])
@@ -183,6 +186,13 @@ def _join(
         dense = _replayed_part(store, parts, streams, config.run.batch_size)
     kept_rows = _kept_rows(config, store, options) if config.data.keep_evicted and options.trains else None
     return Runtime(config, source, policy, store, dense, options, kept_rows)
+
+
+def _with_own_pools(policy: Policy) -> Policy:
+    """Return a policy for the plan of a run whose tables have a pool each, as this policy or a former one asked for."""
+    planned = copy.copy(policy)
+    vars(planned)["request_per_table"] = True
+    return planned
 
 
 def _folder_of_rows(config: Config, options: RunOptions, group: Group) -> Path:

@@ -92,8 +92,9 @@ WAY_OUT = f"; {torch_titles(every_row=False)} without momentum and weight_decay 
 
 REFUSALS = (
     *(Refusal(f"evict {name}", "reordering", "must be 0 under a policy that reorders the stream",
-              "it reads the stream before it trains, so each id has its row for the whole stream", " under {reordering}",
-              f"evict_{name}") for name in ("ratio", "after")),
+              "it reads the stream before it trains, so each id has its row for the whole stream",
+              " under {reordering}; hotline, hybrid, slipstream and others that keep its order take it", f"evict_{name}")
+      for name in ("ratio", "after")),
     Refusal("evict ratio", "rows", "must be 0 unless data.ids=raw", RAW_ALONE, knob="evict_ratio", in_config=True),
     Refusal("evict after", "rows", "must be 0 unless data.ids=raw", RAW_ALONE, knob="evict_after", in_config=True),
     Refusal("keep evicted", "rows", 'data.keep_evicted must be 0 unless data.ids = "raw"', RAW_ALONE, in_config=True),
@@ -113,7 +114,8 @@ REFUSALS = (
     Refusal("reordering", "next window", f'{KEEPS_ORDER} where eval.mode = "next_window"', REORDERED),
     Refusal("reordering", "order", f'{KEEPS_ORDER} where data.order = "time"', REORDERED),
     Refusal("arranging", "follow", f"{NOT_ARRANGED} where data is followed",
-            "the policy reads ahead, and data that is followed is trained on as it comes"),
+            "the policy reads ahead, a window of batches or all of them: training would stay behind the data by as much, or rows "
+            "would be placed by what had come by chance, which no resume or replay repeats"),
     Refusal("classify", "processes", f"run.classify must be host {TOGETHER}", "the host makes the requests to owners"),
     Refusal("cold rows", "processes", f"run.cold_rows must be staged {TOGETHER}", "cold rows come from their owners"),
     Refusal("classify", "disk", "run.classify must be host where rows lie on a disk (run.host_memory)",

@@ -58,7 +58,8 @@ class Control:
         self._reports = reports
         self._saving = saving
         self._rollbacks = rollbacks
-        carried_out = {at: [each for each in done if each.verb != "evaluate"] for at, done in (replayed or {}).items()}
+        others = ("evaluate", "put_off_trial")  # of the evaluator and the guard
+        carried_out = {at: [each for each in done if each.verb not in others] for at, done in (replayed or {}).items()}
         self._replayed = {step: commands for step, commands in carried_out.items() if commands}
         self._how_it_stops = how_it_stops
         self._verbs: dict[str, Callable[..., Event]] = {

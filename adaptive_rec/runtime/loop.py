@@ -35,7 +35,7 @@ from adaptive_rec.runtime.rollbacks import Rollbacks
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.runtime.session import Report, Session
 from adaptive_rec.runtime.short_memory import OnShortMemory
-from adaptive_rec.runtime.skipping_guard import NO_TRIALS, SkippingGuard, guards
+from adaptive_rec.runtime.skipping_guard import NO_TRIALS, SkippingGuard, guards, put_off_trials
 from adaptive_rec.runtime.steps import TrainingSteps
 from adaptive_rec.runtime.stream import batches_left
 from adaptive_rec.runtime.watchdog import Watchdog
@@ -83,7 +83,7 @@ class Runtime(Session):
         word: Word = "id" if state.input.raw_ids is None else "row"
         self.finite = step_check(config.run.on_nan, dense, store, word, self.watchdog.of_steps)
         """The check that a step's losses and gradients are finite."""
-        self.guard = SkippingGuard(state, dense, self.observer) if guards(store) else None
+        self.guard = SkippingGuard(state, dense, self.observer, put_off_trials(options.replayed)) if guards(store) else None
         """Says when policies that it guards may skip; None where trials cannot be made, so that they never skip."""
         observers = [self.progressive.observe] if self.progressive else []
         self.steps = TrainingSteps(state, dense, self.observer, self.splitting, self.finite, observers, self.guard)

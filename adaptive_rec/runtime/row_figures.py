@@ -14,20 +14,20 @@ class DiskFigures:
 
     def __init__(self, state: RunState) -> None:
         self._state = state
-        self._last: dict[str, float] = {}
 
     def start(self) -> None:
-        """Count from here on: a resumed run has counts of earlier processes."""
-        self._last = self._known(self._state.counts())
+        """Count from here on, or from where a resumed run has counted."""
+        if not self._state.disk_reported:
+            self._state.report_disk(self._known(self._state.counts()))
 
     def report(self, counts: Mapping[str, float], interim: bool) -> dict[str, float]:
         """Return the figures of the steps since the last report that was due, by the counts of the run so far. `interim`:
         this one is not due."""
         store = self._state.store
-        now = self._known(counts)
-        gain = {name: value - self._last[name] for name, value in now.items()}
+        now, last = self._known(counts), self._state.disk_reported
+        gain = {name: value - last.get(name, 0) for name, value in now.items()}
         if not interim:
-            self._last = now
+            self._state.report_disk(now)
         steps = gain.pop("steps")
         per_step = {f"{name}{PER_STEP}": ratio(value, steps) for name, value in gain.items()}
         found = {**store.cold.total_sizes(), **per_step}

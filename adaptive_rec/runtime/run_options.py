@@ -28,6 +28,9 @@ class RunOptions:
     """Folders that may have rows on the disk already, as they are of this run."""
     trains: bool = True
     """False for a runtime that only scores: no raw id that leaves is kept, and a CPU may have what only a device trains with."""
+    saved_pools: int = 0
+    """Pools of the checkpoint that the run goes on from, which keeps their layout: its policy may have changed from one that
+    has a pool for each table. 0: there is none."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Knobs that a resumed run is to have instead of those it was saved with."""
     replayed: Mapping[int, list[Command]] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.embedding.optimizer import LearningRates
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.errors import ConfigError
+from adaptive_rec.errors import ConfigError, not_pickled
 from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.recorder import Recorder
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot, StageTimes
@@ -47,6 +47,8 @@ class Session(ABC):
     """Made by the subclass, which knows how the run is saved."""
     saving: Checkpoints | None = None
     """Checkpoints of a run; a user's loop saves by itself."""
+    kept_by: ClassVar[str] = "its checkpoints keep a run"
+    """What a user does who wants to pickle or copy it."""
 
     def __init__(
         self,
@@ -89,6 +91,10 @@ class Session(ABC):
             self.learning_rates,
             ends_on_bad_loss,
         )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse `copy.copy`, `copy.deepcopy` and pickling, which all come here."""
+        raise not_pickled(self, self.kept_by)
 
     # The subclass makes the steps ------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ Every so many steps a trial (`paired_trial.py`) finds the price of a stretch of 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.embedding.optimizer import LearningRates
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.errors import first_line, is_out_of_memory
+from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
+from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Event, ratio
 from adaptive_rec.policy import SkippingPolicy, StepPlan
 from adaptive_rec.policy.plans import count_skipped, plan_at_random
@@ -37,6 +39,8 @@ NO_TRIALS = (
     "rows of other processes"
 )
 
+ENDED = "a trial of {} steps ended: {}; everything is trained until another one"
+
 CHANCE_EVERY = 4
 """One trial in so many has a twin that skips at random, too, and comes after twice as many steps."""
 
@@ -51,10 +55,22 @@ def guards(store: EmbeddingStore) -> bool:
     return store.group.is_alone
 
 
+def put_off_trials(replayed: Mapping[int, list[Command]] | None) -> dict[int, str] | None:
+    """Return the steps in which a replayed run put a trial off for want of memory, with what it said; None where none is."""
+    if replayed is None:
+        return None
+    return {step: command.values["why"] for step, done in replayed.items() for command in done if command.verb == "put_off_trial"}
+
+
 class SkippingGuard:
     """Has trials made, and says in which steps a policy may skip."""
 
-    def __init__(self, state: RunState, dense: DensePart, observer: Observer) -> None:
+    def __init__(
+        self, state: RunState, dense: DensePart, observer: Observer, put_off: Mapping[int, str] | None = None
+    ) -> None:
+        """`put_off`: of a replay, the steps in which the replayed run had too little memory for a trial, and what it said of it.
+        The replay does as that run did, whatever memory it has itself."""
+        self._put_off_at = put_off
         self._state, self._store, self._dense, self._stale = state, state.store, dense, observer.stale
         self._events: list[Event] = []
         self._shortest = state.config.policy.trial_steps
@@ -132,21 +148,37 @@ class SkippingGuard:
         self.stretches.end(self._state.step)
         from adaptive_rec.runtime.paired_trial import PairedTrial
 
+        if self._was_put_off():
+            return
         samples = self._state.config.run.batch_size
         needed = PairedTrial.bytes_of(self._dense, self._store, chance, samples)
         if needed > (free := self._store.hot.free_bytes()):
-            self._put_off(f"memory for a trial must be {needed:,} bytes, got {free:,}; everything is trained")
+            self._lack_memory(f"memory for a trial must be {needed:,} bytes, got {free:,}; everything is trained")
             return
         try:
             self.trial = PairedTrial(self._dense, self._store, self._length, self._state.step, chance)
         except (MemoryError, RuntimeError) as error:
             if not (isinstance(error, MemoryError) or is_out_of_memory(error)):
                 raise
-            self._put_off(f"memory for a trial must be {needed:,} bytes: {first_line(error)}; everything is trained")
+            self._lack_memory(f"memory for a trial must be {needed:,} bytes: {first_line(error)}; everything is trained")
 
-    def _put_off(self, why: str) -> None:
-        """Wait for another period, in which nothing is skipped."""
-        self._say(why)
+    def _was_put_off(self) -> bool:
+        """Put a trial off where the replayed run did, in this step, for want of memory. Returns whether it did."""
+        why = (self._put_off_at or {}).get(self._state.step, "")
+        if why:
+            self._put_off(why, by_memory=True)
+        return bool(why)
+
+    def _lack_memory(self, why: str) -> None:
+        """Put a trial off as memory is short. Raises MemoryPlanError in a replay: the run that it repeats had enough."""
+        if self._put_off_at is not None:
+            rule = why.partition(";")[0]
+            raise MemoryPlanError(f"{rule}; the replayed run had this trial, so its replay needs the memory, too")
+        self._put_off(why, by_memory=True)
+
+    def _put_off(self, why: str, by_memory: bool = False) -> None:
+        """Wait for another period, in which nothing is skipped. `by_memory`: a replay is to do so too, whatever memory it has."""
+        self._say(why, {"put_off": True} if by_memory else {})
         self.trial, self.price, self._period_began = None, None, self._state.step
         self._show()
 
@@ -177,6 +209,8 @@ class SkippingGuard:
         """Have the twins make a step beside the run. `whole` trains everything, `plan` is the policy's, if it skips."""
         trial = self.trial
         assert trial is not None, "twins train in a trial"
+        if self._was_put_off():
+            return
         skips = plan is not None and self._state.step < trial.began + trial.length
         plans = [plan if skips and plan is not None else whole]
         if len(trial.twins) > 1:
@@ -213,16 +247,18 @@ class SkippingGuard:
         if chance is not None:
             self._at_random = max(price.chance, price.chance_after)
         self._show()
-        self._say(verdict_text(price, limit, self.stretches.spent), price, limit)
+        left = limit - self.stretches.spent
+        details = {**price.state(), "most": price.most, "charge": price.charge, "left": left}
+        self._say(verdict_text(price, limit, self.stretches.spent), details)
 
     def _end_trial(self, why: str) -> None:
         """End a trial without a verdict."""
-        self._put_off(f"a trial of {self._length} steps ended: {why}; everything is trained until another one")
+        self._put_off(ENDED.format(self._length, why))
 
     def give_up(self, why: str) -> None:
-        """End a trial for which memory is short."""
+        """End a trial for which memory is short. Raises MemoryPlanError as `_lack_memory` does."""
         if self.trial is not None:
-            self._end_trial(f"memory is short ({why})")
+            self._lack_memory(ENDED.format(self._length, f"memory is short ({why})"))
 
     def follow(self) -> None:
         """Have the twins follow rows that have moved."""
@@ -231,11 +267,8 @@ class SkippingGuard:
 
     # Reports ---------------------------------------------------------------------------------------------------------
 
-    def _say(self, text: str, price: Price | None = None, limit: float = 0.0) -> None:
-        details: dict[str, Any] = {}
-        if price is not None:
-            details = {**price.state(), "most": price.most, "charge": price.charge, "left": limit - self.stretches.spent}
-        self._events.append(Event(self._state.step, "guard", text, details))
+    def _say(self, text: str, details: Mapping[str, Any] | None = None) -> None:
+        self._events.append(Event(self._state.step, "guard", text, details or {}))
 
     def _show(self) -> None:
         """Have reports show the present price."""

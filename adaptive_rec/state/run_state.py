@@ -93,6 +93,8 @@ class RunState:
         self.trend = QualityTrend(config.eval.by, config.eval.min_delta)
         self.keys_reported: dict[str, int] = {}
         """Counts of raw keys at the last report that was due."""
+        self.disk_reported: dict[str, float] = {}
+        """Counts of rows on a disk at the last report that was due, with the steps and seconds by then."""
         self.skipping: dict[str, float] | None = None
         """Figures of what skipping costs, by trials; None before there is one."""
         self.checkpoints = CheckpointStatus()
@@ -305,6 +307,10 @@ class RunState:
         """Note the counts of raw keys, from which the next report counts."""
         self.keys_reported = counts
 
+    def report_disk(self, counts: dict[str, float]) -> None:
+        """Note the counts of rows on a disk, from which the next report counts."""
+        self.disk_reported = counts
+
     def warn(self, text: str) -> None:
         """Keep a warning for the journal."""
         self._warnings.append(text)
@@ -340,6 +346,7 @@ class RunState:
             **windows_state(self.windows),
             "trend": self.trend.state(),
             "keys_reported": self.keys_reported,
+            "disk_reported": self.disk_reported,
         }
 
     def set_progress(self, found: Saved) -> None:
@@ -355,6 +362,8 @@ class RunState:
             self.trend.set_state(found.part("trend"))
         if found.has("keys_reported"):  # older versions counted from the start of the process
             self.keys_reported = {name: int(value) for name, value in found.numbers("keys_reported").items()}
+        if found.has("disk_reported"):  # older versions counted from the start of the process
+            self.disk_reported = found.numbers("disk_reported")
 
     def set_placed(self, found: Saved) -> None:
         """Restore the rest, if the placement was restored."""

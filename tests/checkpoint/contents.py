@@ -10,7 +10,7 @@ from adaptive_rec import checkpoint
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.rows import SavedRows, is_shard
 
-CLOCKS = {"recorder", "times"}
+CLOCKS = {"recorder", "times", "disk_reported"}
 
 
 def contents(generation: Path) -> dict[str, Any]:

@@ -225,6 +225,22 @@ def test_diff_of_equal_checkpoints_says_so(capsys: pytest.CaptureFixture[str], t
     assert json.loads(printed(capsys, "diff", a, b, "--json"))["differences"] == []
 
 
+def test_diff_leaves_out_what_time_decides(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def of(seconds: float, count: int, steps: int = 5) -> dict[str, Any]:
+        sent, on_disk = {"host_to_device_bytes": count}, {"rows_read": count}
+        return {
+            "recorder": {"seconds": seconds, "last": {**sent, "disk_rows_read": count, "steps": steps}},
+            "store": {"traffic": sent, "disk": on_disk}, "disk_reported": {**on_disk, "wait_seconds": seconds},
+            "reclassifier": {"judged_at": {**sent, "disk_rows_read": count}}, "times": {"seconds": {"load": seconds}},
+        }  # fmt: skip
+
+    a, b = make(tmp_path / "a", 5, state=of(1.0, 3)), make(tmp_path / "b", 5, state=of(2.0, 4))
+    assert "are the same, bit by bit" in printed(capsys, "diff", a, b)
+    c = make(tmp_path / "c", 5, state=of(1.0, 3, steps=6))
+    found = json.loads(printed(capsys, "diff", a, c, "--json", code=1))["differences"]
+    assert [each["name"] for each in found] == ["state.recorder.last.steps"]
+
+
 def test_diff_reports_rows_and_distances(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     make(tmp_path / "a", 5)
     make(tmp_path / "b", 6, changed=0.25, loss=0.5)

@@ -117,9 +117,9 @@ def leaves(values: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
 
 
 FREE = {
-    ("recorder",), ("times",), ("position",), ("keys",), ("keys_reported",), ("followed",), ("columns",), ("progressive",),
-    ("store", "disk"), ("watchdog", "owed"), ("observer", "tracker", "cold_met"), ("observer", "tracker", "steps_counted"),
-    ("owed", "best"), ("trend", "waiting"), ("trend", "best", "value"),
+    ("recorder",), ("times",), ("position",), ("keys",), ("keys_reported",), ("disk_reported",), ("followed",), ("columns",),
+    ("progressive",), ("store", "disk"), ("watchdog", "owed"), ("observer", "tracker", "cold_met"),
+    ("observer", "tracker", "steps_counted"), ("owed", "best"), ("trend", "waiting"), ("trend", "best", "value"),
 }  # fmt: skip
 """Names of clocks and counters are whatever they are; a reader may stand anywhere; older versions had no raw ids, no disk, no
 columns, followed no data or kept no scores of it, counted no steps, forgot what a rule was to do, and waited for no better

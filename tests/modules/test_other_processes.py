@@ -20,7 +20,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import adaptive_rec
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import ConfigError
+from adaptive_rec.run.training_run import TrainingRun
 
 from .training import wrapped
 
@@ -35,6 +37,23 @@ class Model(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.top(self.items(ids)).square().mean()
+
+
+def saved_whole(thing: Any) -> None:
+    torch.save(thing, io.BytesIO())
+
+
+@pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy, saved_whole])
+def test_a_runtime_that_is_pickled_or_copied_says_what_to_keep(way: Callable[[Any], object], tmp_path: Any) -> None:
+    _, _, runtime = trained()
+    keep = r"keep model.state_dict\(\) and runtime.state_dict\(\), or copy.deepcopy\(model\)"
+    with pytest.raises(TypeError, match=f"WrappedRuntime must not be pickled or copied, as its rows are in this process; {keep}"):
+        way(runtime)
+    run = TrainingRun(load_config("tiny", {}, ["run.device=cpu", "run.steps=1"]), tmp_path / "run")
+    with pytest.raises(TypeError, match="TrainingRun must not be pickled or copied.*resume=True goes on with"):
+        way(run)
+    with pytest.raises(TypeError, match="Runtime must not be pickled or copied.*its checkpoints keep a run"):
+        way(run.runtime)
 
 
 def trained(**options: Any) -> tuple[Any, torch.optim.Optimizer, Any]:

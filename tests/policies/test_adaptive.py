@@ -110,6 +110,35 @@ def test_marks_meet_the_target_though_the_run_skips_in_stretches_alone() -> None
     assert marked[-1] == pytest.approx(0.2, abs=0.02)
 
 
+class Unread:
+    def __array__(self, *args: Any, **options: Any) -> Any:
+        raise AssertionError("the stale lookups of samples are read though the policy says otherwise")
+
+
+@grid(
+    action=["freeze", "drop", "subsample"], metric=["signal_to_noise", "popularity"], threshold=["search", 0.5], target=[0.0, 0.2]
+)
+def test_stale_lookups_of_samples_are_read_only_where_the_policy_says_so(
+    action: str, metric: str, threshold: float | str, target: float
+) -> None:
+    changes = {"action": action, "stale_metric": metric, "stale_threshold": threshold, "target_skip_ratio": target}
+    knobs, policy, stale_H = KNOBS.changed(changes), Adaptive(), np.ones(4, dtype=bool)
+    rows = np.arange(4.0), np.ones(4, dtype=np.int64), np.arange(4.0), np.arange(5), 0.0
+    lists = policy.reads_stale_lookups(knobs)
+    assert lists is (action != "freeze" and metric == "popularity" and threshold == "search" and target > 0)
+    policy.find_stale(MovementView(knobs, stale_H, *rows, stale_H if lists else Unread()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("policy", "wanted"), [("slipstream", False), ("adaptive", True)])
+def test_a_window_lists_the_stale_lookups_of_samples_only_for_who_reads_them(build: Any, policy: str, wanted: bool) -> None:
+    runtime, seen = build(policy, "knobs.action=drop", "knobs.stale_metric=max_abs", "knobs.target_skip_ratio=0.2"), []
+    judge = runtime.state.policy.find_stale
+    runtime.state.policy.find_stale = lambda view: seen.append(view) or judge(view)
+    list(runtime.run())
+    assert sum(len(view.sample_movement_L) for view in seen) > 0
+    assert all(len(view.sample_stale_L) == wanted * len(view.sample_movement_L) for view in seen)
+
+
 MIXED = (
     "data.table_rows=[4000,4000,400]", "model.table_dims=[16,4,8]", "model.embedding_dim=8", "model.bottom_mlp=[8]",
     "model.top_mlp=[8]", "data.dense_features=2", "data.synthetic.samples=24000", "data.synthetic.test_samples=500",

@@ -35,14 +35,3 @@ def test_a_checkpoint_of_xdl_fits_any_policy(build: Any, tmp_path: Path) -> None
     assert mine is not None
     assert theirs is not None
     assert mine.quality.logloss == pytest.approx(theirs.quality.logloss, rel=1e-12)
-
-
-def test_pools_that_a_resume_lays_out_anew_are_warned_of(build: Any, tmp_path: Path) -> None:
-    first = build("xdl", "run.steps=6")
-    first.mailbox.change_knobs(policy="slipstream")
-    list(first.run())
-    saved = checkpoint.save(first.parts, tmp_path)
-    for policy, warned in (("slipstream", True), ("hybrid", False)):
-        resumed = build(policy, "run.steps=6")
-        checkpoint.load(resumed.parts, saved)
-        assert any("rows start cold" in text for text in resumed.state.take_warnings()) is warned

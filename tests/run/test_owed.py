@@ -192,6 +192,28 @@ def of_each_kind(points: list[str]) -> list[int]:
     return sorted({points.index(kind) for kind in points} | {points.index("batch of an evaluation") + 1})
 
 
+def test_a_report_that_a_checkpoint_owes_counts_the_rows_on_the_disk_of_its_whole_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint of step 6 is saved before its report. (Where rows come from differs: host memory begins empty.)"""
+
+    def of_disk(run: Path) -> list[dict[str, float]]:
+        found = [line["disk"] for line in lines(run / "metrics.jsonl") if line.get("step") == 6 and "disk" in line]
+        return [{name: each[f"{name}_per_step"] for name in ("rows_ahead", "rows_drawn", "rows_written")} for each in found]
+
+    settings = [*WORLD, *WORLDS["disk"], "checkpoint.every_steps=6", "run.steps=8"]
+    run = TrainingRun(load_config("tiny", {}, settings), tmp_path / "run")
+    for report in run.events():
+        if getattr(report, "kind", "") == "checkpoint" and report.step == 6:
+            break
+    [before] = of_disk(tmp_path / "run")
+    resumed = TrainingRun(load_config(str(tmp_path / "run" / "config.toml"), {}), tmp_path / "run", resume=True)
+    list(resumed.events())
+    resumed.finish()
+    assert of_disk(tmp_path / "run")[-1] == before
+    assert before["rows_ahead"] > 0
+
+
 @pytest.mark.parametrize("world", ["watched", pytest.param("next window", marks=pytest.mark.slow)])
 def test_a_signal_at_some_point_of_each_kind_loses_nothing(
     world: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,7 @@ from adaptive_rec.data.synthetic import SyntheticSource
 from adaptive_rec.errors import DataError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Event
+from adaptive_rec.offline.report.record import read_run
 from adaptive_rec.run.branching import make_branch
 from adaptive_rec.run.chosen_checkpoint import chosen_checkpoint
 from adaptive_rec.run.resume import evaluate_run
@@ -235,3 +236,20 @@ def test_a_branch_on_the_slice_repeats_the_evaluations_of_the_passes_or_is_refus
     trained(other, resume=True)
     with pytest.raises(DataError, match=r"with other settings \(data.epochs 12 -> 13\): it cannot be replayed"):
         trained(tmp_path / "refused", *SLICE, "data.epochs=13", replay=other)
+
+
+def test_pages_of_a_branch_on_the_slice_show_the_reports_that_those_of_its_parent_show(tmp_path: Path, straight: Path) -> None:
+    """Reports of passes beyond the best model's are copied only up to the checkpoint's step, but the run went back before the
+    slice, so no page shows them, of either run."""
+    branch = make_branch(straight, str(END), tmp_path / "branch", {}, [], "").out
+    assert max(line["step"] for line in lines_of(straight)) > END >= max(line["step"] for line in lines_of(branch))
+    mine, theirs = read_run(branch), read_run(straight)
+    assert [each.snapshots for each in mine.stretches] == [each.snapshots for each in theirs.stretches]
+    assert mine.evaluations == theirs.evaluations
+    scored = [[each["step"] for each in run.events if each["kind"] == "evaluation"] for run in (mine, theirs)]
+    assert scored[0] == scored[1][: len(scored[0])]
+    assert max(scored[0]) > END, "the journal has the evaluations of all passes"
+
+
+def lines_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -513,4 +513,4 @@ def test_a_run_that_fails_says_so_in_its_journal(tmp_path: Path) -> None:
 
 
 def test_every_verb_is_carried_out() -> None:
-    assert {"checkpoint", "rollback", "evaluate"} | build().control._verbs.keys() == set(get_args(Verb))
+    assert {"checkpoint", "rollback", "evaluate", "put_off_trial"} | build().control._verbs.keys() == set(get_args(Verb))

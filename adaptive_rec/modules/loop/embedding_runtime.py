@@ -52,6 +52,8 @@ class EmbeddingRuntime(Session):
     a backward pass where rows are updated there, is a step (`steps`). Between two steps rows move and commands are carried
     out (`Session`)."""
 
+    kept_by = "keep model.state_dict() and runtime.state_dict(), or copy.deepcopy(model), which is an ordinary model"
+
     def __init__(
         self, tables: Sequence[TableSpec], setup: Setup, rates: Rates | Sequence[Rates], dtype: torch.dtype
     ) -> None:
