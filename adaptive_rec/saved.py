@@ -6,6 +6,7 @@ The state of a component is a mapping of names to mappings, arrays and JSON valu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -141,3 +142,14 @@ class Saved:
     def _wrong(self, key: str, wanted: str, value: Any) -> CheckpointError:
         text = value if isinstance(value, str) else repr(value)
         return CheckpointError(f"{self._name}/{key} must be {wanted}, got {text[:200]}")
+
+
+@dataclass(frozen=True)
+class SavedLayout:
+    """How the rows of a checkpoint are laid out."""
+
+    pools: int
+    """One for each table where the run began under a policy that has them so, even if its policy has changed since."""
+    ranks: int
+    home_T: tuple[int, ...]
+    """The rank that owns each table whole, -1 for one whose rows are dealt out; empty: all are."""

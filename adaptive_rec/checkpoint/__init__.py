@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from adaptive_rec.checkpoint.loading import remove_unused_rows as remove_unused_rows
     from adaptive_rec.checkpoint.loading import rows_folders as rows_folders
     from adaptive_rec.checkpoint.loading import saved_knobs as saved_knobs
-    from adaptive_rec.checkpoint.loading import saved_pools as saved_pools
+    from adaptive_rec.checkpoint.loading import saved_layout as saved_layout
     from adaptive_rec.checkpoint.writing import save as save
 
 _PUBLIC = {
@@ -33,7 +33,7 @@ _PUBLIC = {
     "rows_folders": "loading",
     "save": "writing",
     "saved_knobs": "loading",
-    "saved_pools": "loading",
+    "saved_layout": "loading",
 }
 """Names and where they are: found when they are asked for, as listing checkpoints needs no torch, which is slow to load."""
 

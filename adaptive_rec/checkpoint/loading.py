@@ -17,7 +17,7 @@ from adaptive_rec.checkpoint.generation import generations, names_in, read_manif
 from adaptive_rec.checkpoint.history import Found, names_in_use, newest_held, verify_all
 from adaptive_rec.checkpoint.kept_files import set_kept_rows
 from adaptive_rec.checkpoint.rows import SavedRows
-from adaptive_rec.checkpoint.run_state import Last, RunParts, restore_run_state
+from adaptive_rec.checkpoint.run_state import Last, RunParts, restore_run_state, saved_homes
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, array_type
 from adaptive_rec.checkpoint.saved_state import DENSE, all_arrays, read_values, saved_by
 from adaptive_rec.checkpoint.settings import check_saved_settings
@@ -25,7 +25,7 @@ from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.disk.saved_segments import SavedLog, remove_unused
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, DiskError
-from adaptive_rec.saved import Saved
+from adaptive_rec.saved import Saved, SavedLayout
 from adaptive_rec.state.saved_run import read_knobs as read_knobs
 
 
@@ -58,10 +58,11 @@ def saved_knobs(checkpoint: Path, files: Files = DISK) -> Knobs:
     return read_knobs(Saved(values).part("knobs"))
 
 
-def saved_pools(checkpoint: Path, files: Files = DISK) -> int:
-    """Return how many pools a run was saved with: one for each table where it began under a policy that has them so."""
-    values, _, _ = read_values(checkpoint, files)
-    return len(Saved(values).part("store").parts("pools"))
+def saved_layout(checkpoint: Path, files: Files = DISK) -> SavedLayout:
+    """Return how the rows of a checkpoint are laid out."""
+    values, _, ranks = read_values(checkpoint, files)
+    pools = len(Saved(values).part("store").parts("pools"))
+    return SavedLayout(pools, ranks, saved_homes(saved_by(checkpoint, 0, files)) if ranks > 1 else ())
 
 
 def load(parts: RunParts, checkpoint: Path, verified: bool = False, files: Files = DISK) -> None:

@@ -122,7 +122,7 @@ def restore_run_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Sav
     state = parts.state
     group = state.store.group
     found = saved_by(group.rank if ranks == group.ranks else 0)
-    home_T = tuple(found.array("homes", np.int64, ANY).tolist()) if found.has("homes") else ()
+    home_T = saved_homes(found)
     same_ranks = ranks == group.ranks and home_T == state.store.peers.home_T
     state.set_progress(found)
     set_traffic(state.store, found.part("store").part("traffic"))
@@ -182,6 +182,11 @@ def counted_anew(observer: Saved | None, keys: Saved | None) -> Iterator[str]:
             "the checkpoint is of a version that counted ids without a row in another kind of sketch: they are counted anew "
             "(knobs.admit_after)"
         )
+
+
+def saved_homes(found: Saved) -> tuple[int, ...]:
+    """Return the rank that owned each table whole, -1 for one whose rows were dealt out; nothing where all were."""
+    return tuple(found.array("homes", np.int64, ANY).tolist()) if found.has("homes") else ()
 
 
 def _set_keys(keys: RawIds | None, found: Saved, saved_by: Callable[[int], Saved]) -> None:

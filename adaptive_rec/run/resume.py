@@ -117,7 +117,7 @@ def resume_run(
         out / journal.NAME,
         out / "rows",
         own_rows=own_rows,
-        saved_pools=checkpoint.saved_pools(generation),
+        saved=checkpoint.saved_layout(generation),
         overrides=changes if live else {},
         notices=notices,
         **told_replay(group, replayed),

@@ -50,7 +50,7 @@ def go_back(
         out / journal.NAME,
         out / "rows",
         own_rows=own_rows,
-        saved_pools=checkpoint.saved_pools(generation),
+        saved=checkpoint.saved_layout(generation),
         **told_replay(group, replayed),
         mailbox=present.mailbox,
         rollback=rollback,

@@ -84,7 +84,9 @@ def assemble(
 
         check_gpus(config, processes_here())
         first = check_data(group, source, config)
-        if first is not None and config.whole_tables:
+        if config.whole_tables and options.saved is not None and options.saved.ranks == group.ranks:
+            home_T = options.saved.home_T
+        elif config.whole_tables and first is not None:
             from adaptive_rec.embedding.peers.whole_tables import choose_homes
 
             rounded, space = config.run.transport == "bf16", RowSpace.of(source.tables, source.features)
@@ -145,7 +147,7 @@ def _join(
     config: Config, source: Source, streams: Streams | None, policy: Policy, options: RunOptions, group: Group,
     home_T: tuple[int, ...],
 ) -> Runtime:  # fmt: skip
-    per_table = policy.request_per_table or options.saved_pools == len(source.tables)
+    per_table = policy.request_per_table or (options.saved is not None and options.saved.pools == len(source.tables))
     space = RowSpace.of(source.tables, source.features, per_table)
     ranks = group.ranks
     own = source if ranks == 1 else RowsOfRank(source, ranks, group.rank, home_T)

@@ -12,6 +12,7 @@ from adaptive_rec.live.evaluations import PastEvaluations
 from adaptive_rec.live.mailbox import Command, Mailbox
 from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.live.telemetry import StageTimes
+from adaptive_rec.saved import SavedLayout
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,8 @@ class RunOptions:
     """Folders that may have rows on the disk already, as they are of this run."""
     trains: bool = True
     """False for a runtime that only scores: no raw id that leaves is kept, and a CPU may have what only a device trains with."""
-    saved_pools: int = 0
-    """Pools of the checkpoint that the run goes on from, which keeps their layout: its policy may have changed from one that
-    has a pool for each table. 0: there is none."""
+    saved: SavedLayout | None = None
+    """The layout of the checkpoint that the run goes on from, which it keeps."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Knobs that a resumed run is to have instead of those it was saved with."""
     replayed: Mapping[int, list[Command]] | None = None

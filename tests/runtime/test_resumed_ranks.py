@@ -77,18 +77,21 @@ LONG_BAGS = ["data.table_rows=[6000, 4000, 9]", "data.synthetic.feature_lookups=
 
 
 @pytest.mark.parametrize(
-    ("ranks", "changes"),
+    ("ranks", "before", "changes"),
     [
-        (2, []),
-        (2, ["run.whole_tables=false"]),
-        pytest.param(3, [], marks=pytest.mark.slow),
-        pytest.param(1, [], marks=pytest.mark.slow),
+        (2, [], []),
+        (2, [], ["run.whole_tables=false"]),
+        (2, ["run.whole_tables=false"], []),
+        pytest.param(3, [], [], marks=pytest.mark.slow),
+        pytest.param(1, [], [], marks=pytest.mark.slow),
     ],
 )
-def test_a_checkpoint_of_ranks_that_own_tables_whole_goes_on(ranks: int, changes: list[str], tmp_path: Path) -> None:
-    """As many ranks that own the same tables go on bit by bit."""
-    whole = trained(tmp_path / "whole", 2, *LONG_BAGS, "run.steps=24", "knobs.hot_budget_bytes=20000")
-    trained(tmp_path / "run", 2, *LONG_BAGS, "run.steps=12", "knobs.hot_budget_bytes=20000")
+def test_a_checkpoint_of_ranks_that_own_tables_whole_goes_on(
+    ranks: int, before: list[str], changes: list[str], tmp_path: Path
+) -> None:
+    """As many ranks go on bit by bit: they own what they owned, as in a run that an older version began."""
+    whole = trained(tmp_path / "whole", 2, *LONG_BAGS, "run.steps=24", "knobs.hot_budget_bytes=20000", *before)
+    trained(tmp_path / "run", 2, *LONG_BAGS, "run.steps=12", "knobs.hot_budget_bytes=20000", *before)
     again = trained(tmp_path / "run", ranks, *LONG_BAGS, "run.steps=24", "knobs.hot_budget_bytes=20000", *changes, resume=True)
 
     assert again["resumed_at_step"] == 12
