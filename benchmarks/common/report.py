@@ -91,7 +91,8 @@ def _cell_rows(name: str, cell: dict[str, Any]) -> Iterator[str]:
         yield f"Not measured: {cell.get('absent') or cell['error'].splitlines()[0]}."
         return
     result, waiting = cell["result"], "GOMP_SPINCOUNT=1000" if about["briefly"] else "OpenMP as by default"
-    yield f"{about['about']}. {waiting}; {result['rounds']} rounds, {result['steps']} steps a turn.\n"
+    clock = f", {result['clock']}" if "clock" in result else ""
+    yield f"{about['about']}. {waiting}; {result['rounds']} rounds, {result['steps']} steps a turn{clock}.\n"
     if result["runs"]:
         yield from _table(result)
     if result["checks"]:
