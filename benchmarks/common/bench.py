@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -136,7 +136,7 @@ class Bench:
         for number, cell in enumerate(cells):
             old = self.resumable(path_of(cell, args), cell, args) if args.all else None
             if self.apart and not args.rehearse:
-                limit = self.limit_of(args, time.perf_counter() - began, len(cells) - number)
+                limit = self.limit_of(args, time.perf_counter() - began, cells[number:])
                 found[cell.name] = old or self.run_apart(cell, args, limit)
             else:
                 found[cell.name] = old or self.measure(cell, args)
@@ -144,13 +144,14 @@ class Bench:
             self.save(args, found, began)
         return self.finish(args, found, began)
 
-    def limit_of(self, args: argparse.Namespace, elapsed: float, cells: int) -> float:
-        """Return the seconds that the next of some cells may take: twice its share of the time that is left, so that slow cells
-        have what quick ones leave. Only all quick cells together have a time in which they end."""
+    def limit_of(self, args: argparse.Namespace, elapsed: float, cells: Sequence[Cell]) -> float:
+        """Return the seconds that the first of the cells to come may take: twice its share of the time that is left, by the
+        number of contestants, so that slow cells have what quick ones leave. Only all quick cells have a time to end in."""
         if not self.within or args.all or args.only:
             return math.inf
         left = self.within - CLOSING_SECONDS - elapsed
-        return max(0.0, min(left, 2 * left / cells))
+        weights = [1 + len(cell.contestants) for cell in cells]
+        return max(0.0, left * min(1.0, 2 * weights[0] / sum(weights)))
 
     def measure(self, cell: Cell, args: argparse.Namespace) -> dict[str, Any]:
         """Return a cell's result, or the reason for its absence, with the machine; also written to the cell's file."""

@@ -73,7 +73,7 @@ def rows(results: dict[str, Any]) -> str:
 
 
 def _heading(about: dict[str, Any]) -> Iterator[str]:
-    if not about:
+    if "versions" not in about:  # no cell has ended yet that looked at the machine
         return
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     if about["rehearsal"]:
