@@ -112,6 +112,8 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     where = "hot tier" if s["device"] == "cpu" else "device"
     moved = f"{size(s['host_to_device_bytes'])} to the {where}, {size(s['device_to_host_bytes'])} back"
     yield "moved", f"{moved}, {count(s['migrated_rows'])} rows changed tier"
+    if s["migrated_rows"] and s["device"] == "cpu" and not s.get("disk"):
+        yield "tiers", one_memory(s)
     if keys := s.get("keys"):
         shared = f"{percent(ratio(keys['lookups_shared'], keys['lookups']))} of lookups share one"
         refused = f", {count(keys['refused'])} times an id was refused one" if keys["refused"] else ""
@@ -133,6 +135,14 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     for rank, found in enumerate(s.get("ranks", ())):
         yield f"rank {rank}", rank_text(found)
     yield "time", breakdown(s["seconds_by_stage"], s["seconds"])
+
+
+def one_memory(summary: Mapping[str, Any]) -> str:
+    """Return what placing rows has cost a run both of whose tiers are the host's memory, and what would spare it transfers."""
+    stages = summary["seconds_by_stage"]
+    placing = sum(seconds for name, seconds in stages.items() if name.partition(" ")[0] in ("observe", "reclassify"))
+    hot, cost = percent(summary["hot_lookup_ratio"]), percent(ratio(placing, summary["seconds"]))
+    return f"both are host memory: placing rows took {cost} of the time; a GPU would spare {hot} of lookups a transfer"
 
 
 def rank_text(rank: Mapping[str, Any]) -> str:

@@ -140,7 +140,7 @@ class RunConfig(Frozen):
         0,
         "threads",
         "Threads that classify batches ahead; 0 takes a quarter of the cores, but on a CPU of fewer than 8 leaves it to "
-        "the training thread.",
+        "the training thread, which then counts lookups, too.",
         ge=0,
         le=MOST_THREADS,
     )

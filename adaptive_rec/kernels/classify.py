@@ -15,7 +15,7 @@ from numba import njit, prange, set_num_threads
 from adaptive_rec.kernels.jit import JIT, JIT_PARALLEL, JIT_PART, worth_waking
 from adaptive_rec.kernels.prefetch import prefetch_row
 
-_ROWS_AHEAD, _BAGS_AHEAD = 24, 32
+_ROWS_AHEAD, _BAGS_AHEAD = 64, 32
 
 _SCATTER = np.uint64(0x9E3779B97F4A7C15)
 """2^64 divided by the golden ratio: the high bits of its multiples are spread evenly."""

@@ -47,9 +47,14 @@ def tracked_slots(policy: Policy, knobs: Knobs, space: RowSpace, row_bytes: list
 class Observer:
     """Tracks the popularity of rows (a sketch and its candidates) and keeps popular samples of probe steps."""
 
-    def __init__(self, store: EmbeddingStore, seed: int, times: StageTimes, hot_rows: int | None = None) -> None:
-        """`hot_rows`: for how many popularity is tracked (see `tracked_slots`); None: as many as the device tier has slots."""
+    def __init__(
+        self, store: EmbeddingStore, seed: int, times: StageTimes, hot_rows: int | None = None, beside: bool = True
+    ) -> None:
+        """`hot_rows`: for how many popularity is tracked (see `tracked_slots`); None: as many as the device tier has slots.
+        `beside`: whether a thread counts beside the steps. Else the training thread does: where its steps need every core,
+        passing a batch on costs a third of counting it, and a thread that gives way to all others has to be waited for."""
         self.store = store
+        self._beside = beside
         self._crew = Crew(store.path.counting_threads, LOWEST)
         """Counts for the counting thread."""
         rows = self._placed_rows(sum(store.hot.tier.capacities) if hot_rows is None else hot_rows)
@@ -120,8 +125,13 @@ class Observer:
             self._do_later(partial(self._count, step, work))
 
     def _do_later(self, work: Callable[[], None]) -> None:
-        """Have the counting thread do some work, after what it has to do already."""
-        self._counting.do(partial(self._do, work))
+        """Have the counting thread do some work, after what it has to do already; or do it now. Memories on trial count each
+        lookup several times, which is for that thread anywhere."""
+        if self._beside or self.trials is not None:
+            self._counting.do(partial(self._do, work))
+        else:
+            self.settle()
+            work()
 
     def _do(self, work: Callable[[], None]) -> None:
         with self._times.in_background("observe"):

@@ -71,7 +71,8 @@ class Session(ABC):
         self.splitting = Splitting(config.run.split, tries, replaying)
         sizes, slots = store.hot.row_bytes(policy.records_movement(state.knobs)), sum(store.hot.tier.capacities)
         tracked = tracked_slots(policy, state.knobs, store.space, sizes, slots)
-        self.observer = Observer(store, config.run.seed, state.times, tracked)
+        beside = bool(config.run.thread_budget(store.path.stages_ahead).classify)
+        self.observer = Observer(store, config.run.seed, state.times, tracked, beside)
         self.reclassifier = Reclassifier(policy, store, self.observer)
         self.evictions: Evictions | None = None
         """Made at the end of the first window in which there are raw keys."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +24,11 @@ from adaptive_rec.system.openmp import SPINS, wait_briefly
 from benchmarks.common import machine, picture, report
 from benchmarks.common.command import facts_of_call, parser
 from benchmarks.common.results import earlier, explain, say, write
+
+CLOSING_SECONDS = 10
+"""Of a bench's time, what is kept for its report. A cell is not begun where less is left for it."""
+GRACE = 0.2
+"""Share of a cell's time that is left when it begins no further round."""
 
 
 class Absent(Exception):
@@ -69,6 +75,8 @@ class Bench:
     """Whether a cell has a process of its own. Without, its contestants have one each."""
     picture: tuple[str, tuple[tuple[str, str], ...]] = ("", ())
     """Title, and the name and title of each cell in the picture."""
+    within: float = 0.0
+    """Seconds in which all quick cells have ended, whatever the processor; 0: no limit."""
     options: Callable[[argparse.ArgumentParser], None] = lambda line: None
     """Adds what else its command line takes."""
 
@@ -86,6 +94,7 @@ class Bench:
         line.add_argument("--rounds", type=int, help=f"rounds of turns, by default {self.rounds}")
         line.add_argument("--rehearse", action="store_true", help="tiny shapes, 3 rounds")
         line.add_argument("--cell", help=argparse.SUPPRESS)
+        line.add_argument("--limit", type=float, default=math.inf, help=argparse.SUPPRESS)
         self.options(line)
         args = line.parse_args(words)
         args.rounds = args.rounds or (3 if args.rehearse else self.all_rounds if args.all else self.rounds)
@@ -124,19 +133,32 @@ class Bench:
             outcome = self.measure(cells[0], args)
             sys.stdout.flush()
             os._exit(1 if "error" in outcome else 0)  # does not wait for threads that are still at work
-        for cell in cells:
+        for number, cell in enumerate(cells):
             old = self.resumable(path_of(cell, args), cell, args) if args.all else None
-            apart = self.apart and not args.rehearse
-            found[cell.name] = old or (self.run_apart if apart else self.measure)(cell, args)
+            if self.apart and not args.rehearse:
+                limit = self.limit_of(args, time.perf_counter() - began, cells[number:])
+                found[cell.name] = old or self.run_apart(cell, args, limit)
+            else:
+                found[cell.name] = old or self.measure(cell, args)
             say(report.line(cell.name, found[cell.name]) + (" (measured before)" if old else ""))
             self.save(args, found, began)
         return self.finish(args, found, began)
+
+    def limit_of(self, args: argparse.Namespace, elapsed: float, cells: Sequence[Cell]) -> float:
+        """Return the seconds that the first of the cells to come may take: twice its share of the time that is left, by the
+        number of contestants, so that slow cells have what quick ones leave. Only all quick cells have a time to end in."""
+        if not self.within or args.all or args.only:
+            return math.inf
+        left = self.within - CLOSING_SECONDS - elapsed
+        weights = [1 + len(cell.contestants) for cell in cells]
+        return max(0.0, left * min(1.0, 2 * weights[0] / sum(weights)))
 
     def measure(self, cell: Cell, args: argparse.Namespace) -> dict[str, Any]:
         """Return a cell's result, or the reason for its absence, with the machine; also written to the cell's file."""
         about = machine.describe(rehearsal(args), self.name)
         found: dict[str, Any] = {"cell": asdict(cell), "asked": asked(args), "about": about}
         began = time.perf_counter()
+        args.ends = began + (1 - GRACE) * args.limit
 
         def note(text: str) -> None:
             say(f"  {time.perf_counter() - began:5.1f} s  {cell.name}: {text}")
@@ -154,15 +176,23 @@ class Bench:
         write(path_of(cell, args), found)
         return found
 
-    def run_apart(self, cell: Cell, args: argparse.Namespace) -> dict[str, Any]:
-        """Measure a cell in a process of its own, whose memory ends with it. OpenMP's threads wait as the cell says."""
+    def run_apart(self, cell: Cell, args: argparse.Namespace, limit: float = math.inf) -> dict[str, Any]:
+        """Measure a cell in a process of its own, whose memory ends with it. OpenMP's threads wait as the cell says. A process
+        that has not ended by itself after `limit` seconds is ended, and its cell is absent for that reason."""
         path = path_of(cell, args)
+        if limit < CLOSING_SECONDS:
+            return {"cell": asdict(cell), "absent": f"no time was left of {self.within:.0f} s"}
         path.unlink(missing_ok=True)
         environment = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", SPINS)}
         if cell.briefly:
             wait_briefly(environment)
-        words = [*sys.argv[1:], "--cell", cell.name, "--out", str(args.out)]
-        status = subprocess.run([sys.executable, "-m", self.module, *words], cwd=machine.ROOT, env=environment).returncode
+        words = [*sys.argv[1:], "--cell", cell.name, "--out", str(args.out), "--limit", str(limit)]
+        command = [sys.executable, "-m", self.module, *words]
+        try:
+            longest = None if math.isinf(limit) else limit
+            status = subprocess.run(command, cwd=machine.ROOT, env=environment, timeout=longest).returncode
+        except subprocess.TimeoutExpired:  # which has killed it
+            return {"cell": asdict(cell), "absent": f"stopped after {limit:.0f} s, its limit on this processor"}
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -207,7 +237,7 @@ def path_of(cell: Cell, args: argparse.Namespace) -> Path:
 
 def asked(args: argparse.Namespace) -> dict[str, Any]:
     """Return what a command line asks of every cell."""
-    apart = ("all", "only", "list", "out", "cell")
+    apart = ("all", "only", "list", "out", "cell", "limit", "ends")
     return {name: str(value) for name, value in vars(args).items() if name not in apart}
 
 

@@ -73,7 +73,7 @@ def rows(results: dict[str, Any]) -> str:
 
 
 def _heading(about: dict[str, Any]) -> Iterator[str]:
-    if not about:
+    if "versions" not in about:  # no cell has ended yet that looked at the machine
         return
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     if about["rehearsal"]:
@@ -91,7 +91,8 @@ def _cell_rows(name: str, cell: dict[str, Any]) -> Iterator[str]:
         yield f"Not measured: {cell.get('absent') or cell['error'].splitlines()[0]}."
         return
     result, waiting = cell["result"], "GOMP_SPINCOUNT=1000" if about["briefly"] else "OpenMP as by default"
-    yield f"{about['about']}. {waiting}; {result['rounds']} rounds, {result['steps']} steps a turn.\n"
+    clock = f", {result['clock']}" if "clock" in result else ""
+    yield f"{about['about']}. {waiting}; {result['rounds']} rounds, {result['steps']} steps a turn{clock}.\n"
     if result["runs"]:
         yield from _table(result)
     if result["checks"]:

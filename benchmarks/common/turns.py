@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 from collections import defaultdict
@@ -21,6 +22,20 @@ SEED = 20261121
 """The seed of the order of turns."""
 
 
+class Clock:
+    """What the turns of a process are timed by."""
+
+    def __init__(self) -> None:
+        self.by_processor = False
+        """Whether the processor time of all threads counts, not the time that passes: for machines on which other work runs."""
+
+    def __call__(self) -> float:
+        return time.process_time() if self.by_processor else time.perf_counter()
+
+
+CLOCK = Clock()
+
+
 @dataclass
 class Turn:
     """The seconds of a turn, by stage, and the counters it added."""
@@ -32,9 +47,9 @@ class Turn:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """The clock runs inside of stages only."""
-        began = time.perf_counter()
+        began = CLOCK()
         yield
-        took = time.perf_counter() - began
+        took = CLOCK() - began
         self.stages[name] += took
         self.seconds += took
 
@@ -52,14 +67,20 @@ class Contestant(Protocol):
 
 
 def take_turns(
-    contestants: dict[str, Any], rounds: int, steps: int | dict[str, int], note: Callable[[str], None] | None = None
-) -> dict[str, Any]:
-    """Seconds of a step in each round, their median and mean, and by stage, for each contestant. `steps`: of a turn."""
+    contestants: dict[str, Any], rounds: int, steps: int | dict[str, int], note: Callable[[str], None] | None = None,
+    ends: float = math.inf,
+) -> dict[str, Any]:  # fmt: skip
+    """Seconds of a step in each round, their median and mean, and by stage, for each contestant. `steps`: of a turn. After the
+    first, a round is made only where it is over before `ends`, by time.perf_counter, if it takes as long as those before it."""
     turns: dict[str, list[Turn]] = {name: [] for name in contestants}
     each = dict.fromkeys(contestants, steps) if isinstance(steps, int) else steps
     dice, names = np.random.default_rng(SEED), list(contestants)
     gc.collect()
+    began = time.perf_counter()
     for number in range(rounds):
+        now = time.perf_counter()
+        if number and now + (now - began) / number > ends:
+            break
         for place in dice.permutation(len(names)):
             name = names[place]
             turns[name].append(contestants[name].turn(each[name]))

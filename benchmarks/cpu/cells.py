@@ -17,7 +17,7 @@ from benchmarks.common.bench import Absent, Cell
 from benchmarks.common.command import data_folder
 from benchmarks.common.contestants import budget_bytes
 from benchmarks.common.shapes import SHAPES, Preloaded, configure, open_shape, preload
-from benchmarks.common.turns import first_turns, rows_of, take_turns, touched_rows
+from benchmarks.common.turns import CLOCK, first_turns, rows_of, take_turns, touched_rows
 from benchmarks.cpu.contestants import Floor, OurRun, RivalRun, first_rows
 from benchmarks.cpu.parts import OurRows, RivalRows
 from benchmarks.cpu.plan import TORCH_LAYERS
@@ -48,6 +48,7 @@ EXACT = ("hybrid", "hybrid compiled", "hotline", "hotline split", "without prefe
 
 
 def run_cell(cell: Cell, args: argparse.Namespace, note: Note) -> dict[str, Any]:
+    CLOCK.by_processor = args.cpu_time
     data = data_folder() / cell.data if cell.data else None
     if data is not None and not data.is_file():
         raise Absent(f"{cell.data} is not in {data.parent} (ADAPTIVE_REC_TEST_DATA names the folder)")
@@ -59,11 +60,11 @@ def run_cell(cell: Cell, args: argparse.Namespace, note: Note) -> dict[str, Any]
     config = config_of()
     source = preload(open_shape(SHAPES[cell.shape], config), config, cell.batches)
     of = embedding_part if cell.kind == "embedding" else whole_step
-    return {"batches": len(source), **of(cell, config_of, source, args.rounds, note)}
+    return {"batches": len(source), **of(cell, config_of, source, args, note)}
 
 
 def whole_step(
-    cell: Cell, config_of: Callable[..., Config], source: Preloaded, rounds: int, note: Note
+    cell: Cell, config_of: Callable[..., Config], source: Preloaded, args: argparse.Namespace, note: Note
 ) -> dict[str, Any]:
     """Steps of runs of ours, of rivals and of the dense part alone."""
     config, space = config_of(), RowSpace.of(source.tables, source.features)
@@ -99,7 +100,7 @@ def whole_step(
             note(f"{name}: {contestant.facts()}")
     if "floor split" in made and "hotline split" in made:
         made["floor split"].popular_ratio = made["hotline split"].popular_ratio
-    return finish(made, absent, checks, rounds, cell.steps)
+    return finish(made, absent, checks, args, cell.steps)
 
 
 def store_of(made: dict[str, Any]) -> EmbeddingStore:
@@ -111,7 +112,7 @@ def store_of(made: dict[str, Any]) -> EmbeddingStore:
 
 
 def embedding_part(
-    cell: Cell, config_of: Callable[..., Config], source: Preloaded, rounds: int, note: Note
+    cell: Cell, config_of: Callable[..., Config], source: Preloaded, args: argparse.Namespace, note: Note
 ) -> dict[str, Any]:
     """Rows read and updated, on given gradients, without a dense part."""
     config, space = config_of(), RowSpace.of(source.tables, source.features)
@@ -127,7 +128,7 @@ def embedding_part(
             )
         note(f"{name} is set up" if name in made else f"{name} is absent")
     checks = agree(made, list(made), source, cell.steps, "float32", note)
-    return finish(made, absent, checks, rounds, cell.steps)
+    return finish(made, absent, checks, args, cell.steps)
 
 
 def agree(
@@ -149,11 +150,13 @@ def agree(
 
 
 def finish(
-    made: dict[str, Any], absent: dict[str, str], checks: list[dict[str, Any]], rounds: int, steps: int
+    made: dict[str, Any], absent: dict[str, str], checks: list[dict[str, Any]], args: argparse.Namespace, steps: int
 ) -> dict[str, Any]:
     for contestant in made.values():
         contestant.turn(steps)
-    runs = take_turns(made, rounds, steps)
+    runs = take_turns(made, args.rounds, steps, ends=args.ends)
+    rounds = len(next(iter(runs.values()))["seconds"])
     for contestant in made.values():
         contestant.close()
-    return {"runs": runs, "absent": absent, "checks": checks, "rounds": rounds, "steps": steps}
+    clock = "processor time of all threads" if CLOCK.by_processor else "the time that passes"
+    return {"runs": runs, "absent": absent, "checks": checks, "rounds": rounds, "steps": steps, "clock": clock}

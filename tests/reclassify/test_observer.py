@@ -158,6 +158,39 @@ def test_an_error_is_raised_at_the_next_step_or_reader(
         READERS[reader](observer)
 
 
+def observe_windows(observer: Observer) -> dict[str, Any]:
+    """Count some steps of three windows, and return what is known then."""
+    random = np.random.default_rng(3)
+    for step in range(30):
+        observer.count_lookups(step, batch_of(*random.integers(0, 10, 20).tolist()), KNOBS)
+        if step % 10 == 9:
+            observer.end_window(0.5, Migration(promote=np.array([step % 7]), demote=np.array([step % 5])))
+    return observer.state()
+
+
+def test_a_step_that_counts_by_itself_counts_the_same(observer: Observer) -> None:
+    alone = Observer(observer.store, 1, StageTimes(), beside=False)
+    expected, found = (observe_windows(one)["tracker"] for one in (observer, alone))
+    np.testing.assert_array_equal(found.pop("counter")["counters"], expected.pop("counter")["counters"])
+    np.testing.assert_array_equal(found.pop("met"), expected.pop("met"))
+    assert found == expected
+    assert observer._counting._thread is not None
+    assert alone._counting._thread is None, "no thread was started"
+    assert not alone._times.seconds, "the step's own stage has the time"
+
+
+def test_memories_on_trial_are_counted_beside_the_step_anywhere(observer: Observer) -> None:
+    alone = Observer(observer.store, 1, StageTimes(), beside=False)
+    alone.count_lookups(1, batch_of(1), KNOBS)
+    alone.try_memories(True)
+    alone.count_lookups(3, batch_of(1, 1), KNOBS)
+    assert alone._counting._thread is not None
+    alone.try_memories(False)
+    alone.count_lookups(5, batch_of(1), KNOBS)
+    assert alone.tracker.estimate(np.array([1])).tolist() == [4]
+    alone.close()
+
+
 def test_the_time_of_counting_has_its_own_name(observer: Observer) -> None:
     observer.count_lookups(1, batch_of(1), KNOBS)
     observer.settle()
