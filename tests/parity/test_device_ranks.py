@@ -86,7 +86,6 @@ def test_the_same_ranks_with_devices_repeat_bit_by_bit(train: Any) -> None:
         pytest.param(3, "slipstream", "drop", "sum", 60, marks=pytest.mark.slow),
         pytest.param(2, "slipstream", "freeze", "one-hot", 200, marks=pytest.mark.slow),
         pytest.param(3, "slipstream", "drop", "sum", 200, marks=pytest.mark.slow),
-        pytest.param(2, "adaptive", "subsample", "one-hot", 200, marks=pytest.mark.slow),
         pytest.param(3, "random_skip", "freeze", "sum", 200, marks=pytest.mark.slow),
     ],
 )

@@ -122,14 +122,11 @@ def test_the_same_ranks_repeat_bit_by_bit(train: Any) -> None:
     ("ranks", "policy", "action", "bags", "threshold", "steps"),
     [
         pytest.param(2, "slipstream", "drop", "sum", "search", 60, marks=pytest.mark.slow),
-        pytest.param(2, "adaptive", "subsample", "one-hot", "0.1", MANY, marks=pytest.mark.slow),
         pytest.param(3, "slipstream", "drop", "sum", "search", MANY, marks=pytest.mark.slow),
         pytest.param(2, "slipstream", "freeze", "one-hot", "search", MANY, marks=pytest.mark.slow),
         pytest.param(3, "random_skip", "freeze", "sum", "search", MANY, marks=pytest.mark.slow),
         pytest.param(2, "slipstream", "subsample", "mean", "0.1", MANY, marks=pytest.mark.slow),
         pytest.param(2, "random_skip", "subsample", "one-hot", "search", MANY, marks=pytest.mark.slow),
-        pytest.param(3, "adaptive", "drop", "one-hot", "0.1", MANY, marks=pytest.mark.slow),
-        pytest.param(2, "adaptive", "freeze", "sum", "0.1", MANY, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_several_ranks_skip_what_one_skips(
