@@ -1,6 +1,6 @@
 """A step of the language model of examples/ngram_lm_adaptive.py beside the same model without n-gram tables, and beside torch's.
 
-    python -m benchmarks.language_model --rows 6700000 --dim 128 --only "wrap, prefetch" "no tables"
+    python -m benchmarks.language_model --rows 6700000 --dim 128 --only "no tables" "wrap, row-wise Adagrad"
     python -m benchmarks.language_model --rows 500000 --dim 128 --memory
 
 All train on the same text in turns, in an order drawn for each round. --memory trains each in a process of its own instead, and
@@ -25,7 +25,7 @@ from benchmarks.common.turns import Turn, take_turns
 
 sys.path.insert(0, str(ROOT / "examples"))
 
-WRAPPED, ON_DISK, NONE = "wrap, prefetch", "wrap, rows on a disk", "no tables"
+WRAPPED, ROWWISE, ON_DISK, NONE = "wrap", "wrap, row-wise Adagrad", "wrap, rows on a disk", "no tables"
 SPARSE, DENSE = "torch, SparseAdam", "torch, dense AdamW"
 SIZES = {"rows": 500_000, "dim": 128, "width": 256, "heads": 4, "depth": 4, "length": 1024, "sequences": 16}
 
@@ -38,8 +38,10 @@ class Training:
         import ngram_lm_plain
 
         torch.manual_seed(0)
-        script = ngram_lm_adaptive if name in (WRAPPED, ON_DISK) else ngram_lm_plain
+        script = ngram_lm_adaptive if name in (WRAPPED, ROWWISE, ON_DISK) else ngram_lm_plain
         orders, home = 0 if name == NONE else size.orders, disk if name == ON_DISK else size.home
+        if name in (ROWWISE, ON_DISK):
+            home = {**home, "optimizer": "rowwise_adagrad", "lr": 0.02}
         size = replace(size, orders=orders, sparse=name != DENSE, home=home)
         rule = torch.optim.AdamW if name == DENSE else torch.optim.SparseAdam
         self._losses: Iterator[float] = script.training(script.LanguageModel(size), size, sys.maxsize, rule)

@@ -78,7 +78,7 @@ def training(model: HSTU, size: Size, steps: int, rule: type[torch.optim.Optimiz
     rival = Popularity(log.tracks)
     tables = rule([model.tracks.weight, model.users.weight], lr=0.1)
     rest = torch.optim.Adam([model.answers, *model.blocks.parameters(), *model.top.parameters()], lr=3e-3)
-    runtime = adaptive_rec.wrap(model, optimizer=tables, **size.home)
+    runtime = adaptive_rec.wrap(model, **{"optimizer": tables, **size.home})
 
     def lookups(batch: Batch) -> dict:
         return {"tracks": batch.tracks, "users": batch.users}

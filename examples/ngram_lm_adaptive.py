@@ -85,7 +85,7 @@ def training(model: LanguageModel, size: Size, steps: int, rule: type[torch.opti
     matrices = torch.optim.Muon(model.blocks.parameters(), lr=0.02, weight_decay=0.0)
     rest = torch.optim.AdamW([model.tokens, *model.joined.parameters(), *model.head.parameters()], lr=3e-3, weight_decay=0.0)
     optimizers = [each for each in (tables, matrices, rest) if each is not None]
-    runtime = adaptive_rec.wrap(model, optimizer=tables, **size.home)
+    runtime = adaptive_rec.wrap(model, **{"optimizer": tables, **size.home})
 
     def lookups(batch: Batch) -> dict:
         return {f"ngrams.{number}": ids for number, ids in enumerate(batch.ngrams)}
