@@ -126,6 +126,11 @@ def arguments() -> tuple[int, Size]:
     for name in ("budget", "host_memory", "disk"):
         parser.add_argument(f"--{name}", help="where rows are, see adaptive_rec.wrap")
     given = vars(parser.parse_args())
+    for name in ("steps", "depth", "dim", "heads", "batch", "history", "users", "tracks", "listens"):
+        if given[name] < (least := 0 if name in ("steps", "depth", "history") else 1):
+            parser.error(f"--{name} must be {least} or more, got {given[name]}")
+    if given["dim"] % given["heads"]:
+        parser.error(f"--dim must be a multiple of --heads, got {given['dim']} and {given['heads']}")
     steps = given.pop("steps")
     home = {name: value for name in ("budget", "host_memory", "disk") if (value := given.pop(name))}
     return steps, Size(**given, home=home or {"budget": "512KiB"})

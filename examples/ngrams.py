@@ -99,6 +99,11 @@ def arguments() -> tuple[int, Size]:
     for name in ("budget", "host_memory", "disk"):
         parser.add_argument(f"--{name}", help="where rows are, see adaptive_rec.wrap")
     given = vars(parser.parse_args())
+    for name, value in given.items():
+        if isinstance(value, int) and value < (least := 0 if name in ("steps", "orders") else 1):
+            parser.error(f"--{name} must be {least} or more, got {value}")
+    if given["width"] % (2 * given["heads"]):
+        parser.error(f"--width must be a multiple of twice --heads, got {given['width']} and {given['heads']}")
     steps = given.pop("steps")
     home = {name: value for name in ("budget", "host_memory", "disk") if (value := given.pop(name))}
     return steps, Size(**given, home=home or {"budget": "512KiB"})

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ from adaptive_rec.errors import DataError
 
 LISTENED_PCT = 50
 COLUMNS = ("uid", "item_id", "timestamp", "played_ratio_pct")
+MOST = 2**32 - 2
+"""The largest number that a column may have: 32 bits, and a track is its `item_id` + 1."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class ListenLog:
     """All listens (E) of a file, by user and time."""
 
     def __init__(self, path: Path | str) -> None:
-        """Raises DataError where a column is missing or no row is a listen."""
+        """Raises DataError where the file cannot be read, a column is missing or has other values, or no row is a listen."""
         user_E, track_E, time_E, ratio_E = _read(Path(path))
         by_user = np.lexsort((time_E, user_E))  # stable: events of one moment stay in the file's order
         self._user_E, self._track_E, self._time_E = user_E[by_user], track_E[by_user], time_E[by_user]
@@ -89,10 +92,13 @@ def _read(path: Path) -> list[NDArray[np.uint32]]:
     import pyarrow.compute as pc
     import pyarrow.parquet
 
-    names = pyarrow.parquet.read_schema(path).names
-    if missing := [name for name in COLUMNS if name not in names]:
-        raise DataError(f"a log of listens must have the columns {', '.join(COLUMNS)}, {path} lacks {', '.join(missing)}")
-    table = pyarrow.parquet.read_table(path, columns=[*COLUMNS, *({"event_type"} & {*names})])
+    try:
+        names = pyarrow.parquet.read_schema(path).names
+        if missing := [name for name in COLUMNS if name not in names]:
+            raise DataError(f"a log of listens must have the columns {', '.join(COLUMNS)}, {path} lacks {', '.join(missing)}")
+        table = pyarrow.parquet.read_table(path, columns=[*COLUMNS, *({"event_type"} & {*names})])
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"a log of listens must be a Parquet file, {path} cannot be read: {error}") from None
     if "event_type" in names:
         table = table.filter(pc.equal(table["event_type"].cast(pyarrow.string()), "listen"))
     if not len(table):
@@ -100,4 +106,17 @@ def _read(path: Path) -> list[NDArray[np.uint32]]:
     for name in COLUMNS:
         if table[name].null_count:
             raise DataError(f"{name} of a listen must have a value, {path} has {table[name].null_count} without one")
-    return [table[name].to_numpy().astype(np.uint32) for name in COLUMNS]
+    return [_whole_numbers(name, table[name].to_numpy(), path) for name in COLUMNS]
+
+
+def _whole_numbers(name: str, value_E: NDArray[Any], path: Path) -> NDArray[np.uint32]:
+    """Return a column as whole numbers of 32 bits, which it may have in another type. Raises DataError where it has others."""
+    rule = f"{name} of a listen must be a whole number from 0 to {MOST}"
+    if value_E.dtype.kind not in "iuf":
+        raise DataError(f"{rule}, {path} has the type {value_E.dtype}")
+    fits_E = (value_E >= 0) & (value_E <= MOST)
+    if value_E.dtype.kind == "f":
+        fits_E &= value_E == np.floor(value_E)
+    if not fits_E.all():
+        raise DataError(f"{rule}, {path} has {value_E[fits_E.argmin()]}")
+    return value_E.astype(np.uint32)

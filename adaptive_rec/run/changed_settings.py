@@ -10,7 +10,7 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.policy.find import load_policy
 
 SECTIONS = ("data", "model", "optimizer", "policy")
-OF_RUN = ("batch_size", "precision", "row_precision", "seed")
+OF_RUN = ("batch_size", "precision", "row_precision", "seed", "transport", "whole_tables")
 OF_ARRANGED = (("run", "steps"), ("data", "epochs"))
 """Where the passes end, which counts where a policy arranges all that is to come, and where the validation slice is trained on
 after them."""

@@ -85,3 +85,39 @@ def test_what_a_log_must_have(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(whole.set_column(4, "played_ratio_pct", ratios), path)
     with pytest.raises(DataError, match="played_ratio_pct of a listen must have a value, .* has 1 without one"):
         ListenLog(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "rule"),
+    [
+        ("uid", np.array([1 << 32], np.uint64), "uid of a listen must be a whole number from 0 to 4294967294, .* has 4294967296"),
+        ("item_id", np.array([-1]), "item_id of a listen must be .*, .* has -1"),
+        ("item_id", np.array([(1 << 32) - 1]), "item_id of a listen must be .*, .* has 4294967295"),
+        ("timestamp", np.array([1 << 60]).astype("datetime64[us]"), "timestamp of a listen must be .*, .* has the type datetime"),
+        ("timestamp", np.array([2.5]), "timestamp of a listen must be .*, .* has 2.5"),
+        ("played_ratio_pct", np.array([np.nan]), "played_ratio_pct of a listen must be .*, .* has nan"),
+        ("uid", np.array(["anna"]), "uid of a listen must be .*, .* has the type object"),
+    ],
+    ids=str,
+)
+def test_a_log_has_whole_numbers_of_32_bits(tmp_path: Path, name: str, values: np.ndarray, rule: str) -> None:
+    """Larger ids would take the rows of others."""
+    columns = {each: np.array([3]) for each in ("uid", "item_id", "timestamp", "played_ratio_pct")}
+    pyarrow.parquet.write_table(pyarrow.table({**columns, name: values}), tmp_path / "log.parquet")
+    with pytest.raises(DataError, match=rule):
+        ListenLog(tmp_path / "log.parquet")
+
+
+@pytest.mark.parametrize("dtype", [np.uint64, np.int32, np.float64, np.uint8])
+def test_whole_numbers_may_have_any_type(tmp_path: Path, dtype: type) -> None:
+    columns = {each: np.array([9, 3], dtype) for each in ("uid", "item_id", "timestamp", "played_ratio_pct")}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "log.parquet")
+    log = ListenLog(tmp_path / "log.parquet")
+    assert (log.users, log.tracks, log.seconds.tolist()) == (10, 10, [3, 9])
+
+
+def test_a_log_is_a_parquet_file(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("uid,item_id")
+    for path in (tmp_path / "log.csv", tmp_path / "none.parquet", tmp_path):
+        with pytest.raises(DataError, match=f"must be a Parquet file, {path} cannot be read"):
+            ListenLog(path)

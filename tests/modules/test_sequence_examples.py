@@ -132,3 +132,27 @@ def test_two_ranks_train_the_model_of_one(name: str, tmp_path: Path) -> None:
         states.append(torch.load(folder / "model.pt", weights_only=True))
     for name, value in states[0].items():
         torch.testing.assert_close(states[1][name], value, rtol=0, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "rule"),
+    [
+        ("listens", ["--batch", "0"], "--batch must be 1 or more, got 0"),
+        ("listens", ["--steps", "-1"], "--steps must be 0 or more, got -1"),
+        ("listens", ["--dim", "15"], "--dim must be a multiple of --heads, got 15 and 2"),
+        ("ngrams", ["--length", "0"], "--length must be 1 or more, got 0"),
+        ("ngrams", ["--rows", "-5"], "--rows must be 1 or more, got -5"),
+        ("ngrams", ["--heads", "3"], "--width must be a multiple of twice --heads, got 32 and 3"),
+    ],
+)
+def test_options_that_make_no_model_are_refused(
+    name: str, words: list[str], rule: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = training.load(name)
+    monkeypatch.setattr("sys.argv", [f"{name}.py", *words])
+    with pytest.raises(SystemExit):
+        script.arguments()
+    assert rule in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", [f"{name}.py", "--depth", "3", "--budget", "0"])
+    steps, size = script.arguments()
+    assert (steps, size.depth, size.home) == (300 if name == "ngrams" else 0, 3, {"budget": "0"})

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from adaptive_rec.cli import main
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import DataError
+from adaptive_rec.run.changed_settings import changed_settings
 
 TINY = ["train", "tiny", "--no-serve", "--set", "checkpoint.every_steps=10"]
 
@@ -71,3 +73,11 @@ def test_a_stream_that_ends_elsewhere_as_its_last_window_is_another_is_not_repla
     capsys.readouterr()
     assert main(["train", "--replay", str(branch), "--no-serve", "--out", str(tmp_path / "again")]) == DataError.exit_code
     assert "with other settings (eval.every_steps 15 -> 2): it cannot be replayed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("key", "value"), [("transport", "bf16"), ("whole_tables", False)])
+def test_how_rows_are_shared_and_travel_is_part_of_the_course(key: str, value: object) -> None:
+    before = load_config("tiny", {})
+    after = before.model_copy(update={"run": before.run.model_copy(update={key: value})})
+    assert changed_settings(before, before, 0) == {}
+    assert changed_settings(before, after, 0) == {f"run.{key}": {"old": getattr(before.run, key), "new": value}}
