@@ -31,7 +31,7 @@ class Size:
     width: int = 32
     heads: int = 2
     orders: int = 3
-    """Tables of n-grams: of 2 tokens, of 3 and so on; 0 for none."""
+    """Tables of n-grams: of 2 tokens, of 3 and so on; 0 for none, in the plain script."""
     rows: int = 20_000
     """Rows of each table."""
     dim: int = 16
