@@ -77,8 +77,8 @@ class RunConfig(Frozen):
         True,
         "switch",
         "Of several processes, give a table with long bags whole to one of them, where the first batch shows that fewer bytes "
-        "travel then, and rows and lookups stay about even; off: the rows of all tables are dealt out. Exact either way; rows of 16 "
-        "bits round otherwise.",
+        "travel then, and rows and lookups stay about even; off: the rows of all tables are dealt out. Exact either way, but "
+        "rows of 16 bits round otherwise.",
     )
     host_memory: Bytes = knob(
         0,
