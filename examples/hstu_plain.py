@@ -94,8 +94,8 @@ def training(model: HSTU, size: Size, steps: int, rule: type[torch.optim.Optimiz
 
 
 def train(steps: int = 0, rule: type[torch.optim.Optimizer] = torch.optim.Adagrad, size: Size | None = None) -> list[float]:
-    torch.manual_seed(0)
     size = size or Size()
+    torch.manual_seed(size.seed)
     return list(training(HSTU(size), size, steps, rule))
 
 

@@ -37,6 +37,7 @@ class Size:
     listens: int = 100_000
     file: str = ""
     """A flat file of Yambda's listens; empty: a made-up log."""
+    seed: int = 0
     home: dict[str, Any] = field(default_factory=lambda: {"budget": "512KiB"})
     """Where the rows are: arguments of `adaptive_rec.wrap`."""
 

@@ -74,7 +74,7 @@ def loss_of(model: nn.Module, batch: Batch) -> Tensor:
 
 def held_out_loss(model: nn.Module, size: Size, steps: int = 20) -> float:
     with torch.no_grad():
-        return sum(loss_of(model, batch).item() for batch in batches(steps, size, 1, held_out=True)) / steps
+        return sum(loss_of(model, batch).item() for batch in batches(steps, size, held_out=True)) / steps
 
 
 def training(model: LanguageModel, size: Size, steps: int, rule: type[torch.optim.Optimizer]) -> Iterator[float]:
@@ -94,8 +94,8 @@ def training(model: LanguageModel, size: Size, steps: int, rule: type[torch.opti
 
 
 def train(steps: int = 300, rule: type[torch.optim.Optimizer] = torch.optim.SparseAdam, size: Size | None = None) -> list[float]:
-    torch.manual_seed(0)
     size = size or Size()
+    torch.manual_seed(size.seed)
     model = LanguageModel(size)
     losses = list(training(model, size, steps, rule))
     print(f"held out: mean loss {held_out_loss(model, size):.4f}")

@@ -42,6 +42,7 @@ class Size:
     """Tokens of a sequence."""
     files: int = 40
     """How many files of the text are read."""
+    seed: int = 0
     home: dict[str, Any] = field(default_factory=lambda: {"budget": "512KiB"})
     """Where the rows are: arguments of `adaptive_rec.wrap`."""
 
@@ -77,9 +78,9 @@ def rows_of_ngrams(tokens: Tensor, orders: int, rows: int) -> list[Tensor]:
     return found
 
 
-def batches(steps: int, size: Size, seed: int = 0, held_out: bool = False) -> Iterator[Batch]:
+def batches(steps: int, size: Size, held_out: bool = False) -> Iterator[Batch]:
     """Sequences from random places of the text, or of its end that is held out."""
-    whole, dice = text(size.files), torch.Generator().manual_seed(seed)
+    whole, dice = text(size.files), torch.Generator().manual_seed(size.seed)
     cut = int(len(whole) * (1 - HELD_OUT))
     part = whole[cut:] if held_out else whole[:cut]
     for _ in range(steps):
@@ -100,7 +101,7 @@ def arguments() -> tuple[int, Size]:
         parser.add_argument(f"--{name}", help="where rows are, see adaptive_rec.wrap")
     given = vars(parser.parse_args())
     for name, value in given.items():
-        if isinstance(value, int) and value < (least := 0 if name in ("steps", "orders") else 1):
+        if isinstance(value, int) and value < (least := 0 if name in ("steps", "orders", "seed") else 1):
             parser.error(f"--{name} must be {least} or more, got {value}")
     if given["width"] % (2 * given["heads"]):
         parser.error(f"--width must be a multiple of twice --heads, got {given['width']} and {given['heads']}")
