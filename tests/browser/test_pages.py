@@ -52,6 +52,12 @@ def opened(browser: Any, page: Path, size: tuple[int, int] = WIDE) -> list[str]:
     return [each["params"]["request"]["url"] for each in messages if each["method"] == "Network.requestWillBeSent"]
 
 
+def shown(browser: Any, page: Path) -> None:
+    """Have a page in the browser; it stays where the test before left it."""
+    if browser.current_url != page.as_uri():
+        opened(browser, page)
+
+
 @pytest.fixture(params=["report", "profile"])
 def page(request: pytest.FixtureRequest) -> Path:
     path = request.getfixturevalue(request.param)
@@ -98,7 +104,7 @@ def test_a_page_draws_every_plot_and_asks_for_nothing_and_complains_of_nothing(b
 @mostly_of_reports
 def test_axe_finds_nothing(browser: Any, page: Path) -> None:
     axe = Path(pytest.importorskip("axe_core_python", reason="axe-core-python is not installed").__file__).parent
-    opened(browser, page)
+    shown(browser, page)
     browser.execute_script(next(axe.rglob("axe.min.js")).read_text())
     script = """
     const done = arguments[0];
@@ -129,7 +135,7 @@ def test_no_profile_is_wider_than_a_phone(browser: Any, profile: Path) -> None:
 
 @mostly_of_reports
 def test_both_schemes_have_text_that_can_be_read(browser: Any, page: Path) -> None:
-    opened(browser, page)
+    shown(browser, page)
     shades = {}
     for scheme in ("light", "dark"):
         chosen = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
@@ -179,6 +185,6 @@ def test_arrow_keys_move_from_point_to_point(browser: Any, report: Path) -> None
 
 
 def test_a_hostile_name_is_text(browser: Any, report: Path) -> None:
-    opened(browser, report)
+    shown(browser, report)
     assert HOSTILE in browser.execute_script("return document.querySelector('#tables').textContent")
     assert browser.execute_script("return document.querySelectorAll('img').length") == 0
