@@ -74,15 +74,19 @@ def write_log(path: Path, size: Size, seed: int = 0) -> None:
     pyarrow.parquet.write_table(table, path)
 
 
+def log_of(size: Size) -> ListenLog:
+    """Return the log, which is read or made up once."""
+    return read_log(size.file) if size.file else made_up(size.users, size.tracks, size.listens)
+
+
+read_log = cache(ListenLog)
+
+
 @cache
 def made_up(users: int, tracks: int, listens: int) -> ListenLog:
     with TemporaryDirectory() as folder:
         write_log(path := Path(folder) / "listens.parquet", Size(users=users, tracks=tracks, listens=listens))
         return ListenLog(path)
-
-
-def log_of(size: Size) -> ListenLog:
-    return ListenLog(size.file) if size.file else made_up(size.users, size.tracks, size.listens)
 
 
 def batches(log: ListenLog, size: Size, begin: int = 0, end: int | None = None) -> Iterator[Batch]:

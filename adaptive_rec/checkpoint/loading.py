@@ -16,7 +16,7 @@ from adaptive_rec.checkpoint.files import DISK, Files, os_errors
 from adaptive_rec.checkpoint.generation import generations, names_in, read_manifest
 from adaptive_rec.checkpoint.history import Found, names_in_use, newest_held, verify_all
 from adaptive_rec.checkpoint.kept_files import set_kept_rows
-from adaptive_rec.checkpoint.rows import SavedRows
+from adaptive_rec.checkpoint.rows import SavedRows, state_file_names
 from adaptive_rec.checkpoint.run_state import Last, RunParts, restore_run_state, saved_homes
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, array_type
 from adaptive_rec.checkpoint.saved_state import DENSE, all_arrays, read_values, saved_by
@@ -62,7 +62,9 @@ def saved_layout(checkpoint: Path, files: Files = DISK) -> SavedLayout:
     """Return how the rows of a checkpoint are laid out."""
     values, _, ranks = read_values(checkpoint, files)
     pools = len(Saved(values).part("store").parts("pools"))
-    return SavedLayout(pools, ranks, saved_homes(saved_by(checkpoint, 0, files)) if ranks > 1 else ())
+    arrays = ArraysFile(files, checkpoint / state_file_names(0)[1])
+    homes = {"homes": arrays.rows("homes")} if "homes" in arrays.arrays else {}  # the rest is large, and read by `load`
+    return SavedLayout(pools, ranks, saved_homes(Saved(homes)))
 
 
 def load(parts: RunParts, checkpoint: Path, verified: bool = False, files: Files = DISK) -> None:
