@@ -102,6 +102,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean X?"`` for a known name that is near, in either case, or is the only one that has this one as a
     part; otherwise an empty string."""
     names, typed = {other.lower(): other for other in known}, name.lower()
-    parts = [other for other in names if typed and typed in re.split(r"[_.-]", other)]
+    parts = [other for other in names if typed and typed in (*re.split(r"[_.-]", other), other.partition(":")[0])]
     nearest = difflib.get_close_matches(typed, list(names), n=1, cutoff=NEAR) or (parts if len(parts) == 1 else [])
     return f"; did you mean {names[nearest[0]]}?" if nearest else ""

@@ -30,3 +30,9 @@ def test_a_command_is_suggested_where_it_is_near(typed: str, meant: str) -> None
 )
 def test_a_knob_is_suggested_where_it_is_near_or_named_in_part(typed: str, meant: str) -> None:
     assert did_you_mean(typed, Knobs.model_fields) == (f"; did you mean {meant}?" if meant else "")
+
+
+def test_a_column_is_suggested_by_its_name_in_a_header_that_also_says_its_kind() -> None:
+    """RecBole's files (1.2.1) name columns so."""
+    assert did_you_mean("label", ["user_id:token", "label:float"]) == "; did you mean label:float?"
+    assert did_you_mean("user_id", ["user_id:token", "label:float"]) == "; did you mean user_id:token?"
