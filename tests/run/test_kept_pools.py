@@ -22,6 +22,7 @@ from tests.matrix import always, grid, only
 from tests.run.test_rollback import DISK_ROWS, EVERY_5, Client, kinds, replay
 from tests.run.test_stopping import trained
 
+POLICIES = ["slipstream", "adaptive", "hotline"]
 LAYOUT = ["data.table_rows=[60, 40, 9, 30]", "knobs.hot_budget_bytes=4000", "knobs.policy=xdl", "run.steps=32", EVERY_5]
 WHERE = {
     "memory": [],
@@ -30,10 +31,11 @@ WHERE = {
 }
 
 
-@grid(always, only("slipstream"), policy=["slipstream", "adaptive", "hotline"], where=sorted(WHERE))
+@grid(always, only(("slipstream", "disk"), ("slipstream", "raw ids")), to=[(p, w) for p in POLICIES for w in sorted(WHERE)])
 def test_a_run_changed_from_xdl_resumes_as_if_it_had_not_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, where: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: tuple[str, str]
 ) -> None:
+    policy, where = to
     monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
     changes: dict[int, dict[str, Any]] = {3: {"policy": policy}}
     settings = [*LAYOUT, *WHERE[where]]

@@ -1,5 +1,5 @@
 """A run whose best model trains on the validation slice at last: the rows that it trains on and scores, and the same bits after
-losses, in a replay, in several processes, and after rollbacks."""
+losses and in several processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from adaptive_rec.run.chosen_checkpoint import chosen_checkpoint
 from adaptive_rec.run.resume import evaluate_run
 from adaptive_rec.run.training_run import TrainingRun
 from tests.checkpoint.contents import newest_contents
-from tests.run.test_stopping import KINDS, OVERFITS, assert_same, outcome, roll_back_to, trained
+from tests.run.test_stopping import KINDS, OVERFITS, assert_same, outcome, trained
 
 SLICE = ["eval.train_slice=true", "data.synthetic.samples=1600", "knobs.report_every=3"]
 """A pass has 20 batches, the slice 5."""
@@ -32,7 +32,10 @@ BEST, STOP, END = 20, 50, 25
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("straight") / "run"
+    return straight_run(tmp_path_factory.mktemp("straight") / "run")
+
+
+def straight_run(out: Path) -> Path:
     summary = trained(out, *SLICE)
     assert (summary["best_eval"]["step"], summary["steps"], summary["steps_total"]) == (BEST, END, END)
     return out
@@ -100,21 +103,6 @@ def test_a_run_that_was_lost_ends_as_the_uninterrupted_one(tmp_path: Path, strai
     assert (out / "summary.json").read_text() == before, "nothing is left to do"
 
 
-def steered_in_both_parts(run: TrainingRun, step: int) -> None:
-    on_slice = run.runtime.state.position.on_slice
-    rate = {(24, False): 0.5, (21, True): 0.1}.get((step, on_slice))
-    if rate is not None:
-        run.runtime.mailbox.change_knobs(lr_factor=rate)
-
-
-def test_a_replay_repeats_what_was_changed_before_the_run_went_back_and_after_it(tmp_path: Path, straight: Path) -> None:
-    trained(tmp_path / "whole", *SLICE, steered=steered_in_both_parts)
-    trained(tmp_path / "again", *SLICE, replay=tmp_path / "whole")
-    assert_same(tmp_path / "whole", tmp_path / "again")
-    assert outcome(straight)["scores"] != outcome(tmp_path / "whole")["scores"], "otherwise the test shows nothing"
-    assert outcome(straight)["last"] != outcome(tmp_path / "whole")["last"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_runs_of_every_kind_that_were_lost_end_as_the_uninterrupted_ones(tmp_path: Path, kind: str) -> None:
@@ -146,25 +134,6 @@ def test_two_ranks_train_on_the_slice_as_one(tmp_path: Path, kind: str) -> None:
     trained(tmp_path / "whole", *changes, ranks=2)
     trained(tmp_path / "cut", resume=True, ranks=2)
     assert_same(tmp_path / "whole", tmp_path / "cut")
-
-
-def test_a_run_goes_back_from_the_slice_to_its_passes_and_leaves_out_nothing_of_the_slice(tmp_path: Path, straight: Path) -> None:
-    sent = []
-
-    def back(run: TrainingRun, step: int) -> None:
-        if run.runtime.state.position.on_slice and not sent:
-            sent.append(step)
-            skipping = {"checkpoint": None, "to_step": 11, "skip_data": True, "knobs": {}}
-            run.runtime.mailbox.send(Command("rollback", skipping))
-            run.runtime.mailbox.send(roll_back_to(11))
-
-    trained(tmp_path / "back", *SLICE, steered=back)
-    assert sent
-    events = [json.loads(line) for line in (tmp_path / "back" / "events.jsonl").read_text().splitlines()]
-    said = [each["text"] for each in events if each["kind"] == "warning"]
-    assert any("skip_data must be false while the validation slice is trained on, got true" in text for text in said)
-    assert [each["details"]["on_slice"] for each in events if each["kind"] == "rolled_back"] == [True, False, True]
-    assert_same(straight, tmp_path / "back")
 
 
 @pytest.mark.slow
@@ -202,25 +171,6 @@ def test_without_its_best_checkpoint_a_run_ends_with_a_warning(tmp_path: Path) -
     assert run.finish()["slice_trained"] is False
     assert any(text.endswith("no whole checkpoint: the validation slice is not trained on") for text in said)
     assert np.isfinite(run.present.state.trend.best.value)
-
-
-@pytest.mark.parametrize("slice_too", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_rule_goes_back_at_the_step_of_an_early_stop(tmp_path: Path, slice_too: bool) -> None:
-    """The stopping evaluation is also the first that the rule breaks on, so the run goes on from before it with other knobs."""
-    out = tmp_path / "run"
-    changes = [*SLICE, "data.epochs=4", f"eval.train_slice={str(slice_too).lower()}"]
-    trained(tmp_path / "plain", *changes)
-    scores = outcome(tmp_path / "plain")["scores"]
-    before, at = (scores[step]["logloss"] for step in (STOP - 10, STOP))
-    assert before < at, "otherwise the rule breaks earlier"
-    rule = f'watch.rules=["logloss > {(before + at) / 2}: rollback with lr_factor*=0.01"]'
-    trained(out, *changes, rule)
-    events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
-    kinds = [each["kind"] for each in events if each["kind"] in ("stopped_early", "rolled_back", "watchdog")]
-    assert kinds[:3] == ["stopped_early", "watchdog", "rolled_back"]
-    back = next(each for each in events if each["kind"] == "rolled_back")
-    assert (back["details"]["from_step"], back["details"]["on_slice"]) == (STOP, False)
-    assert back["step"] < STOP
 
 
 def test_a_branch_on_the_slice_repeats_the_evaluations_of_the_passes_or_is_refused(tmp_path: Path, straight: Path) -> None:

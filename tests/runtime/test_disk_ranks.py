@@ -19,10 +19,7 @@ from adaptive_rec.checkpoint.history import names_in_use, newest_names
 from adaptive_rec.checkpoint.rows import SavedRows
 from adaptive_rec.cli import main
 from adaptive_rec.embedding.path.read_ahead import ReadAheadPath
-from adaptive_rec.embedding.peers import whole_tables as owners_of_tables
 from adaptive_rec.errors import AdaptiveRecError
-from adaptive_rec.run.resume import trained_runtime
-from tests.cells import own_some
 from tests.runtime.test_resumed_ranks import trained
 
 pytestmark = pytest.mark.usefixtures("small_segments")
@@ -50,19 +47,16 @@ def segments_in_use(out: Path) -> set[Path]:
     }
 
 
-@pytest.mark.parametrize(
+STOPS = pytest.mark.parametrize(
     ("stops", "every"),
     [((9, 14, 18, 0, 22, 26), OFTEN), pytest.param((20, 30, 38, 45, 52, 60), "checkpoint.every_steps=7", marks=pytest.mark.slow)],
     ids=["short", "long"],
 )
-@pytest.mark.parametrize("whole_tables", [False, True])
-def test_the_same_ranks_go_on_bit_by_bit_on_a_disk_in_memory_and_elsewhere(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, stops: tuple[int, ...], every: str,
-    whole_tables: bool,
-) -> None:  # fmt: skip
-    """At 0 it stays where it is: a short run goes on elsewhere right after it was in memory."""
-    if whole_tables:
-        monkeypatch.setattr(owners_of_tables, "choose_homes", own_some)
+"""Steps at which runs stop; at 0 they stay where they are: a short run goes on elsewhere right after it was in memory."""
+
+
+def assert_goes_on(tmp_path: Path, stops: tuple[int, ...], every: str) -> Path:
+    """Train in two ranks, resumed at each stop on a disk, in memory and elsewhere; the rows are those of an unbroken run."""
     trained(tmp_path / "whole", 2, *SMALL, every, f"run.steps={stops[-1]}")
     out, there = tmp_path / "run", f"run.disk={tmp_path / 'there'}"
     for steps, changes in zip(stops, (ON_DISK, ON_DISK, SMALL, ON_DISK, [*ON_DISK, there], ON_DISK), strict=True):
@@ -73,6 +67,14 @@ def test_the_same_ranks_go_on_bit_by_bit_on_a_disk_in_memory_and_elsewhere(
         assert bool(summary["disk"]) == ("run.host_memory=1MiB" in changes)
     for one, other in zip(rows_of(tmp_path / "whole"), rows_of(out), strict=True):
         np.testing.assert_array_equal(one, other)
+    return out
+
+
+@STOPS
+def test_the_same_ranks_go_on_bit_by_bit_on_a_disk_in_memory_and_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], stops: tuple[int, ...], every: str
+) -> None:
+    out = assert_goes_on(tmp_path, stops, every)
     capsys.readouterr()
     before = sorted((out / "rows").rglob("*"))
     for words in (["eval"], ["checkpoint", "verify"], ["checkpoint", "list"]):
@@ -96,30 +98,6 @@ def test_counts_of_the_disk_are_those_of_all_ranks_once_and_go_on_when_they_resu
         assert 0 < totals["disk_rows_ahead"] <= found["rows_ahead"]
         assert totals["disk_rows_written"] <= found["rows_written"]
     assert found["rows_written"] < 1.5 * whole["rows_written"]
-
-
-def test_other_owners_read_a_copy_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, steps = tmp_path / "run", [*ON_DISK, OFTEN]
-    trained(tmp_path / "whole", 1, "run.steps=16")
-    monkeypatch.setattr(owners_of_tables, "choose_homes", own_some)
-    for end, changes in ((4, []), (8, ["run.whole_tables=false"]), (12, []), (16, [])):
-        trained(out, 2, *steps, *changes, f"run.steps={end}", resume=end > 4)
-        for one in rows_of(out):
-            assert np.isfinite(one).all()
-    for one, other in zip(rows_of(tmp_path / "whole"), rows_of(out), strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-11)
-
-
-def test_one_process_reads_a_copy_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owners_of_tables, "choose_homes", own_some)
-    out = tmp_path / "run"
-    trained(out, 3, *ON_DISK, OFTEN, "run.steps=8")
-    store = trained_runtime(out).store
-    assert store.cold.on_disk
-    tables = [part for table in range(len(store.space.tables)) for part in store.contents.export(table)]
-    for one, other in zip(tables, rows_of(out), strict=True):
-        np.testing.assert_array_equal(one, other)
-    store.close()
 
 
 @pytest.mark.slow

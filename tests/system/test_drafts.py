@@ -73,7 +73,9 @@ FILE_SYSTEMS: dict[str, tuple[Any, str, int, int]] = {
 }
 
 
-@pytest.fixture(params=FILE_SYSTEMS)
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.slow if name == "no links (EPERM)" else ()) for name in FILE_SYSTEMS]
+)
 def file_system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     module, name, number, flags = FILE_SYSTEMS[request.param]
     if number:
