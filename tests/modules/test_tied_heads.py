@@ -15,7 +15,7 @@ import adaptive_rec
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.system.group import Alone, Group
 
-from .ranks import patch_ranks
+from .ranks import FIRST, patch_ranks
 from .training import QUICK_WINDOWS
 
 ROWS, DIM, SAMPLES = 60, 8, 12
@@ -37,7 +37,8 @@ class LanguageModel(nn.Module):
 
 def trained(group: Group, rule: str, home: dict[str, Any] | None, steps: int) -> tuple[list[float], dict[str, Tensor]]:
     """Train on a rank's part of each batch, without `home` in plain PyTorch; returns the losses of the whole batches."""
-    model = LanguageModel()
+    with FIRST:
+        model = LanguageModel()
     optimizer = RULES[rule](model.parameters(), lr=0.05)
     if home is not None:
         adaptive_rec.wrap(model, optimizer=optimizer, knobs=QUICK_WINDOWS, **home)
@@ -88,7 +89,7 @@ def test_a_tied_head_trains_on_ranks_as_in_torch(
 def test_a_tied_head_is_refused_where_its_gradient_would_be_lost() -> None:
     model = LanguageModel()
     with pytest.raises(ConfigError, match=r"modules that can be moved, tokens: its weight is head.weight too"):
-        adaptive_rec.wrap(model, optimizer="sgd", lr=0.1, budget="1KiB")  # rows are updated in the backward pass
-    with pytest.raises(ConfigError, match="a module with raw ids must be an nn.Embedding .*, a module Linear has the weight of tokens"):
+        adaptive_rec.wrap(model, optimizer="sgd", lr=0.1, budget="1KiB")  # rows would be updated in the backward pass
+    with pytest.raises(ConfigError, match=r"a module with raw ids must be an nn.Embedding .*, a module Linear has the weight"):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         adaptive_rec.wrap(model, optimizer=optimizer, ids="raw", keys={"tokens": None}, budget="1KiB")

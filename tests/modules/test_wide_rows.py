@@ -14,7 +14,7 @@ import adaptive_rec
 from adaptive_rec.system.group import Alone, Group
 from tests.matrix import grid
 
-from .ranks import patch_ranks
+from .ranks import FIRST, patch_ranks
 from .test_device import _device  # noqa: F401 - a fixture
 from .training import QUICK_WINDOWS
 
@@ -46,7 +46,8 @@ def trained(
     group: Group, dim: int, rule: str, home: dict[str, Any] | None, steps: int = 6, length: int = 40, ahead: bool = True
 ) -> tuple[dict[str, Tensor], Any]:
     """Return the tables after some steps on a rank's part of each batch, and the runtime; without `home` in plain PyTorch."""
-    model = Sequences(dim)
+    with FIRST:
+        model = Sequences(dim)
     optimizer = RULES[rule](model.parameters(), lr=0.01)
     own: Any = (batch[group.part_of(SAMPLES)] for batch in batches(steps, length))
     runtime = None
