@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import argparse
+import itertools
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 TABLE_ROWS = (20_000, 6_000, 900, 24)
 """Rows of each table of the click data. A sample has one id per table, but none to three of the second table."""
@@ -93,6 +100,56 @@ def sequences(batches: int, size: int = 128, seed: int = 0) -> Iterator[Sequence
 def skewed(rows: int, count: int, dice: torch.Generator) -> Tensor:
     """Draw ids below `rows`; a tenth of the ids gets two thirds of the lookups."""
     return (rows * torch.rand(count, generator=dice, dtype=torch.float64) ** 6).long()
+
+
+def add_home(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where rows are."""
+    for name in ("budget", "host_memory", "disk"):
+        parser.add_argument(f"--{name}", help="where rows are, see adaptive_rec.wrap")
+    raw = "raw: ids of any 64 bits get the rows of the tables as they come (adaptive script)"
+    parser.add_argument("--ids", choices=("rows", "raw"), default="rows", help=raw)
+
+
+def home_of(parser: argparse.ArgumentParser, given: dict[str, Any], tables: Iterable[str]) -> dict[str, Any]:
+    """Take the arguments of `adaptive_rec.wrap` out of those of the command line. `tables`: names of the tables."""
+    home = {name: value for name in ("budget", "host_memory", "disk") if (value := given.pop(name))} or {"budget": "512KiB"}
+    if given.pop("ids") == "raw":
+        if not is_adaptive():
+            parser.error("--ids raw needs the adaptive script: a table of torch has a row for each number up to the largest id")
+        home |= {"ids": "raw", "keys": dict.fromkeys(tables)}
+    return home
+
+
+def is_adaptive() -> bool:
+    """Return whether the script that runs is one of the adaptive ones."""
+    return Path(sys.argv[0]).stem.endswith("_adaptive")
+
+
+class StepTimes:
+    """How long the steps of a loop take, the first ones, in which kernels are compiled and memory is filled, left out."""
+
+    def __init__(self, first: int = 5) -> None:
+        self._first, self._times = first, list[float]()
+
+    def of(self, losses: Iterator[float]) -> list[float]:
+        """Run a loop that yields the loss of each step, and return them."""
+        self._times, found = [time.perf_counter()], []
+        for loss in losses:
+            found.append(loss)
+            self._times.append(time.perf_counter())
+        return found
+
+    def __str__(self) -> str:
+        steps = [end - begin for begin, end in itertools.pairwise(self._times)]
+        return f"a step takes {1e3 * statistics.median(steps[self._first :] or steps or [0.0]):.1f} ms (median)"
+
+
+def print_facts(model: nn.Module, times: StepTimes) -> None:
+    """Print how long a step takes and, of a model whose rows are in tiers, which of them are hot, and their bytes and budget."""
+    print(times)
+    runtime = next((module.runtime for module in model.modules() if hasattr(module, "runtime")), None)
+    if runtime is not None:
+        print(runtime.stats())
 
 
 def print_losses(losses: list[float], every: int = 50) -> None:

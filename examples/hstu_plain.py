@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from data import print_losses
+from data import StepTimes, print_facts, print_losses
 from listens import HOUR, Batch, Popularity, Size, area_under_curve, arguments, batches, log_of
 from torch import Tensor, nn
 from torch.nn import functional
@@ -38,9 +38,9 @@ class Block(nn.Module):
 class HSTU(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
-        log = log_of(size)
-        self.tracks = nn.Embedding(max(log.tracks, size.tracks) + 1, size.dim, padding_idx=0, sparse=True)
-        self.users = nn.Embedding(max(log.users, size.users), size.dim, sparse=True)
+        tracks, users = size.rows(log_of(size))
+        self.tracks = nn.Embedding(tracks + 1, size.dim, padding_idx=0, sparse=True)
+        self.users = nn.Embedding(users, size.dim, sparse=True)
         for table in (self.tracks, self.users):
             nn.init.normal_(table.weight, std=0.05)
         self.answers = nn.Parameter(0.1 * torch.randn(3, size.dim))
@@ -61,11 +61,13 @@ class HSTU(nn.Module):
 def score(model: nn.Module, rival: Popularity, day: Iterator[Batch]) -> str:
     """Score a day that nothing was trained on yet."""
     scores, others, labels = [], [], []
+    model.eval()
     with torch.no_grad():
         for batch in day:
             scores.append(model(batch))
             others.append(rival.scores(batch))
             labels.append(batch.labels)
+    model.train()
     found, other = (area_under_curve(torch.cat(each), torch.cat(labels)) for each in (scores, others))
     return f"AUC {found:.4f}, by the popularity of tracks {other:.4f}"
 
@@ -73,7 +75,7 @@ def score(model: nn.Module, rival: Popularity, day: Iterator[Batch]) -> str:
 def training(model: HSTU, size: Size, steps: int, rule: type[torch.optim.Optimizer]) -> Iterator[float]:
     """Train step by step on one day of the log after the other; yields the loss of each step. `steps`: 0 for the whole log."""
     log = log_of(size)
-    rival = Popularity(log.tracks)
+    rival = Popularity()
     tables = rule([model.tracks.weight, model.users.weight], lr=0.1)
     rest = torch.optim.Adam([model.answers, *model.blocks.parameters(), *model.top.parameters()], lr=3e-3)
     for number, (begin, end) in enumerate(log.windows(24 * HOUR)):
@@ -96,7 +98,10 @@ def training(model: HSTU, size: Size, steps: int, rule: type[torch.optim.Optimiz
 def train(steps: int = 0, rule: type[torch.optim.Optimizer] = torch.optim.Adagrad, size: Size | None = None) -> list[float]:
     size = size or Size()
     torch.manual_seed(size.seed)
-    return list(training(HSTU(size), size, steps, rule))
+    model, times = HSTU(size), StepTimes()
+    losses = times.of(training(model, size, steps, rule))
+    print_facts(model, times)
+    return losses
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -14,6 +15,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import torch
+from data import add_home, home_of
 from torch import Tensor
 
 from adaptive_rec.recipes.yambda import ListenLog
@@ -41,6 +43,15 @@ class Size:
     home: dict[str, Any] = field(default_factory=lambda: {"budget": "512KiB"})
     """Where the rows are: arguments of `adaptive_rec.wrap`."""
 
+    @property
+    def raw(self) -> bool:
+        """Whether ids get rows as they come, whatever numbers they are."""
+        return self.home.get("ids") == "raw"
+
+    def rows(self, log: ListenLog) -> tuple[int, int]:
+        """Return the rows of the tables of tracks and users."""
+        return (self.tracks, self.users) if self.raw else (max(log.tracks, self.tracks), max(log.users, self.users))
+
 
 @dataclass
 class Batch:
@@ -54,9 +65,9 @@ class Batch:
     """(B,)"""
 
 
-def write_log(path: Path, size: Size, seed: int = 0) -> None:
+def write_log(path: Path, size: Size, seed: int = 0, scattered: bool = False) -> None:
     """Write a log of Yambda's columns. A few tracks get most listens, and new ones become popular. Each user seeks tracks of one
-    taste, and mostly skips the others."""
+    taste, and mostly skips the others. `scattered`: ids are spread over all numbers of 32 bits."""
     dice, count = np.random.default_rng(seed), size.listens
     user = (size.users * dice.random(count) ** 2).astype(np.uint32)
     time = np.sort(dice.integers(0, 30 * 24 * HOUR // 5, count)).astype(np.uint32) * 5
@@ -66,6 +77,8 @@ def write_log(path: Path, size: Size, seed: int = 0) -> None:
     track = np.where(sought, track - track % TASTES + user % TASTES, track) % size.tracks
     liked = dice.random(count) < np.where(track % TASTES == user % TASTES, 0.9, 0.3) - 0.1 * (track % 7 == 0)
     ratio = np.where(liked, dice.integers(50, 101, count), dice.integers(0, 50, count)).astype(np.uint16)
+    if scattered:
+        user, track = (number.astype(np.uint32) * np.uint32(0x9E3779B1) for number in (user, track))
     columns = {
         "uid": user, "item_id": track.astype(np.uint32), "timestamp": time, "is_organic": dice.integers(0, 2, count, np.uint8),
         "played_ratio_pct": ratio, "track_length_seconds": dice.integers(60, 400, count).astype(np.uint32),
@@ -76,16 +89,17 @@ def write_log(path: Path, size: Size, seed: int = 0) -> None:
 
 def log_of(size: Size) -> ListenLog:
     """Return the log, which is read or made up once."""
-    return read_log(size.file) if size.file else made_up(size.users, size.tracks, size.listens)
+    return read_log(size.file) if size.file else made_up(size.users, size.tracks, size.listens, size.raw)
 
 
 read_log = cache(ListenLog)
 
 
 @cache
-def made_up(users: int, tracks: int, listens: int) -> ListenLog:
+def made_up(users: int, tracks: int, listens: int, scattered: bool = False) -> ListenLog:
     with TemporaryDirectory() as folder:
-        write_log(path := Path(folder) / "listens.parquet", Size(users=users, tracks=tracks, listens=listens))
+        size = Size(users=users, tracks=tracks, listens=listens)
+        write_log(path := Path(folder) / "listens.parquet", size, scattered=scattered)
         return ListenLog(path)
 
 
@@ -108,17 +122,16 @@ def area_under_curve(scores: Tensor, labels: Tensor) -> float:
 class Popularity:
     """The rival to beat: the share of a track's listens so far that were not skips."""
 
-    def __init__(self, tracks: int) -> None:
-        self._played, self._listened = torch.zeros(tracks + 1), torch.zeros(tracks + 1)
+    def __init__(self) -> None:
+        self._played, self._listened = Counter[int](), Counter[int]()
 
     def scores(self, batch: Batch) -> Tensor:
-        now = batch.tracks[:, -1]
-        return (self._listened[now] + 1) / (self._played[now] + 2)
+        return torch.tensor([(self._listened[now] + 1) / (self._played[now] + 2) for now in batch.tracks[:, -1].tolist()])
 
     def see(self, batch: Batch) -> None:
         now = batch.tracks[:, -1]
-        self._played += torch.bincount(now, minlength=len(self._played))
-        self._listened += torch.bincount(now, batch.labels, len(self._played))
+        self._played.update(now.tolist())
+        self._listened.update(now[batch.labels == 1].tolist())
 
 
 def arguments() -> tuple[int, Size]:
@@ -128,8 +141,7 @@ def arguments() -> tuple[int, Size]:
     for each in fields(Size):
         if each.name != "home":
             parser.add_argument(f"--{each.name}", type=type(each.default), default=each.default)
-    for name in ("budget", "host_memory", "disk"):
-        parser.add_argument(f"--{name}", help="where rows are, see adaptive_rec.wrap")
+    add_home(parser)
     given = vars(parser.parse_args())
     for name in ("steps", "depth", "dim", "heads", "batch", "history", "users", "tracks", "listens"):
         if given[name] < (least := 0 if name in ("steps", "depth", "history") else 1):
@@ -137,5 +149,5 @@ def arguments() -> tuple[int, Size]:
     if given["dim"] % given["heads"]:
         parser.error(f"--dim must be a multiple of --heads, got {given['dim']} and {given['heads']}")
     steps = given.pop("steps")
-    home = {name: value for name in ("budget", "host_memory", "disk") if (value := given.pop(name))}
-    return steps, Size(**given, home=home or {"budget": "512KiB"})
+    home = home_of(parser, given, ("tracks", "users"))
+    return steps, Size(**given, home=home)

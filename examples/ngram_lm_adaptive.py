@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from data import print_losses
+from data import StepTimes, print_facts, print_losses
 from ngrams import VOCABULARY, Batch, Size, arguments, batches
 from torch import Tensor, nn
 from torch.nn import functional
@@ -75,6 +75,7 @@ def loss_of(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def held_out_loss(model: nn.Module, size: Size, steps: int = 20) -> float:
+    model.eval()
     with torch.no_grad():
         return sum(loss_of(model, batch).item() for batch in batches(steps, size, held_out=True)) / steps
 
@@ -103,8 +104,9 @@ def training(model: LanguageModel, size: Size, steps: int, rule: type[torch.opti
 def train(steps: int = 300, rule: type[torch.optim.Optimizer] = torch.optim.SparseAdam, size: Size | None = None) -> list[float]:
     size = size or Size()
     torch.manual_seed(size.seed)
-    model = LanguageModel(size)
-    losses = list(training(model, size, steps, rule))
+    model, times = LanguageModel(size), StepTimes()
+    losses = times.of(training(model, size, steps, rule))
+    print_facts(model, times)
     print(f"held out: mean loss {held_out_loss(model, size):.4f}")
     return losses
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from data import add_home, home_of, is_adaptive
 from torch import Tensor
 
 VOCABULARY, LETTERS = 8192, 256
@@ -31,7 +32,7 @@ class Size:
     width: int = 32
     heads: int = 2
     orders: int = 3
-    """Tables of n-grams: of 2 tokens, of 3 and so on; 0 for none, in the plain script."""
+    """Tables of n-grams: of 2 tokens, of 3 and so on; 0 for none, in the plain script alone."""
     rows: int = 20_000
     """Rows of each table."""
     dim: int = 16
@@ -45,6 +46,11 @@ class Size:
     seed: int = 0
     home: dict[str, Any] = field(default_factory=lambda: {"budget": "512KiB"})
     """Where the rows are: arguments of `adaptive_rec.wrap`."""
+
+    @property
+    def raw(self) -> bool:
+        """Whether n-grams get rows as they come: they look up their whole hash."""
+        return self.home.get("ids") == "raw"
 
 
 @dataclass
@@ -69,12 +75,13 @@ def text(files: int) -> Tensor:
 
 
 def rows_of_ngrams(tokens: Tensor, orders: int, rows: int) -> list[Tensor]:
-    """Return for each order n, from 2 on, the row (B, T) of the n tokens that end at each of `tokens` (B, T), by their hash."""
+    """Return for each order n, from 2 on, the row (B, T) of the n tokens that end at each of `tokens` (B, T), by their hash; the
+    hash itself where `rows` is 0."""
     hashed, found = tokens, []
     for order in range(1, orders + 1):
         earlier = torch.nn.functional.pad(tokens, (order, 0))[:, : tokens.shape[1]]
         hashed = (hashed ^ (hashed >> 29)) * 0x2545F4914F6CDD1D + earlier + 1  # 64 bits, which wrap
-        found.append(((hashed ^ (hashed >> 32)) * 0x1B873593 >> 7) % rows)
+        found.append(((hashed ^ (hashed >> 32)) * 0x1B873593 >> 7) % rows if rows else hashed)
     return found
 
 
@@ -87,7 +94,7 @@ def batches(steps: int, size: Size, held_out: bool = False) -> Iterator[Batch]:
         begins = torch.randint(len(part) - size.length, (size.sequences, 1), generator=dice)
         taken = part[begins + torch.arange(size.length + 1)]
         tokens = taken[:, :-1].contiguous()
-        yield Batch(tokens, taken[:, 1:].contiguous(), rows_of_ngrams(tokens, size.orders, size.rows))
+        yield Batch(tokens, taken[:, 1:].contiguous(), rows_of_ngrams(tokens, size.orders, 0 if size.raw else size.rows))
 
 
 def arguments() -> tuple[int, Size]:
@@ -97,8 +104,7 @@ def arguments() -> tuple[int, Size]:
     for each in fields(Size):
         if each.type == "int":
             parser.add_argument(f"--{each.name}", type=int, default=each.default)
-    for name in ("budget", "host_memory", "disk"):
-        parser.add_argument(f"--{name}", help="where rows are, see adaptive_rec.wrap")
+    add_home(parser)
     given = vars(parser.parse_args())
     for name, value in given.items():
         if isinstance(value, int) and value < (least := 0 if name in ("steps", "orders", "seed") else 1):
@@ -106,5 +112,7 @@ def arguments() -> tuple[int, Size]:
     if given["width"] % (2 * given["heads"]):
         parser.error(f"--width must be a multiple of twice --heads, got {given['width']} and {given['heads']}")
     steps = given.pop("steps")
-    home = {name: value for name in ("budget", "host_memory", "disk") if (value := given.pop(name))}
-    return steps, Size(**given, home=home or {"budget": "512KiB"})
+    if not given["orders"] and is_adaptive():
+        parser.error("--orders must be 1 or more, got 0: a model without tables is trained by ngram_lm_plain.py")
+    home = home_of(parser, given, [f"ngrams.{number}" for number in range(given["orders"])])
+    return steps, Size(**given, home=home)

@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adaptive_rec.checkpoint.export import KEYS
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.safetensors_file import DTYPES, read_header
+from adaptive_rec.checkpoint.table_files import KEYS, PART
 from adaptive_rec.errors import CheckpointError, UsageError, first_line, is_out_of_memory
 
 BAG = re.compile(r"(?:.*?\.)??embedding_bags\.(.+)\.weight", flags=re.DOTALL)
@@ -79,6 +79,8 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
         raise UsageError(f"FILE must be a folder of NAME.safetensors or of NAME.npy files, {folder} has {got}")
     tables = {}
     for path in paths:
+        if PART.search(path.stem):
+            raise UsageError(f"tables must be in one file each to be imported, {folder} has parts: export without a part size")
         if path.name == KEYS:
             raise CheckpointError(f"tables must have rows by number to be imported, {folder} has those of raw ids ({KEYS})")
         if path.is_symlink() or not path.is_file():

@@ -120,12 +120,13 @@ class SavedRows:
             self._types[table.first_row] = self._find_types(table)
         return self._types[table.first_row]
 
-    def chunks(self, table: SavedTable) -> Iterator[tuple[int, int]]:
-        """Yield first and end of the parts in which a table is read."""
+    def chunks(self, table: SavedTable, first: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
+        """Yield first and end of the parts in which the rows of a table are read, from a first one to an end, by default all."""
         row_bytes = sum(stored.size_bytes // stored.shape[0] for stored in self.types(table))
+        end = table.rows if end is None else end
         step = max(1, min(CHUNK_ROWS, CHUNK_BYTES // row_bytes))
-        for first in range(0, table.rows, step):
-            yield first, min(first + step, table.rows)
+        for low in range(first, end, step):
+            yield low, min(low + step, end)
 
     def read(self, table: SavedTable, first: int, end: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Read some rows of a table, at most CHUNK_ROWS, and their optimizer state; 16-bit floats are bit patterns."""

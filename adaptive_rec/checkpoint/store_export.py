@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.checkpoint.changed_rows import IdentifiedRows, TableChanges, changes_of, check_comparable
-from adaptive_rec.checkpoint.export import file_names, write_file
 from adaptive_rec.checkpoint.files import DISK, os_errors
 from adaptive_rec.checkpoint.history import chain, verify_all
 from adaptive_rec.checkpoint.rows import SavedTable
 from adaptive_rec.checkpoint.safetensors_file import ArrayInParts, ArraysFile
 from adaptive_rec.checkpoint.saved_state import DENSE
+from adaptive_rec.checkpoint.table_files import file_names, write_file, write_json
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.system.durable import new_folder
 
@@ -42,14 +41,14 @@ def export_for_store(generation: Path, since: Path | None, out: Path) -> list[Pa
         with os_errors("creation", out):
             DISK.make_folder(draft)
         written, tables = [], []
-        for index, name in enumerate(file_names(newer.rows.tables)):
+        for index, name in enumerate(file_names([table.name for table in newer.rows.tables])):
             changes = changes_of(index, newer, older)
             file = f"{name}.safetensors"
-            write_file(draft / file, out / file, _arrays(newer, newer.rows.tables[index], changes), "safetensors")
+            write_file(draft / file, out / file, _arrays(newer, newer.rows.tables[index], changes))
             tables.append(_entry(newer, index, file, changes))
             written.append(file)
         if dense := _dense(newer, older):
-            write_file(draft / DENSE, out / DENSE, dense, "safetensors")
+            write_file(draft / DENSE, out / DENSE, dense)
             written.append(DENSE)
         entry = {
             "format": FORMAT,
@@ -59,7 +58,7 @@ def export_for_store(generation: Path, since: Path | None, out: Path) -> list[Pa
             "dense": bool(dense),
             "tables": tables,
         }
-        _write_json(draft / STORE, out / STORE, entry)
+        write_json(draft / STORE, out / STORE, entry)
         return [out / name for name in (*written, STORE)]
 
 
@@ -147,13 +146,3 @@ def _dense_arrays(side: IdentifiedRows) -> dict[str, ArrayInParts]:
 def _bits(array: ArrayInParts) -> tuple[str, bytes]:
     return array.type, b"".join(part.tobytes() for part in array.parts)
 
-
-def _write_json(draft: Path, path: Path, value: dict[str, Any]) -> None:
-    with os_errors("creation", path):
-        out = DISK.create(draft)
-    try:
-        with os_errors("write", path):
-            out.write(f"{json.dumps(value, indent=1)}\n".encode())
-            out.sync()
-    finally:
-        out.close()

@@ -52,6 +52,9 @@ def add_checkpoint_commands(parser: Parser) -> None:
     forms = "a file for each table (safetensors, the default, or npy), one with TorchRec's names for load_state_dict (torchrec), "
     forms += "or ids with their rows for a serving store (store)"
     add("--as", dest="form", choices=("safetensors", "npy", "torchrec", "store"), help=forms)
+    sizes = 'safetensors: write larger tables in several files, each of at most so many bytes of rows ("2GiB"); tables.json '
+    sizes += "says which rows are where"
+    add("--part-size", metavar="SIZE", help=sizes)
     since = "write for a serving store what changed since this earlier checkpoint"
     add("--since", metavar="RUN|CHECKPOINT", type=Path, help=since)
     for each in (listing, check, compared, exported, add_import(parts)):
@@ -128,12 +131,14 @@ def export(args: argparse.Namespace) -> int:
     form = args.form or ("safetensors" if args.since is None else "store")
     if args.since is not None and form != "store":
         raise UsageError(f"--since goes with --as store, which has ids to compare by, got --as {form}")
+    if args.part_size is not None and form != "safetensors":
+        raise UsageError(f"--part-size goes with --as safetensors, whose tables may have several files, got --as {form}")
     show_activity(f"reading {args.path} ...")
     from adaptive_rec.checkpoint.export import export_weights as tables
     from adaptive_rec.checkpoint.store_export import export_for_store
 
     def run(found: Path, since: Path | None = None) -> list[Path]:
-        return export_for_store(found, since, args.out) if form == "store" else tables(found, args.out, form)
+        return export_for_store(found, since, args.out) if form == "store" else tables(found, args.out, form, args.part_size)
 
     named = [path for path in (args.path, args.since) if path is not None]
     try:

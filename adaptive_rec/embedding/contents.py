@@ -47,17 +47,18 @@ class TableContents:
         self._drawn: deque[_Drawn] = deque()
         """Rows that were drawn since the last step."""
 
-    def export(self, table: int) -> Arrays:
-        """Return copies of a table's rows and optimizer state, those of this rank, from all tiers. Raises TrainingError where a
-        row has become too large for its type."""
+    def export(self, table: int, first: int = 0, end: int | None = None) -> Arrays:
+        """Return copies of a table's rows and optimizer state from all tiers, those of this rank from a first one to an end, by
+        default all. No row moves. Raises TrainingError where a row has become too large for its type."""
         self._settle()
         self._hot.check_range()
         pool, low, high = self._space.table_range(table)
+        low, high = low + first, high if end is None else low + end
         weights, state = self._room(pool, high - low)
         slot_R = self._index.slots_of_pool(pool)[low:high]
-        for first in range(0, high - low, COPIED_ROWS):
-            is_absent = self._hot.absent(pool, slot_R[first : first + COPIED_ROWS])
-            cold, hot = first + np.flatnonzero(is_absent), first + np.flatnonzero(~is_absent)
+        for begin in range(0, high - low, COPIED_ROWS):
+            is_absent = self._hot.absent(pool, slot_R[begin : begin + COPIED_ROWS])
+            cold, hot = begin + np.flatnonzero(is_absent), begin + np.flatnonzero(~is_absent)
             weights[cold], state[cold] = self._read_cold(pool, low + cold)
             if len(hot):
                 weights[hot], state[hot] = self._hot.read(pool, slot_R[hot].astype(np.int64))

@@ -330,8 +330,26 @@ def test_export_writes_the_tables_as_others_read_them(capsys: pytest.CaptureFixt
     else:
         assert np.array_equal(np.load(out / "C1.npy"), first.numpy())
         assert np.array_equal(np.load(out / "table-0001.npy"), second.float().numpy())
-    assert len(list(out.iterdir())) == (1 if form == "torchrec" else 2)
+    assert len(list(out.iterdir())) == (2 if form == "torchrec" else 3)
     assert "can be made: File exists" in printed(capsys, "export", run, "--out", out, code=2)
+
+
+def test_export_writes_larger_tables_in_parts(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+    out = run.parent / "out"
+    printed(capsys, "export", run, "--out", out, "--part-size", "1KiB")  # 32 rows of the first table
+    whole = load_file(run / "checkpoints/step-000000800/rows-00000.safetensors")["weight"]
+    tables = json.loads((out / "tables.json").read_text())["tables"]
+    assert [table["name"] for table in tables] == ["C1", "../odd"]
+    names = [f"C1-{number:05d}-of-00004.safetensors" for number in range(1, 5)]
+    assert [each["file"] for each in tables[0]["files"]] == names
+    assert torch.equal(torch.cat([load_file(out / name)["weight"] for name in names]), whole)
+    assert [each["file"] for each in tables[1]["files"]] == ["table-0001.safetensors"]
+    refused = {"--as npy": "--part-size goes with --as safetensors", "--part-size 1.5": "--part-size must be a number of bytes"}
+    for words, rule in {**refused, "--part-size 31": "parts must have room for a row of C1, 32 bytes, got 31"}.items():
+        text = printed(capsys, "export", run, "--out", run.parent / "no", "--part-size", "1KiB", *words.split(), code=2)
+        assert rule in text
+    text = printed(capsys, "import", out, "--config", "tiny", "--out", run.parent / "no", code=2)
+    assert "tables must be in one file each to be imported" in text
 
 
 @pytest.mark.parametrize("form", ["safetensors", "npy", "torchrec", "store"])
@@ -365,7 +383,7 @@ def test_an_export_is_there_whole_or_not_at_all(
         assert list(out.parent.iterdir()) == []
     assert nth > 5
     files = list(out.iterdir())
-    assert len(files) == {"torchrec": 1, "store": 3}.get(form, 2)
+    assert len(files) == {"torchrec": 2}.get(form, 3)
     assert [path.name for path in out.parent.iterdir()] == ["out"]
 
 

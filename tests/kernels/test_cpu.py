@@ -73,9 +73,9 @@ def distinct_by_kernel(space: RowSpace, batch: Batch) -> tuple[Any, Any, Any, An
 
 
 @st.composite
-def worlds(draw: Any) -> World:
+def worlds(draw: Any, dims: Sequence[int] = (1, 2, 4)) -> World:
     """Up to four tables of up to three dims, some shared, some unread; bags of 0 to 3 ids or all of one, sums and means."""
-    shapes = draw(st.lists(st.tuples(st.integers(1, 6), st.sampled_from([1, 2, 4])), min_size=1, max_size=4))
+    shapes = draw(st.lists(st.tuples(st.integers(1, 6), st.sampled_from(dims)), min_size=1, max_size=4))
     tables = tuple(TableSpec(f"T{i}", rows, dim) for i, (rows, dim) in enumerate(shapes))
     readers = draw(
         st.lists(st.tuples(st.integers(0, len(tables) - 1), st.sampled_from(["sum", "mean"])), min_size=1, max_size=5)
@@ -222,6 +222,10 @@ def combined(cases: Sequence[Case]) -> list[Case]:
 @few_or_many(FEW, MANY, world=worlds(), padding=st.integers(0, 2))
 def test_gather_pooled_equals_its_twin(dtype: Any, threads: int, world: World, padding: int) -> None:
     """For any samples, in any order: a micro-batch need not be sorted. Padding lines are zero."""
+    check_gathered(dtype, threads, world, padding)
+
+
+def check_gathered(dtype: Any, threads: int, world: World, padding: int) -> None:
     chosen = world.random.permutation(world.batch.size)[: world.random.integers(1, world.batch.size + 1)]
     chosen = np.concatenate([chosen, np.full(padding, -1)])
     for pool, spec in enumerate(world.space.pools):
@@ -243,6 +247,10 @@ def test_update_rows_equals_its_twin(
     dtype: Any, rule: str, threads: int, world: World, step: int, everyone: bool
 ) -> None:
     """With skipped samples and frozen rows, or with every sample on its own line."""
+    check_updated(dtype, rule, threads, world, step, everyone)
+
+
+def check_updated(dtype: Any, rule: str, threads: int, world: World, step: int, everyone: bool) -> None:
     row_rule, space, batch = ROW_RULES[rule], world.space, world.batch
     code = row_rule.code
     hyper = row_rule.at(step, 0.05, seed=1)
@@ -314,6 +322,10 @@ def test_find_infinite_row_equals_its_twin(dtype: Any, world: World) -> None:
 @grid(always, each, dtype=DTYPES, rule=list(ROW_RULES))
 @few_or_many(10, 25, world=worlds(), step=st.integers(1, 2000))
 def test_apply_rows_equals_its_twin(dtype: Any, rule: str, world: World, step: int) -> None:
+    check_applied(dtype, rule, world, step)
+
+
+def check_applied(dtype: Any, rule: str, world: World, step: int) -> None:
     row_rule = ROW_RULES[rule]
     code = row_rule.code
     for pool, spec in enumerate(world.space.pools):
@@ -333,6 +345,17 @@ def test_apply_rows_equals_its_twin(dtype: Any, rule: str, world: World, step: i
             assert np.array_equal(tier[still], old[still]), (
                 "a row that is not active, or in the other tier, must not move"
             )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rule", ROW_RULES)
+@few_or_many(3, 8, world=worlds((17, 256, 1000, 1024)), step=st.integers(1, 2000), everyone=st.booleans())
+def test_wide_rows_equal_their_twins(dtype: Any, rule: str, world: World, step: int, everyone: bool) -> None:
+    for threads in THREADS:
+        check_gathered(dtype, threads, world, padding=1)
+        check_updated(dtype, rule, threads, world, step, everyone)
+    check_applied(dtype, rule, world, step)
 
 
 @pytest.mark.parametrize(

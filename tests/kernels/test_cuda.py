@@ -303,6 +303,17 @@ def test_movement_equals_its_twin(form: Any, dim: int, dtype: torch.dtype) -> No
     assert np.isfinite(twin[:, 0]).tolist() == [slot not in (5, 6) for slot in range(37)]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dim", [256, 512, 1000, 1024])
+def test_wide_rows_equal_their_twins(form: Any, dim: int, dtype: torch.dtype) -> None:
+    test_gather_pooled_equals_its_twin(form, dim, dtype, longest=7)
+    test_sum_pieces_equals_its_twin(form, dim, dtype, longest=7)
+    for rule in RULES:
+        test_apply_rows_equals_its_twin(form, dim, dtype, rule)
+    test_movement_equals_its_twin(form, dim, dtype)
+
+
 def test_nothing_to_do_is_no_launch(form: Any) -> None:
     """A launch of no programs is an error on a device."""
     kernels, none, flag = form.kernels, index(form, []), flags(form, np.zeros(2, bool))

@@ -114,6 +114,11 @@ MORE = [
     for dim in (1, 3, 64, 256)
     for capability in (80, 90, 100)
     for rule in RULES
+] + [
+    (name, dtype, dim, 90, {"RULE": update_rules.LAZY_ADAM, "rounds": name == "apply_rows" and dtype == "bf16"})
+    for name in ("gather_pooled", "sum_pieces", "apply_rows", "movement", "copy_rows")
+    for dtype in ("fp32", "bf16")
+    for dim in (512, 1000, 1024)
 ]
 
 

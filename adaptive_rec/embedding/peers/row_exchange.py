@@ -138,6 +138,21 @@ class RowExchange:
             whole_RK[ids[inside]] = part[inside]
         return whole_RK
 
+    def block(self, table: int, low: int, own_BK: NDArray[Any], step: int) -> NDArray[Any] | None:
+        """Return on rank 0 the values of successive rows of a table from those that all ranks have, from number `low` of each on:
+        it owns the ids from `low * ranks` on. Others return None."""
+        ranks, first = self.group.ranks, self.group.rank == 0
+        self.begin(RankCall(READ, (table,), step, low))
+        to_first_W = np.where(np.arange(ranks) == 0, len(own_BK), 0)
+        found = self.group.exchange("tables", own_BK, to_first_W, np.full(ranks, len(own_BK)) if first else self.nothing)
+        if not first:
+            return None
+        whole_RK = np.empty((len(own_BK) * ranks, own_BK.shape[1]), dtype=own_BK.dtype)
+        for rank, part in enumerate(np.split(found, ranks)):
+            ids = Ownership(self.space, ranks, rank).ids_of(table, low + np.arange(len(own_BK)))
+            whole_RK[ids - low * ranks] = part
+        return whole_RK
+
     def own(self, table: int, whole_RK: NDArray[Any], step: int) -> NDArray[Any]:
         """Return the values of this rank's rows of a table that all ranks write to, the same ones."""
         self.begin(RankCall(WRITE, (table,), step, crc32(np.ascontiguousarray(whole_RK).data)))

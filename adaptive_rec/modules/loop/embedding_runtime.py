@@ -143,6 +143,20 @@ class EmbeddingRuntime(Session):
         """Set all rows of a table, in both tiers; their optimizer state stays."""
         self.weights.set_table(number, rows)
 
+    def export_tables(
+        self, out: str | Path, form: str = "safetensors", part_size: int | str | None = None
+    ) -> list[Path]:
+        """Write all tables to a new folder for other programs, part by part: no table is held in memory, and no row moves.
+
+        `form`: "safetensors", where `part_size` ("2GiB") limits the rows of a file and larger tables get several, or
+        "npy", files that NumPy maps and reads row by row. ``tables.json`` says which rows each file has, ``keys.safetensors`` the
+        rows of raw ids. Of several ranks, all of which must call it, the first writes. Returns the files. Raises UsageError.
+        """
+        from adaptive_rec.modules.loop.table_export import write_tables_of_loop  # late: a training loads nothing of it
+
+        self.tables.life.check()
+        return write_tables_of_loop(self.tables, self.raw_ids, Path(out), form, part_size)
+
     def prefetch(self, loader: Iterable[Any], sparse: Sparse, depth: int | None = None) -> Iterator[Any]:
         """Iterate over a loader and look up the rows of its next items ahead: `depth` items, by default the knob prefetch_depth.
 

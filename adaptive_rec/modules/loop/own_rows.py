@@ -113,6 +113,10 @@ class OwnRows:
         """Return the values (R, K) of all rows of a table from those of the rows that are owned here."""
         return own_RK
 
+    def between(self, table: int, first: int, end: int, step: int) -> NDArray[Any] | None:
+        """Return the weights of a table's rows from a first one to an end; None on ranks that are not the first."""
+        return self._store.contents.export(table, first, end)[0]
+
     def own(self, table: int, whole_RK: NDArray[Any], step: int) -> NDArray[Any]:
         """Return the values of the rows that are owned here, which are about to be written."""
         return whole_RK

@@ -205,6 +205,13 @@ class SharedRows(OwnRows):
     def whole(self, table: int, own_RK: NDArray[Any], step: int) -> NDArray[Any]:
         return self._exchange.whole(table, own_RK, step + 1)
 
+    def between(self, table: int, first: int, end: int, step: int) -> NDArray[Any] | None:
+        ranks = self.group.ranks
+        low, high = first // ranks, min(-(-end // ranks), self._store.space.tables[table].rows)
+        own_BK = self._store.contents.export(table, low, high)[0]
+        whole_RK = self._exchange.block(table, low, own_BK, step + 1)
+        return None if whole_RK is None else whole_RK[first - low * ranks : end - low * ranks]
+
     def own(self, table: int, whole_RK: NDArray[Any], step: int) -> NDArray[Any]:
         return self._exchange.own(table, whole_RK, step + 1)
 

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.checkpoint.changed_rows import IdentifiedRows
-from adaptive_rec.checkpoint.export import file_names, write_file
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.rows import SavedRows, SavedTable
 from adaptive_rec.checkpoint.safetensors_file import ArrayInParts
 from adaptive_rec.checkpoint.saved_keys import TableKeys
+from adaptive_rec.checkpoint.table_files import file_names, write_file
 from adaptive_rec.data.loaded_samples import offsets_of
 from adaptive_rec.data.raw.raw_ids import RawIds
 
@@ -31,12 +31,13 @@ def write_tables_of_keys(tables: list[dict[str, Any]], generation: Path, draft: 
     assert saved.salts is not None, "ids are raw"
     for folder in ("tables", "ids"):
         (draft / folder).mkdir()
-    for index, (name, table) in enumerate(zip(file_names(saved.rows.tables), tables, strict=True)):
+    names = file_names([table.name for table in saved.rows.tables])
+    for index, (name, table) in enumerate(zip(names, tables, strict=True)):
         keys = saved.ids(index)
         assert isinstance(keys, TableKeys), "ids are raw"
         rows, file = int(keys.row_K.max(initial=keys.shared_rows - 1)) + 1, Path("tables") / f"{name}.npy"
         weight = _weights(saved.rows, saved.rows.tables[index], rows)
-        write_file(draft / file, out / file, {"weight": weight}, "npy")
+        write_file(draft / file, out / file, {"weight": weight})
         order = np.argsort(keys.key_K)
         np.save(draft / "ids" / f"{name}.keys.npy", keys.key_K[order])
         np.save(draft / "ids" / f"{name}.rows.npy", keys.row_K[order])
@@ -52,7 +53,7 @@ def write_tables_of_keys(tables: list[dict[str, Any]], generation: Path, draft: 
 
 def _weights(saved: SavedRows, table: SavedTable, rows: int) -> ArrayInParts:
     kind, _ = saved.types(table)
-    parts = (saved.read(table, first, min(end, rows))[0] for first, end in saved.chunks(table) if first < rows)
+    parts = (saved.read(table, first, end)[0] for first, end in saved.chunks(table, 0, rows))
     return ArrayInParts((rows, *kind.shape[1:]), kind.type, parts)
 
 

@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, Position
-from adaptive_rec.checkpoint.export import write_tables
+from adaptive_rec.checkpoint.export import saved_tables_out
+from adaptive_rec.checkpoint.table_files import file_names, write_file
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.criteo_rows import criteo_columns
 from adaptive_rec.data.new_rows import KeyedRows, folder_columns, folder_keys, folder_values, value_type
@@ -89,9 +90,7 @@ def export_model(
             if isinstance(source, RawIds):
                 write_tables_of_keys(facts["tables"], generation, draft, out)
             else:
-                tables = write_tables(generation, draft / "tables", out / "tables", "npy")
-                for table, path in zip(facts["tables"], tables, strict=True):
-                    table["weights"] = path.name
+                write_tables(facts["tables"], generation, draft / "tables", out / "tables")
                 if folder is None:
                     criteo.write_criteo_values(facts, runtime.config, draft / "ids")
             if folder is not None:
@@ -107,6 +106,15 @@ def export_model(
             names = sorted(path.relative_to(draft) for path in draft.rglob("*") if path.is_file())
     made_up = isinstance(source, RawIds)
     return Exported([out / name for name in names], runtime.step_number, checked, made_up, difference, chosen)
+
+
+def write_tables(tables: list[dict[str, Any]], generation: Path, draft: Path, out: Path) -> None:
+    """Write the rows of each table to a folder, and note the files in `tables`."""
+    draft.mkdir()
+    saved = saved_tables_out(generation)
+    for table, each, name in zip(tables, saved, file_names([each.name for each in saved]), strict=True):
+        table["weights"] = f"{name}.npy"
+        write_file(draft / table["weights"], out / table["weights"], {"weight": each.array()})
 
 
 def trained_data(run: Path, generation: Path) -> tuple[Source, TrainedColumns]:
