@@ -19,12 +19,16 @@ from adaptive_rec.kernels.crc import crc32
 from adaptive_rec.kernels.jit import JIT, JIT_INLINE
 from adaptive_rec.kernels.memory_at import pointer_to
 from adaptive_rec.kernels.page_reads import QUEUED, add_read, queue_of_thread, read_added
+from adaptive_rec.kernels.prefetch import prefetch_row
 
 CRC, ROWS, FILE, PAGE, HEADER = 0, 1, 2, 3, 4
 """Places of the head's first numbers, each of four bytes, and how many there are."""
 
 ROW_BYTES = 8
 """Bytes of the head for each row."""
+
+_ROWS_AHEAD = 12
+"""How far ahead of their use rows in memory are prefetched."""
 
 WHOLE, SHORT, DAMAGED, WRONG = 0, 1, 2, 3
 """What was found of a row: it is there; its page cannot be read whole; it or its page's head is damaged; another row or page is
@@ -169,23 +173,37 @@ def copy_near(layout, capacity, address_P, address_C, row_C, line_C, weights_LB,
     """Copy those rows whose pages are in memory, by their addresses in a log (`row_addresses.py`), and set which they are.
     `address_P`: where each segment's pages are in memory; 0 where they are in a file only. Returns how many rows were found, or
     -1 where another row was in the place of one."""
-    found = 0
+    found, segment_bytes = 0, capacity // layout.rows * layout.page_bytes
     for c in range(len(row_C)):
-        found_C[c] = False
-        if address_C[c] == 0:
+        if c + _ROWS_AHEAD < len(row_C):
+            memory, start, within = _near_place(layout, capacity, address_P, address_C[c + _ROWS_AHEAD])
+            if memory:
+                pages = carray(pointer_to(memory), (segment_bytes,), np.uint8)
+                at = start + layout.first_byte + within * (layout.row_bytes + layout.state_bytes)
+                prefetch_row(pages, start + 4 * (HEADER + within))
+                prefetch_row(pages, at)
+                prefetch_row(pages, at + layout.row_bytes + layout.state_bytes - 1)
+        memory, start, within = _near_place(layout, capacity, address_P, address_C[c])
+        found_C[c] = memory != 0
+        if not memory:
             continue
-        place, position = divmod(np.int64(address_C[c]) - 1, capacity)
-        if address_P[place] == 0:
-            continue
-        page, within = divmod(position, layout.rows)
-        pages = carray(pointer_to(address_P[place]), (capacity // layout.rows * layout.page_bytes,), np.uint8)
-        start = page * layout.page_bytes
+        pages = carray(pointer_to(memory), (segment_bytes,), np.uint8)
         if pages.view(np.uint32)[start // 4 + HEADER + within] != row_C[c]:
             return -1
         _unpack(layout, pages, start, within, line_C[c], weights_LB, state_LB)
-        found_C[c] = True
         found += 1
     return found
+
+
+@njit(**JIT_INLINE)
+def _near_place(layout, capacity, address_P, address):
+    """Return where the segment of an address is in memory (0: it is not), where the row's page begins there, and the row's place
+    in that."""
+    if address == 0:
+        return np.uint64(0), 0, 0
+    place, position = divmod(np.int64(address) - 1, capacity)
+    page, within = divmod(position, layout.rows)
+    return address_P[place], page * layout.page_bytes, within
 
 
 @njit(**JIT_INLINE)
