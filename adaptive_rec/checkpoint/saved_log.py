@@ -67,7 +67,8 @@ class SegmentsReader:
         descriptor_P, number_P = np.full(places, -1, dtype=np.int32), np.full(places, -1, dtype=np.int64)
         for segment in found:
             descriptor_P[segment.place], number_P[segment.place] = segment.descriptor, segment.number
-        return OpenFiles(pool.segment_pages * layout.rows, descriptor_P, number_P, {}, folder)
+        checked_PX = np.zeros((places, pool.segment_pages), dtype=np.bool_)
+        return OpenFiles(pool.segment_pages * layout.rows, descriptor_P, number_P, checked_PX, folder)
 
     def types(self, table: int) -> tuple[StoredArray, StoredArray]:
         """Return types and shapes of weights and optimizer state in the pool of a table."""

@@ -69,6 +69,11 @@ class RowUpdate:
     sound: Tensor | None = None
     """On a device: whether rows may be updated (a boolean there), where that is not known before."""
 
+    @property
+    def may_skip_rows(self) -> bool:
+        """Whether a row of the batch may stay as it is: it is frozen, or all samples that look it up are skipped."""
+        return self.frozen_U is not None or bool((self.position_B < 0).any())
+
 
 @dataclass
 class Traffic:

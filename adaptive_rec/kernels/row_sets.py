@@ -93,6 +93,17 @@ def keep_cold(rows_U, source_U, out):
 
 
 @njit(**JIT)
+def are_without_value(slot_N, empty_S, found_N):
+    """Set which rows have no value in memory: those without a slot (negative), and those whose slot is empty or beyond the
+    last."""
+    slots = len(empty_S)
+    for n in range(len(slot_N)):
+        if n + _AHEAD < len(slot_N) and 0 <= slot_N[n + _AHEAD] < slots:
+            prefetch_row(empty_S, slot_N[n + _AHEAD])
+        found_N[n] = not 0 <= slot_N[n] < slots or empty_S[slot_N[n]]
+
+
+@njit(**JIT)
 def drop_rows(rows, count, dropped):
     """Take the rows `dropped` out of ``rows[:count]``, in place; both rise. Return how many stay."""
     d = kept = 0

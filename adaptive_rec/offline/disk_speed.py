@@ -109,11 +109,12 @@ def _read(descriptors: list[int], pages: int) -> tuple[int, float, float]:
     """Read one row of each page, in random order, until time is up. Returns rows, seconds, and processor seconds."""
     weights, state = (np.empty((AT_A_TIME, size), dtype=np.uint8) for size in (LAYOUT.row_bytes, LAYOUT.state_bytes))
     done, began, cpu = 0, 0.0, 0.0
+    checked_PX = np.zeros((len(descriptors), pages), np.bool_)
     for places in _chunks(np.array(descriptors, dtype=np.int32), pages):
         if done == 0:  # the first call compiles
-            _rows(_of(places, 1), weights, state)
+            _rows(_of(places, 1), checked_PX, weights, state)
             began, cpu = time.perf_counter(), time.thread_time()
-        _rows(places, weights, state)
+        _rows(places, checked_PX, weights, state)
         done += len(places.row_C)
         if time.perf_counter() - began > SECONDS:
             break
@@ -127,7 +128,7 @@ def _chunks(descriptor_P: NDArray[Any], pages: int) -> Iterator[kernels.RowPlace
         file_C, page_C = np.divmod(np.sort(order[first : first + AT_A_TIME]), pages)
         place_C = page_C % LAYOUT.rows
         yield kernels.RowPlaces(
-            descriptor_P[file_C], file_C, page_C, place_C, page_C * LAYOUT.rows + place_C, np.arange(len(page_C))
+            descriptor_P[file_C], file_C, page_C, place_C, page_C * LAYOUT.rows + place_C, np.arange(len(page_C)), file_C
         )
 
 
@@ -135,7 +136,9 @@ def _of(places: kernels.RowPlaces, rows: int) -> kernels.RowPlaces:
     return kernels.RowPlaces(*(array[:rows] for array in places))
 
 
-def _rows(places: kernels.RowPlaces, weights: NDArray[Any], state: NDArray[Any]) -> None:
-    done, what = read_places(LAYOUT, places, (weights, state))
+def _rows(
+    places: kernels.RowPlaces, checked_PX: NDArray[np.bool_], weights: NDArray[Any], state: NDArray[Any]
+) -> None:  # fmt: skip
+    done, what = read_places(LAYOUT, places, checked_PX, (weights, state))
     if what != kernels.WHOLE:
         raise OSError(f"row {int(places.row_C[done])} of a file just written cannot be read")

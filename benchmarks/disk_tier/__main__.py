@@ -8,6 +8,7 @@ everything is brought to the disk, outside of the clock. It takes root and the m
 
     python -m benchmarks.disk_tier
     python -m benchmarks.disk_tier --only 10-percent ablation --rounds 5
+    python -m benchmarks.disk_tier --only 25-percent --contestants ours "all in memory" --before ../before --cpu-time
     python -m benchmarks.disk_tier --all            more rounds; cells that were measured on these sources are not repeated
 """
 
@@ -29,6 +30,8 @@ def options(line: argparse.ArgumentParser) -> None:
     line.add_argument("--warm", type=int, default=4000, help="steps of ours in which rows find their places")
     line.add_argument("--rival-warm", type=int, default=30, help="first steps of a rival, under the limit")
     line.add_argument("--batch-size", type=int, default=2048)
+    line.add_argument("--before", type=Path, help="folder of another checkout, whose run takes turns with ours")
+    line.add_argument("--cpu-time", action="store_true", help="go by the processor time of all threads, not the time that passes")
 
 
 BENCH = Bench(

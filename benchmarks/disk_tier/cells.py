@@ -18,13 +18,15 @@ from benchmarks.common.command import ROOT
 from benchmarks.common.process import Process
 from benchmarks.common.turns import Turn, take_turns
 from benchmarks.disk_tier.limits import MemoryGroup
-from benchmarks.disk_tier.plan import IN_MEMORY, PLAIN_MAPS, RIVALS, ROCKS, SETTINGS, Setup
+from benchmarks.disk_tier.plan import BEFORE, IN_MEMORY, PLAIN_MAPS, RIVALS, ROCKS, SETTINGS, Setup
 
 SPARE_BYTES = 160 << 20
 """Room above what a run of ours needs, for files that are being read or written."""
 
 MAP_WARM = 2
 """First steps over a mapped file, which the system's read-ahead fills memory in."""
+
+WORKER = Path(__file__).with_name("worker.py")
 
 SHOWN = {"rows_read": "rows read", "rows_found": "found in memory", "rows_written": "rows written"}
 """Counters of the log of rows that a table shows, of a step each."""
@@ -44,7 +46,7 @@ def run_cell(cell: Cell, args: argparse.Namespace, note: Note) -> dict[str, Any]
     turns = {setup.name: args.rival_steps if setup.name in RIVALS else steps for setup in chosen}
     warms = {setup.name: args.rival_warm if setup.name in RIVALS else warm for setup in chosen}
     warms |= {IN_MEMORY: steps, **dict.fromkeys(PLAIN_MAPS, MAP_WARM)}
-    with started(chosen, warms, note) as contestants:
+    with started(chosen, warms, args, note) as contestants:
         runs = take_turns(contestants, args.rounds, turns, note)
     return {"runs": runs, "absent": absent, "checks": [], "rounds": args.rounds, "steps": steps}
 
@@ -52,12 +54,13 @@ def run_cell(cell: Cell, args: argparse.Namespace, note: Note) -> dict[str, Any]
 def setups(cell: Cell, args: argparse.Namespace, window: int) -> list[Setup]:
     data = prepared(cell.data, args) if cell.data else ""
     settings = (*cell.settings, "optimizer.embedding=rowwise_adagrad", f"knobs.reclassify_every={window}")
+    names = cell.contestants if args.before is None else (BEFORE, *cell.contestants)
     return [
         Setup(
             name, cell.shape, data, args.batch_size, cell.rows_ratio, (*settings, *SETTINGS.get(name, ())),
             str(args.out / "rows" / f"{cell.name}-{place}"),
         )
-        for place, name in enumerate(cell.contestants)
+        for place, name in enumerate(names)
     ]  # fmt: skip
 
 
@@ -76,14 +79,15 @@ def prepared(file: str, args: argparse.Namespace) -> str:
 class Contestant(Process):
     """A contestant in its process and its memory group."""
 
-    def __init__(self, setup: Setup) -> None:
-        self.setup, self.steps = setup, 0
+    def __init__(self, setup: Setup, folder: Path, by_processor: bool) -> None:
+        """`folder`: the checkout that it imports from. `by_processor`: whether the processor time of all threads counts."""
+        self.setup, self.steps, self._by_processor = setup, 0, by_processor
         self.peak_bytes = self.limit_bytes = 0
         """The most memory that it needed at one time, without its page cache; the limit, page cache included, 0: none."""
         self._figures: list[dict[str, float]] = []
         shutil.rmtree(setup.folder, ignore_errors=True)
         self.group = MemoryGroup(str(abs(hash(setup))))
-        super().__init__(["-m", "benchmarks.disk_tier.worker", setup.text()], enter=self.group.enter)
+        super().__init__(["-P", str(WORKER), setup.text()], folder, self.group.enter)
 
     def look(self) -> None:
         self.peak_bytes = max(self.peak_bytes, self.group.needed_bytes)
@@ -101,11 +105,12 @@ class Contestant(Process):
         self.ask("settle")
         self.steps += steps
         self._figures.append({"seconds": found["seconds"], "processor ms": 1e3 * found["processor_seconds"], **found["gained"]})
-        return Turn(steps * found["seconds"], {}, found["gained"])
+        return Turn(steps * found["processor_seconds" if self._by_processor else "seconds"], {}, found["gained"])
 
     def warm(self, steps: int) -> None:
-        self.turn(steps)
-        self._figures.clear()
+        self.ask(f"warm {steps}")
+        self.ask("settle")
+        self.steps += steps
 
     def facts(self) -> dict[str, Any]:
         """Medians over turns, of a step."""
@@ -125,14 +130,17 @@ class Contestant(Process):
 
 
 @contextmanager
-def started(setups: list[Setup], warm: dict[str, int], note: Note) -> Iterator[dict[str, Contestant]]:
+def started(
+    setups: list[Setup], warm: dict[str, int], args: argparse.Namespace, note: Note
+) -> Iterator[dict[str, Contestant]]:  # fmt: skip
     """Start contestants one after the other: build, limit, warm up. The limit of a run of ours is what it needs while it warms
     up, with the slots that are still empty; rivals have that of the first one."""
     made: dict[str, Contestant] = {}
     limit = 0
     try:
         for setup in setups:
-            one = made[setup.name] = Contestant(setup)
+            folder = args.before.resolve() if setup.name == BEFORE else ROOT
+            one = made[setup.name] = Contestant(setup, folder, args.cpu_time)
             one.answer()
             if setup.name in RIVALS:
                 one.limit(limit)

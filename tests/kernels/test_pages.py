@@ -45,11 +45,14 @@ class World:
     def places(self) -> kernels.RowPlaces:
         page_C, place_C = np.divmod(np.arange(ROWS), self.layout.rows)
         descriptors = np.full(ROWS, self.descriptor, np.int32)
-        return kernels.RowPlaces(descriptors, np.full(ROWS, FILE), page_C, place_C, self.rows, self.lines)
+        segments = np.zeros(ROWS, np.int64)
+        return kernels.RowPlaces(descriptors, np.full(ROWS, FILE), page_C, place_C, self.rows, self.lines, segments)
 
-    def read(self, module: Any) -> tuple[Any, ...]:
+    def read(self, module: Any, checked: Any = None) -> tuple[Any, ...]:
+        """Read all rows. `checked`: flags of pages whose heads were found whole before."""
         values = [np.zeros_like(each) for each in self.values]
-        return (*module.read_rows(self.layout, self.places(), *values), values)
+        checked = np.zeros((1, self.count), np.bool_) if checked is None else checked
+        return (*module.read_rows(self.layout, self.places(), checked, *values), values)
 
 
 @pytest.fixture(params=[(32, 4), (64, 0), (512, 512), (6, 12), (9000, 4)], ids=str)
@@ -93,6 +96,17 @@ def test_kernels_equal_their_plain_twins(world: World) -> None:
         places = world.places()
         where = places.page_C, places.place_C, places.row_C, places.line_C
         assert module.unpack_rows(world.layout, *where, world.pages, *values) == ROWS
+        near, found = [np.zeros_like(each) for each in world.values], np.zeros(ROWS + 2, np.bool_)
+        memory = np.array([0, world.pages.ctypes.data], np.uint64)  # the first segment is in a file
+        capacity = world.count * world.layout.rows
+        addresses = np.concatenate([1 + capacity + np.arange(ROWS), [0, capacity]]).astype(np.uint32)
+        numbers = (np.append(each, [0, 0]) for each in (world.rows, world.lines))
+        assert module.copy_near(world.layout, capacity, memory, addresses, *numbers, *near, found) == ROWS
+        assert found.tolist() == ROWS * [True] + 2 * [False]
+        for copied, read in zip(near, values, strict=True):
+            np.testing.assert_array_equal(copied, read)
+        one = (world.rows[:1] + 1, world.lines[:1])
+        assert module.copy_near(world.layout, capacity, memory, addresses[:1], *one, *near, found[:1]) == -1
         for found, written in zip(values, world.values, strict=True):
             np.testing.assert_array_equal(found, written)
 
@@ -111,6 +125,33 @@ def test_every_flipped_bit_is_found_before_a_value_is_used(world: World) -> None
             assert (done, what) == ((row, kernels.DAMAGED) if row < ROWS else (ROWS, kernels.WHOLE))
             assert module.find_damage(world.layout, FILE, damaged) == page
         os.pwrite(world.descriptor, world.pages[byte : byte + 1].tobytes(), byte)
+
+
+def test_a_head_is_checked_once_and_compared_with_every_row(world: World) -> None:
+    """A bit that flips in it later is found where it says something of the row; else the row is right, and all is found by a
+    check of the whole page."""
+    random, layout, passed = np.random.default_rng(4), world.layout, 0
+    used = 4 * kernels.HEADER + layout.rows * kernels.ROW_BYTES
+    for byte, bit in zip(random.integers(0, used, 60).tolist(), random.integers(0, 8, 60).tolist(), strict=True):
+        found = []
+        for module in (kernels, plain):
+            checked = np.zeros((1, world.count), np.bool_)
+            assert world.read(module, checked)[:2] == (ROWS, kernels.WHOLE)
+            assert checked.all()
+            damaged = world.pages.copy()
+            damaged[byte] ^= 1 << bit
+            os.pwrite(world.descriptor, damaged[byte : byte + 1].tobytes(), byte)
+            done, what, values = world.read(module, checked)
+            found.append((done, what))
+            assert what in (kernels.WHOLE, kernels.DAMAGED)
+            for read, kept in zip(values, world.values, strict=True):
+                lines = world.lines[:done]
+                np.testing.assert_array_equal(read[lines], kept[lines])
+            assert module.find_damage(layout, FILE, damaged) == 0
+            os.pwrite(world.descriptor, world.pages[byte : byte + 1].tobytes(), byte)
+        assert found[0] == found[1]
+        passed += found[0][1] == kernels.WHOLE
+    assert passed < 60, "most of a head are numbers and checksums of rows"
 
 
 @pytest.mark.parametrize("module", [kernels, plain], ids=["kernels", "plain"])

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from adaptive_rec.embedding.device import DeviceTier
 from adaptive_rec.embedding.hot import Home, HotRows
+from adaptive_rec.kernels.row_sets import are_without_value
 
 
 class SlotValues:
     """Which slots have the value of their row. Rows are given by their joint numbers, slots by their numbers in the pool."""
 
     def __init__(self, capacities: Sequence[int]) -> None:
-        self._empty = [np.ones(1 + slots, np.bool_) for slots in capacities]
-        """The last one of each pool stands for cold rows."""
+        self._empty = [np.ones(slots, np.bool_) for slots in capacities]
         self._unsaved = [np.zeros(slots, np.bool_) for slots in capacities]
 
     @property
@@ -32,8 +32,9 @@ class SlotValues:
     def are_absent(self, pool: int, slot_N: NDArray[np.integer]) -> NDArray[np.bool_]:
         """Return which rows are not in memory: cold ones (negative), and those whose slots are empty or of a former, larger
         tier."""
-        empty = self._empty[pool]
-        return empty[np.where(slot_N < 0, -1, np.minimum(slot_N, len(empty) - 1))]
+        absent_N = np.empty(len(slot_N), np.bool_)
+        are_without_value(slot_N, self._empty[pool], absent_N)
+        return absent_N
 
     def fill(self, pool: int, slots: NDArray[np.int64], rows: NDArray[np.int64], changed_R: NDArray[np.bool_]) -> None:
         """Note that slots have the values of their rows, as the log has them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from adaptive_rec.errors import DiskError
 from adaptive_rec.kernels import pages as kernels
 from adaptive_rec.kernels.aligned import BLOCK_BYTES, zeros
 from adaptive_rec.kernels.pages import PageLayout
+from adaptive_rec.kernels.row_addresses import place_rows
 from adaptive_rec.system.direct_files import passes_cache_by
 
 _FOUND = {
@@ -42,9 +43,19 @@ class OpenFiles:
     """Rows of a whole segment."""
     descriptor_P: NDArray[np.int32]
     number_P: NDArray[np.int64]
-    memory: Mapping[int, NDArray[np.uint8]]
-    """The pages of those that are in memory."""
+    checked_PX: NDArray[np.bool_]
+    """Which pages (X) had whole heads when a row of theirs was read."""
     folder: Path
+    memory: Mapping[int, NDArray[np.uint8]] = field(default_factory=dict)
+    """The pages of those that are in memory."""
+    address_P: NDArray[np.uint64] = field(init=False)
+    """Where these are; 0 for the others."""
+
+    def __post_init__(self) -> None:
+        address_P = np.zeros(len(self.number_P), np.uint64)
+        for place, pages in self.memory.items():
+            address_P[place] = pages.ctypes.data
+        object.__setattr__(self, "address_P", address_P)
 
 
 def read_at(
@@ -52,52 +63,40 @@ def read_at(
 ) -> tuple[int, int]:
     """Read rows into lines of bytes, of weights and of optimizer state. Returns how many rows were in memory, and how many were
     read from files. Raises DiskError."""
-    found_C = find_in_memory(layout, wanted, files, values)
+    found_C, found = find_in_memory(layout, wanted, files, values)
     some = np.flatnonzero(~found_C & (wanted.address_C != NOWHERE))
     if not len(some):
-        return int(np.count_nonzero(found_C)), 0
-    some = some[np.argsort(wanted.address_C[some])]
-    place_C, page_C, within_C = _divided(layout, wanted.address_C[some], files)
-    rest = page_C, within_C, wanted.row_C[some], wanted.line_C[some]
-    places = kernels.RowPlaces(files.descriptor_P[place_C], files.number_P[place_C], *rest)
-    done, what = read_places(layout, places, values)
+        return found, 0
+    places = kernels.RowPlaces.room_for(len(some))
+    order_C = some[np.argsort(wanted.address_C[some])]
+    arrays = wanted.address_C, wanted.row_C, wanted.line_C
+    place_rows(layout, files.capacity, files.descriptor_P, files.number_P, *arrays, order_C, places)
+    done, what = read_places(layout, places, files.checked_PX, values)
     if what != kernels.WHOLE:
         raise DiskError(_fault(layout, files.folder, places, done, what))
-    return int(np.count_nonzero(found_C)), done
+    return found, done
 
 
 def read_places(
-    layout: PageLayout, places: kernels.RowPlaces, values: tuple[NDArray[np.uint8], NDArray[np.uint8]]
-) -> tuple[int, int]:
+    layout: PageLayout, places: kernels.RowPlaces, checked_PX: NDArray[np.bool_],
+    values: tuple[NDArray[np.uint8], NDArray[np.uint8]],
+) -> tuple[int, int]:  # fmt: skip
     """Read rows from files, at least one, in the order of their pages. Returns what `kernels.read_rows` does."""
     if not passes_cache_by(int(places.descriptor_C[0])):
         kernels.announce_rows(layout, places)
-    found: tuple[int, int] = kernels.read_rows(layout, places, *values)
+    found: tuple[int, int] = kernels.read_rows(layout, places, checked_PX, *values)
     return found
 
 
 def find_in_memory(
     layout: PageLayout, wanted: WantedRows, files: OpenFiles, values: tuple[NDArray[np.uint8], NDArray[np.uint8]]
-) -> NDArray[np.bool_]:
-    """Read those rows whose pages are in memory into lines of bytes. Returns which they are."""
-    found_C = np.zeros(len(wanted.row_C), np.bool_)
-    place_C, page_C, within_C = _divided(layout, wanted.address_C, files)
-    for place, memory in files.memory.items():
-        some = np.flatnonzero(place_C == place)
-        where = page_C[some], within_C[some], wanted.row_C[some], wanted.line_C[some]
-        count = kernels.unpack_rows(layout, *where, memory, *values)
-        assert count == len(some), "rows in memory are where their addresses say"
-        found_C[some] = True
-    return found_C
-
-
-def _divided(
-    layout: PageLayout, address_C: NDArray[np.uint32], files: OpenFiles
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the places of segments, the pages and the places within these that some addresses stand for; -1 for NOWHERE."""
-    place_C, position_C = np.divmod(address_C.astype(np.int64) - 1, files.capacity)
-    page_C, within_C = np.divmod(position_C, layout.rows)
-    return place_C, page_C, within_C
+) -> tuple[NDArray[np.bool_], int]:
+    """Read those rows whose pages are in memory into lines of bytes. Returns which they are, and how many."""
+    found_C = np.empty(len(wanted.row_C), np.bool_)
+    arrays = wanted.address_C, wanted.row_C, wanted.line_C
+    count = kernels.copy_near(layout, files.capacity, files.address_P, *arrays, *values, found_C)
+    assert count >= 0, "rows in memory are where their addresses say"
+    return found_C, count
 
 
 def _fault(layout: PageLayout, folder: Path, places: kernels.RowPlaces, failed: int, what: int) -> str:

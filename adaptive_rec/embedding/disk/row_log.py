@@ -154,8 +154,7 @@ class RowLog:
             kernels.pack_rows(self.layout, first, rows, line_C[some], *values, segment.pages)
             start = self.segments.first_address(segment) + first
             with self.segments.lock:
-                self.segments.count_moved(self.address_R[rows], segment)
-                self.address_R[rows] = np.arange(start, start + len(rows), dtype=np.uint32)
+                self.segments.set_addresses(self.address_R, rows, start)
 
     def _with_room(self) -> Segment:
         """Return the open segment, or another one where it is full."""
@@ -198,8 +197,8 @@ class RowLog:
         values = as_bytes(weights_LD), as_bytes(state_LK)
         with self.segments.reading():
             with self.segments.lock:
-                address_C, files = self.address_R[row_C], self.segments.files()
-                stamp_C = self.segments.stamps(address_C)
+                address_C, stamp_C = self.segments.find(self.address_R, row_C)
+                files = self.segments.files()
             found, read = read_at(self.layout, WantedRows(address_C, row_C, line_C), files, values)
         with self.segments.lock:  # several threads read
             self.counts.rows_found += found
@@ -225,15 +224,15 @@ class RowLog:
             with self.segments.lock:
                 address_C, files = self.address_R[row_C], self.segments.files()
             wanted = WantedRows(address_C, row_C, line_C)
-            found_C = find_in_memory(self.layout, wanted, files, (as_bytes(weights_LD), as_bytes(state_LK)))
+            found_C, found = find_in_memory(self.layout, wanted, files, (as_bytes(weights_LD), as_bytes(state_LK)))
         with self.segments.lock:
-            self.counts.rows_found += int(np.count_nonzero(found_C))
+            self.counts.rows_found += found
         return found_C
 
     def stamps(self, row_C: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the stamps of the newest values of some rows: numbers that no other value ever has. NOWHERE: never written."""
         with self.segments.lock:
-            return self.segments.stamps(self.address_R[row_C])
+            return self.segments.find(self.address_R, row_C)[1]
 
     # A checkpoint's --------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from adaptive_rec.embedding.disk.saved_segments import NOWHERE, SegmentEntry, se
 from adaptive_rec.embedding.disk.segment import Segment
 from adaptive_rec.errors import DiskError
 from adaptive_rec.kernels.pages import PageLayout
+from adaptive_rec.kernels.row_addresses import find_addresses, set_addresses
 
 MOST_ADDRESSES = 1 << 32
 
@@ -44,6 +45,10 @@ class Segments:
         """Rows whose newest value on the disk is in each segment."""
         self._descriptor_P = np.zeros(_FIRST_PLACES, dtype=np.int32)
         self._number_P = np.zeros(_FIRST_PLACES, dtype=np.int64)
+        self._checked_PX = np.zeros((_FIRST_PLACES, pages), dtype=np.bool_)
+        self._near: dict[int, Segment] = {}
+        """Segments whose pages are in memory, or were when they were last looked at."""
+        self._files: OpenFiles | None = None
         self._free: deque[int] = deque()
         """Places of removed segments."""
         self._count = self._size_bytes = 0
@@ -87,12 +92,14 @@ class Segments:
 
     def _add(self, segment: Segment) -> None:
         while segment.place >= len(self._live_P):
-            self._live_P, self._descriptor_P, self._number_P = (
+            self._live_P, self._descriptor_P, self._number_P, self._checked_PX = (
                 np.concatenate([array, np.zeros_like(array)])
-                for array in (self._live_P, self._descriptor_P, self._number_P)
+                for array in (self._live_P, self._descriptor_P, self._number_P, self._checked_PX)
             )
         place = segment.place
-        self._of[place] = segment
+        self._of[place] = self._near[place] = segment
+        self._checked_PX[place] = False
+        self._files = None
         self._count_file(segment, 1)
         self._live_P[place], self._descriptor_P[place], self._number_P[place] = 0, segment.descriptor, segment.number
 
@@ -107,18 +114,16 @@ class Segments:
         """Return the address of a segment's first row."""
         return 1 + segment.place * self.capacity
 
-    def stamps(self, address_C: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """Return for rows at some addresses what no other value in the log ever has: an address comes back when the place of a
-        removed segment is used again, a segment's number does not. NOWHERE stays. The caller holds the lock."""
-        place_C, position_C = np.divmod(address_C.astype(np.int64) - 1, self.capacity)
-        return np.where(address_C == NOWHERE, NOWHERE, 1 + self._number_P[place_C] * self.capacity + position_C)
+    def find(self, address_R: NDArray[np.uint32], row_C: NDArray[np.int64]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Return the addresses of some rows, and what no other value in the log ever has: an address comes back when the place of
+        a removed segment is used again, a segment's number does not. NOWHERE stays. The caller holds the lock."""
+        address_C, stamp_C = np.empty(len(row_C), np.uint32), np.empty(len(row_C), np.int64)
+        find_addresses(address_R, row_C, self._number_P, self.capacity, address_C, stamp_C)
+        return address_C, stamp_C
 
-    def count_moved(self, from_C: NDArray[np.uint32], to: Segment) -> None:
-        """Count rows that were at some addresses and are in another segment now. The caller holds the lock."""
-        some = from_C[from_C != NOWHERE].astype(np.int64)
-        if len(some):
-            self._live_P -= np.bincount((some - 1) // self.capacity, minlength=len(self._live_P))
-        self._live_P[to.place] += len(from_C)
+    def set_addresses(self, address_R: NDArray[np.uint32], row_C: NDArray[np.int64], first_address: int) -> None:
+        """Set and count the addresses of rows that were put into a segment, from this one on. The caller holds the lock."""
+        set_addresses(address_R, row_C, first_address, self.capacity, self._live_P)
 
     def count_found(self, address_C: NDArray[np.uint32]) -> None:
         """Count the rows at some addresses. Raises DiskError where rows are in no segment."""
@@ -145,8 +150,14 @@ class Segments:
 
     def files(self) -> OpenFiles:
         """Return the present files, and the memory of those that are not written yet. The caller holds the lock."""
-        memory = {place: segment.pages for place, segment in self._of.items() if segment.pages is not None}
-        return OpenFiles(self.capacity, self._descriptor_P, self._number_P, memory, self._folder)
+        dropped = [place for place, segment in self._near.items() if segment.pages is None]
+        for place in dropped:
+            del self._near[place]
+        if self._files is None or dropped:
+            memory = {place: pages for place, segment in self._near.items() if (pages := segment.pages) is not None}
+            arrays = self._descriptor_P, self._number_P, self._checked_PX
+            self._files = OpenFiles(self.capacity, *arrays, self._folder, memory)
+        return self._files
 
     def hold_live(self, held: Sequence[Segment] = ()) -> list[Segment]:
         """Keep all segments that have newest values, besides those that are `held`, until they are released; return them."""

@@ -128,21 +128,29 @@ class ReadAheadPath(CpuPath):
         return rows.pools[pool].arrays
 
     def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
-        cold_U = ~work.hot_U
-        row_C = work.distinct_U[cold_U]
-        before_C = self._index.changed_R[row_C]
-        self._index.changed_R[row_C] = False
-        super().apply(work, update)
-        updated_C = self._index.changed_R[row_C]
-        self._index.changed_R[row_C] |= before_C
-        updated_U = cold_U
-        updated_U[cold_U] = updated_C
+        cold_U = work.source_U < 0
+        if update.may_skip_rows:
+            updated_U = self._apply_flagged(work, update, cold_U)
+        else:
+            super().apply(work, update)
+            updated_U = cold_U
         for pool in range(len(self._index.space.pools)):
             span = work.pool_range(pool)
             lines = np.flatnonzero(updated_U[span])
             rows = self._index.host_rows(pool, work.distinct_U[span][lines])
             self._cold.types.append(pool, rows, lines, *self.cold_arrays(work, pool))
         work.attach(None)
+
+    def _apply_flagged(self, work: ClassifiedBatch, update: RowUpdate, cold_U: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Update the rows of a batch. Returns which of the cold ones were updated, by the flags of changed rows."""
+        row_C = work.distinct_U[cold_U]
+        before_C = self._index.changed_R[row_C]
+        self._index.changed_R[row_C] = False
+        super().apply(work, update)
+        updated_U, updated_C = cold_U.copy(), self._index.changed_R[row_C]
+        self._index.changed_R[row_C] |= before_C
+        updated_U[cold_U] = updated_C
+        return updated_U
 
     def catch_up(self, pool: int, row_N: NDArray[np.int64], missed: MissedSteps, next_step: int = 0) -> None:
         spec, rows, log = self._index.space.pools[pool], np.unique(row_N), self._cold.types

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import struct
 import zlib
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.kernels.pages import DAMAGED, HEADER, ROWS, SHORT, WHOLE, WRONG, PageLayout, RowPlaces
+from adaptive_rec.kernels.pages import DAMAGED, FILE, HEADER, PAGE, ROWS, SHORT, WHOLE, WRONG, PageLayout, RowPlaces
 
 Bytes = NDArray[np.uint8]
 
@@ -81,17 +82,40 @@ def unpack_rows(
     return len(row_C)
 
 
-def read_rows(layout: PageLayout, places: RowPlaces, weights_LB: Bytes, state_LB: Bytes) -> tuple[int, int]:
-    for c, (descriptor, file, page, place, row, line) in enumerate(zip(*map(np.ndarray.tolist, places), strict=True)):
+def copy_near(
+    layout: PageLayout, capacity: int, address_P: NDArray[np.uint64], address_C: NDArray[np.uint32], row_C: NDArray[Any],
+    line_C: NDArray[Any], weights_LB: Bytes, state_LB: Bytes, found_C: NDArray[np.bool_],
+) -> int:  # fmt: skip
+    found_C[:] = False
+    for c, (address, row, line) in enumerate(zip(address_C.tolist(), row_C.tolist(), line_C.tolist(), strict=True)):
+        place, position = divmod(address - 1, capacity)
+        if not address or not address_P[place]:
+            continue
+        page, within = divmod(position, layout.rows)
+        memory = (ctypes.c_uint8 * layout.page_bytes).from_address(int(address_P[place]) + page * layout.page_bytes)
+        data = np.frombuffer(memory, np.uint8)
+        if struct.unpack_from("=I", data.data, 4 * (HEADER + within))[0] != row:
+            return -1
+        _unpack(layout, data, 0, within, line, weights_LB, state_LB)
+        found_C[c] = True
+    return int(found_C.sum())
+
+
+def read_rows(
+    layout: PageLayout, places: RowPlaces, checked_PX: NDArray[np.bool_], weights_LB: Bytes, state_LB: Bytes
+) -> tuple[int, int]:  # fmt: skip
+    arrays = map(np.ndarray.tolist, places)
+    for c, (descriptor, file, page, place, row, line, segment) in enumerate(zip(*arrays, strict=True)):
         data = np.frombuffer(os.pread(descriptor, layout.page_bytes, page * layout.page_bytes), np.uint8)
         if len(data) != layout.page_bytes:
             return c, SHORT
-        what = _check_head(layout, file, page, data)
-        if what != WHOLE:
-            return c, what
+        of_page = _check_head(layout, file, page, data)
+        if of_page != WHOLE and not checked_PX[segment, page]:
+            return c, of_page
+        checked_PX[segment, page] = True
         head = np.frombuffer(data[: 4 * (HEADER + 2 * layout.rows)], np.uint32)
-        if place >= head[ROWS] or head[HEADER + place] != row:
-            return c, WRONG
+        if head[FILE] != file or head[PAGE] != page or place >= head[ROWS] or head[HEADER + place] != row:
+            return c, WRONG if of_page == WHOLE else of_page
         if head[HEADER + layout.rows + place] != zlib.crc32(data[_bytes_of(layout, 0, place)].tobytes()):
             return c, DAMAGED
         _unpack(layout, data, 0, place, line, weights_LB, state_LB)
