@@ -26,10 +26,12 @@ BLOCK_BYTES = 8 << 20
 MEASURED = re.compile(
     r"state\.(recorder(\.last)?\.(processor_)?seconds|times\.seconds\..*|splitting\.trial\.(block_began|seconds\..*)"
     r"|store\.disk(\..*)?|disk_reported(\..*)?|recorder\.last\.disk_.*|reclassifier\.judged_at\.disk_.*|trend\..*"
-    r"|watchdog\..*|(store\.traffic|recorder\.last|reclassifier\.judged_at)\.host_to_device_bytes)"
+    r"|watchdog\..*|followed\.(file|read_files|tail|first_row|place|rows|bad_rows|left_out)"
+    r"|(store\.traffic|recorder\.last|reclassifier\.judged_at)\.host_to_device_bytes)"
 )
 """Values of a state that no two runs share, however equal they are: times, how many rows were read and written on a disk, what
-travelled to a device (a row travels again or not, as the thread that writes rows back is slow or quick), the best of the
+travelled to a device (a row travels again or not, as the thread that writes rows back is slow or quick), the last place before
+the position at which reading of followed data can begin (data come in any pieces; the position is compared), the best of the
 evaluations, of which a stop, a client, or data that are waited for add some, and what rules of the watchdog have seen, which
 begins anew where a rule has changed. They are not compared."""
 

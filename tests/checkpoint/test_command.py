@@ -232,6 +232,7 @@ def test_diff_leaves_out_what_time_decides(capsys: pytest.CaptureFixture[str], t
             "recorder": {"seconds": seconds, "last": {**sent, "disk_rows_read": count, "steps": steps}},
             "store": {"traffic": sent, "disk": on_disk}, "disk_reported": {**on_disk, "wait_seconds": seconds},
             "reclassifier": {"judged_at": {**sent, "disk_rows_read": count}}, "times": {"seconds": {"load": seconds}},
+            "followed": {"file": "a.csv", "place": count, "rows": count, "tail": "0a" * count, "first_row": count},
         }  # fmt: skip
 
     a, b = make(tmp_path / "a", 5, state=of(1.0, 3)), make(tmp_path / "b", 5, state=of(2.0, 4))

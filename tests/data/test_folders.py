@@ -376,6 +376,19 @@ def test_an_exported_model_reads_the_same_fields(tmp_path: Path, text: str, esca
     assert [list(row) for row in zip(*table_of(str(path), escape=escape).values(), strict=True)] == found
 
 
+@pytest.mark.parametrize("known", ["\t", ";", ","])
+@pytest.mark.parametrize("mark", ["\t", ";", ",", "|"])
+@pytest.mark.parametrize("names", [(), ("user", "click", "city")])
+def test_a_file_may_have_another_delimiter_than_those_that_were_trained_on(
+    tmp_path: Path, known: str, mark: str, names: tuple[str, ...]
+) -> None:
+    """The delimiter of the first files stands in an inferred schema."""
+    path, schema = tmp_path / "a.csv", FileSchema(delimiter=known, columns=names)
+    path.write_text("".join(mark.join(row) + "\n" for row in [*[("user", "click", "city")] * (not names), ("u1", "0", "c1")]))
+    assert texts(path, schema) == [["u1", "0", "c1"]]
+    assert table_of(str(path), known, columns=names)["city"] == ["c1"]
+
+
 def test_an_exported_model_reads_files_without_a_header(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     names = ("user", "click", "city")

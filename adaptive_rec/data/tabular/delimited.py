@@ -69,7 +69,7 @@ class DelimitedFile:
             )
         self.encoding = file.encoding
         lines = _decoded(start, file.encoding, path, skip_bad_rows)
-        self.delimiter = file.delimiter or find_delimiter(lines)
+        self.delimiter = find_delimiter(lines, file.delimiter)
         self.escape = file.escape or find_escape(first, file.encoding, self.delimiter)
         """The character before a mark in a quoted field; empty where files have none, and one is looked for."""
         self._escape = code_of(self.escape)
@@ -242,10 +242,12 @@ def utf8_of(text: bytes) -> bytes:
     return text
 
 
-def find_delimiter(lines: str) -> str:
-    """Return the character that stands most often in the first line, outside of quotation marks."""
-    counts = {mark: len(next(csv.reader(io.StringIO(lines, newline=""), delimiter=mark), [])) for mark in DELIMITERS}
-    return max(DELIMITERS, key=lambda mark: counts[mark])
+def find_delimiter(lines: str, known: str) -> str:
+    """Return the delimiter that the schema names, or the character that stands most often in the first line, outside of quotation
+    marks: where the schema names none, or one that the line lacks, as that of other files that were trained on."""
+    marks = tuple(dict.fromkeys((*known, *DELIMITERS)))
+    counts = {mark: len(next(csv.reader(io.StringIO(lines, newline=""), delimiter=mark), [])) for mark in marks}
+    return known if known and counts[known] > 1 else max(marks, key=lambda mark: counts[mark])
 
 
 def check_names(names: Sequence[str], file: DelimitedFile) -> tuple[str, ...]:

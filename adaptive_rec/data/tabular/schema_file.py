@@ -15,8 +15,8 @@ class FileSchema(SchemaPart):
     """How CSV and TSV files are written, and what the folders of files say."""
 
     delimiter: str = Field("", max_length=1)
-    """The character between two fields; by default the one that the first line has most often, of comma, tab, semicolon and
-    bar."""
+    """The character between two fields; by default, and where the first line lacks it, the one that this line has most often, of
+    comma, tab, semicolon and bar."""
     encoding: str = "utf-8"
     """Name of the encoding, as Python knows it."""
     escape: str = Field("", max_length=1)

@@ -15,7 +15,7 @@ def table_of(path, delimiter="", encoding="utf-8", columns=(), label="", escape=
     try:
         with opened(path, "rt", newline="", encoding=encoding.replace("utf-8", "utf-8-sig")) as lines:
             first = next(lines, "")
-            mark = delimiter or max(",\t;|", key=first.count)
+            mark = delimiter if delimiter and delimiter in first else max(delimiter + ",\t;|", key=first.count)
             names, *rows = rows_of("".join(chain([first], lines)), mark, escape) or [[]]
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
