@@ -1,6 +1,6 @@
 # make train: build the environment if needed, then train.   make test: lint, types, tests (docs/contributing.md).
 #
-# PYTHON       interpreter that builds .venv, 3.11 or newer
+# PYTHON       interpreter that builds .venv, 3.11 to 3.13
 # TORCH_INDEX  further package index for torch; on a machine without a GPU, the index of CPU builds saves gigabytes:
 #              make train TORCH_INDEX=https://download.pytorch.org/whl/cpu
 # ARGS         more arguments for adaptive-rec train, e.g. ARGS="--data train.txt --steps 1000"; also for bench and gpu-first
@@ -10,6 +10,7 @@
 # make bench-processes: several processes beside TorchRec's, on a loopback device and at 1 Gbit/s; as root, for network namespaces.
 # make bench-drop-in: your own training loop with our modules, compared with adaptive-rec train and with torch's and TorchRec's tables.
 # make bench-disk: rows on a disk beside rows in memory, mapped files and RocksDB; as root, for memory groups (cgroup v1).
+# make check-matrix: the wheel beside each Python and torch that it allows, see docs/install.md.
 # make gpu-first: the first run on a GPU: steps, tests, figures beside rivals, in under 10 minutes; ARGS="--part 1" is one of
 # three parts. gpu-all: every combination, resumable. Both work without .venv: then they use PYTHON, which needs torch with CUDA,
 # Triton, Numba, NumPy, pydantic and pytest. make gpu-carry OUT=FOLDER packs what such a machine lacks, for CARRIED=FOLDER there.
@@ -22,7 +23,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 
-.PHONY: train test test-durations check check-long check-clients study-disk-crashes bench bench-all bench-drop-in bench-processes bench-disk gpu-first gpu-all gpu-carry docs tutorial lint clean
+.PHONY: train test test-durations check check-long check-matrix check-clients study-disk-crashes bench bench-all bench-drop-in bench-processes bench-disk gpu-first gpu-all gpu-carry docs tutorial lint clean
 
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train $(ARGS)
@@ -46,6 +47,12 @@ check: test
 # Those of make check and what takes minutes each (marker long), up to hours. Resumable as make check.
 check-long: $(VENV)/installed-dev
 	$(BIN)/pytest -m "slow or long" --passed-file=studies/check-$$(git rev-parse --short HEAD).txt
+
+# The wheel in a fresh environment for each Python and torch that it allows, and beside the oldest of every dependency: about an hour,
+# resumable, 10 GB of disk. Prints the table of docs/install.md. Pythons are those that uv finds; it downloads none.
+check-matrix: $(VENV)/installed-dev
+	@$(BIN)/python -c 'import uv' 2>/dev/null || $(INSTALL) uv
+	@$(BIN)/python -m tests.packaging.versions
 
 # Models of other libraries, plain and wrapped; in an environment of its own, as the libraries ask for old versions of others.
 # RecBole and DeepCTR-Torch are installed without their dependencies: they would replace torch. ARGS="recbole --only SASRec".
@@ -133,8 +140,8 @@ $(VENV)/installed-dev: $(BIN)/python pyproject.toml constraints.txt
 
 # Some systems ship Python without ensurepip, and venv then fails half-way.
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "adaptive-rec needs Python 3.11 or newer; name one: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+		{ echo "adaptive-rec needs Python 3.11 to 3.13; name one: make PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) 2>/dev/null \
 		|| { rm -rf $(VENV); $(PYTHON) -m virtualenv $(VENV) 2>/dev/null; } \
 		|| virtualenv -p $(PYTHON) $(VENV) 2>/dev/null \

@@ -5,6 +5,7 @@
 import sys
 
 from adaptive_rec.system.version import __version__ as __version__
+from adaptive_rec.system.version import warning_here as _warning_here
 
 # An editable install puts a name that is no folder on the module path. A folder of that name in the working directory would be
 # searched for installed packages, whose entry points torch calls when it is imported.
@@ -57,6 +58,9 @@ _PUBLIC = {
 }
 """Names for programs, and where they are: found when they are asked for, as torch takes a second to load."""
 
+_WARNED: "list[str]" = []
+"""The name at whose first use versions were looked at."""
+
 __all__ = [*_PUBLIC, "__version__"]
 
 
@@ -66,6 +70,12 @@ def __getattr__(name: str) -> "Any":
     if name not in _PUBLIC:
         raise AttributeError(f"module adaptive_rec has no attribute {name!r}")
     found = globals()[name] = getattr(importlib.import_module(f"adaptive_rec.{_PUBLIC[name]}"), name)
+    if not _WARNED:  # the first of these names
+        import warnings
+
+        _WARNED.append(name)
+        if text := _warning_here():
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
     return found
 
 

@@ -39,7 +39,7 @@ class Health(Answer):
 
 
 class Version(Answer):
-    model_config = example(name="adaptive-rec", version="0.1.0")
+    model_config = example(name="adaptive-rec", version="0.2.0")
     name: str
     version: str
 

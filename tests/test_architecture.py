@@ -190,8 +190,8 @@ def test_the_package_finds_recipes_by_name_and_imports_none() -> None:
     assert set(recipes()) == {"criteo", "avazu", "globo", "globo_sequence", "taobao", "movietweetings"}
 
 
-def test_the_old_address_of_recipes_works_for_one_release() -> None:
-    with pytest.warns(DeprecationWarning, match="has become adaptive_rec.recipes"):
+def test_the_old_address_of_recipes_works_until_0_4() -> None:
+    with pytest.warns(DeprecationWarning, match="is adaptive_rec.recipes now; the old name ends with 0.4"):
         old = importlib.reload(importlib.import_module("adaptive_rec.data.logs"))
     assert importlib.import_module(f"{old.__name__}.globo") is importlib.import_module("adaptive_rec.recipes.globo")
 

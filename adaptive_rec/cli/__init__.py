@@ -26,7 +26,7 @@ from adaptive_rec.errors import (
 from adaptive_rec.system.libraries import end_without_collection, ignore_file, import_quickly
 from adaptive_rec.system.limits import check_libraries, limits_in_words, save_address_space
 from adaptive_rec.system.openmp import wait_briefly
-from adaptive_rec.system.version import __version__
+from adaptive_rec.system.version import __version__, warning_here
 from adaptive_rec.units import readable
 
 WHILE_UNDER_WAY = """
@@ -68,6 +68,8 @@ def main(argv: list[str] | None = None) -> int:
         save_address_space(os.environ)
         if words and words[0] not in LIGHT:
             check_libraries()
+            if warning := warning_here():
+                say(f"warning: {warning}", sys.stderr)
         with TRUST.only([*words, *settings_in(os.environ)]):
             code: int = args.command(args)
         sys.stdout.flush()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket as sockets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-
-import httpx2
+from urllib.parse import urlencode, urlsplit
 
 from adaptive_rec.errors import AdaptiveRecError, UsageError
 from adaptive_rec.live.runtime_file import RuntimeFile, find_run
+from adaptive_rec.system.regular_files import parse_json
 from adaptive_rec.system.version import __version__
 
 TOKEN_VARIABLE = "ADAPTIVE_REC_TOKEN"
@@ -44,39 +46,45 @@ class Reply:
     etag: str | None
 
 
+class UnixConnection(HTTPConnection):
+    """A connection to the service that listens on a Unix socket."""
+
+    def __init__(self, path: str, timeout_seconds: float) -> None:
+        super().__init__("localhost", timeout=timeout_seconds)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
 class Client:
-    """Requests to one service. Use as a context. Uses no proxy and follows no redirect, which would get the token."""
+    """Requests to one service, a connection each. Use as a context. Uses no proxy and follows no redirect, which would get the
+    token."""
 
     def __init__(self, url: str, token: str | None, socket: str | None = None, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         """Prepare requests to `url`, through the Unix socket where one is given."""
         self.url = url
-        self._timeout_seconds = timeout_seconds
-        headers = {"Accept": "application/json", "User-Agent": f"adaptive-rec/{__version__}"}
+        self._socket, self._timeout_seconds = socket, timeout_seconds
+        self._path = ("" if socket else urlsplit(url).path) + API
+        agent = f"adaptive-rec/{__version__}"
+        self._headers = {"Accept": "application/json", "User-Agent": agent, "Connection": "close"}
         if token is not None:
-            headers["Authorization"] = f"Bearer {token}"
-        tls = url.startswith("https:") and not socket  # certificates take 30 ms to load
-        self._http = httpx2.Client(
-            base_url="http://localhost" if socket else url,
-            transport=httpx2.HTTPTransport(uds=socket, verify=tls, trust_env=False) if socket else None,
-            verify=tls,
-            headers=headers,
-            timeout=timeout_seconds,
-            trust_env=False,
-            follow_redirects=False,
-        )
+            self._headers["Authorization"] = f"Bearer {token}"
 
     def __enter__(self) -> Client:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._http.close()
+        """Nothing stays open between requests."""
 
     def get(self, path: str, **query: Any) -> Reply:
         """Send GET; parameters that are None are left out."""
         return self._send("GET", path, {key: value for key, value in query.items() if value is not None})
 
     def post(self, path: str, body: Mapping[str, Any] | None = None, **query: Any) -> Reply:
-        return self._send("POST", path, query, body)
+        return self._send("POST", path, query, body, {"Content-Type": "application/json"})
 
     def patch(self, path: str, body: Mapping[str, Any], if_match: str, **query: Any) -> Reply:
         """Send a merge patch that applies only to the state with this ETag."""
@@ -91,27 +99,48 @@ class Client:
         body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
+        sent = None if body is None else json.dumps(body, allow_nan=False).encode()
+        target = f"{self._path}{path}" + (f"?{urlencode(query, errors='replace')}" if query else "")
+        response, text = self._answer(method, target, sent, {**self._headers, **((headers or {}) if sent else {})})
+        found = _object(text)
+        if not 200 <= response.status < 300:
+            raise self._refusal(response, found or {})
+        if found is None:
+            raise UnreachableError(f"{self.url} is no adaptive-rec service: its answer to {API}{path} is no JSON object")
+        return Reply(response.status, found, response.getheader("ETag"))
+
+    def _answer(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[HTTPResponse, bytes]:
+        """Send a request on a connection of its own; return the answer and its body. Raises UnreachableError."""
+        connection = self._connection()
         try:
-            response = self._http.request(method, f"{API}{path}", params=query, json=body, headers=headers)
-        except httpx2.TimeoutException:
+            try:
+                connection.connect()
+            except TimeoutError:
+                raise
+            except OSError as error:
+                raise UnreachableError(f"{self.url} cannot be reached: {str(error) or type(error).__name__}") from None
+            connection.request(method, target, body, headers)
+            response = connection.getresponse()
+            return response, response.read()
+        except TimeoutError:
             raise UnreachableError(f"{self.url} gave no answer within {self._timeout_seconds:.0f} s") from None
-        except httpx2.ConnectError as error:
-            raise UnreachableError(f"{self.url} cannot be reached: {str(error) or type(error).__name__}") from None
-        except (httpx2.TransportError, OSError) as error:
+        except (HTTPException, OSError) as error:
             why = str(error) or type(error).__name__
             raise UnreachableError(f"{self.url} broke the connection off, the run may be ending: {why}") from None
-        if not response.is_success:
-            raise self._refusal(response)
-        body = _object(response)
-        if body is None:
-            answer = f"its answer to {API}{path} is no JSON object"
-            raise UnreachableError(f"{self.url} is no adaptive-rec service: {answer}")
-        return Reply(response.status_code, body, response.headers.get("ETag"))
+        finally:
+            connection.close()
 
-    def _refusal(self, response: httpx2.Response) -> ApiError:
-        problem, status = _object(response) or {}, response.status_code
+    def _connection(self) -> HTTPConnection:
+        if self._socket:
+            return UnixConnection(self._socket, self._timeout_seconds)
+        parts = urlsplit(self.url)
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        return kind(parts.hostname or "", parts.port, timeout=self._timeout_seconds)
+
+    def _refusal(self, response: HTTPResponse, problem: Mapping[str, Any]) -> ApiError:
+        status = response.status
         text = str(problem.get("detail") or problem.get("title") or f"{self.url} answered {status}")
-        if response.is_redirect:
+        if status // 100 == 3 and response.getheader("Location"):
             text = f"{self.url} answered {status}, a redirect, which is not followed; give --url its target"
         faults = [fault for fault in problem.get("errors") or [] if isinstance(fault, dict)]
         lines = [f"{fault.get('knob') or fault.get('name') or ''}: {fault.get('detail')}" for fault in faults]
@@ -156,9 +185,9 @@ def _checked(url: str) -> str:
     return url.rstrip("/")
 
 
-def _object(response: httpx2.Response) -> dict[str, Any] | None:
+def _object(body: bytes) -> dict[str, Any] | None:
     try:
-        body = response.json()
+        found = parse_json(body)
     except ValueError:
         return None
-    return body if isinstance(body, dict) else None
+    return found if isinstance(found, dict) else None

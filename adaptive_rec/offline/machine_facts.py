@@ -72,7 +72,7 @@ class Facts:
     versions: dict[str, str | None]
     """Versions of the required libraries; None where one is not installed."""
     required: dict[str, str]
-    """Accepted versions, such as ``>=2.10,<2.16``."""
+    """Accepted versions, such as ``>=2.11,<2.16``."""
     cuda: Cuda
     openmp: bool
     """Whether Numba has OpenMP."""

@@ -159,3 +159,30 @@ def test_without_a_socket_requests_use_the_address(service, runtime_folder):
     with connect(None, None) as client:
         client.get("/status")
     assert service.requests[0]["over"] == "tcp"
+
+
+def test_an_address_may_have_a_path(service, monkeypatch):
+    """Behind a proxy that serves several runs."""
+    monkeypatch.setenv("ADAPTIVE_REC_TOKEN", "abc")
+    service.answer("GET", "/runs/a/api/v1/status", {"step": 3})
+    with connect(None, service.url + "/runs/a/") as client:
+        assert client.get("/status").body == {"step": 3}
+
+
+def test_a_query_is_encoded_and_an_empty_body_has_no_type(service):
+    service.answer("POST", "/api/v1/knobs/undo", {"changed": {}})
+    with connect(None, None) as client:
+        client.post("/knobs/undo", None, why="zu schnell & \udcff", dry_run=1)
+    [request] = service.requests
+    assert request["query"] == "why=zu+schnell+%26+%3F&dry_run=1"
+    assert request["body"] is None
+    assert "content-type" not in request["headers"]
+
+
+def test_an_https_address_speaks_tls():
+    """A server that answers without cannot be reached, and is sent no token."""
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+        threading.Thread(target=lambda: plain.accept()[0].sendall(b"HTTP/1.1 200 OK\r\n\r\n{}"), daemon=True).start()
+        url = f"https://127.0.0.1:{plain.getsockname()[1]}"
+        with Client(url, "abc") as client, pytest.raises(UnreachableError, match="cannot be reached: .*SSL"):
+            client.get("/status")

@@ -159,7 +159,7 @@ sparse = [{ column = "user" }, { column = "item" }, { column = "seen before", na
 
 
 def write_parquet(path: Path, **changes: Any) -> Path:
-    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'adaptive-rec[data]'")
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install pyarrow")
     import pyarrow.parquet
 
     columns = {

@@ -296,7 +296,7 @@ def test_a_label_may_be_one_of_several_texts(tmp_path: Path, label: str, values:
 def test_without_pyarrow_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "clicks.csv").write_text(ROWS)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UsageError, match=r"needs pyarrow: pip install 'adaptive-rec\[data\]'"):
+    with pytest.raises(UsageError, match="needs pyarrow: pip install pyarrow"):
         made(tmp_path, tmp_path / "clicks.csv")
 
 

@@ -35,10 +35,8 @@ def build(kind: str, sources: Path, out: Path) -> Path:
     return out / done.stdout.splitlines()[-1]
 
 
-@pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """The sdist of the sources, and the wheel of that sdist."""
-    folder = tmp_path_factory.mktemp("built")
+def build_both(folder: Path) -> Built:
+    """Build the sdist of the sources, and the wheel of that sdist, as ``python -m build`` does."""
     copy = folder / "copy"
     for name in SOURCES:
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -51,3 +49,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "site-packages")
     return Built(copy, sdist, wheel, folder / "site-packages")
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build_both(tmp_path_factory.mktemp("built"))

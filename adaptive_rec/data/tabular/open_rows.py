@@ -72,7 +72,7 @@ def open_rows(
     try:
         import pyarrow  # noqa: F401
     except ImportError:
-        raise UsageError("reading CSV, TSV and Parquet files needs pyarrow: pip install 'adaptive-rec[data]'") from None
+        raise UsageError("reading CSV, TSV and Parquet files needs pyarrow: pip install pyarrow") from None
     kind = kind_of(path)
     rows: RowFile
     if kind == PARQUET:
