@@ -68,7 +68,7 @@ def frame_of(X: Any, names: Sequence[str] | None = None) -> Frame:
     try:
         import pyarrow as pa
     except ImportError:
-        raise UsageError("reading frames needs pyarrow: pip install 'adaptive-rec[data]'") from None
+        raise UsageError("reading frames needs pyarrow: pip install 'adaptive-rec[data]'", faq="pyarrow") from None
     try:
         found = _found(X, names)
     except (pa.ArrowException, TypeError, ValueError) as error:

@@ -56,7 +56,8 @@ def rates_from(options: Options) -> Rates:
     optimizer, rules = options.get("optimizer"), ", ".join(NAMED_RULES)
     if optimizer is None:
         raise ConfigError(
-            f"optimizer must be given: one of {rules}, or to wrap() the torch optimizer that holds the tables"
+            f"optimizer must be given: one of {rules}, or to wrap() the torch optimizer that holds the tables",
+            faq="no-optimizer",
         )
     if isinstance(optimizer, (type, partial)):
         if given := [name for name in ("lr", "eps", "betas") if options.get(name) is not None]:
