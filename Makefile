@@ -117,6 +117,7 @@ docs: $(VENV)/installed-dev
 # Runs all chapters of the tutorial, under 20 minutes; runs and plots stay in studies/tutorial.
 tutorial: $(VENV)/installed-dev
 	rm -rf studies/tutorial
+	mkdir -p studies/tutorial && ln -s ../../examples studies/tutorial/examples
 	$(BIN)/python docs/tools/blocks.py docs/tutorial --folder studies/tutorial
 
 lint: $(VENV)/installed-dev

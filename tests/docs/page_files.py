@@ -32,7 +32,8 @@ def prepare(page: Path, folder: Path, environment: dict[str, str]) -> None:
 
 def make_files(folder: Path) -> None:
     """Write click logs of every format, a trace and a schema, beside the example scripts."""
-    (folder / "examples").symlink_to(Path(__file__).parents[2] / "examples")
+    if not (folder / "examples").exists():  # pages of the tutorial share a folder
+        (folder / "examples").symlink_to(Path(__file__).parents[2] / "examples")
     dice = np.random.default_rng(0)
     text = criteo(dice)
     for name in ("train.txt", "SAMPLE"):
