@@ -53,6 +53,7 @@ CLIENTS := studies/clients
 CLIENTS_INSTALL = $(CLIENTS)/bin/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 check-clients: $(CLIENTS)/installed
 	$(CLIENTS)/bin/python -m tests.clients $(ARGS)
+	$(if $(ARGS),,$(CLIENTS)/bin/python -m pytest -q tests/docs/test_migrate.py)
 
 $(CLIENTS)/installed: pyproject.toml constraints.txt
 	@mkdir -p studies

@@ -71,6 +71,19 @@ def rates_from(options: Options) -> Rates:
     return named_rates(optimizer, options.get("lr"), options.get("eps"), options.get("betas"))
 
 
+def check_named_rule(options: Options) -> None:
+    """Raise ConfigError where rows that are updated in the backward pass are to follow an optimizer of torch."""
+    given = options.get("optimizer")
+    if given is not None and not isinstance(given, str):
+        kind = given.func if isinstance(given, partial) else given
+        raise ConfigError(
+            f"optimizer must be the name of a rule ({', '.join(NAMED_RULES)}) with its lr, as rows of this collection are "
+            f"updated at the end of each backward pass, got {getattr(kind, '__name__', type(kind).__name__)}; "
+            "wrap(collection of TorchRec, optimizer=...) follows an optimizer of torch",
+            faq="no-optimizer",
+        )
+
+
 def setup_from(options: Options, device: torch.device) -> Setup:
     """Return the options that do not concern rates. Raises TypeError for an unknown keyword."""
     unknown = options.keys() - Options.__annotations__.keys()
