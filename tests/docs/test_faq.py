@@ -164,6 +164,7 @@ def test_messages_of_a_run_that_was_trained(
     check("damaged-checkpoint", capsys.readouterr().err)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from tests.finished_runs import settings
 
