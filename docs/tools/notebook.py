@@ -90,11 +90,14 @@ def main() -> int:
     parser.add_argument("page", type=Path)
     parser.add_argument("notebook", type=Path)
     parser.add_argument("--execute", action="store_true", help="run it, and keep its outputs")
+    parser.add_argument("--file", type=Path, action="append", default=[], help="a file that lies in the folder where it is run")
     args = parser.parse_args()
     made = notebook_of(args.page, args.notebook.parent)
     if args.execute:
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "examples").symlink_to(ROOT / "examples")
+            for file in args.file:
+                (Path(folder) / file.name).symlink_to(file.resolve())
             made = execute(made, Path(folder))
     args.notebook.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return 0
