@@ -60,6 +60,7 @@ CLIENTS := studies/clients
 CLIENTS_INSTALL = $(CLIENTS)/bin/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 check-clients: $(CLIENTS)/installed
 	$(CLIENTS)/bin/python -m tests.clients $(ARGS)
+	$(if $(ARGS),,$(CLIENTS)/bin/python -m pytest -q tests/docs/test_migrate.py)
 
 $(CLIENTS)/installed: pyproject.toml constraints.txt
 	@mkdir -p studies
@@ -124,6 +125,7 @@ docs: $(VENV)/installed-dev
 # Runs all chapters of the tutorial, under 20 minutes; runs and plots stay in studies/tutorial.
 tutorial: $(VENV)/installed-dev
 	rm -rf studies/tutorial
+	mkdir -p studies/tutorial && ln -s ../../examples studies/tutorial/examples
 	$(BIN)/python docs/tools/blocks.py docs/tutorial --folder studies/tutorial
 
 lint: $(VENV)/installed-dev

@@ -303,5 +303,6 @@ def check_ids(batch: Batch, tables: tuple[TableSpec, ...], features: tuple[Featu
         table = tables[feature.table]
         raise DataError(
             f"ids of table {table.name} must lie in [0, {table.rows}), got {batch.ids_N[lookup]} "
-            f"(sample {bag // len(features)} of the batch, feature {feature.name})"
+            f"(sample {bag // len(features)} of the batch, feature {feature.name})",
+            faq="ids-beyond-the-table",
         )

@@ -20,6 +20,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from typing import TypeVar
 
 SUSPENDED = 7
 """Exit code of a run that a rule would pause where no command could have it go on."""
@@ -28,10 +29,29 @@ NEAR = 0.65
 """Similarity of two names (difflib's) from which on one is suggested for the other: help is not near eval, with 0.5."""
 
 
+FAQ = "docs/faq.md"
+"""The page that explains the errors which users meet most, each under an anchor of its own."""
+
+Error = TypeVar("Error", bound=BaseException)
+
+
+def see_faq(error: Error, anchor: str) -> Error:
+    """Add the address of an error's explanation as a note, which a traceback shows below the message, and return the error."""
+    error.add_note(f"See {FAQ}#{anchor}")
+    return error
+
+
 class AdaptiveRecError(Exception):
     """The base of all errors that a user's input or environment causes."""
 
     exit_code = 1
+
+    def __init__(self, *values: object, faq: str = "") -> None:
+        """`faq`: the anchor of docs/faq.md that explains the error."""
+        super().__init__(*values)
+        self.faq = faq
+        if faq:
+            see_faq(self, faq)
 
 
 class UsageError(AdaptiveRecError):
@@ -55,7 +75,7 @@ class NotFiniteError(TrainingError):
 
     def __init__(self, text: str, step: int) -> None:
         """`step`: the step, counted from 1."""
-        super().__init__(text)
+        super().__init__(text, faq="not-finite")
         self.step = step
 
 
@@ -90,7 +110,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def not_pickled(thing: object, way_out: str) -> TypeError:
     """Return the error of a thing whose rows are in the memory of this process, where it is pickled or copied."""
-    return TypeError(f"{type(thing).__name__} must not be pickled or copied, as its rows are in this process; {way_out}")
+    text = f"{type(thing).__name__} must not be pickled or copied, as its rows are in this process; {way_out}"
+    return see_faq(TypeError(text), "pickled")
+
+
+def with_address(error: AdaptiveRecError) -> str:
+    """Return an error's message with the address of its explanation, in one line where the message is one."""
+    return f"{error}{f' (see {FAQ}#{error.faq})' * bool(error.faq)}"
 
 
 def first_line(error: BaseException) -> str:

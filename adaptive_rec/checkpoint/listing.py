@@ -57,7 +57,9 @@ def newest_by_sizes(folder: Path) -> str | None:
         return None
     found = next((name for name in reversed(names) if not verified.damage(name)), None)
     if found is None:
-        raise CheckpointError(f"a checkpoint in {folder} must be whole, none is: {verified.damage(names[-1])}")
+        raise CheckpointError(
+            f"a checkpoint in {folder} must be whole, none is: {verified.damage(names[-1])}", faq="damaged-checkpoint"
+        )
     return found
 
 

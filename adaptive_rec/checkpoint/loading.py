@@ -36,7 +36,7 @@ def held(folder: Path, files: Files = DISK) -> Iterator[Found]:
     with newest_held(files, folder) as found:
         if found.generation is None and found.skipped:
             reasons = "; ".join(why for _, why in found.skipped)
-            raise CheckpointError(f"a checkpoint in {folder} must be whole, none is: {reasons}")
+            raise CheckpointError(f"a checkpoint in {folder} must be whole, none is: {reasons}", faq="damaged-checkpoint")
         yield found
 
 

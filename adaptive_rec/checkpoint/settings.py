@@ -58,7 +58,7 @@ def _check_none(changed: list[tuple[str, str]], checkpoint: Path) -> None:
         (name, rule), *others = changed
         more = "".join(f"; {name} {rule}" for name, rule in others[:MOST_CHANGED])
         left = f"; and {len(others) - MOST_CHANGED} more" if len(others) > MOST_CHANGED else ""
-        raise CheckpointError(f"{name} of checkpoint {checkpoint} {rule}{more}{left}")
+        raise CheckpointError(f"{name} of checkpoint {checkpoint} {rule}{more}{left}", faq="other-settings")
 
 
 def _changed(name: str, was: Any, now: Any) -> Iterator[tuple[str, str]]:

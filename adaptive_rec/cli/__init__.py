@@ -16,12 +16,14 @@ from adaptive_rec.cli.output import say
 from adaptive_rec.cli.parser import Parser
 from adaptive_rec.config.trust import OPTION, TRUST, settings_in, taken_out
 from adaptive_rec.errors import (
+    FAQ,
     AdaptiveRecError,
     MemoryPlanError,
     UsageError,
     did_you_mean,
     first_line,
     is_out_of_memory,
+    with_address,
 )
 from adaptive_rec.system.libraries import end_without_collection, ignore_file, import_quickly
 from adaptive_rec.system.limits import check_libraries, limits_in_words, save_address_space
@@ -48,7 +50,7 @@ WAY_OUT = {
 LIGHT = {"status", "knobs", "placement", "pause", "resume", "stop", "reclassify", "rollback", "runs", "dashboard"}
 """Commands that load neither torch nor Arrow."""
 
-OUT_OF_MEMORY = """error: out of memory: {}
+OUT_OF_MEMORY = f"""error: out of memory: {{}} (see {FAQ}#out-of-memory)
 lower data.max_table_rows or model.embedding_dim on the host, knobs.hot_budget_bytes or run.batch_size on a device"""
 
 
@@ -75,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except AdaptiveRecError as error:
-        say(readable(f"error: {error}"), sys.stderr)
+        say(readable(f"error: {with_address(error)}"), sys.stderr)
         return error.exit_code
     except (MemoryError, RuntimeError, ImportError) as error:
         if not is_out_of_memory(error) and not re.search("failed to map segment|can't start new thread", str(error)):
@@ -107,7 +109,7 @@ def answered(error: OSError) -> int | None:
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
         return None
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    say(f"error: the output cannot be written: {error.strerror}", sys.stderr)
+    say(f"error: the output cannot be written: {error.strerror} (see {FAQ}#disk-full)", sys.stderr)
     return 1
 
 
@@ -116,7 +118,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     words = taken_out(argv)
     name = next((word for word in words if not word.startswith("-")), None)
     if name is not None and name not in COMMANDS:
-        raise UsageError(f"unknown command {name}{did_you_mean(name, COMMANDS)} (commands: {', '.join(COMMANDS)})")
+        raise UsageError(
+            f"unknown command {name}{did_you_mean(name, COMMANDS)} (commands: {', '.join(COMMANDS)})", faq="unknown-command"
+        )
     parser = Parser(
         prog="adaptive-rec",
         description="Train recommendation models whose embedding tables do not fit in GPU memory, "
@@ -137,7 +141,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         option = next((word for word in unknown if word.startswith("-")), unknown[0]).partition("=")[0]
         if option in options:
             raise UsageError(f"options must come before --, after which all words are values, got {option} after it")
-        raise UsageError(f"unknown argument {option}{did_you_mean(option, options)}")
+        raise UsageError(f"unknown argument {option}{did_you_mean(option, options)}", faq="unknown-command")
     if name is None:
         parser.print_help(sys.stderr)
         raise UsageError("give a command (adaptive-rec --help lists them)")

@@ -69,7 +69,7 @@ def verify(args: argparse.Namespace) -> int:
     if summary := [
         f"{len(names)} of {len(paths)} checkpoints {what}: {', '.join(names)}" for what, names in faults if names
     ]:
-        raise CheckpointError("; ".join(summary))
+        raise CheckpointError("; ".join(summary), faq="damaged-checkpoint")
     return 0
 
 

@@ -118,12 +118,13 @@ class Client:
             except TimeoutError:
                 raise
             except OSError as error:
-                raise UnreachableError(f"{self.url} cannot be reached: {str(error) or type(error).__name__}") from None
+                why = str(error) or type(error).__name__
+                raise UnreachableError(f"{self.url} cannot be reached: {why}", faq="unreachable") from None
             connection.request(method, target, body, headers)
             response = connection.getresponse()
             return response, response.read()
         except TimeoutError:
-            raise UnreachableError(f"{self.url} gave no answer within {self._timeout_seconds:.0f} s") from None
+            raise UnreachableError(f"{self.url} gave no answer within {self._timeout_seconds:.0f} s", faq="unreachable") from None
         except (HTTPException, OSError) as error:
             why = str(error) or type(error).__name__
             raise UnreachableError(f"{self.url} broke the connection off, the run may be ending: {why}") from None
@@ -159,7 +160,7 @@ def connect(run: str | None, url: str | None) -> Client:
     checked = _checked(url)
     token = os.environ.get(TOKEN_VARIABLE)
     if not token:
-        raise UsageError(f"--url needs the token in the environment: {TOKEN_VARIABLE} is not set")
+        raise UsageError(f"--url needs the token in the environment: {TOKEN_VARIABLE} is not set", faq="token")
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise UsageError(f"{TOKEN_VARIABLE} must hold a token and nothing else: it has blanks or non-ASCII characters")
     return Client(checked, token)

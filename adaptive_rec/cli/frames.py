@@ -68,7 +68,7 @@ def frame_of(X: Any, names: Sequence[str] | None = None) -> Frame:
     try:
         import pyarrow as pa
     except ImportError:
-        raise UsageError("reading frames needs pyarrow: pip install pyarrow") from None
+        raise UsageError("reading frames needs pyarrow: pip install pyarrow", faq="pyarrow") from None
     try:
         found = _found(X, names)
     except (pa.ArrowException, TypeError, ValueError) as error:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from adaptive_rec.cli.output import say
 from adaptive_rec.cli.parser import whole_number
-from adaptive_rec.errors import SUSPENDED, UsageError
+from adaptive_rec.errors import FAQ, SUSPENDED, UsageError
 from adaptive_rec.live.life import is_suspended
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Launcher:
             self._code = max(1, int(failure.exitcode))
             if self._ends and not self._signal and "exit code" not in (first := self._first_end()):
                 self._code = 1
-                say(f"error: {first}, and all others with it", sys.stderr)
+                say(f"error: {first}, and all others with it (see {FAQ}#rank-ended)", sys.stderr)
 
     def _handle(self, number: int, _frame: object) -> None:
         second, self._signal = self._signal, number

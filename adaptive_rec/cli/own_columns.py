@@ -55,7 +55,9 @@ def rows_with(option: str, column: str, schema: Schema, source: Path, reading: R
     if column not in rows.names:
         known = ", ".join(rows.names)
         hint = did_you_mean(column, rows.names)
-        raise UsageError(f"{option} must be a column of {source}, got {column!r}; the first line names {known}{hint}")
+        raise UsageError(
+            f"{option} must be a column of {source}, got {column!r}; the first line names {known}{hint}", faq="label-column"
+        )
     return rows
 
 

@@ -101,7 +101,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if self._intermixed and message.startswith(MISSING):
             raise MissingError(message.removeprefix(MISSING).split(", "))
-        raise UsageError(f"{message} (see {self.prog} --help)")
+        raise UsageError(f"{message} (see {self.prog} --help)", faq="unknown-command")
 
 
 def add_command(

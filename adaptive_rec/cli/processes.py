@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from adaptive_rec.cli.launcher import RUN_ID
 from adaptive_rec.cli.output import say
-from adaptive_rec.errors import AdaptiveRecError, GroupError, UsageError
+from adaptive_rec.errors import AdaptiveRecError, GroupError, UsageError, with_address
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
@@ -123,6 +123,6 @@ def ended_by_errors(group: TorchGroup) -> Iterator[None]:
     except AdaptiveRecError as error:
         if group.rank and not isinstance(error, GroupError):
             time.sleep(RANK_0_SECONDS)
-        say(f"error: {f'rank {group.rank}: ' * bool(group.rank)}{error}", sys.stderr)
+        say(f"error: {f'rank {group.rank}: ' * bool(group.rank)}{with_address(error)}", sys.stderr)
         sys.stdout.flush()
         os._exit(error.exit_code)

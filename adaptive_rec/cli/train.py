@@ -28,7 +28,7 @@ from adaptive_rec.cli.parser import (
 from adaptive_rec.cli.signals import StopSignals
 from adaptive_rec.cli.start_options import add_start_options, check_start_options
 from adaptive_rec.cli.train_settings import check_start, overridden, prepare_own_data
-from adaptive_rec.errors import SUSPENDED, AdaptiveRecError, CheckpointError, UsageError
+from adaptive_rec.errors import SUSPENDED, AdaptiveRecError, CheckpointError, UsageError, with_address
 from adaptive_rec.run.new_directory import named_directory, new_directory
 from adaptive_rec.run.serving import agreed_options, keep_options
 from adaptive_rec.system.compiled_code import keep_to_ourselves
@@ -223,7 +223,7 @@ def print_summary(summary: dict[str, Any], training: TrainingRun, screen: Screen
         screen.summary(summary, training.out)
     if training.failure is not None:
         lost = "the last checkpoint was not written: " * isinstance(training.failure, CheckpointError)
-        say(f"error: {lost}{training.failure}", sys.stderr)
+        say(f"error: {lost}{with_address(training.failure)}", sys.stderr)
 
 
 def begin(

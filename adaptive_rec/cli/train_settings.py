@@ -70,7 +70,7 @@ def load_checked(args: argparse.Namespace) -> Config:
     from adaptive_rec.policy.find import load_policy
 
     if args.resume and args.out is None:
-        raise UsageError("--resume needs --out DIR, the run directory to continue")
+        raise UsageError("--resume needs --out DIR, the run directory to continue", faq="nothing-to-resume")
     if args.resume and args.out.exists() and not args.out.is_dir():
         raise UsageError(f"--out must be a run directory to continue, {args.out} is a file")
     if args.replay and args.resume:
@@ -79,7 +79,8 @@ def load_checked(args: argparse.Namespace) -> Config:
     named = args.config or args.data or processes.is_restarted()
     if args.resume and not named and not (args.out / "config.toml").is_file():
         raise UsageError(
-            f"--resume must continue a run, {no_run(args.out)}; to begin one there, name its CONFIG or --data"
+            f"--resume must continue a run, {no_run(args.out)}; to begin one there, name its CONFIG or --data",
+            faq="nothing-to-resume",
         )
     check_what_is_printed(args)
     config = resolve_run(args)
@@ -218,4 +219,4 @@ def check_inputs(config: Config) -> None:
     elif source != "synthetic" and not is_prepared(source):
         check_file(Path(source))
     if config.run.device == "cuda" and not may_have_cuda():
-        raise ConfigError(NO_CUDA)
+        raise ConfigError(NO_CUDA, faq="no-gpu")

@@ -36,9 +36,9 @@ LONGEST_WHY = 500
 class KnobError(ConfigError):
     """Knobs that break rules: the text of the error, and the rules and values of each wrong knob for programs."""
 
-    def __init__(self, text: str, faults: Iterable[tuple[str, str]]) -> None:
+    def __init__(self, text: str, faults: Iterable[tuple[str, str]], faq: str = "knobs") -> None:
         """`faults` are pairs of a knob and a rule that it breaks. The rules of one knob (a number, or a word) are joined."""
-        super().__init__(text)
+        super().__init__(text, faq=faq)
         by_knob: dict[str, list[str]] = {}
         for name, rule in faults:
             by_knob.setdefault(name[:LONGEST_NAME], []).append(rule)

@@ -165,7 +165,8 @@ def read_layer(source: str) -> dict[str, Any]:
         path = PRESETS_FOLDER / f"{source}.toml"
         if not os.path.exists(path):
             raise ConfigError(
-                f"no preset or file named {source}{did_you_mean(source, presets())} (presets: {', '.join(presets())})"
+                f"no preset or file named {source}{did_you_mean(source, presets())} (presets: {', '.join(presets())})",
+                faq="unknown-preset",
             )
     layer = _read_toml(path)
     if path.with_name(DESCRIPTION).exists() and isinstance(layer.get("knobs"), dict):  # a run wrote the file
@@ -254,7 +255,7 @@ def validate(tree: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(_described(error)) from None
+        raise ConfigError(_described(error), faq="value-of-a-setting") from None
 
 
 def _described(error: ValidationError) -> str:
@@ -279,11 +280,11 @@ def _read_toml(path: Path) -> dict[str, Any]:
             raise ConfigError(f"configuration file {path} must have at most {MAX_FILE_BYTES} bytes, it has more")
         return tomllib.loads(content.decode("utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"configuration file {path} does not exist") from None
+        raise ConfigError(f"configuration file {path} does not exist", faq="configuration-file") from None
     except OSError as error:
         raise ConfigError(f"configuration file {path} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise ConfigError(f"configuration file {path} is not valid TOML: {error}") from None
+        raise ConfigError(f"configuration file {path} is not valid TOML: {error}", faq="configuration-file") from None
     except RecursionError:
         raise ConfigError(f"configuration file {path} is not valid TOML: {TOO_DEEP}") from None
 
@@ -313,7 +314,7 @@ def _merge(
     for name, value in layer.items():
         if name not in model.model_fields:
             known = [key for key, _ in leaves(Config)] + list(Config.model_fields)
-            raise ConfigError(f"unknown key {prefix}{name} {where}{_nearest_key(prefix + name, known)}")
+            raise ConfigError(f"unknown key {prefix}{name} {where}{_nearest_key(prefix + name, known)}", faq="unknown-key")
         kind = model.model_fields[name].annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             if not isinstance(value, Mapping):

@@ -54,7 +54,7 @@ class PluginTrust:
             rule = "must be a built-in name, an installed entry point, or a class that the command line names"
             # A name of another form might end as a command where it is copied into a shell.
             way_out = f"; if you trust the module {name.partition(':')[0]}, add {OPTION}={name}" * is_class(name)
-            raise ConfigError(f"{key} {rule}, got {name!r}{way_out}")
+            raise ConfigError(f"{key} {rule}, got {name!r}{way_out}", faq="own-class")
 
     def load(self, place: str) -> Any:
         """Import ``package.module:Class``. A module that is not installed is looked for in the working directory, the last place,
@@ -111,8 +111,9 @@ def find_plugin(key: str, name: str, built_in: Mapping[str, str], group: str) ->
         if name in points:
             return points[name].load()
     except Exception as error:  # whatever a user's module raises
-        raise ConfigError(f"{key} {name} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{key} {name} cannot be loaded: {type(error).__name__}: {error}", faq="own-class") from error
     known = (*built_in, *points)
     raise ConfigError(
-        f"{key} must be one of {', '.join(known)} or package.module:Class, got {name!r}{did_you_mean(name, known)}"
+        f"{key} must be one of {', '.join(known)} or package.module:Class, got {name!r}{did_you_mean(name, known)}",
+        faq="policy-name",
     )

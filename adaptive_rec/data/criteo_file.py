@@ -163,7 +163,10 @@ def malformed(layout: CriteoLayout, line_number: int, fault: int, column: int, l
     fields = line.removesuffix(b"\r").split(b"\t")
     if fault == parse.COLUMNS:
         added = 0 if layout.has_labels else 1
-        return DataError(f"{where}: row must have {layout.columns - added} tab-separated columns, got {len(fields) - added}")
+        return DataError(
+            f"{where}: row must have {layout.columns - added} tab-separated columns, got {len(fields) - added}",
+            faq="criteo-columns",
+        )
     return DataError(f"{where}, column {layout.column_name(column)}: {RULES[fault]}, got {quote_field(fields[column])}")
 
 

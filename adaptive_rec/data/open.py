@@ -107,7 +107,8 @@ def check_file(path: Path) -> None:
     """Raise where `path` is not a file with at least one byte."""
     if not str(path) or not os.path.exists(path):
         raise ConfigError(
-            f"data.source must be synthetic, or a Criteo TSV file or a prepared folder that exists, got {str(path)!r}"
+            f"data.source must be synthetic, or a Criteo TSV file or a prepared folder that exists, got {str(path)!r}",
+            faq="no-such-data",
         )
     if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
         raise DataError(f"data.source must be a folder that can be read, got {str(path)!r}: {os.strerror(errno.EACCES)}")
@@ -117,20 +118,21 @@ def check_file(path: Path) -> None:
             if path.is_dir()
             else "neither file nor folder"
         )
-        raise ConfigError(f"data.source must be a file, got {str(path)!r}, which is {hint}")
+        raise ConfigError(f"data.source must be a file, got {str(path)!r}, which is {hint}", faq="no-such-data")
     try:
         size_bytes = path.stat().st_size
         path.open("rb").close()
     except OSError as error:
         raise DataError(f"data.source must be a readable file, got {str(path)!r}: {error.strerror}") from None
     if size_bytes == 0:
-        raise DataError(f"data.source must hold at least one row, got {str(path)!r}, which is empty")
+        raise DataError(f"data.source must hold at least one row, got {str(path)!r}, which is empty", faq="empty-file")
     kind_of(path)
     if names := named_columns(path):
         raise ConfigError(
             f"data.source must be a Criteo TSV file or a prepared folder, got {str(path)!r}, {names}: give --label COLUMN "
             f"(or --schema FILE), --item COLUMN where every row is a positive, or make a folder with adaptive-rec data prepare "
-            f"{path} --label COLUMN --out DIR"
+            f"{path} --label COLUMN --out DIR",
+            faq="no-label",
         )
 
 

@@ -132,7 +132,8 @@ class CheckedBefore(StepCheck):
             raise NotFiniteError(text, step)
         if self.in_a_row == IN_A_ROW_LIMIT:
             raise TrainingError(
-                f"batches that are left out must be fewer than {IN_A_ROW_LIMIT} in a row, this is one more: {text}"
+                f"batches that are left out must be fewer than {IN_A_ROW_LIMIT} in a row, this is one more: {text}",
+                faq="not-finite",
             )
         details = {"samples": work.batch.samples_of_all_ranks, "in_a_row": self.in_a_row, **(own.details if own else {})}
         self._events.append(Event(step, "nan", f"batch left out: {text}", details))

@@ -51,7 +51,9 @@ class ServeOptions:
                 raise UsageError(f"--allow-host must be a host name or address without port or path, got {name!r}")
         if not self.is_loopback and not self.allow_hosts:
             raise UsageError(
-                f"--host {self.host} is open to the network: name the hosts under which it may be reached, with --allow-host NAME"
+                f"--host {self.host} is open to the network: name the hosts under which it may be reached, with "
+                "--allow-host NAME",
+                faq="open-to-the-network",
             )
 
     @property
@@ -149,7 +151,7 @@ def _listen(host: str, port: int, wait_seconds: float) -> socket.socket:
             time.sleep(PORT_POLL_SECONDS)
         if listener is not None:
             return listener
-    raise UsageError(f"--port must have a free port among it and the next {PORTS_TRIED - 1}, got {port}")
+    raise UsageError(f"--port must have a free port among it and the next {PORTS_TRIED - 1}, got {port}", faq="port-taken")
 
 
 def _listen_at(host: str, port: int) -> socket.socket | None:

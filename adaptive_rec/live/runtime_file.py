@@ -144,10 +144,10 @@ def find_run(run: str | None) -> RuntimeFile:
     files, damaged = scanned()
     passed_over = "".join(f"\npassed over: {each}" for each in damaged)
     if not files:
-        raise UsageError(f"no run is under way (adaptive-rec train starts one){passed_over}")
+        raise UsageError(f"no run is under way (adaptive-rec train starts one){passed_over}", faq="no-run-under-way")
     if run is None:
         if len(files) > 1:
-            raise UsageError(f"{len(files)} runs are under way; say which one:\n{_choices(files)}")
+            raise UsageError(f"{len(files)} runs are under way; say which one:\n{_choices(files)}", faq="several-runs")
         return files[0]
     # What a user typed may be a path as well as a name, and a directory may be named like a process id.
     directory = os.path.realpath(run)
@@ -161,7 +161,7 @@ def find_run(run: str | None) -> RuntimeFile:
         if means:
             raise UsageError(f"{len(means)} runs are named {run}; say which one:\n{_choices(means)}")
     hint = did_you_mean(run, [file.name for file in files])
-    raise UsageError(f"no run {run} is under way{hint}; these are:\n{_choices(files)}{passed_over}")
+    raise UsageError(f"no run {run} is under way{hint}; these are:\n{_choices(files)}{passed_over}", faq="no-run-under-way")
 
 
 def is_alive(pid: int, process_start: int | None) -> bool:

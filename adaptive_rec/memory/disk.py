@@ -42,7 +42,7 @@ def check_room(folder: Path, one_bytes: int) -> str:
     room = f"{folder.parent} must have room for checkpoints: {sizes}"
     if not present and free < one_bytes:
         keys = "data.max_table_rows or model.embedding_dim"
-        raise CheckpointError(f"{room}; free some space, give another --out, or lower {keys}")
+        raise CheckpointError(f"{room}; free some space, give another --out, or lower {keys}", faq="disk-full")
     return f"{room}, and a long run keeps up to {MOST_KEPT}; one that finds no room is left out, and training continues"
 
 

@@ -130,7 +130,7 @@ class MemoryPlan:
         may fit."""
         for place in self.available_bytes:
             if place != "device" and (text := self.problem(place)):
-                raise MemoryPlanError(text)
+                raise MemoryPlanError(text, faq="host-memory")
 
     def with_rows(self, rows: RowParts, policy: str) -> MemoryPlan:
         """Return the plan with other rows, or other slots for them."""

@@ -22,11 +22,13 @@ def has_checkpoint(run: Path) -> bool:
 def check_trained(run: Path) -> None:
     """Raise UsageError unless there is a run with a checkpoint."""
     if not run.is_dir():
-        raise UsageError(f"RUN must be a run directory, {run} {'is a file' if run.exists() else 'does not exist'}")
+        raise UsageError(
+            f"RUN must be a run directory, {run} {'is a file' if run.exists() else 'does not exist'}", faq="not-a-run"
+        )
     if not (run / "config.toml").is_file():
-        raise UsageError(f"RUN must be a run directory, {run} has no config.toml")
+        raise UsageError(f"RUN must be a run directory, {run} has no config.toml", faq="not-a-run")
     if not has_checkpoint(run):
-        raise UsageError(f"RUN must be a run directory with a checkpoint, {run} has none")
+        raise UsageError(f"RUN must be a run directory with a checkpoint, {run} has none", faq="not-a-run")
 
 
 def check_own_data(run: Path) -> None:
@@ -67,5 +69,6 @@ def of_other_data(run: Path, source: str) -> UsageError:
     return UsageError(
         "RUN must have been trained on CSV, TSV or Parquet files (train --data FILE --label COLUMN) or a Criteo file "
         "(train --data FILE), whose columns have names and values; "
-        f"{run} was trained on {'synthetic data' if source == 'synthetic' else source}"
+        f"{run} was trained on {'synthetic data' if source == 'synthetic' else source}",
+        faq="no-names-of-columns",
     )

@@ -45,7 +45,9 @@ def sole_writer(out: Path) -> IO[str] | None:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.close()
-            raise UsageError(f"--out {out} must be of one process at a time, another one trains there") from None
+            raise UsageError(
+                f"--out {out} must be of one process at a time, another one trains there", faq="out-in-use"
+            ) from None
         if is_at(lock.fileno(), out / LOCK):
             return lock
         lock.close()  # `leave` has removed this file since it was opened
@@ -108,7 +110,7 @@ def check_run_is_new(out: Path, option: str = "--out", hint: str = "; give anoth
     except (FileNotFoundError, NotADirectoryError):
         is_new = not out.exists()
     if not is_new:
-        raise UsageError(f"{option} must be a new directory, {out} exists{hint}")
+        raise UsageError(f"{option} must be a new directory, {out} exists{hint}", faq="out-exists")
 
 
 def named_directory(policy: str) -> Path:

@@ -145,7 +145,9 @@ def check_resumes(config: Config, out: Path, generation: Path) -> Config:
     step = _check_fits(config, generation)
     check_model(before, config, generation)
     if config.run.steps != before.run.steps and 0 < config.run.steps < step:
-        raise UsageError(f"run.steps must be at least the {step} steps that {out} has made, got {config.run.steps}")
+        raise UsageError(
+            f"run.steps must be at least the {step} steps that {out} has made, got {config.run.steps}", faq="steps-already-made"
+        )
     return before
 
 

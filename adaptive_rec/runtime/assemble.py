@@ -244,7 +244,8 @@ def _build_model(config: Config, space: RowSpace, source: Source) -> torch.nn.Mo
     if least > available:
         raise MemoryPlanError(
             f"the dense part must fit in host memory, its parameters take {least:,} bytes or more, {available:,} are available; "
-            "lower the widths under model"
+            "lower the widths under model",
+            faq="host-memory",
         )
     return build_model(config, space, source.dense_features, source.sequence)
 
@@ -286,7 +287,7 @@ def check_gpus(config: Config, here: int) -> None:
 def choose_device(config: Config) -> torch.device:
     wanted = config.run.device
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(NO_CUDA)
+        raise ConfigError(NO_CUDA, faq="no-gpu")
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
 
 

@@ -78,7 +78,9 @@ class Refusal:
 
     def error(self, features: Features) -> ConfigError:
         rule = f"{self.rule.format_map(features)}, got {features[self.changed]}{self.hint.format_map(features)}"
-        return KnobError(f"knobs.{self.knob} {rule}", [(self.knob, rule)]) if self.knob else ConfigError(rule)
+        if self.knob:
+            return KnobError(f"knobs.{self.knob} {rule}", [(self.knob, rule)], faq="not-together")
+        return ConfigError(rule, faq="not-together")
 
 
 TOGETHER = "where several processes train together"

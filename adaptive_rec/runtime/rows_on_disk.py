@@ -69,5 +69,6 @@ def check_hot_rows(host_memory: int, policy: Policy, budget: int) -> None:
         remedy = "raise run.host_memory, lower knobs.hot_budget_bytes or" if lowers else "raise run.host_memory or"
         raise ConfigError(
             f"hot rows must fit in run.host_memory={exact_size(host_memory)}, policy {policy.name} wants "
-            f"{exact_size(budget)} for them; {remedy} take another policy"
+            f"{exact_size(budget)} for them; {remedy} take another policy",
+            faq="hot-rows-and-host-memory",
         )

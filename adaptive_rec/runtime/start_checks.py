@@ -57,7 +57,8 @@ def check_scored(config: Config, source: Source) -> None:
     if not source.test_samples and not config.data.follow:
         raise DataError(
             f"data.test_range must hold at least one sample, on which the run is scored at its end; "
-            f"{list(config.data.test_range)} of {config.data.source} holds none"
+            f"{list(config.data.test_range)} of {config.data.source} holds none",
+            faq="nothing-held-out",
         )
 
 

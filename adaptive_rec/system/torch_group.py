@@ -108,7 +108,9 @@ class TorchGroup(Group):
         try:
             return operation()
         except RuntimeError as error:
-            raise GroupError(f"all {self.ranks} ranks must stay connected, one did not (seen by rank {self.rank})") from error
+            raise GroupError(
+                f"all {self.ranks} ranks must stay connected, one did not (seen by rank {self.rank})", faq="rank-ended"
+            ) from error
 
 
 def ranks_of_script() -> int:

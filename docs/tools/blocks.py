@@ -7,6 +7,7 @@ The word after the fence is the kind of a block:
     python    a program; the blocks of a page share one session
     toml, json, yaml   settings, which must be readable
     text      an output or a drawing: nothing to run
+    diff      a change of a program, whose two sides a test runs
 
 A block with a title (```python title="my_policy.py") is a file: it is written under that name. A comment before a block,
 `<!-- not run: why -->`, leaves it out.
@@ -33,7 +34,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-SHELL, PYTHON, SETTINGS, SHOWN = ("sh", "console"), ("python",), ("toml", "json", "yaml"), ("text",)
+SHELL, PYTHON, SETTINGS, SHOWN = ("sh", "console"), ("python",), ("toml", "json", "yaml"), ("text", "diff")
 FENCE = re.compile(
     r"^(?:<!-- not run: (?P<reason>.+?) -->\n\n?)?"
     r"(?P<indent> *)```(?P<kind>[^\s`]*)(?: +title=\"(?P<title>[^\"]+)\")? *\n(?P<body>.*?)^(?P=indent)``` *$",

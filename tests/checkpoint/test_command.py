@@ -147,7 +147,7 @@ def test_verify_names_the_checkpoints_that_build_on_a_damaged_one(
     assert "\n2 of 4 whole" in text
     assert text.splitlines()[-1] == (
         "error: 1 of 4 checkpoints damaged: step-000000006; "
-        "1 of 4 checkpoints build on one that cannot be used: step-000000007"
+        "1 of 4 checkpoints build on one that cannot be used: step-000000007 (see docs/faq.md#damaged-checkpoint)"
     )
     found, _ = json.JSONDecoder().raw_decode(printed(capsys, "verify", chained, "--json", code=5))
     assert (found["damaged"], found["lost_with_them"]) == (["step-000000006"], ["step-000000007"])
@@ -216,7 +216,8 @@ def test_verify_names_all_damage_and_fails(capsys: pytest.CaptureFixture[str], r
     assert "state.json is missing" in text
     assert len(re.findall("whole$", text, flags=re.M)) == 1
     assert "0 of 2 whole" in text
-    assert text.splitlines()[-1] == "error: 2 of 2 checkpoints damaged: step-000000005, step-000000800"
+    last = text.splitlines()[-1].removesuffix(" (see docs/faq.md#damaged-checkpoint)")
+    assert last == "error: 2 of 2 checkpoints damaged: step-000000005, step-000000800"
 
 
 def test_diff_of_equal_checkpoints_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

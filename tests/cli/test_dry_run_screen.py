@@ -126,7 +126,7 @@ def test_a_dry_run_and_a_start_refuse_a_wrong_setting_before_wrong_data(
     for more in (["--dry-run"], ["--out", "runs/one"]):
         assert main(["train", "--data", "wrong.tsv", "--no-serve", *wrong, *more]) == 2
         errors.append([line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")])
-    rule = "error: run.classify must be host where several processes train together, got device"
+    rule = "error: run.classify must be host where several processes train together, got device (see docs/faq.md#not-together)"
     assert errors[0] == errors[1] == [rule]
     for more in (["--dry-run"], ["--out", "runs/one"]):
         assert main(["train", "--data", "wrong.tsv", "--no-serve", *more]) == 3

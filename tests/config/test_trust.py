@@ -50,7 +50,7 @@ def test_no_other_class_is_allowed(words: list[str]) -> None:
 
 
 def test_a_name_that_a_shell_would_execute_is_no_advice() -> None:
-    with TRUST.only([]), pytest.raises(ConfigError, match=r"got 'own:Rows; reboot'$"):
+    with TRUST.only([]), pytest.raises(ConfigError, match=r"(?m)got 'own:Rows; reboot'$"):
         load_policy("own:Rows; reboot")
 
 
@@ -84,7 +84,7 @@ def test_only_a_trusted_module_is_looked_for_in_the_working_directory(
     (tmp_path / "rows_of_mine.py").write_text(base)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
-    with TRUST.only(["train"]), pytest.raises(ConfigError, match=r"add --trust-plugins=rows_of_mine:Rows$"):
+    with TRUST.only(["train"]), pytest.raises(ConfigError, match=r"(?m)add --trust-plugins=rows_of_mine:Rows$"):
         load_policy("rows_of_mine:Rows")
     assert not (tmp_path / "executed").exists()
     assert str(tmp_path) not in sys.path

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.data.conftest import find
 from tests.settings import COMMAND
 
 ROWS = 3000
@@ -26,13 +27,16 @@ ROWS = 3000
 def prepare(page: Path, folder: Path, environment: dict[str, str]) -> None:
     """Make the files and runs that the blocks of a page assume."""
     make_files(folder)
+    if page.stem == "00-films":
+        write_ratings(folder / "ratings.dat")
     for make in NEEDS.get(page.name, ()):
         make(folder, environment)
 
 
 def make_files(folder: Path) -> None:
     """Write click logs of every format, a trace and a schema, beside the example scripts."""
-    (folder / "examples").symlink_to(Path(__file__).parents[2] / "examples")
+    if not (folder / "examples").exists():  # pages of the tutorial share a folder
+        (folder / "examples").symlink_to(Path(__file__).parents[2] / "examples")
     dice = np.random.default_rng(0)
     text = criteo(dice)
     for name in ("train.txt", "SAMPLE"):
@@ -49,6 +53,12 @@ def make_files(folder: Path) -> None:
     (folder / "clicks.toml").write_text(SCHEMA)
 
 
+def write_ratings(path: Path) -> None:
+    """Write the ratings of films that the first chapter reads. Skips the test where they are not on this machine."""
+    packed = find("movietweetings_141695.dat.zst").read_bytes()
+    path.write_bytes(zstandard("decompress", packed))
+
+
 def ads(dice: np.random.Generator) -> str:
     """Rows of a CSV file of a user's own."""
     users, items, prices = dice.integers(0, 200, ROWS), dice.integers(0, 100, ROWS), dice.exponential(9, ROWS)
@@ -63,11 +73,15 @@ def views(dice: np.random.Generator) -> str:
 
 
 def zst(data: bytes) -> bytes:
-    """Compress with any installed binding of Zstandard."""
+    return zstandard("compress", data)
+
+
+def zstandard(function: str, data: bytes) -> bytes:
+    """Call a function of any installed binding of Zstandard."""
     for name in ("compression.zstd", "backports.zstd", "zstandard"):
         with suppress(ImportError):
-            compressed: bytes = importlib.import_module(name).compress(data)
-            return compressed
+            found: bytes = getattr(importlib.import_module(name), function)(data)
+            return found
     raise ImportError("a binding of Zstandard must be installed")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from adaptive_rec import AdaptiveEmbeddingBagCollection, EmbeddingBagConfig
+from adaptive_rec.errors import ConfigError
 from tests.matrix import pairwise
 
 from .cases import few_or_many_steps
@@ -299,3 +301,11 @@ def test_invalid_tables_and_inputs_are_refused() -> None:
         ours(Jagged(list(FEATURES), torch.zeros(6, dtype=torch.int64), torch.ones(6, dtype=torch.int64)))
     with pytest.raises(TypeError):
         ours(torch.zeros(3))
+
+
+@pytest.mark.parametrize("given", [torch.optim.Adagrad, functools.partial(torch.optim.SGD, momentum=0.9)])
+def test_an_optimizer_of_torch_is_refused_where_rows_are_updated_in_the_backward_pass(given: Any) -> None:
+    """Rows would follow the default rate of the class, whatever the rate of the optimizer that is made of it."""
+    tables = [EmbeddingBagConfig(name="t", embedding_dim=4, num_embeddings=9, feature_names=["a"])]
+    with pytest.raises(ConfigError, match=r"must be the name of a rule \(sgd, .*\) with its lr, .* got (Adagrad|SGD);"):
+        AdaptiveEmbeddingBagCollection(tables=tables, budget="1KiB", optimizer=given)

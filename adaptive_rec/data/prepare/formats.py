@@ -75,7 +75,8 @@ def find_format(path: Path, described: bool = False) -> str:
         return found
     raise UsageError(
         f"the format of {path} cannot be recognised by its first line, {ascii(line[:40].decode('latin-1'))}; if that names the "
-        f"columns of a CSV file, give --label COLUMN, else --format {'|'.join(formats())}"
+        f"columns of a CSV file, give --label COLUMN, else --format {'|'.join(formats())}",
+        faq="no-label",
     )
 
 
@@ -89,7 +90,7 @@ def check_source(path: Path) -> None:
     except OSError as error:
         raise DataError(f"a source must be a readable file, got {str(path)!r}: {error.strerror}") from None
     if empty:
-        raise DataError(f"a source must hold at least one row, got {str(path)!r}, which is empty")
+        raise DataError(f"a source must hold at least one row, got {str(path)!r}, which is empty", faq="empty-file")
     kind_of(path)
 
 

@@ -140,7 +140,8 @@ def as_user_errors(part: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DataError(
-                f"the disk of {part} is full; the work so far is kept there: free some space and run the same command again"
+                f"the disk of {part} is full; the work so far is kept there: free some space and run the same command again",
+                faq="disk-full",
             ) from None
         raise DataError(f"{error.filename or part} cannot be written: {error.strerror}") from None
 

@@ -53,7 +53,7 @@ def read_source(
             outputs.append(block)
             report(outputs.labels.rows, reader.read_ratio)
     if not outputs.labels.rows:
-        raise DataError(f"a source must hold at least one well-formed row, {name} has none")
+        raise DataError(f"a source must hold at least one well-formed row, {name} has none", faq="empty-file")
     sync_files(outputs.paths)
     return ReadSource(
         rows=outputs.labels.rows,

@@ -217,7 +217,7 @@ class DelimitedFile:
     def _error(self, error: Exception) -> DataError:
         text = first_line(error)
         if self._bad_row:
-            return DataError(self._bad_row)
+            return DataError(self._bad_row, faq="fields-of-a-row")
         if isinstance(error, UnicodeError):
             return DataError(f"{self.path} must be in {self.encoding}, it holds other bytes ({text}); {WAY_OUT}")
         return DataError(f"{self.path} must be a file of rows with {len(self.names)} fields: {text}")
@@ -257,7 +257,7 @@ def check_names(names: Sequence[str], file: DelimitedFile) -> tuple[str, ...]:
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice is not None:
         rule = f"{file.path}, line 1: columns must have different names, two are called {twice}"
-        raise DataError(file.row_fault or rule)
+        raise DataError(file.row_fault or rule, faq="first-line")
     return tuple(names)
 
 

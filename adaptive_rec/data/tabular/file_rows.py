@@ -194,16 +194,17 @@ def of_other_columns(
     names = [name for name in (*new, *known) if new.get(name) != known.get(name)]
     names += [name for name in (*reader.dense_names, *dense_names) if (name in dense_names) != (name in reader.dense_names)]
     if not names:
-        return DataError(f"all sources must have the same columns, {path} has others than {first}")
+        return DataError(f"all sources must have the same columns, {path} has others than {first}", faq="other-columns")
     name = names[0]
     if name in new and name in known:
         lists, single = (path, first) if new[name].bag else (first, path)
         return DataError(
             f"all sources must have the same columns, {name} has lists in {lists} and single values in {single}: give it a "
-            'separator in the schema, or leave it out'
+            'separator in the schema, or leave it out',
+            faq="other-columns",
         )
     has, lacks = (path, first) if name in new or name in reader.dense_names else (first, path)
-    return DataError(f"all sources must have the same columns, {name} is in {has} and not in {lacks}")
+    return DataError(f"all sources must have the same columns, {name} is in {has} and not in {lacks}", faq="other-columns")
 
 
 def loaded(block: RawBlock) -> LoadedSamples:

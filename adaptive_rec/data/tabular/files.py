@@ -58,7 +58,7 @@ def find_files(data: Path) -> DataFiles:
     """Return the files of --data in natural order, and what is left out. Raises DataError where there is none, where they are of
     both kinds, or where a folder is a table of a table format."""
     if not os.path.exists(data):
-        raise DataError(f"--data must be a file or a folder that exists, got {data}")
+        raise DataError(f"--data must be a file or a folder that exists, got {data}", faq="no-such-data")
     if not data.is_dir():
         return DataFiles([data])
     found, others, hidden = _walk(data)

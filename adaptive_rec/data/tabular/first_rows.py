@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.data.tabular.open_rows import RowFile, lacking, open_rows, text_of
+from adaptive_rec.data.tabular.open_rows import RowFile, check_pyarrow, lacking, open_rows, text_of
 from adaptive_rec.data.tabular.schema_file import FileSchema
 from adaptive_rec.errors import DataError
 
@@ -50,7 +50,8 @@ class FirstRows:
 
 def first_rows(paths: Sequence[Path], file: FileSchema, reading: Reading) -> FirstRows:
     """Read the first rows of files, at most SAMPLE_ROWS, and of each column that only later files have. Raises DataError where a
-    file cannot be read, or looks like one without a header, or there is no row."""
+    file cannot be read, or looks like one without a header, or there is no row, UsageError where pyarrow is not installed."""
+    check_pyarrow()
     import pyarrow as pa
 
     opened, found = [], FirstRows(file=file)
@@ -59,7 +60,7 @@ def first_rows(paths: Sequence[Path], file: FileSchema, reading: Reading) -> Fir
     for path in paths:
         rows = open_rows(path, file, reading.skip_bad_rows, reading.grows)
         if (text := text_of(rows)) and text.row_fault:
-            raise DataError(text.row_fault)
+            raise DataError(text.row_fault, faq="first-line")
         opened.append(rows)
         new = [name for name in rows.names if left > 0 or name not in pieces]
         if not new:
@@ -69,7 +70,7 @@ def first_rows(paths: Sequence[Path], file: FileSchema, reading: Reading) -> Fir
             pieces.setdefault(name, []).extend(batch.column(name) for batch in batches if name)
         left -= sum(batch.num_rows for batch in batches)
     if left == SAMPLE_ROWS:
-        raise DataError(f"a source must hold at least one row, {paths[0]} has none")
+        raise DataError(f"a source must hold at least one row, {paths[0]} has none", faq="empty-file")
     del batches
     for name in list(pieces):  # one column at a time is in memory twice
         found.columns[name] = _joined(name, pieces.pop(name), found)

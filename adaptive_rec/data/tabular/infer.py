@@ -123,7 +123,8 @@ def infer(
         beside = f" beside the label {label}" * bool(label)
         raise UsageError(
             f"{path} must have at least one column of categories{beside}; found {why or 'none'}; "
-            "--schema FILE can name one that was not taken for a category"
+            "--schema FILE can name one that was not taken for a category",
+            faq="no-categories",
         )
     give_names(sparse)
     settings = rows.file.model_dump(exclude_defaults=True)
@@ -174,7 +175,9 @@ def check_choice(path: Path, implicit: ImplicitPart, samples: dict[str, Sample])
     for option, column in named.items():
         if column and column not in samples:
             known, hint = ", ".join(samples), did_you_mean(column, samples)
-            raise UsageError(f"{option} must be a column of {path}, got {column!r}; the first line names {known}{hint}")
+            raise UsageError(
+                f"{option} must be a column of {path}, got {column!r}; the first line names {known}{hint}", faq="label-column"
+            )
     if implicit.item == implicit.user:
         raise UsageError(f"--user must be another column than --item, got {implicit.user!r} for both")
     return tuple(filter(None, named.values()))
@@ -217,7 +220,8 @@ def check_label(path: Path, label: str, samples: dict[str, Sample], most_bad_rat
         known = ", ".join(samples)
         raise UsageError(
             f"--label must be a column of {path}, or a comparison such as 'rating >= 4', got {label!r}; the first line names "
-            f"{known}{did_you_mean(target.column, samples)}"
+            f"{known}{did_you_mean(target.column, samples)}",
+            faq="label-column",
         )
     sample = samples[target.column]
     found = label_numbers(sample.values, target.equals)
@@ -229,12 +233,14 @@ def check_label(path: Path, label: str, samples: dict[str, Sample], most_bad_rat
             else ascii(sample.values[int(np.flatnonzero(found.bad_B)[0])].as_py())
         )
         raise UsageError(
-            f"--label must be a column of 0 and 1 (or true and false), {target.column} holds {got}{_as_label(target, sample)}"
+            f"--label must be a column of 0 and 1 (or true and false), {target.column} holds {got}{_as_label(target, sample)}",
+            faq="label-values",
         )
     values_B = found.values_B[~np.isnan(found.values_B)]
     if not len(values_B):
         raise UsageError(
-            f"--label must be a column of 0 and 1, {target.column} is empty in the first {sample.rows:,} rows"
+            f"--label must be a column of 0 and 1, {target.column} is empty in the first {sample.rows:,} rows",
+            faq="label-values",
         )
     if target.rule.endswith("1") and np.count_nonzero(~np.isin(values_B, (0.0, 1.0))) > most_bad:
         low, high = values_B.min(), values_B.max()
@@ -242,7 +248,8 @@ def check_label(path: Path, label: str, samples: dict[str, Sample], most_bad_rat
         bar = max(np.median(values_B), above_B.min()) if len(above_B) else low  # the median of a rare label is its lowest value
         raise UsageError(
             f"--label must be a column of 0 and 1, {target.column} holds numbers from {low:g} to {high:g}; a comparison "
-            f"makes a label of it: --label '{target.column} >= {bar:g}'"
+            f"makes a label of it: --label '{target.column} >= {bar:g}'",
+            faq="label-values",
         )
     return target
 

@@ -64,15 +64,20 @@ class RowFile(Protocol):
         ...
 
 
+def check_pyarrow() -> None:
+    """Raise UsageError where pyarrow is not installed."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise UsageError("reading CSV, TSV and Parquet files needs pyarrow: pip install pyarrow", faq="pyarrow") from None
+
+
 def open_rows(
     path: Path, file: FileSchema, skip_bad_rows: bool = False, grows: bool = False, label: str | None = None
 ) -> RowFile:
     """Open a file of rows by its first bytes; a CSV or TSV file may be one that `grows`, and without a header its rows may leave
     out `label`. Raises DataError, and UsageError where pyarrow is not installed."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise UsageError("reading CSV, TSV and Parquet files needs pyarrow: pip install pyarrow") from None
+    check_pyarrow()
     kind = kind_of(path)
     rows: RowFile
     if kind == PARQUET:

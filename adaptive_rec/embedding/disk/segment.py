@@ -241,5 +241,6 @@ def disk_errors(operation: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DiskError(
-            f"rows must be kept on the disk, {operation} of {path} failed: {error.strerror or error}"
+            f"rows must be kept on the disk, {operation} of {path} failed: {error.strerror or error}",
+            faq="disk-full",
         ) from None

@@ -92,7 +92,7 @@ class CpuPath(RowPath):
                 touched, updated, hot_updated, overflowed = self._update(work, update, pool, places, frozen_U, tier)
             self._index.traffic.add_updates(touched, updated, hot_updated)
             if overflowed:
-                raise TrainingError(self._overflow(work, pool, update.step))
+                raise TrainingError(self._overflow(work, pool, update.step), faq="not-finite")
 
     def _update(
         self, work: ClassifiedBatch, update: RowUpdate, pool: int, places: row_update.GradientPlaces,

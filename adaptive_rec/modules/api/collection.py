@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from adaptive_rec.modules.api.bag import AdaptiveEmbeddingBag
 from adaptive_rec.modules.api.collection_tables import TableCollection, is_mean, names_by_table
-from adaptive_rec.modules.api.options import Options
+from adaptive_rec.modules.api.options import Options, check_named_rule
 from adaptive_rec.modules.loop.bags import Bags, CallKey, PoolTables
 from adaptive_rec.modules.loop.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.loop.inputs import check_integers
@@ -88,6 +88,7 @@ class AdaptiveEmbeddingBagCollection(TableCollection):
         output_dtype: torch.dtype | None = None,
         **options: Unpack[Options],
     ) -> None:
+        check_named_rule(options)
         super().__init__("embedding_bags", tables, device, dtype, output_dtype, options)
         self._is_weighted = is_weighted
         self._read = [(feature, number) for number, table in enumerate(tables) for feature in table.feature_names]

@@ -56,7 +56,8 @@ def rates_from(options: Options) -> Rates:
     optimizer, rules = options.get("optimizer"), ", ".join(NAMED_RULES)
     if optimizer is None:
         raise ConfigError(
-            f"optimizer must be given: one of {rules}, or to wrap() the torch optimizer that holds the tables"
+            f"optimizer must be given: one of {rules}, or to wrap() the torch optimizer that holds the tables",
+            faq="no-optimizer",
         )
     if isinstance(optimizer, (type, partial)):
         if given := [name for name in ("lr", "eps", "betas") if options.get(name) is not None]:
@@ -68,6 +69,19 @@ def rates_from(options: Options) -> Rates:
             "wrap(model, optimizer=...) takes an optimizer of torch.optim, or a list of such"
         )
     return named_rates(optimizer, options.get("lr"), options.get("eps"), options.get("betas"))
+
+
+def check_named_rule(options: Options) -> None:
+    """Raise ConfigError where rows that are updated in the backward pass are to follow an optimizer of torch."""
+    given = options.get("optimizer")
+    if given is not None and not isinstance(given, str):
+        kind = given.func if isinstance(given, partial) else given
+        raise ConfigError(
+            f"optimizer must be the name of a rule ({', '.join(NAMED_RULES)}) with its lr, as rows of this collection are "
+            f"updated at the end of each backward pass, got {getattr(kind, '__name__', type(kind).__name__)}; "
+            "wrap(collection of TorchRec, optimizer=...) follows an optimizer of torch",
+            faq="no-optimizer",
+        )
 
 
 def setup_from(options: Options, device: torch.device) -> Setup:

@@ -45,7 +45,9 @@ def tables_of(
     elsewhere = _other_owners(model)
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, TieredParameters) and tiered_weights(module):
-            raise ConfigError(f"model must not be wrapped already, {name or 'it'} is an {type(module).__name__}")
+            raise ConfigError(
+                f"model must not be wrapped already, {name or 'it'} is an {type(module).__name__}", faq="wrapped-twice"
+            )
         if not isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
             continue
         reason = _why_left(module)
@@ -62,7 +64,9 @@ def tables_of(
     others = _seeming_tables(model, {*tables, *reason_of})
     left += [*_leave_narrow(tables), *others]
     if not tables:
-        raise ConfigError(f"model must have nn.Embedding or nn.EmbeddingBag modules that can be moved, {_listed(left)}")
+        raise ConfigError(
+            f"model must have nn.Embedding or nn.EmbeddingBag modules that can be moved, {_listed(left)}", faq="nothing-to-wrap"
+        )
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
             if id(parameter) in tables and all(module is not known for _, known in tables[id(parameter)].modules):

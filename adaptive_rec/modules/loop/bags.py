@@ -138,7 +138,8 @@ class PoolTables:
         bag = int(np.searchsorted(offsets, lookup, side="right")) - 1
         t = bag % len(self.names)
         raise DataError(
-            f"ids of table {self.names[t]} must lie in [0, {self.rows_T[t]}), got {id_} (lookup {lookup}, bag {bag})"
+            f"ids of table {self.names[t]} must lie in [0, {self.rows_T[t]}), got {id_} (lookup {lookup}, bag {bag})",
+            faq="ids-beyond-the-table",
         )
 
     def _divisor(self, offsets: NDArray[np.int64], dtype: torch.dtype) -> Tensor | None:

@@ -44,7 +44,8 @@ def check_budget(space: RowSpace, bytes_per_row: list[int], policy: Policy, knob
     if given > 0 and not any(split_budget(space, bytes_per_row, given)):
         least = least_budget(space, bytes_per_row)
         raise ConfigError(
-            f"{name} must be 0, for no hot rows, or at least {least} bytes, room for a row with its optimizer state, got {given}"
+            f"{name} must be 0, for no hot rows, or at least {least} bytes, room for a row with its optimizer state, got {given}",
+            faq="budget-too-small",
         )
 
 

@@ -121,7 +121,8 @@ def check_gradient(gradient: Tensor, table: str, step: int) -> None:
 def _refusal(row: int, table: str, step: int) -> TrainingError:
     return TrainingError(
         f"the gradients of an embedding row must sum to finite numbers, those of row {row} of table {table} in step {step} do "
-        "not; no row was updated"
+        "not; no row was updated",
+        faq="not-finite",
     )
 
 

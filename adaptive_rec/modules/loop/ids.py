@@ -106,7 +106,8 @@ class LoopIds:
         if self._looks_ahead:
             raise ConflictError(
                 "in a loop over prefetch each call of a module with raw ids in training mode must be announced by sparse, with "
-                "the very same tensors: ids are counted as they are read ahead"
+                "the very same tensors: ids are counted as they are read ahead",
+                faq="not-announced",
             )
         rows, new = self._take_and_draw(ids)
         self._settle([new])

@@ -88,7 +88,8 @@ class Rates:
             raise ConfigError(
                 f"rows must be updated as wrap was told, by {_shown(self.name, self.rule)}, got {_shown(name, found)}; give wrap "
                 f"the optimizer itself, or functools.partial(torch.optim.SGD, momentum=0.9) of one that is made later; a "
-                "OneCycleLR changes neither momentum nor betas with cycle_momentum=False"
+                "OneCycleLR changes neither momentum nor betas with cycle_momentum=False",
+                faq="other-options-than-wrap",
             )
 
 
@@ -104,7 +105,7 @@ def named_rates(name: str, lr: float | None, eps: float | None, betas: tuple[flo
         known, hint = ", ".join(NAMED_RULES), did_you_mean(name, NAMED_RULES)
         raise ConfigError(f"optimizer must be one of {known} or an optimizer of torch.optim, got {name!r}{hint}")
     if lr is None:
-        raise ConfigError(f"lr must be given with optimizer={name!r}: the learning rate of embedding rows")
+        raise ConfigError(f"lr must be given with optimizer={name!r}: the learning rate of embedding rows", faq="no-optimizer")
     values: dict[str, Any] = {"embedding": name, "embedding_lr": float(lr)}
     values["eps"] = NAMED_RULES[name].eps if eps is None else float(eps)
     if betas is not None:
@@ -123,7 +124,8 @@ def row_rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> t
         if group.get(option):
             raise ConfigError(
                 f"{option} of {kind.__name__} must be off for embedding rows, got {group[option]}; give the tables a param group "
-                "or an optimizer without it"
+                "or an optimizer without it",
+                faq="optimizer-without-a-rule",
             )
     base, most = group.get("base_momentum"), group.get("max_momentum")
     if base != most:  # a scheduler that cycles them writes both into the param group when it is made
@@ -155,7 +157,8 @@ def _served_by(given: type[torch.optim.Optimizer]) -> list[tuple[UpdateRule, Tor
             f"optimizer must be one of torch's {', '.join(torch_names())} so that rows can be updated as it does, got "
             f"{given.__name__}{hint}. The simplest way: give the tables an optimizer of their own, "
             f"torch.optim.AdamW([model.items.weight]) say, beside the {given.__name__} of the other parameters, and hand it to "
-            f"wrap; or name a rule ({', '.join(NAMED_RULES)}) and its lr"
+            f"wrap; or name a rule ({', '.join(NAMED_RULES)}) and its lr",
+            faq="optimizer-without-a-rule",
         )
     return rules
 
@@ -186,7 +189,8 @@ def rates_of_optimizer(optimizer: torch.optim.Optimizer, weights: Sequence[Tenso
         where = " in one param group" if in_backward else ""
         raise ConfigError(
             f"optimizer must hold the weights of all {len(wanted)} tables{where}, got {held} of them in {len(groups)} groups; "
-            "where others hold some, give wrap a list of all of them"
+            "where others hold some, give wrap a list of all of them",
+            faq="tables-of-an-optimizer",
         )
     first = optimizer.param_groups[groups[0]]
     if in_backward and first.get("lr_decay"):

@@ -105,7 +105,7 @@ class LoopSteps:
         tables, state = self._tables, self._state
         tables.life.check()
         if tables.life.closed:
-            raise ConflictError("the runtime was closed, so rows are no longer updated")
+            raise ConflictError("the runtime was closed, so rows are no longer updated", faq="closed")
         self._rates.check(lr_of_table)
         tables.sums.look()
         samples = max((bags.samples for bags in [*seen, *(part.call.bags for part in parts if part.counts)]), default=0)

@@ -50,7 +50,8 @@ class TableWeights:
                 raise ConflictError(
                     f"the rows of {self._tables.space.tables[number].name} in a state dictionary are a copy, and were written "
                     "to: in torch that would have changed the model; give the dictionary to load_state_dict before the next "
-                    "step, or write to a copy of it (copy.deepcopy)"
+                    "step, or write to a copy of it (copy.deepcopy)",
+                    faq="live-state-dict",
                 )
         try:
             yield

@@ -64,7 +64,8 @@ class TieredParameters(nn.Module):
             if found.dtype != given.dtype:
                 raise ConfigError(
                     f"{name} of {type(self).__name__} must keep its type, {given.dtype}, once its table is in two tiers, got "
-                    f"{found.dtype}: convert the model before wrap"
+                    f"{found.dtype}: convert the model before wrap",
+                    faq="moved-after-wrap",
                 )
             if found.device.type == "cpu" and found.is_shared():
                 raise ConfigError(
@@ -75,7 +76,8 @@ class TieredParameters(nn.Module):
             if found.device != given.device:
                 raise ConfigError(
                     f"{name} of {type(self).__name__} must stay on {given.device} once its table is in two tiers, got "
-                    f"{found.device}: move the model before wrap"
+                    f"{found.device}: move the model before wrap",
+                    faq="moved-after-wrap",
                 )
             del self._parameters[name]
         try:

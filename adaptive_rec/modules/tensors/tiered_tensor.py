@@ -43,7 +43,8 @@ def no_memory(given: Any, what: str) -> ConfigError:
     """Return the error of a function that asks for the memory of a weight's values."""
     return ConfigError(
         f"{what} must not be used on the weight of table {given.name}, as its rows are in two tiers and it has no memory of "
-        "its own: use a copy (.clone()), or adaptive_rec.unwrap the model"
+        "its own: use a copy (.clone()), or adaptive_rec.unwrap the model",
+        faq="memory-of-a-weight",
     )
 
 

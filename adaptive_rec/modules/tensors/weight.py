@@ -223,7 +223,8 @@ class TieredWeight(TieredTensor):
             raise ConflictError(
                 f"load_state_dict must be given a copy of an earlier state, {key} is what state_dict() returned before later "
                 "steps: in torch it would be the live weight, and the dictionary's other tensors are live; keep "
-                "copy.deepcopy(model.state_dict())"
+                "copy.deepcopy(model.state_dict())",
+                faq="live-state-dict",
             )
 
     def was_loaded(self, given: Tensor) -> None:
