@@ -69,7 +69,9 @@ def auc(
     labels: NDArray[np.floating], scores: NDArray[np.floating], weights: NDArray[np.floating] | None = None
 ) -> float:
     """Return the probability that a positive outranks a negative, ties counting half (the Mann-Whitney statistic), where samples
-    are drawn with chances in proportion to their weights."""
+    are drawn with chances in proportion to their weights; NaN where a score is NaN or a class has no sample."""
+    if np.isnan(scores).any():
+        return float("nan")
     if weights is not None:
         return _weighted_auc(labels > 0.5, scores, weights.astype(np.float64))
     positives = float(labels.sum())

@@ -20,6 +20,9 @@ from adaptive_rec.errors import ConfigError, did_you_mean
 FUSED_ON_CPU = ("Adagrad", "Adam", "AdamW", "SGD")
 """Optimizers of torch.optim with a kernel that updates a CPU's parameters in one pass."""
 
+NARROW = (torch.bfloat16, torch.float16)
+"""Types whose parameters SGD's fused kernel for CPUs leaves unchanged but for a few (torch 2.13)."""
+
 KEPT_FROM_COMPILING = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 """Methods of `Optimizer` that import the compiler to be left out of what it compiles."""
 
@@ -43,7 +46,13 @@ def build_dense_optimizer(config: Config, model: torch.nn.Module) -> torch.optim
     if options.get("differentiable"):
         raise ConfigError("optimizer.dense_options.differentiable must be false: a run updates parameters in place")
     devices = {parameter.device.type for parameter in model.parameters()}
-    if name in FUSED_ON_CPU and devices <= {"cpu"} and not {"foreach", "differentiable"} & options.keys():
+    stays = name == "SGD" and any(each.dtype in NARROW and each.device.type == "cpu" for each in model.parameters())
+    if stays and options.get("fused"):
+        raise ConfigError(
+            "optimizer.dense_options.fused must be false where SGD steps on parameters of 16 bits on a CPU: "
+            "torch leaves most of them unchanged"
+        )
+    if name in FUSED_ON_CPU and devices <= {"cpu"} and not stays and not {"foreach", "differentiable"} & options.keys():
         options.setdefault("fused", True)
     if options.get("capturable") and devices <= {"cpu"} and not options.get("fused"):
         raise ConfigError(f"optimizer.dense_options.capturable must be false where {name} steps on a CPU")

@@ -174,9 +174,11 @@ class Evaluator:
 
 
 def why_no_auc(quality: Mapping[str, Any], trained: bool) -> str:
-    """Return a warning that samples that were scored, and `trained` on where data is followed, have one class of labels, or no
-    weight."""
+    """Return a warning that samples that were scored, and `trained` on where data is followed, have one class of labels, no
+    weight, or scores that are NaN."""
     of, samples = "trained on since the last evaluation" if trained else "scored", quality["samples"]
+    if math.isnan(quality["logloss"]) and not math.isnan(quality["accuracy"]):
+        return f"some of {whole(samples)} samples {of} have a score of NaN: there are no figures; lower the learning rates"
     if math.isnan(quality["logloss"]):
         return f"all {whole(samples)} samples {of} have weight 0: there are no figures of quality; rows that count are needed"
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptive_rec.dense.metrics import auc, quality
+from adaptive_rec.runtime.evaluator import why_no_auc
 
 sklearn = pytest.importorskip("sklearn.metrics")
 
@@ -40,6 +42,16 @@ def test_one_class_has_no_auc_but_a_loss() -> None:
     assert found.logloss == pytest.approx(np.mean(np.log1p(np.exp(-np.array([0.0, 1.0, -1.0])))))
     assert found.calibration == pytest.approx(0.5)
     assert math.isnan(quality(np.zeros(3), np.zeros(3)).calibration)
+
+
+@pytest.mark.parametrize("weights", [None, np.ones(4)])
+@pytest.mark.parametrize("scores", [[np.nan] * 4, [np.nan, 0.1, 0.2, 0.3], [0.1, 0.2, 0.3, np.nan]])
+def test_scores_of_nan_have_no_auc(scores: list[float], weights: np.ndarray | None) -> None:
+    """NumPy sorts NaN behind all numbers, so such a model would rank as the best one."""
+    found = quality(np.array([1.0, 0, 0, 1]), np.array(scores), weights)
+    assert math.isnan(found.auc)
+    assert math.isnan(found.logloss)
+    assert "have a score of NaN" in why_no_auc(asdict(found), False)
 
 
 @settings(max_examples=100, deadline=None)

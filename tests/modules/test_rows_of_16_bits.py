@@ -141,6 +141,24 @@ def test_a_step_rounds_each_number_to_a_neighbour_of_the_exact_one(dtype: torch.
     assert rounded > 50, "rounding is stochastic, not to the nearest"
 
 
+@each_type
+@pytest.mark.parametrize("bags", [False, True])
+def test_a_popular_rows_gradient_is_the_sum_of_all_its_lookups(dtype: torch.dtype, bags: bool) -> None:
+    """torch sums gradients in the table's type: 5,000 ones are 256 in bfloat16 and 2,048 in float16."""
+    lookups = 5000
+    ids = torch.zeros(lookups, dtype=torch.long)
+    table = nn.EmbeddingBag(8, DIM, mode="sum", dtype=dtype) if bags else nn.Embedding(8, DIM, dtype=dtype)
+    plain = copy.deepcopy(table)
+    model = nn.Sequential(table)
+    adaptive_rec.wrap(model, optimizer=torch.optim.SGD(model.parameters(), lr=1.0), budget=0)
+    for each in (plain, model[0]):
+        (each(ids, torch.arange(lookups)) if bags else each(ids)).sum().backward()
+    assert plain.weight.grad[0, 0] == (256 if dtype == torch.bfloat16 else 2048)
+    found = in_float32(model[0].weight.grad)
+    assert (found[0] == lookups).all()
+    assert not found[1:].any()
+
+
 def test_updates_below_the_precision_are_kept_on_average() -> None:
     """Rounding to the nearest, which torch does, loses every one of them."""
     rows, steps, lr = 2000, 40, 1e-4
