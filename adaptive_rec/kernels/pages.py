@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import carray, njit, types
+from numba import njit, types
+from numba.np.numpy_support import carray
 
 from adaptive_rec.kernels.crc import crc32
 from adaptive_rec.kernels.jit import JIT, JIT_INLINE

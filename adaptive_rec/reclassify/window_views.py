@@ -43,14 +43,14 @@ class TrackedView(AccessView):
         self.__dict__["_estimate_hot"] = estimate_hot
 
     @cached_property
-    def hot_scores(self) -> NDArray[np.float64]:  # type: ignore[override]
+    def hot_scores(self) -> NDArray[np.float64]:
         estimate: Callable[[], NDArray[np.float64]] = self.__dict__["_estimate_hot"]
         return estimate()
 
 
 def access_view(
     store: EmbeddingStore, pool: int, step: int, knobs: Knobs, candidates: NDArray[np.int64], tracker: PopularityTracker
-) -> TrackedView:
+) -> AccessView:
     """Return the popularity of a pool's hot rows, and that of its rows among sorted candidates. What is shown of the hot rows is
     set when their popularity is read."""
     spec, device = store.space.pools[pool], store.hot.tier
