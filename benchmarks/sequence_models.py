@@ -34,8 +34,8 @@ SPARSE, DENSE = "torch, sparse", "torch, dense AdamW"
 SIZES: dict[str, dict[str, int]] = {
     "ngram_lm": {"rows": 500_000, "dim": 128, "width": 256, "heads": 4, "depth": 4, "length": 1024, "sequences": 16,
                  "files": 400},
-    "hstu": {"tracks": 1_000_000, "users": 100_000, "dim": 256, "heads": 4, "depth": 2, "history": 512, "batch": 32,
-             "listens": 1_000_000},
+    "hstu": {"tracks": 1_000_000, "users": 1_000, "dim": 256, "heads": 4, "depth": 2, "history": 512, "batch": 32,
+             "listens": 1_000_000, "begin": 910_000},  # by then most histories are full, and the day is far from its end
 }  # fmt: skip
 CLASSES = {"ngram_lm": "LanguageModel", "hstu": "HSTU"}
 RULES = {"ngram_lm": torch.optim.SparseAdam, "hstu": torch.optim.Adagrad}
