@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 from data import StepTimes, print_facts, print_losses
-from listens import HOUR, Batch, Popularity, Size, area_under_curve, arguments, batches, log_of
+from listens import Batch, Popularity, Size, area_under_curve, arguments, batches, days, log_of
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -52,7 +52,7 @@ class HSTU(nn.Module):
         tracks = self.tracks(batch.tracks)
         state = tracks + functional.embedding(batch.listened, self.answers) + self.users(batch.users)[:, None]
         length = state.shape[1]
-        seen = torch.ones(length, length).tril() * (batch.tracks > 0)[:, None, None]
+        seen = torch.ones(length, length, dtype=torch.bool).tril() & (batch.tracks > 0)[:, None, None]
         for block in self.blocks:
             state = block(state, seen)
         return self.top(state[:, -1] * functional.layer_norm(tracks[:, -1], tracks.shape[-1:])).squeeze(1)
@@ -64,11 +64,11 @@ def score(model: nn.Module, rival: Popularity, day: Iterator[Batch]) -> str:
     model.eval()
     with torch.no_grad():
         for batch in day:
-            scores.append(model(batch))
-            others.append(rival.scores(batch))
-            labels.append(batch.labels)
+            scores += model(batch).tolist()
+            others += rival.scores(batch)
+            labels += batch.labels.tolist()
     model.train()
-    found, other = (area_under_curve(torch.cat(each), torch.cat(labels)) for each in (scores, others))
+    found, other = (area_under_curve(torch.tensor(each), torch.tensor(labels)) for each in (scores, others))
     return f"AUC {found:.4f}, by the popularity of tracks {other:.4f}"
 
 
@@ -78,7 +78,7 @@ def training(model: HSTU, size: Size, steps: int, rule: type[torch.optim.Optimiz
     rival = Popularity()
     tables = rule([model.tracks.weight, model.users.weight], lr=0.1)
     rest = torch.optim.Adam([model.answers, *model.blocks.parameters(), *model.top.parameters()], lr=3e-3)
-    for number, (begin, end) in enumerate(log.windows(24 * HOUR)):
+    for number, (begin, end) in enumerate(days(log, size)):
         if number:
             print(f"day {number + 1:3}: {score(model, rival, batches(log, size, begin, end))}")
         for batch in batches(log, size, begin, end):

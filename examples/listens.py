@@ -37,6 +37,8 @@ class Size:
     tracks: int = 4_000
     """Rows of the tables, at least those that the log has."""
     listens: int = 100_000
+    begin: int = 0
+    """Number of the listen that training begins with; those before it are history alone."""
     file: str = ""
     """A flat file of Yambda's listens; empty: a made-up log."""
     seed: int = 0
@@ -103,6 +105,11 @@ def made_up(users: int, tracks: int, listens: int, scattered: bool = False) -> L
         return ListenLog(path)
 
 
+def days(log: ListenLog, size: Size) -> list[tuple[int, int]]:
+    """Return where the listens of each day begin and end."""
+    return [(max(begin, size.begin), end) for begin, end in log.windows(24 * HOUR) if end > size.begin]
+
+
 def batches(log: ListenLog, size: Size, begin: int = 0, end: int | None = None) -> Iterator[Batch]:
     for each in log.batches(size.batch, size.history, begin, end):
         tracks = np.concatenate([each.history_BT, each.track_B[:, None]], axis=1)
@@ -125,8 +132,8 @@ class Popularity:
     def __init__(self) -> None:
         self._played, self._listened = Counter[int](), Counter[int]()
 
-    def scores(self, batch: Batch) -> Tensor:
-        return torch.tensor([(self._listened[now] + 1) / (self._played[now] + 2) for now in batch.tracks[:, -1].tolist()])
+    def scores(self, batch: Batch) -> list[float]:
+        return [(self._listened[now] + 1) / (self._played[now] + 2) for now in batch.tracks[:, -1].tolist()]
 
     def see(self, batch: Batch) -> None:
         now = batch.tracks[:, -1]
@@ -143,8 +150,8 @@ def arguments() -> tuple[int, Size]:
             parser.add_argument(f"--{each.name}", type=type(each.default), default=each.default)
     add_home(parser)
     given = vars(parser.parse_args())
-    for name in ("steps", "depth", "dim", "heads", "batch", "history", "users", "tracks", "listens"):
-        if given[name] < (least := 0 if name in ("steps", "depth", "history") else 1):
+    for name in ("steps", "depth", "dim", "heads", "batch", "history", "users", "tracks", "listens", "begin"):
+        if given[name] < (least := 0 if name in ("steps", "depth", "history", "begin") else 1):
             parser.error(f"--{name} must be {least} or more, got {given[name]}")
     if given["dim"] % given["heads"]:
         parser.error(f"--dim must be a multiple of --heads, got {given['dim']} and {given['heads']}")

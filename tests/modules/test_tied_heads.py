@@ -90,6 +90,6 @@ def test_a_tied_head_is_refused_where_its_gradient_would_be_lost() -> None:
     model = LanguageModel()
     with pytest.raises(ConfigError, match=r"modules that can be moved, tokens: its weight is head.weight too"):
         adaptive_rec.wrap(model, optimizer="sgd", lr=0.1, budget="1KiB")  # rows would be updated in the backward pass
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ConfigError, match=r"a module with raw ids must be an nn.Embedding .*, a module Linear has the weight"):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         adaptive_rec.wrap(model, optimizer=optimizer, ids="raw", keys={"tokens": None}, budget="1KiB")

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from adaptive_rec.checkpoint.rows import CHUNK_BYTES, CHUNK_ROWS
 from adaptive_rec.checkpoint.table_files import TableKeysOut, TableOut, bytes_of_part, files_of_table, write_table_files
 from adaptive_rec.errors import GroupError, UsageError
 from adaptive_rec.modules.loop.ids import LoopIds
@@ -19,6 +18,8 @@ from adaptive_rec.system.durable import check_new_folder, new_folder
 from adaptive_rec.system.group import Group
 
 FORMS = ("safetensors", "npy")
+CHUNK_ROWS, CHUNK_BYTES = 1 << 16, 16 << 20
+"""Limits of what is read at a time."""
 TYPES = {torch.float32: "F32", torch.float64: "F64", torch.bfloat16: "BF16", torch.float16: "F16"}
 """Names of the types of tables in the format of safetensors."""
 
