@@ -259,7 +259,7 @@ def test_a_schema_is_inferred_and_can_be_read_back(tmp_path: Path) -> None:
         ),
         ("stars", r"stars holds numbers from 1 to 5; a comparison makes a label of it: --label 'stars >= 3'"),
         ("rare", r"rare holds numbers from 0 to 2; a comparison makes a label of it: --label 'rare >= 2'"),
-        ("user", "user holds 'u0'$"),
+        ("user", "user holds 'u0'(\n|$)"),
         ("bought", "bought holds 'yes'; a comparison makes a label of it: --label 'bought == yes'"),
     ],
 )
