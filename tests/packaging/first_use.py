@@ -17,7 +17,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 COMMAND = Path(sys.prefix) / "bin" / "adaptive-rec"
 ROWS = 3_000
-WAIT_SECONDS = 300
+WAIT_SECONDS = 900  # kernels compile in the first run, on a busy machine for minutes
 QUICK = "run.batch_size=64", "run.threads=1"
 
 

@@ -76,17 +76,14 @@ def test_a_command_warns_by_the_files_of_torch(tmp_path: Path) -> None:
 
 
 def test_the_page_of_the_installation_has_what_was_run() -> None:
-    """The newest torch and the oldest of all under each Python, and each torch under some; a cell that was not run says so."""
+    """Each torch under each Python, and the oldest of all."""
     page = (ROOT / "docs" / "install.md").read_text()
     assert versions.table({}).splitlines()[0] in page
     rows = [re.findall(r"\| ([^|]+) (?=\|)", line) for line in page.splitlines() if re.match(r"\| 3\.\d+ \|", line)]
     (_, first), (_, last) = TESTED_PYTHON
     assert [row[0] for row in rows] == [f"3.{minor}" for minor in range(first, last + 1)]
-    ran = [[re.fullmatch(r"2\.\d+\.\d+", cell) is not None for cell in row[1:]] for row in rows]
-    assert all(row[-1] and row[-2] for row in ran), "the oldest of all, and the newest torch"
-    columns = list(zip(*ran, strict=True))  # the torch of the first is that of the last, too
-    assert all(any(column) for column in columns[1:])
-    assert not any("failed" in cell for row in rows for cell in row)
+    assert [cell for row in rows for cell in row[1:] if not re.fullmatch(r"2\.\d+\.\d+", cell)] == []
+    assert len({cell for row in rows for cell in row[1:]}) == TESTED_TORCH[1][1] - TESTED_TORCH[0][1] + 1
 
 
 def test_results_make_a_table() -> None:

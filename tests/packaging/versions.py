@@ -115,10 +115,11 @@ def run_combination(cell: Combination, uv: str, wheel: Path, tests: Path) -> dic
     quick = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not long", *QUICK_TESTS]
     first = [python, ROOT / "tests" / "packaging" / "first_use.py"]
     ran = call(first, empty, log, **variables) and call(quick, tests, log, **variables)
+    result |= {"outcome": "ran"} if ran else {"outcome": "failed", "reason": reason(log)}
+    result["run_seconds"] = round(time.monotonic() - start) - result["install_seconds"]
     shutil.rmtree(place)
     call([uv, "cache", "clean", "torch"], FOLDER, log)
-    result["run_seconds"] = round(time.monotonic() - start) - result["install_seconds"]
-    return {**result, "outcome": "ran"} if ran else {**result, "outcome": "failed", "reason": reason(log)}
+    return result
 
 
 def table(results: dict[Combination, dict[str, Any]]) -> str:
