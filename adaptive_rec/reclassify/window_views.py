@@ -78,11 +78,14 @@ def access_view(
     )
 
 
-def show_hot_rows(store: EmbeddingStore, tracker: PopularityTracker) -> None:
-    """Set what is shown of the popularity of hot rows, where no decision has read it since a window ended."""
+def show_hot_rows(store: EmbeddingStore, tracker: PopularityTracker, anew: bool) -> None:
+    """Set what is shown of the popularity of hot rows, where no decision has read it since a window ended; of all pools where it
+    is to be `anew`, so that it follows from the counts alone, whoever has read it before: free slots then show 0."""
     device = store.hot.tier
     for pool, outdated in enumerate(device.estimates_outdated):
-        if outdated:
+        if anew:
+            device.estimate[pool][:] = 0
+        if anew or outdated:
             device.set_estimates(pool, tracker.estimate(device.hot_rows_of(pool), store.threads))
 
 
