@@ -63,6 +63,13 @@ def test_one_word_holds_out_the_newest_rows(log: Path, capsys: pytest.CaptureFix
     assert (kept.time.column, kept.time.unit) == (column, unit)
 
 
+@pytest.mark.parametrize("more", [["--dry-run"], ["--out", "run"]])
+def test_rows_that_come_have_no_other_order(log: Path, capsys: pytest.CaptureFixture[str], more: list[str]) -> None:
+    assert main(["train", "--data", str(log), "--label", "click", "--follow", "--time", "when", *more]) == 2
+    assert "--time must be left out with --follow, got 'when': rows are trained on as they come" in capsys.readouterr().err
+    assert not Path("run").exists()
+
+
 def test_the_same_command_again_and_without_the_word(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--data", str(log), "--label", "click"]
     resolved(capsys, *words)
