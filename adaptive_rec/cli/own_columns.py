@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 
 def in_time(args: argparse.Namespace) -> argparse.Namespace:
     """Return the command line with the settings that --time stands for; those of --set come after them. Raises UsageError where
-    the options name columns that the rows of a prepared folder do not have, or where rows are trained on as they come."""
-    if args.time is not None and vars(args).get("follow"):
-        raise UsageError(
-            f"--time must be left out with --follow, got {args.time!r}: rows are trained on as they come, in the order of the file; "
-            "a column of times is no feature all the same"
-        )
+    the options name columns that the rows of a prepared folder do not have."""
     if not describes_files(args):
         check_folder(args)
     return args if args.time is None else argparse.Namespace(**{**vars(args), "set": [*IN_TIME, *args.set]})

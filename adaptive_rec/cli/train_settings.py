@@ -73,6 +73,9 @@ def load_checked(args: argparse.Namespace) -> Config:
         raise UsageError("--resume needs --out DIR, the run directory to continue", faq="nothing-to-resume")
     if args.resume and args.out.exists() and not args.out.is_dir():
         raise UsageError(f"--out must be a run directory to continue, {args.out} is a file")
+    if args.follow and args.time is not None:
+        rule = "rows are trained on as they come, and a column of times is no feature all the same"
+        raise UsageError(f"--time must be left out with --follow, got {args.time!r}: {rule}")
     if args.replay and args.resume:
         rule = "--replay repeats a run from its start and --resume continues one, a replay too; give one of them"
         raise UsageError(rule)
