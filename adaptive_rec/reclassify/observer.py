@@ -22,7 +22,7 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.placement import Migration, RowSpace
-from adaptive_rec.policy import AccessView, Policy
+from adaptive_rec.policy import Policy
 from adaptive_rec.reclassify.popular_samples import PopularSamples
 from adaptive_rec.reclassify.stale_rows import StaleRows
 from adaptive_rec.reclassify.window_views import WindowRecord, access_view, judge_hot_rows, movement_view, show_hot_rows
@@ -169,7 +169,7 @@ class Observer:
             return WindowRecord([], movement, own_H)
         candidates = self.tracker.candidates()
         pools = range(len(self.store.space.pools))
-        access: list[AccessView] = [access_view(self.store, pool, step, knobs, candidates, self._tracker) for pool in pools]
+        access = [access_view(self.store, pool, step, knobs, candidates, self._tracker) for pool in pools]
         return WindowRecord(access, movement, own_H)
 
     def begin_measuring(self) -> None:
@@ -186,10 +186,9 @@ class Observer:
             self.trials.end_tick(self.store.group)
         return self.trials
 
-    def show_hot_rows(self, anew: bool = False) -> None:
-        """Set the popularity that is shown of all hot rows, where it is outdated, or all of it `anew`, for a checkpoint: then it
-        is the same whether a client or an earlier checkpoint has shown it or not."""
-        show_hot_rows(self.store, self.tracker, anew)
+    def show_hot_rows(self) -> None:
+        """Set the popularity that is shown of all hot rows, where it is outdated."""
+        show_hot_rows(self.store, self.tracker)
 
     def show_estimates(self, rows: NDArray[np.int64]) -> None:
         """Set the popularity that is shown with the slots of some hot rows (-1: no row)."""

@@ -43,7 +43,7 @@ class TrackedView(AccessView):
         self.__dict__["_estimate_hot"] = estimate_hot
 
     @cached_property
-    def hot_scores(self) -> NDArray[np.float64]:
+    def hot_scores(self) -> NDArray[np.float64]:  # type: ignore[override]
         estimate: Callable[[], NDArray[np.float64]] = self.__dict__["_estimate_hot"]
         return estimate()
 
@@ -78,14 +78,11 @@ def access_view(
     )
 
 
-def show_hot_rows(store: EmbeddingStore, tracker: PopularityTracker, anew: bool) -> None:
-    """Set what is shown of the popularity of hot rows, where no decision has read it since a window ended; of all pools where it
-    is to be `anew`, so that it follows from the counts alone, whoever has read it before: free slots then show 0."""
+def show_hot_rows(store: EmbeddingStore, tracker: PopularityTracker) -> None:
+    """Set what is shown of the popularity of hot rows, where no decision has read it since a window ended."""
     device = store.hot.tier
     for pool, outdated in enumerate(device.estimates_outdated):
-        if anew:
-            device.estimate[pool][:] = 0
-        if anew or outdated:
+        if outdated:
             device.set_estimates(pool, tracker.estimate(device.hot_rows_of(pool), store.threads))
 
 

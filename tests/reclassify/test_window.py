@@ -15,7 +15,7 @@ from adaptive_rec.errors import TrainingError
 from adaptive_rec.kernels import row_update
 from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.offline.forecast.placement_store import placement_store
-from adaptive_rec.placement import Migration, RowSpace
+from adaptive_rec.placement import RowSpace
 from adaptive_rec.policies.hotline import Hotline
 from adaptive_rec.policy import AccessView, Policy, Wish
 from adaptive_rec.reclassify.observer import Observer
@@ -105,23 +105,3 @@ def test_where_all_candidates_find_slots_hot_rows_are_estimated_only_to_be_shown
         asked.clear()
         observer.show_hot_rows()
         assert not asked, "what is shown is that of this window"
-
-
-def test_a_checkpoint_has_the_same_popularity_whether_a_client_has_read_it_or_not() -> None:
-    space = RowSpace.of((TableSpec("A", 100, 2),), (FeatureSpec("a", 0),))
-    shown = []
-    for is_read in (False, True):
-        store = placement_store(space, RowRule(row_update.SGD, 0, 0, 0), torch.float32, 40 * 8, False)
-        observer = Observer(store, 1, StageTimes())
-        reclassifier, knobs = Reclassifier(Hotline(), store, observer), Knobs(decay=0.5, hot_budget_bytes=40 * 8)
-        for step, count in enumerate((10, 30, 20, 3)):
-            rows = np.arange(count) + (0, 5, 40, 1)[step]
-            observer.tracker.observe(rows, 2 * np.arange(count + 1), store.index.slot_of_row[rows])
-            if step < 3:
-                reclassifier.end_window(8 * (step + 1), knobs, {})
-            if is_read:
-                observer.show_hot_rows(anew=step % 2 == 1)
-        store.migrate(Migration(np.empty(0, np.int64), store.hot.tier.hot_rows_of(0)[:4].copy()))
-        observer.show_hot_rows(anew=True)
-        shown.append(store.hot.tier.estimate[0].copy())
-    np.testing.assert_array_equal(*shown)
