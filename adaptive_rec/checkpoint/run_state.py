@@ -92,7 +92,6 @@ def collect_run_state(parts: RunParts) -> dict[str, Any]:
     """Return the state of a run between two steps. Several processes must call it together: each has the placement of its rows
     and what it has observed of them, and all have the same counts."""
     store = parts.state.store
-    parts.observer.show_hot_rows()
     placement = placement_state(store)
     return {
         **parts.state.state(),

@@ -93,8 +93,6 @@ class DeviceTier(TierRows):
         """Whether each slot's row is stale."""
         self.estimate = [np.zeros(capacity, dtype=np.float32) for capacity in capacities]
         """Popularity of each slot's row at the last window's end; for display, not for decisions."""
-        self.estimates_outdated = [False for _ in capacities]
-        """Whether a window has ended since the popularity of a pool's slots was set."""
         self.movement = [np.full(capacity, np.inf, dtype=np.float32) for capacity in capacities]
         """Movement of each slot's row when it was last judged, inf where it is not known; likewise."""
         self.monitors = [
@@ -146,7 +144,6 @@ class DeviceTier(TierRows):
             shown[self.row_of_slot[pool] >= 0] = estimates
         else:
             shown[: free.end] = estimates
-        self.estimates_outdated[pool] = False
 
     @property
     def hot_rows(self) -> int:

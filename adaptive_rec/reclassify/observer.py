@@ -25,7 +25,7 @@ from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.reclassify.popular_samples import PopularSamples
 from adaptive_rec.reclassify.stale_rows import StaleRows
-from adaptive_rec.reclassify.window_views import WindowRecord, access_view, judge_hot_rows, movement_view, show_hot_rows
+from adaptive_rec.reclassify.window_views import WindowRecord, access_view, judge_hot_rows, movement_view
 from adaptive_rec.saved import ANY, Saved
 from adaptive_rec.system.background import LOWEST, BackgroundThread
 from adaptive_rec.system.crew import Crew
@@ -185,10 +185,6 @@ class Observer:
             self.settle()
             self.trials.end_tick(self.store.group)
         return self.trials
-
-    def show_hot_rows(self) -> None:
-        """Set the popularity that is shown of all hot rows, where it is outdated."""
-        show_hot_rows(self.store, self.tracker)
 
     def show_estimates(self, rows: NDArray[np.int64]) -> None:
         """Set the popularity that is shown with the slots of some hot rows (-1: no row)."""

@@ -15,7 +15,7 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import TrainingError
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.placement import Migration
-from adaptive_rec.policy import AccessView, MovementView, Policy, SkippingPolicy, Wish, fills_budget
+from adaptive_rec.policy import AccessView, MovementView, Policy, SkippingPolicy, fills_budget
 from adaptive_rec.reclassify.guard_rails import plan_migration
 from adaptive_rec.reclassify.listed_rows import ListedRows
 from adaptive_rec.reclassify.observer import Observer, tracked_slots
@@ -251,14 +251,10 @@ class Reclassifier:
         for view, size in zip(views, row_bytes, strict=True):
             wish, hysteresis = self.policy.place(view), view.knobs.hysteresis
             self._check_rows(wish.rows, view.all_rows)
-            most = max_moved_bytes // size
-            if _all_fit(view, wish, most):
-                parts.append(Migration(wish.rows, wish.rows[:0]))
-            else:
-                rows = wish.rows, wish.scores, view.hot_rows, view.hot_scores
-                slot_of_row = None if wish.rows is view.candidate_rows else self.store.index.placement.slot_of_row
-                limits = view.capacity_rows, hysteresis, most
-                parts.append(plan_migration(*rows, slot_of_row, *limits, self.store.threads))
+            rows = wish.rows, wish.scores, view.hot_rows, view.hot_scores
+            slot_of_row = None if wish.rows is view.candidate_rows else self.store.index.placement.slot_of_row
+            limits = view.capacity_rows, hysteresis, max_moved_bytes // size
+            parts.append(plan_migration(*rows, slot_of_row, *limits, self.store.threads))
             max_moved_bytes -= parts[-1].moved_rows * size
         return _joined(parts)
 
@@ -269,13 +265,6 @@ class Reclassifier:
                 f"rows that place of policy {self.policy.name} lists must lie in [{allowed.start}, {allowed.stop}), "
                 f"got {rows.min()} to {rows.max()}"
             )
-
-
-def _all_fit(view: AccessView, wish: Wish, most: int) -> bool:
-    """Return whether a policy wishes for all candidates and there are free slots for them, so that no hot row has to leave and
-    its popularity does not matter. Candidates rise, are distinct, and none of them is hot."""
-    wanted = wish.rows is view.candidate_rows and wish.scores is view.candidate_scores
-    return wanted and len(wish.rows) <= min(view.capacity_rows - len(view.hot_rows), most)
 
 
 def _joined(parts: list[Migration]) -> Migration:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +15,6 @@ from adaptive_rec.policy import AccessView, MovementView
 from adaptive_rec.reclassify.popular_samples import PopularSamples
 from adaptive_rec.tracking.popularity import PopularityTracker
 from adaptive_rec.tracking.rules import RULES, expected_touches, popularity
-
-NO_SCORES: NDArray[np.float64] = np.empty(0)
 
 
 @dataclass(frozen=True)
@@ -34,40 +29,19 @@ class WindowRecord:
     """This rank's slots in that."""
 
 
-class TrackedView(AccessView):
-    """Estimates the popularity of hot rows when it is read first: where all candidates find free slots, no decision reads it."""
-
-    def __init__(self, estimate_hot: Callable[[], NDArray[np.float64]], **fields: Any) -> None:
-        super().__init__(**fields, hot_scores=NO_SCORES)
-        del self.__dict__["hot_scores"]
-        self.__dict__["_estimate_hot"] = estimate_hot
-
-    @cached_property
-    def hot_scores(self) -> NDArray[np.float64]:  # type: ignore[override]
-        estimate: Callable[[], NDArray[np.float64]] = self.__dict__["_estimate_hot"]
-        return estimate()
-
-
 def access_view(
     store: EmbeddingStore, pool: int, step: int, knobs: Knobs, candidates: NDArray[np.int64], tracker: PopularityTracker
 ) -> AccessView:
-    """Return the popularity of a pool's hot rows, and that of its rows among sorted candidates. What is shown of the hot rows is
-    set when their popularity is read."""
+    """Return the popularity of a pool's hot rows, and set what is shown of it, and that of its rows among sorted candidates."""
     spec, device = store.space.pools[pool], store.hot.tier
     first, end = np.searchsorted(candidates, (spec.first_row, spec.end_row))
     rows = candidates[first:end]
     hot = are_hot(store.index.placement.slot_of_row, rows, store.threads)
     rows = rows[~hot] if hot.any() else rows.copy()
     hot_rows = device.hot_rows_of(pool)
-    device.estimates_outdated[pool] = True
-
-    def estimate_hot() -> NDArray[np.float64]:
-        scores = tracker.estimate(hot_rows, store.threads)
-        device.set_estimates(pool, scores)
-        return scores
-
-    return TrackedView(
-        estimate_hot,
+    hot_scores = tracker.estimate(hot_rows, store.threads)
+    device.set_estimates(pool, hot_scores)
+    return AccessView(
         step=step,
         knobs=knobs,
         all_rows=range(spec.first_row, spec.end_row),
@@ -75,15 +49,8 @@ def access_view(
         candidate_rows=_fixed(rows),
         candidate_scores=tracker.estimate(rows, store.threads),
         hot_rows=_fixed(hot_rows),
+        hot_scores=hot_scores,
     )
-
-
-def show_hot_rows(store: EmbeddingStore, tracker: PopularityTracker) -> None:
-    """Set what is shown of the popularity of hot rows, where no decision has read it since a window ended."""
-    device = store.hot.tier
-    for pool, outdated in enumerate(device.estimates_outdated):
-        if outdated:
-            device.set_estimates(pool, tracker.estimate(device.hot_rows_of(pool), store.threads))
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,6 @@ class Publisher:
         it, and rank 0 publishes the rows of all."""
         if not self._state.store.group.tell(self.writer is not None):
             return
-        self._observer.show_hot_rows()
         slot_of_row, tiers = self._state.store.peers.shown_placement()
         self._placement = self._counts()
         if self.writer is not None:

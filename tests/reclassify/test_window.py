@@ -70,38 +70,3 @@ def test_counts_last_for_as_long_as_hot_rows_do(steps: int, sample_ratio: float,
     assert reclassifier.window_decay(8, knobs) == pytest.approx(decay)
     reclassifier.end_window(8, knobs, {})
     assert observer.tracker.cold_met == 0
-
-
-def test_where_all_candidates_find_slots_hot_rows_are_estimated_only_to_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    space = RowSpace.of((TableSpec("A", 100, 2),), (FeatureSpec("a", 0),))
-    store = placement_store(space, RowRule(row_update.SGD, 0, 0, 0), torch.float32, 40 * 8, False)
-    observer = Observer(store, 1, StageTimes())
-    tracker = observer.tracker
-    reclassifier, knobs = Reclassifier(Hotline(), store, observer), Knobs(decay=1.0, hot_budget_bytes=40 * 8)
-    asked: list[int] = []
-    estimate = tracker.estimate
-
-    def noted(rows: Any, threads: int = 1) -> Any:
-        asked.extend(rows.tolist())
-        return estimate(rows, threads)
-
-    monkeypatch.setattr(tracker, "estimate", noted)
-    for step, count in enumerate((10, 30, 20)):
-        rows = np.arange(count) + (0, 5, 40)[step]
-        asked.clear()
-        tracker.observe(rows, 2 * np.arange(count + 1), store.index.slot_of_row[rows])
-        before = store.index.hot_among(np.arange(100))
-        moved = reclassifier.end_window(8 * (step + 1), knobs, {})
-        if step < 2:  # free slots for all: 10, then 25 more of 40
-            assert moved.promote.tolist() == sorted(set(rows.tolist()) - set(before.tolist()))
-            assert not len(moved.demote)
-            assert not set(asked) & set(before.tolist()), "only candidates were estimated"
-        else:
-            assert len(moved.promote) == 5
-            assert set(before.tolist()) <= set(asked), "slots are short: the popularity of hot rows decides"
-        observer.show_hot_rows()
-        hot = store.hot.tier.hot_rows_of(0)
-        np.testing.assert_array_equal(store.hot.tier.estimate[0][: len(hot)], estimate(hot))
-        asked.clear()
-        observer.show_hot_rows()
-        assert not asked, "what is shown is that of this window"

@@ -43,7 +43,6 @@ def collect_loop_state(parts: LoopParts) -> dict[str, Any]:
     state, store, rows = parts.tables.state, parts.tables.store, parts.tables.rows
     tables = rows.space.tables
     alone = rows.group.is_alone
-    parts.observer.show_hot_rows()
     return _tensors(
         {
             "format": FORMAT,

@@ -34,7 +34,6 @@ class PlacementTier(DeviceTier):
         self.free = [FreeSlots() for _ in capacities]
         self.stale = [np.zeros(capacity, dtype=np.bool_) for capacity in capacities]
         self.estimate = [np.zeros(capacity, dtype=np.float32) for capacity in capacities]
-        self.estimates_outdated = [False for _ in capacities]
         self.movement = [np.full(capacity, np.inf, dtype=np.float32) for capacity in capacities]
         self.monitors: list[Any] = [NothingMeasured() for _ in capacities] if monitored else []
 
