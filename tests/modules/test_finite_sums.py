@@ -238,8 +238,10 @@ def test_a_scaler_leaves_a_fused_step_out_too() -> None:
         torch.testing.assert_close(ours[-1][1][name], value, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", [AdaptiveEmbeddingBagCollection, AdaptiveEmbeddingCollection])
-@pytest.mark.parametrize("in_backward", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "in_backward"),
+    [(AdaptiveEmbeddingBagCollection, True), (AdaptiveEmbeddingCollection, True), (AdaptiveEmbeddingCollection, False)],
+)
 def test_collections(kind: Any, in_backward: bool) -> None:
     tables = [EmbeddingBagConfig("t_a", 4, 9, ["a", "b"]), EmbeddingBagConfig("t_c", 4, 9, ["c"])]
     how = {"optimizer": "sgd", "lr": 0.1} if in_backward else {"optimizer": torch.optim.SGD}

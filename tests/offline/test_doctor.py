@@ -151,7 +151,7 @@ def test_a_gpu_runs_code_of_its_generation_or_translates_older(
 
 def test_requirements_are_those_of_the_package_without_extras() -> None:
     found = machine_facts.requirements()
-    assert found["python"].startswith(">=3.11")
+    assert ">=3.11" in found["python"].split(",")
     assert {"torch", "numpy", "numba", "fastapi"} <= found.keys()
     assert "pytest" not in found
     assert "<" in found["torch"]
