@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 
 import pytest
@@ -17,6 +18,6 @@ def test_an_exponent_is_the_slope_between_two_sizes_and_is_left_out_where_there_
 
 @pytest.mark.parametrize(("axis", "size"), [("raw_ids", 500), ("features", 3)])
 def test_costs_are_measured(axis: str, size: int) -> None:
-    costs = growth.AXES[axis](size, 2, "")
+    costs = growth.AXES[axis](size, argparse.Namespace(steps=2))
     assert costs["step ms"] > 0
     assert all(math.isfinite(cost) and cost > 0 for cost in costs.values())
