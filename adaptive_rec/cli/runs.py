@@ -112,9 +112,10 @@ def dashboard(args: argparse.Namespace) -> int:
 
 def serve(args: argparse.Namespace) -> int:
     """Serve a finished run until Ctrl-C, which counts as success."""
+    from adaptive_rec.run.inputs import check_run
+
     options = serve_options(given_serve_options(args))
-    if not (args.directory / "config.toml").is_file():
-        raise UsageError(f"RUN must be a run directory, {args.directory} has no config.toml", faq="not-a-run")
+    check_run(args.directory)
     from adaptive_rec.live.sidecar import Sidecar, serve_finished
 
     def announce(sidecar: Sidecar) -> None:

@@ -273,18 +273,19 @@ def to_toml(config: Config) -> str:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    hint = "" if path.suffix == ".toml" else f"; a file of data is named with --data {path}"
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
-            raise ConfigError(f"configuration file {path} must have at most {MAX_FILE_BYTES} bytes, it has more")
+            raise ConfigError(f"configuration file {path} must have at most {MAX_FILE_BYTES} bytes, it has more{hint}")
         return tomllib.loads(content.decode("utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"configuration file {path} does not exist", faq="configuration-file") from None
     except OSError as error:
         raise ConfigError(f"configuration file {path} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise ConfigError(f"configuration file {path} is not valid TOML: {error}", faq="configuration-file") from None
+        raise ConfigError(f"configuration file {path} is not valid TOML: {error}{hint}", faq="configuration-file") from None
     except RecursionError:
         raise ConfigError(f"configuration file {path} is not valid TOML: {TOO_DEEP}") from None
 

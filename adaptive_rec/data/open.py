@@ -107,7 +107,7 @@ def check_file(path: Path) -> None:
     """Raise where `path` is not a file with at least one byte."""
     if not str(path) or not os.path.exists(path):
         raise ConfigError(
-            f"data.source must be synthetic, or a Criteo TSV file or a prepared folder that exists, got {str(path)!r}",
+            f"data.source must be synthetic, or a file or folder that exists, got {str(path)!r}",
             faq="no-such-data",
         )
     if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):

@@ -19,14 +19,19 @@ def has_checkpoint(run: Path) -> bool:
     return (run / "checkpoints").is_dir() and bool(generations(names_in(DISK, run / "checkpoints")))
 
 
-def check_trained(run: Path) -> None:
-    """Raise UsageError unless there is a run with a checkpoint."""
+def check_run(run: Path) -> None:
+    """Raise UsageError unless it is the directory of a run."""
     if not run.is_dir():
         raise UsageError(
             f"RUN must be a run directory, {run} {'is a file' if run.exists() else 'does not exist'}", faq="not-a-run"
         )
     if not (run / "config.toml").is_file():
         raise UsageError(f"RUN must be a run directory, {run} has no config.toml", faq="not-a-run")
+
+
+def check_trained(run: Path) -> None:
+    """Raise UsageError unless there is a run with a checkpoint."""
+    check_run(run)
     if not has_checkpoint(run):
         raise UsageError(f"RUN must be a run directory with a checkpoint, {run} has none", faq="not-a-run")
 

@@ -239,7 +239,7 @@ def test_a_device_that_is_not_there_is_named_at_once(
     words = ["train", "tiny", "--out", str(tmp_path / "run"), "--no-serve"]
     assert refused(*words, "--device", "cuda") == f"error: {cuda_driver.NO_CUDA}\n"
     told = refused(*words, "--data", str(tmp_path / "none"))
-    assert "must be synthetic, or a Criteo TSV file or a prepared folder that exists" in told
+    assert "must be synthetic, or a file or folder that exists" in told
 
 
 def test_a_profile_of_costs_that_cannot_be_written_is_refused_before_the_measuring(

@@ -44,6 +44,7 @@ def test_what_the_service_cannot_do_is_refused_before_training(refused, tmp_path
     assert "--port" in refused(*train, "--port=http")
     assert "--linger" in refused(*train, "--linger", "--no-serve")
     assert "has no config.toml" in refused("serve", str(tmp_path))
+    assert "none does not exist" in refused("serve", str(tmp_path / "none"))
     assert "--allow-host" in refused("serve", str(tmp_path), "--host=0.0.0.0")
     assert not (tmp_path / "run").exists()
 

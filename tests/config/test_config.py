@@ -159,6 +159,10 @@ def test_broken_files_are_configuration_errors(tmp_path):
         load_config(str(path), {})
     with pytest.raises(ConfigError, match="does not exist"):
         load_config(str(tmp_path / "absent.toml"), {})
+    data = tmp_path / "ads.csv"
+    data.write_text("user,clicked\nu1,0\n")
+    with pytest.raises(ConfigError, match=f"not valid TOML: .*; a file of data is named with --data {data}"):
+        load_config(str(data), {})
 
 
 @pytest.mark.parametrize("name", presets())

@@ -291,6 +291,11 @@ def test_invalid_options_are_refused(options: dict[str, Any], match: str) -> Non
     refuse(Mixed(), match, **options)
 
 
+def test_what_is_no_module_is_refused() -> None:
+    with pytest.raises(AdaptiveRecError, match="must be an nn.Module, got an object of list"):
+        by_name([nn.Embedding(3, 3)])  # type: ignore[arg-type]
+
+
 def test_models_that_cannot_be_wrapped_are_refused() -> None:
     refuse(nn.Linear(3, 3), "EmbeddingBag")
     model = Mixed()

@@ -145,7 +145,8 @@ class DelimitedFile:
         if state in (QUOTED, ESCAPED):
             raise DataError(
                 f"{self.path}: every quotation mark that opens a field must be closed, the file ends inside a field; write a "
-                f"mark inside a field twice and the field in quotation marks{self._other_escape(rest)}"
+                f"mark inside a field twice and the field in quotation marks{self._other_escape(rest)}",
+                faq="fields-of-a-row",
             )
         if rest:
             self.end = place + len(rest)

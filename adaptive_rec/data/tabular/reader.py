@@ -70,7 +70,10 @@ class TabularReader:
         for column in self._names:
             if column not in self._file.names:
                 known = ", ".join(self._file.names)
-                raise DataError(f"{path} must have the column {column} of the schema, it has {known}{self._way_out(column)}")
+                raise DataError(
+                    f"{path} must have the column {column} of the schema, it has {known}{self._way_out(column)}",
+                    faq="other-columns",
+                )
         self.dense_names = tuple(column.feature for column in schema.dense) or (CONSTANT,)
         self.dense_transform = ", ".join(f"{c.column}: {c.transform}" for c in schema.dense) or "the constant 1"
         self.columns = tuple(

@@ -106,6 +106,8 @@ def wrap(
 
     Raises ConfigError, and leaves the model as it was, where no table can be moved or rows could not be updated as requested.
     """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model must be an nn.Module, got an object of {type(model).__name__}")
     check_not_parallel(model)
     in_backward = isinstance(options.get("optimizer"), str) or options.get("update") == "backward"
     movable, left = tables_of(model, in_backward, tables)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.errors import UsageError
 from adaptive_rec.offline.report.shapes import (
     ConfigFacts,
     FinalFigures,
@@ -23,6 +22,7 @@ from adaptive_rec.offline.report.shapes import (
     fitting,
     parsed_toml,
 )
+from adaptive_rec.run.inputs import check_run
 from adaptive_rec.run.journal import NAME as JOURNAL
 from adaptive_rec.system.regular_files import bounded_lines, read_regular
 from adaptive_rec.system.strict_json import LinesLeftOut, StrictShape, fits, parsed
@@ -76,8 +76,7 @@ class RunRecord:
 
 def read_run(run: Path) -> RunRecord:
     """Read a run directory. Raises UsageError for another directory."""
-    if not (run / "config.toml").is_file():
-        raise UsageError(f"RUN must be a run directory, {run} has no config.toml")
+    check_run(run)
     faults: list[str] = []
     config = _read_object(run / "config.toml", ConfigFacts, faults, needed=True)
     about = _read_object(run / "run.json", RunFacts, faults, needed=True)
