@@ -112,7 +112,7 @@ def dashboard(args: argparse.Namespace) -> int:
 
 def serve(args: argparse.Namespace) -> int:
     """Serve a finished run until Ctrl-C, which counts as success."""
-    from adaptive_rec.run.inputs import check_run
+    from adaptive_rec.run.directory import check_run
 
     options = serve_options(given_serve_options(args))
     check_run(args.directory)

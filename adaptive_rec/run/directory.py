@@ -69,3 +69,13 @@ class RunDirectory:
     def close(self) -> None:
         """Leave the directory to other processes."""
         self._lock.close()
+
+
+def check_run(run: Path) -> None:
+    """Raise UsageError unless it is the directory of a run."""
+    if not run.is_dir():
+        raise UsageError(
+            f"RUN must be a run directory, {run} {'is a file' if run.exists() else 'does not exist'}", faq="not-a-run"
+        )
+    if not (run / "config.toml").is_file():
+        raise UsageError(f"RUN must be a run directory, {run} has no config.toml", faq="not-a-run")

@@ -12,21 +12,12 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.prepare.meta import load_meta
 from adaptive_rec.data.prepare.place import is_prepared
 from adaptive_rec.errors import UsageError
+from adaptive_rec.run.directory import check_run
 
 
 def has_checkpoint(run: Path) -> bool:
     """Whether a run directory holds a checkpoint, whole or not."""
     return (run / "checkpoints").is_dir() and bool(generations(names_in(DISK, run / "checkpoints")))
-
-
-def check_run(run: Path) -> None:
-    """Raise UsageError unless it is the directory of a run."""
-    if not run.is_dir():
-        raise UsageError(
-            f"RUN must be a run directory, {run} {'is a file' if run.exists() else 'does not exist'}", faq="not-a-run"
-        )
-    if not (run / "config.toml").is_file():
-        raise UsageError(f"RUN must be a run directory, {run} has no config.toml", faq="not-a-run")
 
 
 def check_trained(run: Path) -> None:

@@ -232,7 +232,7 @@ def test_table_dims_follow_the_model(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="Criteo TSV file or a prepared folder that exists, got '.*no"):
+    with pytest.raises(ConfigError, match="synthetic, or a file or folder that exists, got '.*no"):
         open_source(config(tmp_path / "no.tsv"))
     with pytest.raises(ConfigError, match="data.source must be a file, got '.*', which is a folder"):
         open_source(config(tmp_path))

@@ -22,7 +22,7 @@ from adaptive_rec.offline.report.shapes import (
     fitting,
     parsed_toml,
 )
-from adaptive_rec.run.inputs import check_run
+from adaptive_rec.run.directory import check_run
 from adaptive_rec.run.journal import NAME as JOURNAL
 from adaptive_rec.system.regular_files import bounded_lines, read_regular
 from adaptive_rec.system.strict_json import LinesLeftOut, StrictShape, fits, parsed
