@@ -18,9 +18,8 @@ from numba.np.numpy_support import carray
 
 from adaptive_rec.kernels.crc import crc32
 from adaptive_rec.kernels.jit import JIT, JIT_INLINE
-from adaptive_rec.kernels.memory_at import pointer_to
 from adaptive_rec.kernels.page_reads import QUEUED, add_read, queue_of_thread, read_added
-from adaptive_rec.kernels.prefetch import prefetch_row
+from adaptive_rec.kernels.prefetch import pointer_to, prefetch_row
 
 CRC, ROWS, FILE, PAGE, HEADER = 0, 1, 2, 3, 4
 """Places of the head's first numbers, each of four bytes, and how many there are."""

@@ -1,4 +1,4 @@
-"""This intrinsic asks the processor to load a row of a table before it is read."""
+"""These intrinsics reach memory: a row of a table is loaded before it is read, an array is read by its address."""
 
 from __future__ import annotations
 
@@ -39,3 +39,13 @@ def prefetch_row(typing_context, table_RD, row):
         return context.get_dummy_value()
 
     return types.void(table_RD, types.int64), generate
+
+
+@intrinsic
+def pointer_to(typing_context, address):
+    """Return a pointer for `carray` to an address; the caller keeps the array that is there."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(address), generate

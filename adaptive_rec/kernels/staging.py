@@ -9,13 +9,11 @@ here U counts the distinct rows of one pool, C its cold ones, P pieces of segmen
 from __future__ import annotations
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 from numba.np.numpy_support import carray
 
 from adaptive_rec.kernels.jit import JIT, JIT_INLINE, JIT_PART
-from adaptive_rec.kernels.prefetch import prefetch_row
+from adaptive_rec.kernels.prefetch import pointer_to, prefetch_row
 
 _ROWS_AHEAD = 8
 """How far ahead of their use rows are prefetched."""
@@ -172,16 +170,6 @@ def flag_rows(rows_C, chosen_C, first_row, flag_R):
             flag_R[first_row + rows_C[c]] = True
 
 
-@intrinsic
-def _pointer(typing_context, address):
-    """A pointer to an address, for `carray`. The caller keeps the array that is there."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
-
-    return types.voidptr(types.int64), generate
-
-
 @njit(inline="always")
 def _hash(row, mask):
     x = np.uint64(row) * np.uint64(0x9E3779B97F4A7C15)
@@ -213,8 +201,8 @@ def find_travelling(earlier_EX, row_C, first, end, cold_ends, origin_C, place_C,
     origin_C[first:end] = -1
     for e in range(len(earlier_EX) - 1, -1, -1):
         size = earlier_EX[e, 1]
-        places = carray(_pointer(earlier_EX[e, 0]), size, np.int64)
-        their_row_C = carray(_pointer(earlier_EX[e, 2]), size, np.int64)
+        places = carray(pointer_to(earlier_EX[e, 0]), size, np.int64)
+        their_row_C = carray(pointer_to(earlier_EX[e, 2]), size, np.int64)
         mask = size - 1
         stop = first
         for pool in range(len(cold_ends)):
