@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,9 @@ NONE = np.empty(0, dtype=np.int64)
 ROWS, DIM, LR = 6, 3, 0.5
 SPACE = RowSpace.of((TableSpec("A", ROWS, DIM),), (FeatureSpec("a", 0),))
 SEEDS = range(5)
+
+
+BATCH = Batch.one_hot(np.zeros((1, 1), np.float32), np.zeros((1, 1), np.int64), np.zeros(1, np.float32))
 
 
 def make_store(seed: int, hot: list[int]) -> EmbeddingStore:
@@ -144,3 +149,39 @@ def test_a_batch_staged_while_memory_is_given_back_takes_no_rows_from_what_is_dr
         train(store, work)
     assert_trained(store, before, batches)
     store.close()
+
+
+class Paused(list[Flight]):
+    """A list that another thread changes, as far as a lock lets it, while it is read for the last of some times."""
+
+    def __init__(self, flights: list[Flight], other: Callable[[], None], times: int) -> None:
+        super().__init__(flights)
+        self.thread, self._left = threading.Thread(target=other), times
+
+    def __iter__(self) -> Iterator[Flight]:
+        self._left -= 1
+        for flight in super().__iter__():
+            yield flight
+            if self._left == 0 and self.thread.ident is None:
+                self.thread.start()
+                self.thread.join(0.1)  # under a lock it cannot end before the reader does
+
+
+@pytest.mark.parametrize(("name", "times"), [("add_now", 1), ("add_now", 2), ("end", 1)])
+def test_a_flight_that_begins_or_ends_while_the_list_changes_is_not_lost(name: str, times: int) -> None:
+    """Who trains, who stages and who brings rows home change the list of flights in threads of their own."""
+    first, second, third, fourth = (Flight(ClassifiedBatch(BATCH, SPACE)) for _ in range(4))
+    first.begin()
+    flights = InFlight()
+
+    def other() -> None:
+        flights.add(fourth)
+        flights.end(first)
+
+    flights._flights = paused = Paused([first, second], other, times)
+    if name == "add_now":
+        flights.add_now(third)
+    else:
+        flights.end(second)
+    paused.thread.join(60)
+    assert [*flights.before(fourth), fourth] == ([third, second, fourth] if name == "add_now" else [fourth])
