@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import pairs, print_json, say, show, waiting
 from adaptive_rec.cli.parser import add_checkpoint_option, add_command
+from adaptive_rec.data.tabular.canonical import canonical
 from adaptive_rec.data.tabular.files import find_files
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.system.drafts import draft_file
@@ -171,19 +172,23 @@ def scores_written(out: Path, kept: KeptColumns | None = None) -> Iterator[Any]:
     from pyarrow import parquet
 
     beside = pa.schema([]) if kept is None else kept.schema
-    if out.suffix != ".parquet":
+    typed = out.suffix == ".parquet"
+    if not typed:
         beside = pa.schema([_as_text(field, out) for field in beside])
     schema = beside.append(pa.field("score", pa.float32()))
 
     def append(scores_B: NDArray[np.float32]) -> None:
-        columns = [] if kept is None else kept.take(len(scores_B)).cast(beside).columns
+        columns = [] if kept is None else kept.take(len(scores_B)).columns
+        if not typed:
+            columns = [pa.chunked_array(map(_readable, each.chunks), _readable(pa.nulls(0, each.type)).type) for each in columns]
+        columns = [each.cast(field.type) for each, field in zip(columns, beside, strict=True)]
         with errors_of(out):
             writer.write_table(pa.table([*columns, pa.array(scores_B)], schema=schema))
 
     with ExitStack() as stack:
         with errors_of(out):
             draft, _ = stack.enter_context(draft_file(out))
-            if out.suffix == ".parquet":
+            if typed:
                 writer: Any = parquet.ParquetWriter(draft, schema)
             else:
                 delimiter = "\t" if out.suffix == ".tsv" else ","
@@ -201,17 +206,26 @@ def _as_text(field: pa.Field, out: Path) -> pa.Field:
     """Return a column as a CSV file can have it. Raises UsageError where it cannot."""
     import pyarrow as pa
 
-    kind: Any = field.type
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
+    kind: Any = _readable(pa.nulls(0, field.type)).type
     plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_binary(kind)
     try:
         if not plain:
             pa.array([], kind).cast(pa.string())
     except pa.ArrowException:
-        rule = f"--keep must name columns that {out.suffix[1:].upper()} can hold, {field.name} has type {kind}"
+        rule = f"--keep must name columns that {out.suffix[1:].upper()} can hold, {field.name} has type {field.type}"
         raise UsageError(f"{rule}; give --out a name that ends in .parquet") from None
     return field.with_type(kind if plain else pa.string())
+
+
+def _readable(values: pa.Array) -> pa.Array:
+    """Return values without dictionaries, and those of an extension or of bytes of a fixed length as the readers see them: a
+    UUID as its text."""
+    import pyarrow as pa
+
+    kind: Any = values.type
+    if pa.types.is_dictionary(kind):
+        return values.dictionary_decode()
+    return canonical(values) if isinstance(kind, pa.BaseExtensionType) or pa.types.is_fixed_size_binary(kind) else values
 
 
 @contextmanager

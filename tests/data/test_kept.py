@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import decimal
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ def write(kept: KeptColumns, out: Path, sizes: list[int]) -> None:
             append(np.full(size, 0.5, dtype=np.float32))
 
 
+UUIDS = [uuid.UUID(int=(k << 120) + 255) for k in range(N)]
 TYPED = {
     "int64": pa.array(range(N)),
     "uint8": pa.array(range(N), pa.uint8()),
@@ -55,6 +57,12 @@ TYPED = {
     "list": pa.array([[k] for k in range(N)]),
     "struct": pa.array([{"a": k} for k in range(N)]),
     "bytes": pa.array([b"ab"] * N),
+    "four bytes": pa.array([b"abcd"] * N, pa.binary(4)),
+    "view": pa.array([*"abcdefghij"], pa.string_view()),
+    "uuid": pa.array(UUIDS, pa.uuid()),
+    "uuid's bytes": pa.array([each.bytes for each in UUIDS], pa.binary(16)),
+    "json": pa.array(['{"a": 1}'] * N, pa.json_()),
+    "half": pa.array([0.5] * N, pa.float16()),
 }
 
 
@@ -77,6 +85,8 @@ def test_parquet_keeps_types_and_csv_texts(tmp_path: Path, kind: str) -> None:
     assert len(rows) == 21
     if kind in ("int64", "text", "dictionary"):
         assert [row[0] for row in rows[1:]] == [str(value) for value in TYPED[kind].to_pylist() * 2]
+    if kind in ("uuid", "uuid's bytes"):
+        assert [row[0] for row in rows[1:]] == [str(value) for value in UUIDS * 2]
 
 
 def test_rows_of_csv_files_keep_their_texts_and_their_order(tmp_path: Path) -> None:
@@ -104,6 +114,11 @@ def test_rows_of_csv_files_keep_their_texts_and_their_order(tmp_path: Path) -> N
         ({"id": [*"abcdefghi", ""]}, []),
         ({"sessionKey": list(range(N)), "price": list(range(N))}, ["sessionKey"]),
         ({"id": [[k] for k in range(N)]}, []),
+        ({"id": pa.array(UUIDS, pa.uuid())}, ["id"]),
+        ({"id": pa.array([each.bytes for each in UUIDS], pa.binary(16))}, ["id"]),
+        ({"id": pa.array([*"abcdefghij"], pa.string_view())}, ["id"]),
+        ({"id": pa.array([*"abcdefghij"]).dictionary_encode()}, ["id"]),
+        ({"id": pa.array([{"a": k} for k in range(N)])}, []),
         ({}, []),
     ],
 )

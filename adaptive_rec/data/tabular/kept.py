@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adaptive_rec.data.tabular.canonical import canonical
 from adaptive_rec.data.tabular.open_rows import RowFile, open_rows
 from adaptive_rec.data.tabular.sample import words_of
 from adaptive_rec.data.tabular.schema import Schema
@@ -127,8 +128,7 @@ def _all_different(values: pa.Array) -> bool:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
+    values = canonical(values)
     if not len(values) or values.null_count or pa.types.is_nested(values.type):
         return False
     missing = pa.types.is_string(values.type) and pc.any(pc.equal(values, "")).as_py()
