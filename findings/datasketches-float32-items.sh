@@ -2,11 +2,12 @@
 # datasketches 5.2.0: any number of float32 values between 0 and 1 counts as one distinct item.
 #
 # Guess before the run: a sketch that is given the elements of a float32 array takes them as numbers, as it does those of a
-# float64 array: 1,000 distinct ones are counted as about 1,000. Seen: HLL, CPC and Theta sketches say 1. A NumPy scalar of 32 or
-# 16 bits is no Python float, so it is cut to an integer on the way in, without an error: 0.1 and 0.7 are both 0, 5.9 is the
-# integer 5, and the frequency of one value in a count-min sketch is that of all of them. float64 and Python floats are right.
-# What it means: what torch and most Parquet columns of features hold is float32; turn values into Python's by tolist()
-# before a sketch counts them, and do not merge sketches that were fed in both ways.
+# float64 array: 1,000 distinct ones are counted as about 1,000. Seen: HLL, CPC and Theta sketches say 1. A NumPy scalar of 32
+# or 16 bits is no Python float, so it is cut to an integer on the way in, without an error: 0.1 and 0.7 are both 0, 5.9 is
+# the integer 5, and the frequency of one value in a count-min sketch is that of all of them. float64 and Python floats are
+# right.
+# What it means: what torch and most Parquet columns of features hold is float32; turn values into Python's by tolist() before
+# a sketch counts them, and do not merge sketches that were fed in both ways.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

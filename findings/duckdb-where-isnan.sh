@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # DuckDB 2.0.1: `WHERE isnan(score)` over a Parquet file of pyarrow or polars finds no row where there is one of NaN.
 #
-# Guess before the run: a query over a Parquet file gives what it gives over a table of the same rows. DuckDB takes NaN for the
-# greatest number, so isnan(x) and x > 100 hold for a row of NaN in both. Seen: a file's minima and maxima leave NaN out, as
-# Parquet asks for, and DuckDB leaves a row group out by them: isnan(x), x = 'nan' and x > 100 lose the row, NOT (x <= 1000) too,
-# x <= 1000 keeps it, max(x) is 200 (over pyarrow's file). The same file asked by count(*) FILTER (isnan(x)) or NOT isfinite(x) has it.
-# polars answers alike from file and memory. A file that DuckDB wrote has no minima beside NaN, and is right.
+# Guess before the run: a query over a Parquet file gives what it gives over a table of the same rows. DuckDB takes NaN for
+# the greatest number, so isnan(x) and x > 100 hold for a row of NaN in both. Seen: a file's minima and maxima leave NaN out,
+# as Parquet asks for, and DuckDB leaves a row group out by them: isnan(x), x = 'nan' and x > 100 lose the row, NOT (x <=
+# 1000) too, x <= 1000 keeps it, max(x) is 200 (over pyarrow's file). The same file asked by count(*) FILTER (isnan(x)) or NOT
+# isfinite(x) has it. polars answers alike from file and memory. A file that DuckDB wrote has no minima beside NaN, and is
+# right.
 # What it means: a check of scores or features for NaN that is written as a WHERE over such files always passes; count with
 # FILTER, or with NOT isfinite.
 set -euo pipefail

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # polars 2.1.0: the mean of two columns that hold 100 each is -28, where they are columns of Int8.
 #
-# Guess before the run: polars widens small integers before it adds them, as sum, list.sum, arr.sum, rolling_sum and cum_sum do, so
-# sum_horizontal of 100 and 100 is 200, and mean_horizontal, which gives Float64, is 100. Seen: sum_horizontal stays Int8 and wraps
-# to -56, mean_horizontal adds in Int8 too and says -28.0, dot of 100 and 100 with themselves says 32; UInt8 says 72 for the mean
-# of 200 and 200, and Int16 wraps at 32,767. No error, no null. The mean of the same numbers as a list is right.
+# Guess before the run: polars widens small integers before it adds them, as sum, list.sum, arr.sum, rolling_sum and cum_sum
+# do, so sum_horizontal of 100 and 100 is 200, and mean_horizontal, which gives Float64, is 100. Seen: sum_horizontal stays
+# Int8 and wraps to -56, mean_horizontal adds in Int8 too and says -28.0, dot of 100 and 100 with themselves says 32; UInt8
+# says 72 for the mean of 200 and 200, and Int16 wraps at 32,767. No error, no null. The mean of the same numbers as a list is
+# right.
 # What it means: ratings, counters and flags of small types must be cast before they are added over columns.
 set -euo pipefail
 folder=$(mktemp -d)

@@ -2,11 +2,12 @@
 # usearch 2.26.6: an index of i8 forgets how long vectors are, also where the metric is the inner product or L2.
 #
 # Guess before the run: float vectors within [-1, 1] are rounded to multiples of 1/127 in an index of dtype="i8", so an exact
-# search for the ten largest inner products finds nearly those of float32; longer vectors stay longer. Seen: every vector is first
-# scaled to length 1, and the query too, so an inner product is a cosine: exact=True finds 4 of 10 true items, and little more than
-# 5 of 10 with L2. f16 and bf16 find all ten. Under the metric "cos", where length plays no part, i8 finds 97 per cent.
-# What it means: in a two-tower or matrix model the length of an item's vector is its popularity; i8 loses it without a word. Keep
-# f16, or give the items an extra dimension that makes all lengths equal before they go in.
+# search for the ten largest inner products finds nearly those of float32; longer vectors stay longer. Seen: every vector is
+# first scaled to length 1, and the query too, so an inner product is a cosine: exact=True finds 4 of 10 true items, and
+# little more than 5 of 10 with L2. f16 and bf16 find all ten. Under the metric "cos", where length plays no part, i8 finds 97
+# per cent.
+# What it means: in a two-tower or matrix model the length of an item's vector is its popularity; i8 loses it without a word.
+# Keep f16, or give the items an extra dimension that makes all lengths equal before they go in.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
