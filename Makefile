@@ -23,7 +23,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 
-.PHONY: train test test-durations check check-long check-matrix check-clients study-disk-crashes bench bench-all bench-drop-in bench-processes bench-disk gpu-first gpu-all gpu-carry docs tutorial lint clean
+.PHONY: train test test-durations check check-long check-matrix check-clients study-disk-crashes bench bench-all bench-drop-in bench-processes bench-disk gpu-first gpu-all gpu-carry docs site tutorial lint clean
 
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train $(ARGS)
@@ -119,7 +119,20 @@ gpu-carry: $(VENV)/installed
 
 # Builds docs/ into site/: open site/index.html, it loads nothing from elsewhere. A warning is an error.
 docs: $(VENV)/installed-dev
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --site-dir site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --site-dir site
+	@echo "open site/index.html"
+
+# Builds docs/ as those of this minor version, and puts all versions into site/ with a switch between them. mike keeps their pages in the
+# local branch gh-pages. To add an older version: make site ALIAS= in a worktree of its tag.
+ALIAS ?= latest
+site: export PATH := $(abspath $(BIN)):$(PATH)
+site: export NO_MKDOCS_2_WARNING := 1
+site: $(VENV)/installed-dev
+	@version=$$(python -c 'from adaptive_rec.system.version import __version__; print(__version__)') && \
+		mike --quiet deploy --alias-type redirect --update-aliases --title $$version $${version%.*} $(ALIAS)
+	@mike --quiet set-default --allow-undefined --template docs/tools/first_page.html latest
+	@rm -rf site && mkdir site && git archive gh-pages | tar -x -C site
+	@{ printf 'docsVersions = '; cat site/versions.json; } > site/versions.js
 	@echo "open site/index.html"
 
 # Runs all chapters of the tutorial, under 20 minutes; runs and plots stay in studies/tutorial.

@@ -1,11 +1,12 @@
 """MkDocs hook: add the generated pages of the reference, and copies of repository files that pages link to.
 
 In the repository a link such as `../configs/base.toml` leads to a file. In the site it leads to a copy under `source/`, with
-.txt added so that browsers show it.
+.txt added so that browsers show it. Names for screen readers that the theme leaves out are added to each page.
 """
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 import sys
@@ -17,7 +18,16 @@ from mkdocs.structure.files import File, Files
 
 TOOLS = Path(__file__).parent
 ROOT = TOOLS.parent.parent
+SEARCH = 'data-md-component="search" role="dialog"'
+OPTION = re.compile(r"(?<![^\s=,(>])(-[^\s<]{1,24})(?![^\s<])")
 LINK = re.compile(r"(\]\()((?:\.\./)+[^)#\s]+)")
+
+
+def on_config(config: Any) -> Any:
+    """In a site of several versions (mike sets the variable) each page loads their list, which lies beside their folders."""
+    if os.environ.get("MIKE_DOCS_VERSION"):
+        config.extra_javascript[:0] = ["../versions.js", "assets/versions.js"]
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -48,6 +58,18 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return match[1] + posixpath.relpath(copied(path), posixpath.dirname(page.file.src_uri) or ".")
 
     return LINK.sub(redirected, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Keep the options of commands within a line: a browser breaks `--data` after its dashes."""
+    return re.sub(r"<code>[^<]*</code>", lambda code: OPTION.sub(r'<span class="option">\1</span>', code[0]), html)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Name the search dialog, and the menu of a section by its title: the theme's label of a section with a page has no text."""
+    output = output.replace(SEARCH, f'{SEARCH} aria-label="Search"')
+    output = re.sub(r'aria-labelledby="(__nav_\w+)_label"', r'aria-labelledby="\1_title"', output)
+    return re.sub(r'(<label class="md-nav__title") (for="(__nav_\w+)")', r'\1 id="\3_title" \2', output)
 
 
 def outside(page: str, link: str) -> str | None:

@@ -188,6 +188,12 @@ def own_policy(folder: Path, environment: dict[str, str]) -> None:
     (folder / "my" / "module.py").write_text(text)
 
 
+def policy_of_the_guide(folder: Path, environment: dict[str, str]) -> None:
+    """Write the policy that the guide to policies of one's own makes."""
+    guide = (Path(__file__).parents[2] / "docs" / "howto" / "own-policy.md").read_text()
+    (folder / "my_policy.py").write_text(guide.split('title="my_policy.py"\n')[1].split("```")[0])
+
+
 def live_run(folder: Path, environment: dict[str, str]) -> None:
     """Start a run that ends only when it is stopped, and pause it, so that it takes no time from the blocks."""
     endless = ("--steps", "0", "--set", "data.synthetic.samples=1000000000000")
@@ -201,6 +207,7 @@ NEEDS: dict[str, tuple[Maker, ...]] = {
     "command-line.md": (finished_runs, tables, live_run),
     "checkpoints.md": (finished_runs, configuration),
     "compare.md": (own_policy,),
+    "security.md": (policy_of_the_guide,),
     "report.md": (finished_runs,),
     "plan.md": (finished_runs, configuration, profile),
 }
