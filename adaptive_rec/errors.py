@@ -7,7 +7,7 @@ AdaptiveRecError
 ├── TrainingError     a run cannot train on                              (exit code 1)
 │   └── NotFiniteError  losses or gradients of a step are not finite     (exit code 1)
 ├── GroupError        a process of several has ended or does not answer  (exit code 1)
-│   └── RankError     an error has ended another process                 (its exit code)
+│   └── RankError     another process has an error of its own            (its exit code)
 ├── DataError         input data breaks a rule of its format             (exit code 3)
 ├── MemoryPlanError   the tables do not fit where they should            (exit code 4)
 ├── CheckpointError   a checkpoint cannot be written or read             (exit code 5)
@@ -85,7 +85,7 @@ class GroupError(AdaptiveRecError):
 
 
 class RankError(GroupError):
-    """Another rank was ended by an error of its own, whose exit code this one has too."""
+    """An error of another rank, whose exit code this one has too."""
 
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
